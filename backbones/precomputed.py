@@ -24,6 +24,7 @@ from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity, check_option
+from negbench.datasets.image_files import Spellings
 from negbench.errors import DataError, OptionError, quoted
 from negbench.machine.files import sha256_of
 from negbench.machine.vector_files import files_of, read_vectors
@@ -71,6 +72,7 @@ class Precomputed(GivenFeatures):
         generator = torch.Generator().manual_seed(seed)
         super().__init__((images[1].shape[-1], table.shape[-1]), width, fusion, generator)
         self._image_row, self._images = images
+        self._spellings = Spellings(self._image_row)
         self._text_row = texts[0]
         self.text_table: Tensor
         self.register_buffer("text_table", table.float(), persistent=False)
@@ -103,12 +105,15 @@ class Precomputed(GivenFeatures):
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
         """[len(ids), L, C] float32 on the CPU. Raises DataError where the file has no such image."""
-        rows = _rows(self._image_row, ids, "image", self._files[0])
+        rows = _rows(self._image_row, [self._found(name) for name in ids], "image", self._files[0])
         return self._images[rows].float()
 
     def lacking(self, ids: Sequence[str]) -> list[str]:
         """Return the ids that the file does not have."""
-        return [name for name in ids if name not in self._image_row]
+        return [name for name in ids if self._found(name) not in self._image_row]
+
+    def _found(self, name: str) -> str:
+        return name if name in self._image_row else self._spellings.find(name) or name
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """`row` [B] int64, the row of each text in the file. Raises DataError for texts that it lacks."""
@@ -145,13 +150,11 @@ def _read(path: Path, what: str) -> _Table:
     for file in files_of(path):
         if not file.is_file():
             raise DataError(f"{file}: there is no such file")
+    names, rows = read_vectors(path, "ids" if what == "image" else "texts")
     try:
-        names, rows = read_vectors(path, "ids" if what == "image" else "texts")
         vectors = torch.from_numpy(rows)
-    except DataError:
-        raise
-    except Exception as error:  # zipfile's, numpy's, torch's
-        raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+    except TypeError as error:
+        raise DataError(f"{path}: its vectors must be numbers: {error}") from error
     if what == "image":
         names = [name.replace("\\", "/") for name in names]  # as in the data set
     ranks = (2, 3) if what == "image" else (2,)

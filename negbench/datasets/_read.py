@@ -213,11 +213,20 @@ def _encoding(raw: bytes) -> str:
 def parsed(text: str, where: str) -> Any:
     """Parse a JSON text. Raises DataError with the place in it."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_distinct)
     except (RecursionError, ValueError) as error:
         raise DataError(
             f"{where} is not valid JSON ({str(error).splitlines()[0]}): correct or fetch it again"
         ) from error
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object; a key that occurs twice would silently lose a value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {quoted(max(names, key=names.count))} occurs twice")
+    return found
 
 
 def once(names: Sequence[str], what: str, path: Path) -> list[str]:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,18 +19,38 @@ ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 CELLS = (".csv", ".tsv")  # a value is a text
 SEPARATOR = ";"  # of a list within one cell
 _SEPARATORS = ",;\t|"
+_LIST = re.compile(r"\s*(\[.*\]|\{.*\}|\(.*,.*\))\s*", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class FileRow:
     """One row: `values` by column, or by place ("0", "1", ...) where the file names none.
 
-    `where` is its place in the file, for errors; `number` its last line, or its place in an array or a table, from 1.
+    `where` is its place in the file, for errors; `number` its last line, or its place in an array or a table, from 1;
+    `cells` says that every value is a text.
     """
 
     where: str
     number: int
     values: dict[str, Any]
+    cells: bool = False
+
+    def place(self, column: str) -> str:
+        """Return the place of a column, for errors."""
+        return f"{self.where}, column '{column}'"
+
+    def listed(self, column: str, value: Any) -> list[Any]:
+        """Return a column's list, also one written as a text: with `SEPARATOR` between in cells.
+
+        Raises:
+            DataError: anything else.
+        """
+        value = unwritten(None if value != value else value)  # pandas's NaN
+        if isinstance(value, str) and self.cells and not _LIST.fullmatch(value):
+            value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
+        if not isinstance(value, list | None):
+            raise DataError(f'{self.place(column)}: expected a list, got {quoted(value)}: write ["a", "b"]')
+        return value or []
 
 
 def read_rows(reader: Reader, path: Path, *, header: bool = True) -> list[FileRow]:
@@ -80,29 +101,18 @@ def unwritten(value: Any) -> Any:
 
     So is a list as numpy prints it, without commas: Python would join its parts.
     """
-    if not isinstance(value, str) or not re.fullmatch(r"\s*(\[.*\]|\{.*\})\s*", value, re.DOTALL):
+    if not isinstance(value, str) or not _LIST.fullmatch(value) or re.search(r"""['"]\s+['"]""", value):
         return value
-    for parse in () if re.search(r"""['"]\s+['"]""", value) else (json.loads, ast.literal_eval):
-        try:
-            return parse(value.strip())
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
+    for parse in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            found = parse(value.strip())
+            return list(found) if isinstance(found, tuple) else found
     return value
-
-
-def listed(value: Any, where: str, *, cells: bool) -> list[Any]:
-    """Return a list, also one written as a text: with `SEPARATOR` between in cells. Raises DataError for others."""
-    value = unwritten(value)
-    if isinstance(value, str) and cells:
-        value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
-    if not isinstance(value, list | None):
-        raise DataError(f"{where}: expected a list, got {quoted(value)}")
-    return value or []
 
 
 def check_one(entry: str, where: str, known: Callable[[str], bool]) -> None:
     """Raise DataError for an entry of a list that is several known names with another separator between."""
-    for mark in ("|", ",", SEPARATOR, "\t", " "):
+    for mark in ("|", ",", SEPARATOR, "\t", "/", " "):
         parts = [part.strip() for part in entry.split(mark)]
         if len(parts) > 1 and all(map(known, parts)):
             what = f"{quoted(entry)} is {len(parts)} images with {mark!r} between"
@@ -134,23 +144,22 @@ def _parquet(content: bytes, path: Path) -> list[FileRow]:
 
 
 def _json(text: str, path: Path) -> list[FileRow]:
+    """Read one JSON value, or one a line, whatever the ending says."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if not lines or _is_lines(lines, path):
+    of_lines = path.suffix.lower() == ".jsonl"
+    data: Any = None
+    try:
+        data = parsed(text, str(path))
+        by_line = of_lines and len(lines) == 1 and not _rowlike(data)
+    except DataError as error:
+        by_line = not lines or "Extra data" in str(error) or (of_lines and lines[0][1].strip() != "[")
+        if not by_line:
+            raise
+    if by_line:
         rows = [(f"{path}: line {number}", number, parsed(line, f"{path}: line {number}")) for number, line in lines]
     else:
-        entries = enumerate(_entries(parsed(text, str(path)), path), start=1)
-        rows = [(f"{path}: row {number}", number, row) for number, row in entries]
+        rows = [(f"{path}: row {number}", number, row) for number, row in enumerate(_entries(data, path), start=1)]
     return [FileRow(where, number, _values(row, where)) for where, number, row in rows]
-
-
-def _is_lines(lines: list[tuple[int, str]], path: Path) -> bool:
-    """Whether each line is one JSON value, whatever the ending says; otherwise the file is one."""
-    of_lines = path.suffix.lower() == ".jsonl"
-    try:
-        first = json.loads(lines[0][1])
-        return len(lines) > 1 or (of_lines and not _rowlike(first))
-    except (ValueError, RecursionError):
-        return of_lines and (len(lines) == 1 or not lines[0][1].lstrip().startswith("["))
 
 
 def _rowlike(value: Any) -> bool:
@@ -158,15 +167,13 @@ def _rowlike(value: Any) -> bool:
 
 
 def _entries(data: Any, path: Path) -> list[Any]:
-    """Return the rows of a JSON value."""
     if isinstance(data, dict):
         if data and all(isinstance(value, dict) for value in data.values()):
             return [{"key": key, **value} for key, value in data.items()]
         inner = [value for value in data.values() if _rowlike(value)]
         data = inner[0] if len(inner) == 1 else data
     if not isinstance(data, list):
-        what = f"an object with {quoted(list(data))}" if isinstance(data, dict) else quoted(data)
-        raise DataError(f"{path}: expected a list of objects, a row each, got {what}")
+        raise DataError(f"{path}: expected a list of objects, a row each, got {quoted(data)}")
     return data
 
 
@@ -198,9 +205,8 @@ def _cells(text: str, path: Path, header: bool) -> Iterator[FileRow]:
             if len(cells) != len(names):
                 as_in = "header" if header else "first line"
                 raise DataError(f"{where}: expected {len(names)} cells, as in the {as_in}, got {len(cells)}")
-            yield FileRow(
-                where, number, {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True)}
-            )
+            values = {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True)}
+            yield FileRow(where, number, values, cells=True)
     except csv.Error as error:
         raise DataError(f"{path}: line {max(number, 1)}: not valid CSV: {error}") from error
 
@@ -221,5 +227,4 @@ def _separator(text: str, path: Path) -> str:
 
 def _once(names: list[str], where: str) -> None:
     if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise DataError(f"{where}: column {quoted(twice)} occurs twice: rename one")
+        raise DataError(f"{where}: column {quoted(max(names, key=names.count))} occurs twice: rename one")

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -11,14 +10,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import joined
 from negbench.datasets._read import Reader, note, quoted
-from negbench.datasets._row_files import CELLS, FileRow, at, check_one, listed, names_of, read_rows, unwritten
+from negbench.datasets._row_files import FileRow, at, check_one, names_of, read_rows, unwritten
 from negbench.datasets.image_files import EXTENSIONS, path_below
 from negbench.errors import DataError, printable
+from negbench.machine.vector_files import read_vectors
 
 REQUIRED = ("reference", "text", "target")
 JUDGED = {"judged_wrong": "unspecified", **{f"judged_wrong_{kind}": kind for kind in ("composed", "visual", "textual")}}
@@ -48,12 +46,10 @@ class TripletRow:
     wordings: tuple[str, ...] = ()
 
     def listed(self, column: str) -> list[str]:
-        """Return the images in a column of `LISTS`."""
-        return (
-            [image for kind, image in self.wrong if kind == JUDGED[column]]
-            if column in JUDGED
-            else getattr(self, column)
-        )
+        """Return the images in a column."""
+        if column in JUDGED:
+            return [image for kind, image in self.wrong if kind == JUDGED[column]]
+        return [self.reference, self.target] if column == "target" else getattr(self, column)
 
 
 @dataclass(frozen=True)
@@ -113,7 +109,7 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
             raise DataError(f"{file}: it contains no triplet")
         form.check(file, read)
         present |= dict.fromkeys(name for row in read for name in row.values)
-        own = replace(form, folders=(*folders, file.parent), cells=file.suffix.lower() in CELLS)
+        own = replace(form, folders=(*folders, file.parent))
         word = split_word(file.relative_to(reader.root) if len(files) > 1 else Path(file.name))
         before = rows[-1].number if rows else 0
         rows += [own.triplet(row, before + row.number, word) for row in read]
@@ -134,20 +130,15 @@ def _content(rows: Sequence[TripletRow]) -> str:
 
 
 def read_names(path: Path) -> tuple[list[str], str]:
-    """Read a gallery file (one name per line, or a .npz with `ids`); return its images and the hash of its content.
+    """Read a gallery file (one name per line, or embeddings with ids); return its images and the hash of its content.
 
     Raises DataError that names a bad line.
     """
-    folders = (path.absolute().parent,)
-    if path.suffix == ".npz":
+    reader, folders = Reader(path.parent), (path.absolute().parent,)
+    if path.suffix in (".npz", ".npy", ".parquet"):
         note(path)
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                ids = [_image(str(name), f"{path}: ids", folders) for name in arrays["ids"].tolist()]
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise DataError(f"{path}: has no readable 'ids': {error}") from error
+        ids = [_image(name, f"{path}: ids", folders) for name in read_vectors(path, "ids")[0]]
         return list(dict.fromkeys(ids)), hashlib.sha256("\n".join(ids).encode()).hexdigest()
-    reader = Reader(path.parent)
     names = dict.fromkeys(_image(line.strip(), where, folders) for where, line in reader.lines(path))
     return list(names), reader.content
 
@@ -184,14 +175,12 @@ class _Form:
         named: our column -> the file's own name of it, or path in a row.
         known: id -> path of an image.
         folders: of images; the last is the file's own.
-        cells: whether every value of the file is a text.
         spelled: image -> how the files name it first, if otherwise.
     """
 
     named: Mapping[str, str]
     known: Mapping[str, Any]
     folders: tuple[Path, ...] = ()
-    cells: bool = False
     spelled: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -214,7 +203,7 @@ class _Form:
         images = [self.named[column] for column in ("reference", "target") if column in self.named]
         likely = [path for path in images if _is_picture(path) or any(at(row.values, path) == path for row in rows)]
         by_place = "name the columns by place, as reference=0,target=1,text=2"
-        cells = file.suffix.lower() in CELLS and not self.by_place
+        cells = rows[0].cells and not self.by_place
         if cells and likely:
             raise DataError(f"{file}: line 1 is a row, as it holds {quoted(likely[0])}, and no header: {by_place}")
         if lacking:
@@ -234,7 +223,7 @@ class _Form:
         if others:
             path = self.path("reference")
             raise DataError(
-                f"{_place(row, 'reference')} lists {1 + len(others)} images: take one, as --columns reference={path}[0]"
+                f"{row.place('reference')} lists {1 + len(others)} images: take one, as --columns reference={path}[0]"
             )
         relevant = self._images(row, "relevant")
         split = self._optional(row, "split")
@@ -261,7 +250,7 @@ class _Form:
             for image in self._images(row, column):
                 other = "relevant" if image in right else kinds.get(image, "unspecified")
                 if other not in ("unspecified", kind):
-                    raise DataError(f"{_place(row, column)}: {quoted(image)} is {other}, too: leave it out of one")
+                    raise DataError(f"{row.place(column)}: {quoted(image)} is {other}, too: leave it out of one")
                 kinds[image] = kind
         return tuple((kind, image) for image, kind in kinds.items())
 
@@ -270,15 +259,15 @@ class _Form:
         value = None if value != value else value  # pandas's NaN
         if value in (None, []) and column in (*REQUIRED, *({"id"} & self.named.keys())):
             has = [name for name, each in row.values.items() if each]
-            raise DataError(f"{_place(row, column)} is missing (it has {quoted(has)})")
+            raise DataError(f"{row.place(column)} is missing (it has {quoted(has)})")
         return value
 
     def _optional(self, row: FileRow, column: str) -> str | None:
         value = self._value(row, column)
-        return None if value is None else _string(value, _place(row, column))
+        return None if value is None else _string(value, row.place(column))
 
     def _texts(self, row: FileRow, column: str = "text") -> tuple[str, ...]:
-        value, place = self._value(row, column), _place(row, column)
+        value, place = self._value(row, column), row.place(column)
         if value in (None, "", []):
             return ()
         listed = unwritten(value)
@@ -287,22 +276,19 @@ class _Form:
         return (_string(value, place),)
 
     def _images(self, row: FileRow, column: str) -> tuple[str, ...]:
-        place, value = _place(row, column), unwritten(self._value(row, column))
-        if isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value):
-            raise DataError(f'{place}: {quoted(value)} is no list that can be read: write ["a", "b"]')
-        if value is None:
-            return ()
-        value = listed(value, place, cells=self.cells) if column in LISTS else value
-        return tuple(self._image(each, place) for each in (value if isinstance(value, list) else [value]))
+        value = unwritten(self._value(row, column))
+        many = column in LISTS or isinstance(value, list | None) or re.fullmatch(r"\s*\[.*\]\s*", str(value))
+        return tuple(self._image(each, row, column) for each in (row.listed(column, value) if many else [value]))
 
-    def _image(self, value: Any, place: str) -> str:
+    def _image(self, value: Any, row: FileRow, column: str) -> str:
+        place = row.place(column)
         if isinstance(value, bytes) or (isinstance(value, dict) and value.get("bytes")):
             raise DataError(
                 f"{place} holds a picture, not its name: write files, as `for n, row in enumerate(rows): "
                 "open(f'{n}.jpg', 'wb').write(row['reference']['bytes']); row['reference'] = f'{n}.jpg'`"
             )
         name = _string(value["path"] if isinstance(value, dict) and "path" in value else value, place)
-        name = re.sub(r"^(\d+)\.0$", r"\1", name) if self.cells else name  # as pandas writes whole numbers with a gap
+        name = re.sub(r"^(\d+)\.0$", r"\1", name) if row.cells else name  # as pandas writes whole numbers with a gap
         image = _image(_string(self.known.get(name, name), place), place, self.folders)
         if image != name:
             self.spelled.setdefault(image, name)
@@ -311,10 +297,6 @@ class _Form:
 
 def _has(rows: Sequence[FileRow]) -> str:
     return f"it has {', '.join(map(printable, names_of(rows[0].values if rows else {})))}"
-
-
-def _place(row: FileRow, column: str) -> str:
-    return f"{row.where}, column '{column}'"
 
 
 def _string(value: Any, where: str) -> str:
@@ -351,11 +333,12 @@ def _is_picture(name: str) -> bool:
 
 
 def _check_separators(rows: Sequence[TripletRow]) -> None:
-    """Raise DataError for an entry of a list that is several known images with something else than ';' between."""
-    names = {name for row in rows for name in (row.reference, row.target)}
-    for row, column in product(rows, LISTS):
-        for entry in {*row.listed(column)} - names:
-            check_one(entry, f"{row.where}, column '{column}'", lambda part: part in names or _is_picture(part))
+    """Raise DataError for an entry that is several known images with a separator between, ';' but in lists of cells."""
+    names = {name for row in rows for name in row.listed("target") if not re.search(r"[|,;\t]", name)}
+    for row, column in product(rows, ("target", *LISTS)):
+        for entry in row.listed(column):
+            if entry not in names:
+                check_one(entry, f"{row.where}, column '{column}'", lambda part: part in names or _is_picture(part))
 
 
 def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -223,6 +224,46 @@ def readable(outcomes: Iterable[T | DataError]) -> Iterator[T]:
         if isinstance(each, DataError):
             raise each
         yield each
+
+
+# --- ids ---------------------------------------------------------------------------------------------------------
+
+
+class Spellings:
+    """Finds ids by other spellings: with folders before, an ending behind, and a whole number by a padded one."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known = frozenset(known)
+        self._by_stem: dict[str, list[str]] = {}
+        self._by_number: dict[str, list[str]] = {}
+        for name in self._known:
+            stem = _parts(name)[-1]
+            self._by_stem.setdefault(stem, []).append(name)
+            if number := re.search(r"(?:^0*|\D0+)(\d+?)$", stem):
+                self._by_number.setdefault(number[1], []).append(name)
+
+    def find(self, name: str) -> str | None:
+        """Return the id that is meant; None if none fits, or several do."""
+        if name in self._known:
+            return name
+        *folders, stem = _parts(name)
+        if any(_parts(folder)[-1] in self._by_stem for folder in folders):  # a list with slashes between
+            return None
+        fitting = self._by_stem.get(stem) or self._by_number.get(stem.lstrip("0") or "0", [])
+        fitting = [known for known in fitting if _agree(folders, _parts(known)[:-1])]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def _parts(name: str) -> list[str]:
+    """Return the folders of an id, and its stem."""
+    *folders, last = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
+    stem, dot, ending = last.rpartition(".")
+    return [*folders, stem if stem and dot + ending.lower() in EXTENSIONS else last]
+
+
+def _agree(folders: list[str], other: list[str]) -> bool:
+    """Whether the folders before two names may be the same: those that both have are."""
+    return all(one == two for one, two in zip(reversed(folders), reversed(other), strict=False))
 
 
 # --- ids that hold a path ----------------------------------------------------------------------------------------

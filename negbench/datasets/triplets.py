@@ -1,7 +1,6 @@
 """Your own triplets (reference, text, target) in tables of any form; recall at 1, 5, 10 and 50."""
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from negbench.datasets._stream import Stream
 from negbench.datasets._triplet_files import TripletRow, TripletTable, read_names, read_triplets
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
-from negbench.datasets.image_files import EXTENSIONS, ImageFiles
+from negbench.datasets.image_files import EXTENSIONS, ImageFiles, Spellings
 from negbench.errors import DataError, OptionError
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
@@ -230,15 +229,8 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
     elsewhere = [name for name in names if name not in paths and "/" not in name]
     if elsewhere:
         indexed = ImageFiles.scan(folders[0]).paths
-        numbered: dict[str, list[str]] = {}
-        for known in indexed:
-            if number := re.search(r"(?:^|\D)0+(\d+)$", known):
-                numbered.setdefault(number[1], []).append(known)
-        for name in elsewhere:
-            stem = Path(name).stem if _has_extension(name) else name
-            like = numbered.get(stem, [])
-            if found := indexed.get(stem) or (indexed[like[0]] if len(like) == 1 else None):
-                paths[name] = found
+        spellings = Spellings(indexed)
+        paths |= {name: indexed[found] for name in elsewhere if (found := spellings.find(name))}
     return ImageFiles(folders[0], paths)
 
 

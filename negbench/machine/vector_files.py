@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from negbench.errors import DataError
+from negbench.errors import DataError, NegbenchError
 from negbench.machine.room import check_unpacked
 
 NAMES = {"ids": ("ids", "id"), "texts": ("texts", "text")}
@@ -26,25 +26,33 @@ def read_vectors(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any
         names: "ids" or "texts", as the names are called; "": either, or none ([] is returned).
 
     Raises:
-        DataError: names or vectors are absent, or names are Python objects.
-        Exception: whatever zipfile, numpy or pyarrow raise for a damaged file.
+        DataError: a file that is absent or damaged, that lacks names or vectors, or whose names are Python objects.
     """
-    if path.suffix == ".npy":
-        beside = path.with_suffix(".txt")
-        named = beside.read_text("utf-8").rstrip("\n").split("\n") if names or beside.is_file() else []
-        return named, np.load(path, allow_pickle=False)
-    if path.suffix == ".parquet":
-        import pandas as pd
+    try:
+        if path.suffix == ".npy":
+            beside = path.with_suffix(".txt")
+            named = beside.read_text("utf-8").rstrip("\n").split("\n") if names or beside.is_file() else []
+            return named, np.load(path, allow_pickle=False)
+        if path.suffix == ".parquet":
+            return _of_table(path, names)
+        check_unpacked(path)
+        with np.load(path, allow_pickle=False) as file:
+            return _named(file, file.files, path, names)
+    except NegbenchError:
+        raise
+    except Exception as error:  # zipfile's, numpy's, pyarrow's
+        raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
 
-        table = pd.read_parquet(path)
-        lists = [column for column in table if len(table) and isinstance(table[column].iloc[0], np.ndarray)]
-        arrays: Any = {column: table[column].to_numpy() for column in table if column not in lists}
-        arrays |= {column: np.stack([np.stack(cell) for cell in table[column]]) for column in lists}
-        known = [str(column) for column in table if names or column in (*lists, *_ANY)]
-        return _named(arrays, known, path, names)
-    check_unpacked(path)
-    with np.load(path, allow_pickle=False) as file:
-        return _named(file, file.files, path, names)
+
+def _of_table(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+    import pandas as pd
+
+    table = pd.read_parquet(path)
+    lists = [column for column in table if len(table) and isinstance(table[column].iloc[0], np.ndarray)]
+    arrays: Any = {column: table[column].to_numpy() for column in table if column not in lists}
+    arrays |= {column: np.stack([np.stack(cell) for cell in table[column]]) for column in lists}
+    known = [str(column) for column in table if names or column in (*lists, *_ANY)]
+    return _named(arrays, known, path, names)
 
 
 def _named(arrays: Any, keys: list[str], path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:

@@ -1,16 +1,18 @@
 """Read negatives that somebody else chose for the queries of a data set, as `negbench mine` writes them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from negbench.datasets._read import Reader
-from negbench.datasets._row_files import CELLS, listed, names_of, read_rows
+from negbench.datasets._row_files import check_one, names_of, read_rows
 from negbench.datasets.dataset import Dataset
+from negbench.datasets.image_files import Spellings
 from negbench.errors import DataError, quoted
 
-_COLUMNS = ("negatives", "negative")
-_TRIPLET = ("reference", "text", "target")
+_KEYS = (("query",), ("reference", "text", "target"), ("text", "target"))
 _IMAGES = ("reference", "target")
+_KEPT = ("none", "nan", "0", "0.0", "false")  # values of `fallback`
 
 
 def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
@@ -18,30 +20,32 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
 
     Args:
         path: .jsonl, .json, .csv, .tsv or .parquet; columns `negatives` (lists; names with ';' between in a CSV) or
-            `negative` (one a row), and `query` (ids of the data set) or reference, text and target. Rows of a query
-            add up, those of other queries do nothing, and those with a `fallback` count as no list.
+            `negative` (one a row), and `query` (ids of the data set) or reference, text and target; or as the trainers
+            of FlagEmbedding and sentence-transformers read negatives, by text and target. Rows of a query add up,
+            those of other queries do nothing, and those with a `fallback` count as no list.
         dataset: the queries and images.
 
     Raises:
         OptionError: another extension.
         DataError: a file that cannot be read, lacks a column, or is for other data; names the row.
     """
-    rows = read_rows(Reader(path.absolute().parent), path.absolute())
+    path = path.absolute()
+    rows = [replace(row, values=_named(row.values)) for row in read_rows(Reader(path.parent), path)]
     has = names_of(rows[0].values if rows else {})
-    column = next((name for name in _COLUMNS if name in has), None)
-    keys = next((keys for keys in (("query",), _TRIPLET) if {*keys} <= {*has}), None)
+    column = next((name for name in ("negatives", "negative") if name in has), None)
+    keys = next((keys for keys in _KEYS if {*keys} <= {*has}), None)
     if column is None or keys is None:
         lacks = "no column 'query', nor reference, text and target" if column else "no column 'negatives' or 'negative'"
         raise DataError(f"{path}: {lacks} (it has {', '.join(map(quoted, has))})")
-    ids = {written: image for image, written in dataset.spelled.items()}
+    ids, spellings = {written: image for image, written in dataset.spelled.items()}, Spellings(dataset.all_images)
 
     def read(value: Any) -> str:
         name = str(value).strip()
-        return ids.get(name, name.replace("\\", "/"))
+        return ids.get(name) or spellings.find(name) or name
 
-    places: dict[tuple[str, ...], list[int]] = {}
+    places: dict[tuple[str | None, ...], list[int]] = {}
     for place, query in enumerate(dataset.queries):
-        key = (query.id,) if keys == ("query",) else (query.reference, query.text, str(query.target))
+        key = (query.id,) if keys == ("query",) else tuple(getattr(query, name) for name in keys)
         places.setdefault(key, []).append(place)
     lists: list[list[int]] = [[] for _ in dataset.queries]
     known = 0
@@ -54,14 +58,23 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
             target, own = dataset.queries[place].target, values.get("target")
             if own is not None and read(own) != target:
                 raise DataError(f"{row.where}: target {quoted(own)}, but the data's is {quoted(target)}: mine again")
-            if values.get("fallback") in (None, 0, "0"):
-                value, where = values[column], f"{row.where}, column '{column}'"
-                one = column == "negative" and isinstance(value, str)
-                names = [value] if one else listed(value, where, cells=path.suffix.lower() in CELLS)
-                lacking = [each for each in names if read(each) not in dataset.column_of]
-                if lacking:
-                    raise DataError(f"{where}: {dataset.identity} has no image {quoted(lacking[0])}")
+            if str(values.get("fallback")).lower() in _KEPT:
+                one = column == "negative" and isinstance(values[column], str)
+                names = [values[column]] if one else row.listed(column, values[column])
+                for each in (each for each in names if read(each) not in dataset.column_of):
+                    check_one(str(each), row.place(column), lambda part: read(part) in dataset.column_of)
+                    raise DataError(f"{row.place(column)}: {dataset.identity} has no image {quoted(each)}")
                 lists[place] += [dataset.column_of[read(each)] for each in names]
     if not known:
         raise DataError(f"{path} lists negatives of no query of {dataset.identity}: is it for other data or a split?")
     return lists
+
+
+def _named(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of FlagEmbedding's or sentence-transformers' negatives under our names; any other as it is."""
+    if "neg" in values and values.get("pos"):
+        return {"text": values["query"], "target": values["pos"][0], "negatives": values["neg"]}
+    if {"anchor", "positive", "negative_1"} <= values.keys():
+        negatives = [value for name, value in values.items() if name.startswith("negative_") and value is not None]
+        return {"text": values["anchor"], "target": values["positive"], "negatives": negatives}
+    return values

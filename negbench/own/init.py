@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 RECIPE, PLUGIN = "recipe.toml", "my_strategy.py"
 _SEAL = "# written by `negbench init`, which rewrites this file as long as you do not edit it: "  # then a digest
 _NAMES = {"images": "ids", "texts": "texts"}
+_PANDAS = {".xlsx": "excel", ".xls": "excel", ".pkl": "pickle", ".feather": "feather", ".tsv": "csv", ".jsonl": "json"}
+_READS = {".tsv": ", sep='\\t'", ".jsonl": ", lines=True"}
+_SAVE = "to_json({!r}, orient='records', lines=True)"
 _CONVERT = {  # what was seen, and the line that converts it
-    ".pt": "{file}: np.savez('{stem}.npz', ids=names, features=torch.load('{file}').numpy())",
-    ".tar": "{file}: tar xf {file}",
-    ".zip": "{file}: unzip {file}",
-    ".gz": "{file}: gunzip {file}",
-    ".xlsx": "{file}: pandas.read_excel('{file}').to_csv('{stem}.csv', index=False)",
-    ".arrow": "{file}: datasets.Dataset.from_file('{file}').to_json('{stem}.jsonl')",
+    ".pt": "np.savez('{1}.npz', ids=names, features=torch.load('{0}').numpy())",
+    ".arrow": "datasets.Dataset.from_file('{0}').to_json('{1}.jsonl')",
+    **dict.fromkeys((".tar", ".tar.gz", ".tgz"), "tar xf {0}"),
+    **{".zip": "unzip {0}", ".gz": "gunzip {0}", ".bz2": "bunzip2 {0}", ".zst": "unzstd {0}"},
 }
-_JOINED = (".csv", ".json", ".jsonl", ".parquet")  # tables that pandas reads by one call
 _COUNTED = 100_000  # files looked at
 _SHOWN = 3  # tables without triplets
 _READ_IT = f'read it before you add plugins = ["{PLUGIN}"]'
@@ -137,27 +137,40 @@ def survey(folder: Path, columns: str = "", allow_missing: bool = False) -> Scan
     if scan.images:
         kinds = ", ".join(f"{count:,} {ending}" for ending, count in scan.images.most_common())
         scan.present.append(f"{scan.images.total():,} images ({kinds})")
-    scan.unused = [
-        _CONVERT[file.suffix].format(file=file.name, stem=file.stem) for file in files if file.suffix in _CONVERT
-    ]
+    scan.unused = [line for file in files if (line := _conversion(file))]
     _triplets(scan, files)
     for file in files:
         _vectors(scan, file)
     return scan
 
 
+def _conversion(file: Path) -> str:
+    """Return a file's name with the line that converts it; "" for one that needs none."""
+    if (ending := file.suffix.lower()) in _PANDAS and ending not in ENDINGS:
+        return f"{file.name}: {_reading(file)}.{_SAVE.format(f'{file.stem}.jsonl')}"
+    line = next((line for end, line in _CONVERT.items() if file.name.lower().endswith(end)), "")
+    return line and f"{file.name}: {line.format(file.name, file.stem)}"
+
+
+def _reading(file: Path) -> str:
+    ending = file.suffix.lower()
+    return f"pandas.read_{_PANDAS.get(ending, ending[1:])}({file.name!r}{_READS.get(ending, '')})"
+
+
 def _triplets(scan: Scan, files: Sequence[Path]) -> None:
     """Record the files of triplets, or what is wrong with every other table."""
-    tables, unread = dict[Path, TripletTable](), list[str]()
+    tables, unread = dict[Path, TripletTable](), dict[Path, str]()
     for file in files:
         if file.suffix.lower() in ENDINGS:
             try:
                 tables[file] = read_triplets([file], scan.columns, [scan.folder])
             except NegbenchError as error:
-                unread.append(str(error))
+                unread[file] = str(error)
     if not tables:
         more = [f"and {len(unread) - _SHOWN} more tables"] * (len(unread) > _SHOWN)
-        scan.missing += [*unread[:_SHOWN], *more, *_joins(files)] or [f"{_NO_TRIPLETS}{'; '.join(['', *scan.unused])}"]
+        scan.missing += [*list(unread.values())[:_SHOWN], *more, *_joins(files)] or [
+            f"{_NO_TRIPLETS}{'; '.join(['', *scan.unused])}"
+        ]
         return
     mined = [file for file, table in tables.items() if {"negative", "negatives"} & {*table.columns}]
     own = [file for file in tables if file not in mined] or mined
@@ -168,6 +181,11 @@ def _triplets(scan: Scan, files: Sequence[Path]) -> None:
         scan.missing.append(str(error))
         return
     scan.triplets = chosen, table
+    words = {_word(scan, file, tables[file]) for file in chosen}
+    named = {file: split_word(file.relative_to(scan.folder)) for file in unread} if None not in words else {}
+    scan.missing += [  # else a split would be made of what is there
+        unread[file] for file, word in named.items() if word not in (None, "test") and _as(word) not in map(_as, words)
+    ]
     names = ", ".join(file.name for file in chosen)
     splits = Counter(row.split for row in table.rows if row.split)
     parts = ", ".join(f"{count:,} {name}" for name, count in splits.items())
@@ -180,22 +198,24 @@ def _triplets(scan: Scan, files: Sequence[Path]) -> None:
 def _joins(files: Sequence[Path]) -> list[str]:
     """Name the first two tables that share a column, with the line that joins them."""
     columns = dict[Path, set[str]]()
-    for file in (file for file in files if file.suffix.lower() in _JOINED):
+    for file in (file for file in files if file.suffix.lower() in ENDINGS):
         with suppress(NegbenchError):
             columns[file] = {name for row in read_rows(Reader(file.parent), file)[:1] for name in row.values}
     for one, other in combinations(columns, 2):
         if (shared := sorted(columns[one] & columns[other])) and columns[one] != columns[other]:
-            line = f"{_reading(one)}.merge({_reading(other)}, on={shared[0]!r})"
-            return [
-                f"{one.name} and {other.name} share the column {shared[0]!r}: if one completes the other, {line}"
-                ".to_json('joined.jsonl', orient='records', lines=True)"
-            ]
+            line = f"{_reading(one)}.merge({_reading(other)}, on={shared[0]!r}).{_SAVE.format('joined.jsonl')}"
+            return [f"{one.name} and {other.name} share the column {shared[0]!r}: if one completes the other, {line}"]
     return []
 
 
-def _reading(file: Path) -> str:
-    kind = file.suffix[1:].lower()
-    return f"pandas.read_{kind.removesuffix('l')}({file.name!r}{', lines=True' * (kind == 'jsonl')})"
+def _word(scan: Scan, file: Path, table: TripletTable) -> str | None:
+    """Return the split that a file's name says, if no column does."""
+    by_column = "split=" in scan.columns or "split" in table.columns
+    return None if by_column else split_word(file.relative_to(scan.folder))
+
+
+def _as(word: str | None) -> str | None:
+    return word if word in (None, "train", "test") else "val"
 
 
 def _chosen(scan: Scan, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]:
@@ -206,17 +226,12 @@ def _chosen(scan: Scan, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]
     Raises:
         DataError: several files of a split otherwise; names two.
     """
-    split = "split=" in scan.columns
-    words = {
-        file: word
-        for file, table in tables.items()
-        if not split and "split" not in table.columns and (word := split_word(file.relative_to(scan.folder)))
-    }
+    words = {file: word for file, table in tables.items() if (word := _word(scan, file, table))}
     if "train" not in words.values():
         return (next((file for file in tables if file not in words), next(iter(tables))),)
     kinds, first = dict[str, set[str]](), dict[str, Path]()
     for file, word in words.items():
-        name = re.sub(word, "", file.relative_to(scan.folder).as_posix(), flags=re.IGNORECASE)
+        name = re.sub(rf"{word}|-\d+-of-\d+", "", file.relative_to(scan.folder).as_posix(), flags=re.IGNORECASE)
         kinds.setdefault(name, set()).add(word)
     for file, word in words.items():
         if first.setdefault(word, file) != file and len(set(map(frozenset, kinds.values()))) > 1:

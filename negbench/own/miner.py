@@ -219,10 +219,8 @@ def _columns(name: str, given: Any, count: int, images: int) -> Tensor:
     values = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
     if values.shape != (count,) or values.dtype.kind not in "iu":
         raise OptionError(f"{name} must be {count} whole numbers, got {values.shape} {values.dtype}")
-    outside = np.flatnonzero((values < 0) | (values >= images))
-    if len(outside):
-        row = int(outside[0])
-        raise OptionError(f"{name}: query {row} names image {values[row]}, expected 0 ... {images - 1}")
+    for query in np.flatnonzero((values < 0) | (values >= images)):
+        raise OptionError(f"{name}: query {query} names image {values[query]}, expected 0 ... {images - 1}")
     return torch.from_numpy(values.astype(np.int64))
 
 
@@ -232,22 +230,14 @@ def _ragged(name: str, rows: Rows | None, count: int, images: int, target: Tenso
         return None
     if len(rows) != count:
         raise OptionError(f"{name} must have a row for each of the {count} queries, got {len(rows)}")
-    lists = [_whole(f"{name}: query {query}", row) for query, row in enumerate(rows)]
-    flat = np.array([value for row in lists for value in row], dtype=np.int64)
-    if len(flat) and (flat.min() < 0 or flat.max() >= images):
-        row = next(i for i, row in enumerate(lists) if any(not 0 <= value < images for value in row))
-        raise OptionError(f"{name}: query {row} names an image outside 0 ... {images - 1}")
-    if target is not None:
-        lists = [
-            [first, *(v for v in row if v != first)] if row else row
-            for first, row in zip(target.tolist(), lists, strict=True)
-        ]
+    lists = list[list[int]]()
+    for query, row in enumerate(rows):
+        values = np.asarray(row.cpu() if isinstance(row, Tensor) else row)
+        if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
+            where = f"{name}: query {query} must list rows of the images, whole numbers"
+            raise OptionError(f"{where}, got {quoted(row)}")
+        if values.size and not 0 <= values.min() <= values.max() < images:
+            raise OptionError(f"{name}: query {query} names an image outside 0 ... {images - 1}")
+        first = [] if target is None or not values.size else [int(target[query])]
+        lists.append(list(dict.fromkeys([*first, *map(int, values)])) if first else values.astype(int).tolist())
     return Ragged.of(lists)
-
-
-def _whole(where: str, row: Sequence[int]) -> list[int]:
-    """Return a row as whole numbers; raise OptionError for texts, booleans, fractions and anything else."""
-    values = np.asarray(row.cpu() if isinstance(row, Tensor) else row)
-    if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
-        raise OptionError(f"{where} must list rows of the images, whole numbers, got {quoted(row)}")
-    return [int(value) for value in values]

@@ -1,6 +1,6 @@
 """Write negatives for your own trainer to a file, from embeddings in files or from a data set."""
 
-import zipfile
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,8 @@ from negbench.checks.audit import configured
 from negbench.checks.subject import generator_of, open_subject
 from negbench.data.scene import threads
 from negbench.datasets._read import Reader
-from negbench.datasets._row_files import CELLS, ENDINGS, FileRow, check_one, listed, names_of, read_rows
+from negbench.datasets._row_files import ENDINGS, FileRow, check_one, names_of, read_rows
+from negbench.datasets.image_files import Spellings
 from negbench.display import duration, notes, progress
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.loop.record import peak_memory_mib
@@ -31,6 +32,8 @@ from negbench.settings.config import MiningConfig, build_config
 from negbench.settings.layers import parse_set, plugin_layer, set_layer
 
 _LISTS = ("excluded", "relevant")
+# not known of every row, or file; `datasets` gives all JSONL files the columns and types of the first
+_UNKNOWN = ("false_negative_rate_pool", "false_negative_rate_draws", "overlap", "kind_draws", "kind_random")
 _SAMPLE = 256  # queries of a dry run
 
 
@@ -68,8 +71,8 @@ def write_negatives(asked: Mine) -> MinedNegatives:
             frame.to_parquet(file, index=False)
     else:
         with atomic_write(asked.out) as file:
-            # without rates that some row lacks: `datasets` refuses a file with a number where an earlier file has none
-            frame.dropna(axis="columns").to_json(file, orient="records", lines=True, force_ascii=False)
+            known = frame.drop(columns=[*_UNKNOWN], errors="ignore")
+            known.to_json(file, orient="records", lines=True, force_ascii=False)
     return mined
 
 
@@ -219,8 +222,8 @@ def _vectors(flag: str, file: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
     """Read embeddings and their names; [] where a file has none."""
     try:
         names, vectors = read_vectors(file, "")
-    except (DataError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{flag} {file}: cannot be read: {error}") from error
+    except DataError as error:
+        raise DataError(f"{flag} {error}") from error
     if names and len(names) != len(vectors):
         raise DataError(f"{flag} {file}: {len(names)} names, but {len(vectors)} embeddings")
     return names, vectors
@@ -235,37 +238,45 @@ def _targets(asked: Mine, names: Sequence[str]) -> dict[str, Any]:
     else:
         try:
             array = np.load(file, allow_pickle=False)
-            values = array.tolist()
             if array.ndim != 1:
                 raise ValueError(f"expected [Q] rows or ids, got {array.shape}")
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"--targets {file}: cannot be read: {error}") from error
-        rows = [FileRow(f"{file}: row {number}", number, {"target": value}) for number, value in enumerate(values, 1)]
+        values = enumerate(array.tolist(), start=1)
+        rows = [FileRow(f"{file}: row {number}", number, {"target": value}) for number, value in values]
     has = names_of(rows[0].values if rows else {})
     if "target" not in has:
         raise DataError(f"--targets {file}: no column 'target' among {', '.join(has)}")
-    row_of = {name.replace("\\", "/"): index for index, name in enumerate(names)}  # the table keeps the file's own ids
-    cells = file.suffix.lower() in CELLS
+    row_of, spellings = {name: index for index, name in enumerate(names)}, Spellings(names)
+    numbered = bool(names) and all(name.isdecimal() for name in names)  # a number is then an id, and no row
 
-    def found(value: Any, where: str) -> Any:
-        index = row_of.get(value.replace("\\", "/")) if isinstance(value, str) else value
-        if index is not None:
-            return index  # of other types, `Miner` takes whole numbers only
-        if cells and not names and value.strip().isdecimal():
-            return int(value)
-        check_one(str(value), where, row_of.__contains__)
-        like = f"its ids are like {quoted(names[0])}" if names else "it has no ids"
-        raise DataError(f"{where}: {quoted(value)} is not in {asked.images}: {like}")
+    def image(value: Any) -> int | None:
+        if names:
+            return row_of.get(spellings.find(str(value)) or "")
+        number = re.fullmatch(r"(\d+)(\.0)?", str(value).strip())  # as pandas writes whole numbers with a gap
+        return int(number[1]) if number else None
 
-    def columns(row: FileRow, name: str) -> list[Any]:
-        where = f"--targets {row.where}, column '{name}'"
-        return [found(each, where) for each in listed(row.values.get(name), where, cells=cells)]
+    def found(row: FileRow, column: str, value: Any) -> Any:
+        place, text = row.place(column), isinstance(value, str)
+        index = image(value) if (names or row.cells if text else numbered) else None
+        if value is None:
+            raise DataError(f"{place} is missing")
+        if not text and index not in (None, value) and value < len(names):
+            raise DataError(f"{place}: {value} is a row and the id of another: write ids as texts")
+        if index is None and text:
+            check_one(value, place, lambda part: image(part) is not None)
+            like = f"its ids are like {quoted(names[0])}" if names else "it has no ids"
+            raise DataError(f"{place}: {quoted(value)} is not in {asked.images}: {like}")
+        return value if index is None else index  # of what is no text, `Miner` takes whole numbers only
 
-    lists = {name: [columns(row, name) for row in rows] for name in _LISTS if name in has}
-    given = [row.values["target"] for row in rows]
-    targets = [found(value, f"--targets {row.where}") for value, row in zip(given, rows, strict=True)]
+    known = {
+        name: [[found(row, name, each) for each in row.listed(name, row.values.get(name))] for row in rows]
+        for name in _LISTS
+        if name in has
+    }
+    targets = [found(row, "target", row.values["target"]) for row in rows]
     try:
         column = np.array(targets)
     except ValueError as error:
         raise DataError(f"--targets {file}, column 'target': expected a row or an id in each cell") from error
-    return {"target": column, **lists}
+    return {"target": column, **known}

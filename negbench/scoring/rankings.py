@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from negbench.datasets.image_files import EXTENSIONS
+from negbench.datasets.image_files import Spellings
 from negbench.errors import NegbenchError, quoted
-from negbench.machine.files import read_json
 
 if TYPE_CHECKING:
     from negbench.contracts import Query
@@ -29,12 +29,25 @@ _BLOCK = 128  # queries whose scores are held at once
 
 
 def read_rankings(path: Path) -> Any:
-    """Read rankings from a file: JSON as `ranks_of_rankings` takes it, or else a TREC run file.
+    """Read rankings from a file, whatever its ending: JSON as `ranks_of_rankings` takes it, or else a TREC run file.
 
     Raises:
         NegbenchError: a file that is neither.
     """
-    return read_json(path, "recreate the file") if path.suffix.lower() == ".json" else read_trec(path)
+    text = _text(path)
+    if not text.lstrip().startswith(("{", "[")):
+        return read_trec(path)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise NegbenchError(f"cannot read {path}: {error}: recreate the file") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NegbenchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def ranks_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking]) -> QueryRanks:
@@ -124,7 +137,7 @@ class _Listed:
 def _listed(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
     checked = _checked(dataset, rankings)
     galleries = {name: frozenset(columns.tolist()) for name, columns in dataset.groups.items()}
-    names, columns_of, scores_of = _Names(dataset.all_images), list[Tensor](), list[Tensor]()
+    names, columns_of, scores_of = Spellings(dataset.all_images), list[Tensor](), list[Tensor]()
     for query in dataset.queries:
         listed: dict[int, float] = {}
         for entry, score in _entries(query, checked[query.id]).items():
@@ -150,7 +163,7 @@ def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ran
     """Return the rankings by the data set's query ids, without the header; check that they are for its queries."""
     if not isinstance(rankings, Mapping):
         raise NegbenchError(f"rankings must map query ids to lists of image ids, got {quoted(rankings)}")
-    names, kept, unknown = _Names(query.id for query in dataset.queries), dict[str, Ranking](), list[str]()
+    names, kept, unknown = Spellings(query.id for query in dataset.queries), dict[str, Ranking](), list[str]()
     for query, ranking in rankings.items():
         if query in _HEADER and isinstance(ranking, str):
             continue
@@ -173,30 +186,6 @@ def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ran
             f"{dataset.card.name} {dataset.split} have none)"
         )
     return kept
-
-
-class _Names:
-    """Finds ids by other spellings: with a folder or an ending, or with other leading zeros."""
-
-    def __init__(self, known: Iterable[str]) -> None:
-        self._known = frozenset(known)
-        self._by_stem: dict[str, list[str]] = {}
-        for name in self._known:
-            self._by_stem.setdefault(_stem(name), []).append(name)
-
-    def find(self, name: str) -> str | None:
-        """Return the id that is meant; None if none fits, or several do."""
-        if name in self._known:
-            return name
-        fitting = self._by_stem.get(_stem(name), ())
-        return fitting[0] if len(fitting) == 1 else None
-
-
-def _stem(name: str) -> str:
-    last = name.replace("\\", "/").rpartition("/")[2]
-    stem, dot, ending = last.rpartition(".")
-    stem = stem if stem and dot + ending.lower() in EXTENSIONS else last
-    return stem.lstrip("0") or "0" if stem.isdecimal() else stem
 
 
 def _entries(query: Query, ranking: Ranking) -> dict[str, float]:
@@ -227,12 +216,8 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
     Raises:
         NegbenchError: the file cannot be read, or a line, named by its number, has another format.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise NegbenchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     by_query: dict[str, dict[str, float]] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         fields = line.split()

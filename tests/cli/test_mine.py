@@ -63,7 +63,8 @@ def test_writes_what_the_miner_finds(folder, targets, capsys):
     assert not rates.all()
     out = folder / "out.jsonl"
     assert negbench(_command(folder, targets=folder / targets, out=out)) == 0
-    assert not {"false_negative_rate_pool", "overlap"} & {*pd.read_json(out, lines=True)}  # not known of every row
+    # no rates, whether or not this file knows them: `datasets` would give other files its columns
+    assert not {"false_negative_rate_pool", "false_negative_rate_draws", "overlap"} & {*pd.read_json(out, lines=True)}
 
 
 def test_formats_hold_the_same_negatives_each_once(folder, capsys, refused):
@@ -214,7 +215,7 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, ending
     for name, want in (("pos_scores", by_id["positive"].map(lambda score: [score])), ("neg_scores", by_id["scores"])):
         assert np.array(lines[name].tolist()) == pytest.approx(np.array(want.tolist()), abs=1e-6)
     np.save(folder / "names.npy", np.array(["other.jpg"] * Q))
-    message = "names.npy: row 1: 'other.jpg' is not in " + str(named)
+    message = "names.npy: row 1, column 'target': 'other.jpg' is not in " + str(named)
     assert f"its ids are like {ids[0]!r}" in refused(
         _command(folder, images=named, targets=folder / "names.npy"), message
     )
@@ -226,6 +227,9 @@ CELLS = [
     ("a.csv", "b.jpg|c.jpg", "line 3, column 'relevant': 'b.jpg|c.jpg' is 2 images with '|' between: write a list"),
     ("a.jsonl", ["b.jpg, c.jpg"], "column 'relevant': 'b.jpg, c.jpg' is 2 images with ',' between: write a list, or"),
     ("a.csv", "z.jpg", "column 'relevant': 'z.jpg' is not in"),
+    ("a.csv", "b.jpg/c.jpg", "column 'relevant': 'b.jpg/c.jpg' is 2 images with '/' between"),
+    ("a.csv", "['b.jpg' 'c.jpg']", "column 'relevant': expected a list, got \"['b.jpg' 'c.jpg']\""),
+    ("a.jsonl", {"b.jpg": 1}, "column 'relevant': expected a list"),
 ]
 
 
@@ -243,19 +247,38 @@ def _cells(folder: Path, name: str, cell: Any) -> list[str]:
     if name.endswith("parquet"):
         frame.to_parquet(folder / name)
     else:
-        csv = name.endswith("csv")
-        (folder / name).write_text(frame.to_csv(index=False) if csv else frame.to_json(orient="records", lines=True))
+        cells = frame.to_csv(index=False, sep="\t" if name.endswith("tsv") else ",")
+        (folder / name).write_text(cells if name.endswith("sv") else frame.to_json(orient="records", lines=True))
     return _command(folder, images=folder / "i.npz", targets=folder / name, strategy="all-corpus", draws=4)
 
 
-@pytest.mark.parametrize(("name", "cell", "message"), CELLS)
-def test_a_cell_that_is_no_list_is_named(copied, name, cell, message, refused):
-    refused(_cells(copied, name, cell), message)
+def test_a_cell_that_is_no_list_is_named(copied, refused):
+    for name, cell, message in CELLS:
+        refused(_cells(copied, name, cell), message)
+
+
+def test_numbers_are_rows_or_ids_and_never_silently_the_other(folder, refused):
+    """Of images without ids, texts of rows; of ids that are numbers, ids; what may be either is refused."""
+    for cells, want in (("3;5", [3, 5]), ("[3, 5]", [3, 5]), ("3.0", [3])):
+        pd.DataFrame({"target": [0] * Q, "excluded": cells}).to_csv(folder / "t.csv", index=False)
+        assert negbench(_command(folder, targets=folder / "t.csv", strategy="all-corpus", draws=N)) == 0
+        drawn = pd.read_parquet(folder / "out.parquet")["negatives"][0]
+        assert set(drawn) == {*range(1, N)} - {*want}
+    for first, ids in ((100, "{}"), (100, "{:06}"), (1, "{}")):
+        names = [ids.format(first + row) for row in range(N)]
+        np.savez(folder / "i.npz", ids=np.array(names), features=np.load(folder / "i.npy"))
+        np.save(folder / "t.npy", np.full(Q, first + 3))
+        arguments = _command(folder, images=folder / "i.npz")
+        if first == 1:
+            refused(arguments, "row 1, column 'target': 4 is a row and the id of another: write ids as texts")
+        else:
+            assert negbench(arguments) == 0
+            assert {*pd.read_parquet(folder / "out.parquet")["target"]} == {names[3]}
 
 
 @pytest.mark.parametrize(
     ("name", "cell"),
-    [("a.csv", "c.jpg;b.jpg"), ("a.csv", "['c.jpg', 'b.jpg']"), ("a.parquet", "['c.jpg']"), ("a.jsonl", ["c.jpg"])],
+    [("a.csv", "c.jpg;b"), ("a.tsv", "('c.jpg', 'b.jpg')"), ("a.parquet", "['c.jpg']"), ("a.jsonl", ["./x/c.PNG"])],
 )
 def test_lists_copies_and_equal_queries(copied, name, cell, capsys):
     """Equal queries answer each other; a copy of a target is told of, and left out by its cosine."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from negbench.datasets.image_files import ImageFiles, decoded, readable
+from negbench.datasets.image_files import ImageFiles, Spellings, decoded, readable
 from negbench.errors import DataError
 
 
@@ -109,3 +109,12 @@ def test_large_images_are_decoded_fewer_ahead(tmp_path):
         next(taken)
         assert len(begun) <= count + 10
     assert len(begun) == 40
+
+
+def test_an_id_is_found_by_other_spellings_if_one_alone_fits():
+    known = ["a", "b.jpg", "men/c", "x/d", "y/d", "000017", "COCO_val_000018", "z19", "020", "00020", "e f.v2"]
+    table = {"a.PNG": "a", "./dev/a": "a", r"dev\a.webp": "a", "b": "b.jpg", "c": "men/c", "all/men/c.png": "men/c",
+             "women/c": None, "d": None, "y/d.jpg": "y/d", "17": "000017", "0017.jpg": "000017", "19": None, "20": None,
+             "18": "COCO_val_000018", "020": "020", "e f.v2.jpg": "e f.v2", "e f": None, "A": None, "a/b": None,
+             "a.jpg/b.jpg": None}  # fmt: skip
+    assert {name: Spellings(known).find(name) for name in table} == table

@@ -98,11 +98,26 @@ def test_a_file_lists_negatives(tmp_path, ending, keys, long):
     assert pools(data, file) == [set(LISTS[0]), set(), set(), set(LISTS[3]), set()]
 
 
+def of_trainers(row: dict[str, str], names: list[str]) -> dict[str, dict[str, Any]]:
+    """Return a query's negatives as FlagEmbedding and sentence-transformers take them."""
+    flag = {"query": row["text"], "pos": [row["target"]], "neg": names, "neg_scores": [0.5] * len(names)}
+    columns = {f"negative_{place}": name for place, name in enumerate(names or [None], start=1)}
+    return {"flagembedding": flag, "pairs": {"anchor": row["text"], "positive": row["target"], **columns}}
+
+
+@pytest.mark.parametrize("trainer", ["flagembedding", "pairs"])
+def test_formats_of_trainers_list_negatives(tmp_path, trainer):
+    rows = [of_trainers(row, names)[trainer] for row, names in zip(ROWS, LISTS, strict=True)]
+    (tmp_path / "n.json").write_text(json.dumps(rows))
+    assert pools(load(tmp_path / "a.csv", joined()), tmp_path / "n.json") == [set(names) for names in LISTS]
+
+
 MISFITS = [
     ([{"query": "train-2"}], "no column 'negatives' or 'negative' .it has 'query'"),
     ([{"anchor": "a", "negatives": ["t1"]}], "no column 'query', nor reference, text and target"),
     ([{"query": "val-1", "negatives": ["t1"]}], "lists negatives of no query of triplets"),
     ([{"query": "train-2", "negatives": ["t9"]}], "row 1, column 'negatives': .* has no image 't9'"),
+    ([{"query": "train-2", "negatives": ["t1|t2"]}], r"'negatives': 't1\|t2' is 2 images with '\|' between"),
     ([{"query": "train-2", "target": "t1", "negatives": ["t2"]}], "row 1: target 't1', but the data's is 't0'"),
 ]
 

@@ -62,11 +62,13 @@ FILES: dict[str, tuple[str, Any, str]] = {
     "objects by key": ("a.json", {f"q{n}": row for n, row in enumerate(ROWS)}, ""),
     "array within an object": ("a.json", {"version": 1, "data": ROWS}, ""),
     "arrays as rows": ("a.jsonl", "\n".join(map(json.dumps, ARRAYS)), PLACES),
-    "tabs": ("a.tsv", pd.DataFrame(ROWS).to_csv(index=False, sep="\t"), ""),
+    "tabs": ("a.TSV", "\ufeff" + pd.DataFrame(ROWS).to_csv(index=False, sep="\t").replace("\n", "\r\n"), ""),
     "bars": ("a.csv", pd.DataFrame(ROWS).to_csv(index=False, sep="|"), ""),
     "no header": ("a.csv", "\n".join(";".join(row) for row in ARRAYS), "reference=0,text=1,target=2,split=3"),
     "numbers as a header": ("a.csv", pd.DataFrame(ARRAYS).to_csv(index=False), "reference=0,text=1,target=2,split=3"),
     "parquet": ("a.parquet", pd.DataFrame(ROWS), ""),
+    "categories": ("a.parquet", pd.DataFrame(ROWS).astype("category").set_index("text"), ""),
+    "lists of objects": ("a.parquet", pd.DataFrame(ROWS).assign(target=[[{"path": row[2]}] for row in WANT]), ""),
     "pairs": ("a.json", [{**row, "reference": [7, row["reference"]]} for row in ROWS], "reference=reference[1]"),
     "objects": ("a.parquet", pd.DataFrame(ROWS).assign(target=[{"bytes": None, "path": row[2]} for row in WANT]), ""),
     "a path": ("a.json", [{**row, "q": {"ref": row["reference"]}, "reference": 1} for row in ROWS], "reference=q.ref"),
@@ -122,6 +124,7 @@ def test_numbers_and_own_ids(tmp_path):
     assert data.remarks == ("a.csv: unused columns: 'id'",)
 
 
+GOOD, HEADER = '{"reference": "a", "text": "t", "target": "b", "split": "val"}', "reference,text,target,split\n"
 REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "a column that is not there": ("a.json", ROWS, "split=partitoin", r"no column 'partitoin' for split \(it has ref"),
     "a path that is not there": ("a.json", ROWS, "group=img.id", r"no column 'img\.id' for group"),
@@ -132,7 +135,7 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "several references": ("a.json", [{**ROWS[0], "reference": [1, 2]}], "", r"as --columns reference=reference\[0\]"),
     "bytes": ("a.parquet", frame(reference={"bytes": b"x", "path": "p"}), "", "holds a picture"),
     "an address": ("a.json", [{**ROWS[0], "reference": "https://x/a.jpg"}], "", "is an address"),
-    "numpy's list": ("a.csv", "reference,text,target\na,b,['c' 'd']", "", "no list that can be read"),
+    "numpy's list": ("a.csv", "reference,text,target\na,b,['c' 'd']", "", "expected a list, got"),
     "bars": ("a.csv", "reference,text,target,relevant\na,b,c,c|d\na,b,d,d", "", r"is 2 images with '\|' between"),
     "commas": ("a.csv", 'reference,text,target,relevant\na,b,c.png,"c.png,d.png"', "", "is 2 images with ',' between"),
     "a text": ("a.json", [{**ROWS[0], "relevant": "t0"}], "", "'relevant': expected a list, got 't0'"),
@@ -140,15 +143,32 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "Japanese": ("a.csv", "reference,text,target\na,もっと長く,c".encode("shift_jis"), "", "seems to be SHIFT_JIS"),
     "Excel's": ("a.csv", "reference,text,target\na,b,ü".encode("utf-16"), "", "seems to be UTF-16"),
     "no parquet": ("a.parquet", b"PAR1", "", "cannot be read as parquet"),
+    "two targets": ("a.csv", f"{HEADER}a,t,b;c,val\nb,t,c,val\n", "", "'target': 'b;c' is 2 images with ';' between"),
+    "slashes": ("a.csv", "reference,text,target,judged_wrong\na,t,b,a/c\nb,t,c,", "", "is 2 images with '/' between"),
+    "a key twice": ("a.jsonl", GOOD.replace("}", ', "text": "u"}'), "", r"line 1 is .*key 'text' occurs twice"),
+    "truncated": ("a.jsonl", f"{GOOD}\n{GOOD[:30]}", "", r"a\.jsonl: line 2 is not valid JSON \("),
+    "no object": ("a.jsonl", "7\n", "", "line 1: expected an object, got 7"),
+    "no list": ("a.json", {"version": 1}, "", r"expected a list of objects, a row each, got \{"),
+    "key absent": ("a.jsonl", '{"reference": "a", "text": "t"}', "", r"no column target \(it has reference, text\)"),
+    "number": ("a.jsonl", GOOD.replace('"a"', "7.5"), "", "'reference': expected a string, got 7"),
+    "empty text": ("a.jsonl", GOOD.replace('"t"', '" "'), "", "column 'text': is empty"),
+    "a list of numbers": ("a.jsonl", GOOD.replace("}", ', "relevant": [1.5]}'), "", "expected a string, got 1.5"),
+    "surrogate": ("a.jsonl", GOOD.replace('"t"', '"\\ud800"'), "", "column 'text': .* is not valid text"),
+    "empty file": ("a.jsonl", "\n\n", "", "it contains no triplet"),
+    "not UTF-8": ("a.jsonl", b'{"reference": "\xff"}', "", r"is not UTF-8 \(byte 15\) but seems to be CP1252: iconv"),
+    "column absent": ("a.csv", "reference,text\na,b\n", "", r"a\.csv: no column target .*; if its first line is a row"),
+    "cells": ("a.csv", f"{HEADER}a,t,b,val\na,t\n", "", "line 3: expected 4 cells, as in the header"),
+    "empty cell": ("a.csv", f"{HEADER}a,t,,val\n", "", "line 2, column 'target' is missing"),
+    "open quote": ("a.csv", f'{HEADER}a,"t,b,val\n', "", r"a\.csv: line 1: not valid CSV: unexpected end"),
+    "a split missing": ("a.csv", f"{HEADER}a,t,b,val\na,t,c,\n", "", "line 3, column 'split' is missing: other"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", REFUSED)
-def test_what_is_refused_says_why(tmp_path, form):
-    name, content, columns, message = REFUSED[form]
-    with pytest.raises(DataError, match=message) as caught:
-        load(write(tmp_path / name, content), columns)
-    assert "\n" not in str(caught.value)
+def test_what_is_refused_says_why(tmp_path):
+    for name, content, columns, message in REFUSED.values():
+        with pytest.raises(DataError, match=message) as caught:
+            load(write(tmp_path / name, content), columns)
+        assert "\n" not in str(caught.value)
 
 
 def test_the_mapped_column_wins_wherever_it_stands(tmp_path):
@@ -196,7 +216,10 @@ SPLITS = [  # files -> sizes of train and val, or an error
     ({"own_train2017.json": 4, "own_valid2017.json": 2}, (4, 2)),
     ({"train/x.json": 4, "val/x.json": 2}, (4, 2)),
     ({"cap.dress.train.json": 4, "cap.dress.val.json": 2, "cap.shirt.train.json": 3, "cap.shirt.val.json": 1}, (7, 3)),
+    ({"d/train-00000-of-00002.json": 3, "d/train-00001-of-00002.json": 2, "d/dev-00000-of-00001.json": 2}, (5, 2)),
     ({"train.json": 4, "train_small.json": 2, "val.json": 2}, "both name the split train"),
+    ({"train.json": 4, "val.json": 0}, "val.json: it contains no triplet"),  # and no val is made of train
+    ({"train.json": 0, "dev.json": 3}, "train.json: it contains no triplet"),
     ({"train.json": 4, "val.json": 2, "valid.json": 2}, "both name the split val"),
     ({"val.json": 4}, "no row of split 'train': it has 'val'"),
 ]
@@ -206,12 +229,8 @@ SPLITS = [  # files -> sizes of train and val, or an error
 def test_names_of_files_are_splits(tmp_path, files, want):
     for name, count in files.items():
         write(tmp_path / name, bare(count, name))
-    np.savez(
-        tmp_path / "images.npz",
-        ids=np.array([f"{a}{n}" for a in ("r", *files) for n in range(4)]),
-        features=np.ones((4 + 4 * len(files), 2)),
-    )
-    np.savez(tmp_path / "texts.npz", texts=np.array(["x"]), features=np.ones((1, 2)))
+    stored(tmp_path, "npz", "ids", [f"{a}{n}" for a in ("r", *files) for n in range(4)])
+    stored(tmp_path, "npz", "texts", ["x"])
     scan = inspect_folder(tmp_path)
     if isinstance(want, str):
         assert want in scan.missing[0]
@@ -358,11 +377,11 @@ def stored(folder: Path, kind: str, role: str, names: list[str]) -> None:
         np.savez(folder / f"{role}.npz", features=rows, **{role: np.array(names)})
 
 
-@pytest.mark.parametrize("kind", ["npz", "npy", "parquet"])
-def test_embeddings_of_any_form_and_those_that_are_absent(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "spelled"), [("npz", "{}"), ("npy", "./dev/{}.JPG"), ("parquet", r"all\{}.png")])
+def test_embeddings_of_any_form_and_those_that_are_absent(tmp_path, kind, spelled):
     rows = [{**row, "split": split} for row in bare(6) for split in ("train", "val")]
     write(tmp_path / "a.json", rows)
-    stored(tmp_path, kind, "ids", [f"{a}{n}" for a in "rt" for n in range(6)])
+    stored(tmp_path, kind, "ids", [spelled.format(f"{a}{n}") for a in "rt" for n in range(6)])
     stored(tmp_path, kind, "texts", ["x"])
     assert (scan := inspect_folder(tmp_path)).missing == []
     assert {role: file.suffix for role, file in scan.vectors.items()} == {"images": f".{kind}", "texts": f".{kind}"}
@@ -376,11 +395,13 @@ def test_embeddings_of_any_form_and_those_that_are_absent(tmp_path, kind):
 
 
 def test_what_was_seen_is_named_with_the_line_that_converts_it(tmp_path):
-    for name in ("a.tar", "b.xlsx", "c.pt"):
+    lines = {"a.tar": "tar xf a.tar", "B.TAR.GZ": "tar xf B.TAR.GZ", "d.csv.gz": "gunzip d.csv.gz", "e.zst": "unzstd",
+             "b.xlsx": "pandas.read_excel('b.xlsx').to_json('b.jsonl'", "c.pt": "np.savez('c.npz'"}  # fmt: skip
+    for name in lines:
         (tmp_path / name).write_bytes(b"x")
     (problem, _) = inspect_folder(tmp_path).missing
-    for line in ("tar xf a.tar", "pandas.read_excel('b.xlsx').to_csv('b.csv'", "torch.load('c.pt')"):
-        assert line in problem
+    for name, line in lines.items():
+        assert f"; {name}: {line}" in problem
 
 
 def test_tables_that_belong_together_are_named_with_the_line_that_joins_them(tmp_path):

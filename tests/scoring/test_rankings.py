@@ -187,8 +187,9 @@ def test_scores_and_trec_runs_rank_by_score_and_equal_scores_tie(tmp_path):
     }
     assert metrics_of(data, scores) == data.evaluate(table)
     lines = [f"{q} Q0 {i} {place} {s} tag" for q, row in scores.items() for place, (i, s) in enumerate(row.items())]
-    (tmp_path / "run.trec").write_text("\n".join(lines))
-    assert metrics_of(data, read_rankings(tmp_path / "run.trec")) == data.evaluate(table)
+    for text in ("\n".join(lines), "\ufeff" + "\r\n".join(lines).replace(" ", "\t"), json.dumps(scores)):
+        (tmp_path / "run.json").write_text(text)  # whatever the ending says
+        assert metrics_of(data, read_rankings(tmp_path / "run.json")) == data.evaluate(table)
 
 
 def test_submission_file_of_circo_scores_as_it_is():
