@@ -119,6 +119,7 @@ class ScoredBlock:
 
 
 SHARES = ("false", *KINDS, "unrelated")  # what an image can be to a query; unrelated: neither, or not judged
+_LARGE = 2**16  # entries from which counting kinds one by one is faster than adding up weights
 
 
 def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tensor:
@@ -130,7 +131,7 @@ def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tens
         weights: [b, n] bool or >= 0; a row of zeros gives nan.
     """
     codes = kinds if relevant is None else kinds.masked_fill(relevant, len(SHARES) - 1)
-    if weights.dtype == torch.bool:
+    if weights.dtype == torch.bool and codes.numel() >= _LARGE:
         upto = torch.stack([count(weights & at_most(codes, code)) for code in range(len(SHARES))], dim=1)
         sums, total = upto.diff(dim=1, prepend=torch.zeros_like(upto[:, :1])), upto[:, -1:]
     else:

@@ -30,7 +30,7 @@ _COPY_BYTES = 2**27  # a corpus of scattered rows is copied up to this size, els
 def tile_rows(images: int) -> int:
     """Return the queries per tile, from the corpus size alone: a power of two within a block."""
     most = _FEW_QUERIES if images <= _FEW_IMAGES else _TILE_QUERIES
-    return min(most, 1 << (max(1, BLOCK_ENTRIES // max(1, images)).bit_length() - 1))
+    return min(most, _TILE_QUERIES, 1 << (max(1, BLOCK_ENTRIES // max(1, images)).bit_length() - 1))
 
 
 class Corpus(NamedTuple):
