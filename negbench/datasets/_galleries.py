@@ -44,6 +44,9 @@ class Top(NamedTuple):
     scores: Tensor
 
 
+_KEPT_KINDS = 2**24  # bytes: a larger table of kinds is computed block by block
+
+
 class Attributed(NamedTuple):
     """All attributes, as integers: those of right answers, `asked` [Q, A], which of them the text changes, [Q, A] bool,
     and those of the images, `shown` [N, A]; or [E, A], where row e shows image `column[e]`, whose nearest row counts.
@@ -227,20 +230,37 @@ class Galleries:
         Returns:
             [b, n] int8: 1 + the place of the kind in `KINDS`, 0 for an image that is no judged negative.
         """
-        if (known := self.attributed) is not None:
-            shown = known.shown if known.column is not None else known.shown[columns]
-            table, off = kinds_by_attributes(known.asked[rows], known.changed[rows], shown)
-            if known.column is None:
-                return table
-            nearest = torch.full((len(rows), len(self.images)), torch.iinfo(torch.int8).max, dtype=torch.int8)
-            nearest.scatter_reduce_(1, known.column.expand(len(rows), -1), off * 4 + table, "amin")
-            return nearest[:, columns] % 4
+        if self.attributed is not None:
+            if (kept := self._kept_kinds) is None:
+                return self._attributed_kinds(self.attributed, rows, columns)
+            return kept[rows] if torch.equal(columns, self._columns) else kept[rows[:, None], columns]
         table = torch.zeros(len(rows), len(self.images), dtype=torch.int8)
         for place, row in enumerate(rows.tolist()):
             table[place, list(self._wrong_columns[row])] = torch.tensor(
                 list(self._wrong_columns[row].values()), dtype=torch.int8
             )
         return table[:, columns]
+
+    @cached_property
+    def _columns(self) -> Tensor:
+        return torch.arange(len(self.images))
+
+    @cached_property
+    def _kept_kinds(self) -> Tensor | None:
+        """[Q, N] `kind_table` of data that know all attributes, which every refresh reads; None where it is large."""
+        if self.attributed is None or len(self.queries) * len(self.images) > _KEPT_KINDS:
+            return None
+        return self._attributed_kinds(self.attributed, torch.arange(len(self.queries)), self._columns)
+
+    def _attributed_kinds(self, known: Attributed, rows: Tensor, columns: Tensor) -> Tensor:
+        """`kind_table` of data that know all attributes."""
+        shown = known.shown if known.column is not None else known.shown[columns]
+        table, off = kinds_by_attributes(known.asked[rows], known.changed[rows], shown)
+        if known.column is None:
+            return table
+        nearest = torch.full((len(rows), len(self.images)), torch.iinfo(torch.int8).max, dtype=torch.int8)
+        nearest.scatter_reduce_(1, known.column.expand(len(rows), -1), off * 4 + table, "amin")
+        return nearest[:, columns] % 4
 
     def sharing(self) -> list[str]:
         """Say how many rows ask a query that other rows ask too, of another target; nothing where none does."""
@@ -327,8 +347,8 @@ class Galleries:
         for each in self._blocks(score_block, block):
             blocks.append(each.rows)
             parts.append(self._ranked(each))
-        order = torch.argsort(torch.cat(blocks)) if blocks else torch.zeros(0, dtype=torch.int64)
-        return QueryRanks.concatenated(parts).select(order)
+        ranks, rows = QueryRanks.concatenated(parts), torch.cat(blocks) if blocks else torch.zeros(0)
+        return ranks.select(torch.argsort(rows)) if bool((rows.diff() < 0).any()) else ranks
 
     def _ranked(self, block: Block) -> QueryRanks:
         """Rank the queries of one block."""

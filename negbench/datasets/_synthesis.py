@@ -243,15 +243,17 @@ def _check_possible(category: str, count: int) -> None:
 def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
     """Draw `count` different garments; each differs in one to three attributes from another one."""
     _check_possible(category, count)
-    garments = {sample_attributes(stream, category): None}
+    garments = [sample_attributes(stream, category)]
+    known = {*garments}
     while len(garments) < count:
+        drawn = list[Attributes]()
         if stream.chance(10) and len(garments) + 2 <= count:  # a fresh one, with a neighbour of its own
-            fresh = sample_attributes(stream, category)
-            garments[fresh] = None
-            garments[mutate(stream, fresh, stream.between(1, 3))] = None
-        else:
-            garments[mutate(stream, stream.pick(list(garments)), stream.between(1, 3))] = None
-    return list(garments)
+            drawn.append(sample_attributes(stream, category))
+        of = drawn[0] if drawn else stream.pick(garments)
+        drawn.append(mutate(stream, of, stream.between(1, 3)))
+        garments += [each for each in dict.fromkeys(drawn) if each not in known]
+        known.update(drawn)
+    return garments
 
 
 def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> list[Attributes]:

@@ -29,6 +29,10 @@ _COLOUR_FORMS = (
     Clause("is", "{} colored"),
     Clause("has", "a {} color"),
 )
+_COLOUR_CLAUSES = {
+    name: tuple(Clause(verb, form.format(colour)) for colour in own for verb, form in _COLOUR_FORMS)
+    for name, own in _COLOUR_WORDS.items()
+}
 _SLEEVE_FORMS = {
     "none": (Clause("is", "sleeveless"), Clause("has", "no sleeves"), Clause("has", "bare arms")),
     "short": (Clause("has", "short sleeves"), Clause("is", "short sleeved"), Clause("has", "cap sleeves")),
@@ -102,9 +106,7 @@ def clauses(attributes: Attributes, attribute: str) -> tuple[Clause, ...]:
     """Return every wording of the garment's value of an attribute (one of ATTRIBUTES)."""
     value: str = getattr(attributes, attribute)
     if attribute == "colour":
-        return tuple(
-            Clause(verb, form.format(colour)) for colour in _COLOUR_WORDS[value] for verb, form in _COLOUR_FORMS
-        )
+        return _COLOUR_CLAUSES[value]
     return (_LENGTH_FORMS[attributes.category] if attribute == "length" else _FORMS[attribute])[value]
 
 

@@ -185,7 +185,8 @@ def _id(split: str, world: int, number: int, attributes: Attributes) -> str:
 
 def _queries(part: WorldPart, start: int) -> list[Query]:
     """Number the queries of a part from `start`; on train they have descriptions of reference and target (HyCoLe)."""
-    texts = [_description(attributes) if part.split == "train" else None for attributes in part.attributes]
+    described = {image for pair in part.queries for image in pair} if part.split == "train" else ()
+    texts = {image: _description(part.attributes[image]) for image in described}
     return [
         Query(
             id=f"{part.split}-{number:05}",
@@ -195,8 +196,8 @@ def _queries(part: WorldPart, start: int) -> list[Query]:
             group=GROUP,
             relevant=tuple(relevant),
             captions=captions,
-            reference_text=texts[reference],
-            target_text=texts[target],
+            reference_text=texts.get(reference),
+            target_text=texts.get(target),
         )
         for number, ((reference, target), captions, relevant) in enumerate(
             zip(part.queries, part.captions, part.relevant(), strict=True), start

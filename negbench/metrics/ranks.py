@@ -17,6 +17,7 @@ from negbench.errors import NegbenchError, check_option
 from negbench.metrics.compiled import kernels
 from negbench.metrics.ragged import Ragged
 
+_NUMPYS = (torch.float32, torch.float64, torch.int8)  # numpy compares them as torch does
 _FEW = 64  # of so many columns, torch.topk selects one faster than `window`
 _FEW_SLOTS = 8  # up to so many relevant images per query, counting beats sorting
 
@@ -55,7 +56,7 @@ def _compared(
 ) -> Tensor:
     """Compare with numpy (a sixth of torch's time) if it supports the device and dtypes, else with torch."""
     tensors = [value for value in (one, other) if isinstance(value, Tensor)]
-    if any(value.device.type != "cpu" or value.dtype not in (torch.float32, torch.float64) for value in tensors):
+    if any(value.device.type != "cpu" or value.dtype not in _NUMPYS for value in tensors):
         values = (v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for v in (one, other))
         return plain(*values)
     return torch.from_numpy(fast(*(v.detach().numpy() if isinstance(v, Tensor) else v for v in (one, other))))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView
 from negbench.metrics.mistakes import KINDS
-from negbench.metrics.ranks import Tally, count, descending, less, masked_scores, tally
+from negbench.metrics.ranks import Tally, at_most, count, descending, less, masked_scores, tally
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,6 +119,7 @@ class ScoredBlock:
 
 
 SHARES = ("false", *KINDS, "unrelated")  # what an image can be to a query; unrelated: neither, or not judged
+_LARGE = 2**16  # entries from which counting kinds one by one is faster than adding up weights
 
 
 def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tensor:
@@ -127,13 +128,17 @@ def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tens
     Args:
         kinds: [b, n] int8 codes.
         relevant: [b, n] bool; None: nothing is known to be relevant.
-        weights: [b, n] >= 0; a row of zeros gives nan.
+        weights: [b, n] bool or >= 0; a row of zeros gives nan.
     """
-    codes = kinds.long() if relevant is None else torch.where(relevant, len(KINDS) + 1, kinds.long())
-    weights = weights.double()
-    sums = torch.zeros(len(kinds), len(SHARES), dtype=torch.float64, device=kinds.device)
-    sums.scatter_add_(1, codes, weights.expand_as(codes))
-    return (sums[:, [len(KINDS) + 1, *range(1, len(KINDS) + 1), 0]] / weights.sum(1, keepdim=True)).float()
+    codes = kinds if relevant is None else kinds.masked_fill(relevant, len(SHARES) - 1)
+    if weights.dtype == torch.bool and codes.numel() >= _LARGE:
+        upto = torch.stack([count(weights & at_most(codes, code)) for code in range(len(SHARES))], dim=1)
+        sums, total = upto.diff(dim=1, prepend=torch.zeros_like(upto[:, :1])), upto[:, -1:]
+    else:
+        total = weights.sum(1, keepdim=True)
+        sums = torch.zeros(len(kinds), len(SHARES), dtype=torch.float64, device=kinds.device)
+        sums.scatter_add_(1, codes.long(), weights.double())
+    return (sums[:, [len(SHARES) - 1, *range(1, len(SHARES) - 1), 0]].double() / total.double()).float()
 
 
 def named_shares(what: str, shares: Tensor | None) -> dict[str, float]:

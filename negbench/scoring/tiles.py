@@ -15,10 +15,11 @@ from torch.nn import functional
 
 from negbench.metrics.equal_rows import Copies
 
-# A tile of scores: 256 queries (fewer only if the corpus is so large that a block must be smaller) against images with
-# 2^14 tokens together. On a CPU 2^10 tokens, if scores are copied to their place in a second step: what such a product
-# reads and writes fits into the L2 cache.
+# A tile of scores: 256 queries (fewer if the corpus is so large that a block must be smaller, or so small that queries
+# are few, too: less padding) against images with 2^14 tokens together. On a CPU 2^10 tokens, if scores are copied to
+# their place in a second step: what such a product reads and writes fits into the L2 cache.
 _TILE_QUERIES = 256
+_FEW_QUERIES, _FEW_IMAGES = 128, 2**12
 _TILE_TOKENS = 2**14
 _CACHED_TOKENS = 2**10
 _COLUMNS = 16  # a tile's number of columns is a multiple of it, padded with zeros if need be
@@ -27,8 +28,9 @@ _COPY_BYTES = 2**27  # a corpus of scattered rows is copied up to this size, els
 
 
 def tile_rows(images: int) -> int:
-    """Return the queries per tile, from the corpus size alone: a power of two within a block and _TILE_QUERIES."""
-    return min(_TILE_QUERIES, 1 << (max(1, BLOCK_ENTRIES // max(1, images)).bit_length() - 1))
+    """Return the queries per tile, from the corpus size alone: a power of two within a block."""
+    most = _FEW_QUERIES if images <= _FEW_IMAGES else _TILE_QUERIES
+    return min(most, _TILE_QUERIES, 1 << (max(1, BLOCK_ENTRIES // max(1, images)).bit_length() - 1))
 
 
 class Corpus(NamedTuple):

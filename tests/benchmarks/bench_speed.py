@@ -21,10 +21,10 @@ MAPPED = {"strategies": "strategies", "backbones": "backbones", "recipes": "runs
 ROWS = {
     "three runs, 200 steps": "compare --no-report --name one --strategies in-batch,qure,top-k --epochs 40 --seeds 1",
     "HyCoLe, 100 steps": "compare --no-report --name two --strategies hycole,all-corpus --epochs 20 --seeds 1",
-    "nine short runs": "compare --name three --strategies all-corpus,qure,top-k --epochs 2 --seeds 3",
-    "the same, shown again": "compare --name three --strategies all-corpus,qure,top-k --epochs 2 --seeds 3",
+    "nine short runs": "compare --name three --strategies all-corpus,qure,top-k --epochs 6 --seeds 3",
+    "the same, shown again": "compare --name three --strategies all-corpus,qure,top-k --epochs 6 --seeds 3",
     "its report": "report three",
-    "a dry run": "compare --dry-run --name four --strategies all-corpus,qure,top-k --epochs 2 --seeds 3",
+    "a dry run": "compare --dry-run --name four --strategies all-corpus,qure,top-k --epochs 6 --seeds 3",
     "--help": "--help",
 }
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from negbench.datasets import _galleries
 from negbench.datasets._garments import ATTRIBUTES, codes_of
 from negbench.datasets._synthesis import Spec, plan
 from negbench.datasets._wording import clauses
@@ -70,7 +71,7 @@ def test_relevant_is_who_has_every_attribute(split, options):
 @pytest.mark.parametrize(
     ("split", "options"), [("train", {}), ("val", {"look": 0.5, "twins": 1.5}), ("val", {"val_images": 16_000})]
 )
-def test_kinds_follow_from_the_attributes(split, options, toys):
+def test_kinds_follow_from_the_attributes(split, options, toys, monkeypatch):
     data = load(split=split, **options)  # 16,000 images are of three categories: a category is an attribute
     rows, columns = torch.arange(0, len(data.queries), 7), torch.arange(len(data.images) - 1, -1, -11)
     table = data.kind_table(rows, columns)
@@ -85,6 +86,9 @@ def test_kinds_follow_from_the_attributes(split, options, toys):
             assert (data.images[column] in query.relevant) == (name == "relevant")
             assert table[place, at] == (KINDS.index(name) + 1 if name in KINDS else 0)
     assert {*table.flatten().tolist()} >= {0, 2, 3}
+    assert torch.equal(data.kind_table(rows, torch.arange(len(data.images)))[:, columns], table)
+    monkeypatch.setattr(_galleries, "_KEPT_KINDS", 0)  # a table too large to keep
+    assert torch.equal(load(split=split, **options).kind_table(rows, columns), table)
 
 
 def test_lines_are_pairs_three_attributes_apart():

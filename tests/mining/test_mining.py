@@ -24,7 +24,7 @@ from negbench.mining import mine as mining
 from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
-from negbench.mining.mined import SHARES, Mined, batch_statistics, distinct
+from negbench.mining.mined import SHARES, Mined, batch_statistics, distinct, kind_shares
 from negbench.mining.planes import EmbeddedPlane
 from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
@@ -633,6 +633,21 @@ def test_summary_and_frame_hold_what_was_mined():
     assert mined.table().to_pandas().dtypes.tolist() == frame.dtypes.tolist()
     for name, column in mined.table().to_pydict().items():
         np.testing.assert_array_equal(np.array(column), np.array(frame[name].tolist()))  # NaN does not become null
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_kinds_counted_one_by_one_have_the_shares_of_added_weights(known, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    kinds = torch.randint(5, (9, 70), generator=generator).to(torch.int8)
+    allowed, relevant = (torch.rand(9, 70, generator=generator) < share for share in (0.6, 0.1))
+    allowed[3] = False
+    monkeypatch.setattr("negbench.mining.mined._LARGE", 0)
+    one, other = (kind_shares(kinds, relevant if known else None, each) for each in (allowed, allowed.float()))
+    assert torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
+    assert one[3].isnan().all()
+    row = [5 if known and relevant[0, c] else int(kinds[0, c]) for c in range(70) if allowed[0, c]]
+    want = [row.count(code) / len(row) for code in (5, 1, 2, 3, 4, 0)]
+    assert one[0].tolist() == pytest.approx(want)
 
 
 def test_batch_statistics_equal_loops():
