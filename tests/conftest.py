@@ -214,6 +214,20 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return again
 
 
+@pytest.fixture(scope="session")
+def strangers() -> Callable[[Path], Path]:
+    """Return a function that makes a folder of modules named as libraries; each leaves a mark when it is imported."""
+
+    def fill(folder: Path) -> Path:
+        folder.mkdir()
+        for name in ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn"):
+            mark = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()"
+            (folder / f"{name}.py").write_text(f"{mark}\nraise SystemExit('{name} ran')\n", encoding="utf-8")
+        return folder
+
+    return fill
+
+
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
     """Return a function that sets this machine's memory, and the free space of its disks if given, in bytes."""

@@ -1,13 +1,9 @@
-"""No process runs code from the current folder or from somebody else's runs folder."""
+"""No process runs code from the current folder or from somebody else's runs folder; test_browser.py has servers."""
 
 import hashlib
-import http.client
-import os
-import signal
-import socket
 import subprocess
 import sys
-from contextlib import closing, suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +14,6 @@ from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.plugin_file import ANSWER, PLUGIN
 
-STRANGERS = ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn")
 WORKERS = """
 import sys
 from negbench.grid.executors import Processes
@@ -34,14 +29,8 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def strange(tmp_path: Path) -> Path:
-    """Return a folder of modules with the names of libraries; each leaves a mark when it is imported."""
-    folder = tmp_path / "strange"
-    folder.mkdir()
-    for name in STRANGERS:
-        mark = f"import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\nraise SystemExit('{name} ran')\n"
-        (folder / f"{name}.py").write_text(mark, encoding="utf-8")
-    return folder
+def strange(tmp_path: Path, strangers: Callable[[Path], Path]) -> Path:
+    return strangers(tmp_path / "strange")
 
 
 def ran(folder: Path) -> list[str]:
@@ -63,30 +52,6 @@ def test_python_m_negbench_leaves_the_current_folder_to_nobody(strange):
         [sys.executable, "-m", "negbench", "list", "losses"], cwd=strange, capture_output=True, text=True, timeout=200
     )
     assert (done.returncode, ran(strange)) == (0, []), done.stderr
-
-
-@pytest.mark.slow
-def test_the_pages_import_nothing_from_it_and_answer_to_this_machine_s_names_alone(
-    strange, vector_flags, tmp_path, start_command, monkeypatch
-):
-    runs = ["--runs-dir", str(tmp_path / "runs")]
-    assert negbench(["run", "--strategy", "qure", *vector_flags, *runs]) == 0
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    with monkeypatch.context() as there:
-        there.chdir(strange)
-        server = start_command(["ui", *runs, "--port", str(port)])
-    try:
-        assert any("stop it with Ctrl-C" in line for line in server.stdout)
-        assert status(port, f"127.0.0.1:{port}") == 200  # the address is printed when the server answers
-        assert ran(strange) == []
-        assert status(port, "localhost") == 200
-        for host in ("10.0.0.1", "192.168.1.7:5000", "172.16.0.1", "[fc00::1]", "127.0.0.1.example.com", "example.com"):
-            assert status(port, host) == 403, host
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
 
 
 @pytest.fixture
@@ -122,15 +87,3 @@ def test_a_run_names_the_plugin_files_that_it_uses(vector_sets, tmp_path, own_re
     for strategy, used in (("mine", [str(file)]), ("qure", [])):
         config = load_config(flags={"strategy": {"name": strategy}, "plugins": [str(file)]}, sets=vector_sets)
         assert list(run_config(config, Bench.open(tmp_path / "runs", "none")).folder.manifest["plugins"]) == used
-
-
-def status(port: int, host: str) -> int | None:
-    """Return the HTTP status of MLflow's first page, requested under this host name; None without an answer."""
-    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    try:
-        asked.request("GET", "/", headers={"Host": host})
-        return asked.getresponse().status
-    except OSError:
-        return None
-    finally:
-        asked.close()

@@ -1,5 +1,6 @@
 """In a real browser: MLflow's pages of a comparison, and the report, on what `negbench compare` made."""
 
+import http.client
 import os
 import re
 import signal
@@ -23,7 +24,7 @@ UNFOLD = "document.querySelectorAll('details').forEach(d => { d.removeAttribute(
 
 
 @pytest.fixture(scope="module")
-def runs(browser: Any, toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the runs folder of a comparison made by the command line, with its store and report."""
     where = tmp_path_factory.mktemp("browser")
     sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
@@ -33,18 +34,21 @@ def runs(browser: Any, toy_sets: list[str], tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def server(runs: Path, forked: Callable[[Callable[[], object]], Any]) -> Iterator[str]:
-    """Start `negbench ui` and yield its address; kill it with all its children at the end."""
+def server(
+    runs: Path, forked: Callable[[Callable[[], object]], Any], strangers: Callable[[Path], Path]
+) -> Iterator[str]:
+    """Start `negbench ui` in a folder of strangers, yield its address, and kill it with all its children at the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log = runs / "ui.log"
+    log, strange = runs / "ui.log", strangers(runs.with_name("strange"))
 
     def serve() -> None:
         os.setsid()
         with log.open("w", encoding="utf-8") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(1, 2)
+        os.chdir(strange)
         negbench(["ui", "--runs-dir", str(runs), "--port", str(port)])
 
     process = forked(serve)
@@ -111,6 +115,17 @@ def test_the_parent_says_the_answer_and_its_artifacts_open(page, server, runs):
     report = page.locator("iframe").first.content_frame
     assert report.locator("h1").inner_text() == f"negbench: {NAME}"
     report.locator("#figure-forest img").first.wait_for()
+
+
+def test_the_pages_import_nothing_from_the_current_folder_and_answer_to_this_machine_s_names_alone(server, runs):
+    hosts = {server.removeprefix("http://"): 200, "localhost": 200}
+    hosts |= dict.fromkeys(("10.0.0.1", "192.168.1.7:5000", "172.16.0.1", "[fc00::1]", "127.0.0.1.example.com"), 403)
+    for host, status in (hosts | {"example.com": 403}).items():
+        asked = http.client.HTTPConnection(server.removeprefix("http://"), timeout=60)
+        asked.request("GET", "/", headers={"Host": host})
+        assert asked.getresponse().status == status, host
+        asked.close()
+    assert [path.name for path in runs.with_name("strange").glob("*.ran")] == []
 
 
 # --- the report --------------------------------------------------------------------------------------------------

@@ -344,7 +344,8 @@ def test_the_command_from_start_to_test(longer, tmp_path, capsys, monkeypatch):
     assert negbench([*asked, "--final-seeds", "1"]) == 2
 
 
-def test_tables_of_what_was_found(tmp_path, vector_sets):
+def test_tables_of_what_was_found(tmp_path, vector_sets, monkeypatch):
+    monkeypatch.setattr(final, "_DRAWS", 2)  # each takes a third of a second; the next test has ten
     book = StudyStore(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=24)
     assert importance(book) == {}
     book.work(lambda trial: 0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2, print)
