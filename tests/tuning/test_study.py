@@ -16,7 +16,6 @@ from mlflow.tracking import MlflowClient
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from negbench import api
-from negbench.campaign.driver import carried_out
 from negbench.cli.main import run as negbench
 from negbench.data import scene
 from negbench.datasets.dataset import DEV_QUERIES
@@ -33,7 +32,7 @@ from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
 from negbench.tuning import final
 from negbench.tuning.book import StudyStore, open_book
-from negbench.tuning.final import best_and_default, finished, importance
+from negbench.tuning.final import finished, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.study_answer import study_answer
@@ -265,19 +264,6 @@ def check_copies(where: Path, book: StudyStore) -> None:
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
-
-
-def test_the_best_band_is_compared_with_the_default_one(vector_sets, tmp_path):
-    book = StudyStore(tmp_path / "s", spec_of(vector_sets), trials=3)
-    book.work(lambda trial: float(trial.number == 2), print)
-    best = book.spec.space.plain(book.spec.config, finished(book)[0].params)
-    with carried_out(best_and_default(book, tmp_path, (1,), None), Execution(Here(), "none"), print):
-        pass
-    rows = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
-    used = {row["strategy"]: RunFolder(tmp_path / row["run"]).config.strategy.options for row in rows}
-    bands = {name: (options["alpha"], options["beta"]) for name, options in used.items()}
-    assert bands == {"dqe default": (0.2, 0.8), "dqe best": (best["strategy.alpha"], best["strategy.beta"])}
-    assert bands["dqe best"] != bands["dqe default"]
 
 
 @pytest.mark.slow
