@@ -341,18 +341,13 @@ def test_bad_options_are_one_line(options, error, message):
 
 
 @one_tower
-def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis, sizes):
+def test_feature_key_depends_on_the_tower_and_not_on_the_rest(lavis, sizes):
     state = lavis.blip2_state(sizes)
-    keys = {
-        "as is": load(lavis, sizes, state).feature_key,
-        "ratio": load(lavis, sizes, state, target_ratio=1.5).feature_key,
-        "precision": load(lavis, sizes, state, precision="bf16").feature_key,
-    }
     name = next(key for key in state if key.startswith("visual_encoder.") and "pos" in key)
-    keys["tower"] = load(lavis, sizes, {**state, name: state[name] + 1}).feature_key
-    assert len(set(keys.values())) == 4
+    key, other = (load(lavis, sizes, each).feature_key for each in (state, {**state, name: state[name] + 1}))
+    assert key != other
     same = load(lavis, sizes, {**state, "query_tokens": state["query_tokens"] + 1}, pooling="text", seed=7)
-    assert same.feature_key == keys["as is"]
+    assert same.feature_key == key
 
 
 def outline(weights: str | None, **options: Any) -> Outline:
@@ -378,19 +373,14 @@ def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):
     base = outline(weights, config=config)
     assert (base.kind, base.name, base.frozen_images) == (Blip2, "blip2", True)
     assert not issubclass(base.kind, ComposesTexts)
-    keys = {
-        "as is": base.key,
-        "ratio": outline(weights, config=config, target_ratio=1.5).key,
-        "precision": outline(weights, config=config, precision="bf16").key,
-    }
-    keys["heads"] = outline(weights, config={**config, "vit_heads": 6}).key
+    keys = {"as is": base.key, "heads": outline(weights, config={**config, "vit_heads": 6}).key}
     assert outline(weights, config=config, tokenizer=tokenizer).key == base.key  # the same vocabulary
     (path.parent / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     keys["case"] = outline(weights, config=config).key
     (path.parent / "tokenizer_config.json").unlink()
     path.write_bytes(path.read_bytes() + b" ")
     keys["content"] = outline(weights, config=config).key
-    assert len(set(keys.values())) == 6
+    assert len(set(keys.values())) == 4
     with pytest.raises(WeightsError, match=r"there is no file absent\.pth; fetch"):
         outline("lavis:absent.pth")
     assert outline(None, init="random", size="toy").key != outline(None, init="random", size="vit_l").key

@@ -109,7 +109,7 @@ def test_fallbacks_are_counted(subject):
     assert row["fallback_below"] + row["fallback_any"] == 20
 
 
-def test_audits_are_reproducible_and_know_their_seed(subject, config):
+def test_audits_are_reproducible_and_know_their_seed(subject):
     strategies = {"all": make_strategy("all-corpus"), "top": make_strategy("top-k", k=5)}
     first, again = (audit(subject, strategies, OPTIONS).plain() for _ in range(2))
     assert json.dumps(first) == json.dumps(again)
@@ -179,7 +179,7 @@ def test_the_window_lies_around_a_multiple_of_the_target_s_rank():
     assert window(3, 16, 20) == "shifted-top-k:start=0:stop=20"
 
 
-def test_a_run_s_weights_are_audited(vector_sets, tmp_path, capsys, refused):
+def test_a_run_s_weights_are_audited(vector_sets, tmp_path, capsys):
     config = load_config(flags={"strategy": {"name": "after-target", "k": 7}}, sets=[*vector_sets, "train.epochs=1"])
     result = run_config(config, Bench.open(tmp_path, "none"))
     flags = ["audit", "--run", result.run_id, "--runs-dir", str(tmp_path)]

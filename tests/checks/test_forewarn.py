@@ -61,6 +61,6 @@ def test_a_metric_that_is_high_already_and_equal_images(tmp_path):
     assert line.startswith("1 of 40 images in val have the same embedding as another")
 
 
-def test_what_cannot_be_loaded_is_left_to_the_runs(tmp_path, monkeypatch):
+def test_what_cannot_be_loaded_is_left_to_the_runs(tmp_path):
     layer = {"dataset": {"name": "triplets", "file": str(tmp_path / "none.jsonl")}, "strategy": "in-batch"}
     assert forewarnings([build_config([layer])], 0.01, Display(), DataCache()) == []

@@ -122,7 +122,7 @@ def test_settings_of_undecided_tests_run_on(computed, world, capsys):
     assert " of computing to 3 seeds" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_recipe_gives_backbone_data_and_training_only(tmp_path, world, capsys):
+def test_a_recipe_gives_backbone_data_and_training_only(tmp_path, world):
     recipe = tmp_path / "r.toml"
     recipe.write_text("[train]\nepochs = 3\n")
     sets = [part for text in world[1::2] if "epochs" not in text for part in ("--set", text)]

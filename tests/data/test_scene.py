@@ -185,7 +185,7 @@ def test_a_plugin_that_was_imported_again_is_loaded_again(vector_sets, own_regis
         assert [type(each).__name__ == "New" for each in loaded] == [renewed] * 2
 
 
-def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path, monkeypatch):
+def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path):
     """Regression: with the old file back, the results of the new one were "already finished"."""
     config, files = changing(tmp_path / "d")
     kept = files["guide.trec"].read_bytes()

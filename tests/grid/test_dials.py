@@ -45,7 +45,9 @@ def test_points_are_all_combinations():
 
 def test_cells_lie_at_their_points(vector_sets, tmp_path):
     sets = without(vector_sets, "train.lr", "train.epochs")
-    plan = plan_comparison(Compare(strategies="all-corpus,top-k", seeds=2, dials=DIALS, sets=sets, name="d"), tmp_path)
+    (recipe := tmp_path / "r.toml").write_text("[train]\nlr = 1.0\nepochs = 9\n", encoding="utf-8")  # the dials' win
+    asked = {"strategies": "all-corpus,top-k", "seeds": 2, "dials": DIALS, "sets": sets, "name": "d"}
+    plan = plan_comparison(Compare(recipe=recipe, **asked), tmp_path)
     assert len(plan.cells) == 16
     for cell in plan.cells:
         assert cell.labels["point"] == f"lr={cell.config.train.lr}, epochs={cell.config.train.epochs}"

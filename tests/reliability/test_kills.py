@@ -42,7 +42,7 @@ def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(vector_sets
     assert total > 60
     want = contents(straight)
     assert {Path(name).name for name in want} >= {"config.json", "metrics.jsonl", "ranks.parquet", "result.json"}
-    for number, at in enumerate(spread(total, many(6, 10**6))):
+    for number, at in enumerate(spread(total, many(4, 10**6))):
         place = tmp_path / str(at)
         moments(partial(run_in, place), place, at, tmp_path / "count", torn=number % 2 == 0)
         run_in(place)

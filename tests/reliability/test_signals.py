@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from negbench.systems.system import load_config
 from tests.cluster_tasks import Deaf, asleep, heard_late
 
 LONG = ("train.epochs=2000",)
-Statuses = Callable[..., Counter[str]]
 GRID = ("compare", "--lr=fixed", "--strategies", "all-corpus", "--losses", "bradley-terry", "--name", "duel")
 
 

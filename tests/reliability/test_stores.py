@@ -197,9 +197,7 @@ def turns(command: list[str], line: Line, sent: int, capfd: Any) -> tuple[str, s
 
 
 @pytest.mark.parametrize("sent", [200, 60, 330][: many(1, 3)])
-def test_a_study_whose_database_stops_ends_with_the_same_trials(
-    sent, database, vector_flags, tmp_path, tmp_path_factory, capfd
-):
+def test_a_study_whose_database_stops_ends_with_the_same_trials(sent, database, vector_flags, tmp_path, capfd):
     """It stops while the study is opened, and while trials are drawn, computed and told."""
     line = Line(database)
     address = f"postgresql+psycopg://alice:{SECRET}@127.0.0.1:{line.port}/studies"
@@ -215,6 +213,7 @@ def test_a_study_whose_database_stops_ends_with_the_same_trials(
     pd.testing.assert_frame_equal(tables[0][columns], tables[1][columns])
 
 
+@pytest.mark.skipif(not many(0, 1), reason="a server and a study whose database stops stay: `make faults`")
 def test_a_comparison_whose_database_stops_is_copied_whole_when_it_is_back(
     database, undisturbed, vector_flags, tmp_path, capfd, monkeypatch
 ):
