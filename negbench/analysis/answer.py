@@ -235,7 +235,8 @@ def _against(rows: Sequence[VerdictRow]) -> list[str]:
     unlike = [row for row in rows if row.compared and rounded(row.negatives) != rounded(row.baseline_negatives)]
     text = f"Against {rows[0].baseline}, {_verdicts(rows)}"
     if unlike:
-        counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in unlike)
+        blocks = equally_many(unlike).items()
+        counts = ", ".join(f"{listed([row.strategy for row in block])} {count}" for count, block in blocks)
         own = negatives_words(negatives_text(unlike[0].baseline_negatives))
         text += f" The baseline has {own} per query and step, but {counts}."
     return [text]

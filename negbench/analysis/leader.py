@@ -200,4 +200,5 @@ def ordered(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> lis
 
 def _rank(labels: Mapping[str, str], negatives: float, mean: float) -> tuple[object, ...]:
     outer = [labels.get(axis, "") for axis in AXES if axis not in ("strategy", "loss", "backbone")]
+    outer = [value.zfill(9) if value.isdigit() else value for value in outer]  # 4 epochs before 25
     return outer, rounded(negatives), -mean, group_key(labels)

@@ -205,7 +205,8 @@ def _forest(
     margin = 100 * rows[0].margin
     ends = [100 * end for row in rows for end in question.ends(row)[1:] if not math.isnan(end)] + [margin, -margin]
     room = 0.05 * (max(ends) - min(ends))
-    best = {_block(one): max(row.mean for row in rows if _block(row) == _block(one)) for one in rows}
+    means = {_block(one): [row.mean for row in rows if _block(row) == _block(one)] for one in rows}
+    best = {block: max(several) for block, several in means.items() if len(several) > 1}
 
     def draw(axes: Axes) -> None:
         whole = axes.get_figure(root=True)
@@ -229,10 +230,9 @@ def _forest(
                 axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
             color, marker = VERDICTS.get(question.verdict(row), (GREY, "o"))
             for title, end, text in shown:
-                weight = "bold" if title == columns[0][0] and row.mean == best[_block(row)] else "normal"
-                write(
-                    text(row), y, end, fontsize=8, weight=weight, color=color if title == question.column else "black"
-                )
+                weight = "bold" if title == columns[0][0] and row.mean == best.get(_block(row)) else "normal"
+                tint = color if title == question.column else "black"
+                write(text(row), y, end, fontsize=8, weight=weight, color=tint)
             middle, low, high = (100 * each for each in question.ends(row))
             if question.verdict(row) in ("best", "highest"):
                 middle = low = high = 0.0
@@ -283,7 +283,8 @@ def _lines(lines: Sequence[Line], ylabel: str, xlabel: str = "epochs trained") -
 def _epoch_chart(key: str, title: str, text: str, by_loss: Mapping[str, Sequence[Line]], ylabel: str) -> Chart | None:
     """Draw a panel for each loss, with the names at the ends of the lines; None without a line."""
     panels = tuple(
-        Panel(loss, _lines(lines, ylabel), tall_enough(len(lines))) for loss, lines in by_loss.items() if lines
+        Panel(loss * (len(by_loss) > 1), _lines(lines, ylabel), tall_enough(len(lines)))
+        for loss, lines in by_loss.items()
     )
     return Chart(key, title, text, panels, direct=True) if panels else None
 
@@ -310,7 +311,7 @@ def training(runs: Runs) -> Chart | None:
         for group in groups:
             epochs, _, values = group.curve(runs.main)
             if epochs:
-                marked = [float(epoch) for epoch in group.results[0]["refresh_epochs"]]
+                marked = [float(epoch) for epoch in group.results[0]["refresh_epochs"] if epoch]
                 line = (group.labels["strategy"], runs.index(group), [float(e) for e in epochs], 100 * values, marked)
                 lines.setdefault(loss, []).append(line)
     seen = sorted({int(x) for each in lines.values() for _, _, epochs, _, _ in each for x in epochs})
@@ -360,7 +361,7 @@ def score_curves(runs: Runs) -> Chart | None:
         untrained = {run.config.seed: run for group in warm for run in group.runs}  # the same model for all strategies
         curves = {("before training", "start"): [*untrained.values()]} if warm else {}
         curves |= {(group.labels["strategy"], "warm"): [*group.runs] for group in warm}
-        lines: dict[bytes, Line] = {}
+        lines, alike = dict[bytes, Line](), dict[bytes, list[str]]()
         for (name, moment), folders in curves.items():
             files = [run.path / file_name(moment) for run in folders]
             read = [Curves.load(file) for file in files if file.exists()]
@@ -371,11 +372,16 @@ def score_curves(runs: Runs) -> Chart | None:
             x = [float(place + 1) for place in spaced(int(min(c.length.min() for c in read)))]
             drops = np.concatenate([curve.drops[(curve.drops >= 0).all(1)] for curve in read]) + 1
             marked = [x[int(np.abs(np.array(x) - drop).argmin())] for drop in np.median(drops, axis=0)]
-            before = lines.get(values.tobytes())
-            title = ", ".join([*([before[0]] if before else []), name])
-            lines[values.tobytes()] = (title, before[1] if before else len(lines), x, values, marked)
+            names = alike.setdefault(values.tobytes(), [])
+            names.append(name)
+            title = ", ".join(names[:2]) + f" and {len(names) - 2} more" * (len(names) > 2)
+            lines[values.tobytes()] = (title, list(alike).index(values.tobytes()), x, values, marked)
         if lines:
-            panels.append(Panel(loss, _lines([*lines.values()], "score", "rank"), tall_enough(len(lines))))
+            panels.append(
+                Panel(
+                    loss * (len(runs.losses) > 1), _lines([*lines.values()], "score", "rank"), tall_enough(len(lines))
+                )
+            )
     text = (
         "Mean score of the images at each rank over a sample of the train queries, before training and after the "
         f"warm-up of the strategies named: {_seeds(runs)}. Markers: the median ranks of the two steepest drops below "

@@ -19,7 +19,9 @@ Line = tuple[str, Sequence[KindShares]]
 
 def kinds_chart(runs: Runs) -> Chart | None:
     """Draw each strategy's draws and mistakes by kind; None where the data judge no negatives."""
-    lines = [(group.labels["strategy"], shares) for group in runs.groups if (shares := kind_shares(group))]
+    named = "{strategy}, {loss}" if len(runs.losses) > 1 else "{strategy}"
+    groups = [group for _, of_loss in runs.by_loss() for group in of_loss]
+    lines = [(named.format_map(group.labels), shares) for group in groups if (shares := kind_shares(group))]
     if not lines:
         return None
     text = (
@@ -44,7 +46,7 @@ def _draw(lines: Sequence[Line], side: int) -> Callable[[Axes], None]:
             axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
             if not side:
                 axes.plot([100 * each.random for each in shares], y, "|", color=GREY)
-        axes.set_yticks(range(len(lines)), [name for name, _ in lines])
+        axes.set_yticks(range(len(lines)), ["" if side else name for name, _ in lines])
         axes.set(ylim=(len(lines) - 0.5, -0.5), xlabel="%")
 
     return draw

@@ -115,7 +115,7 @@ def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(sort_key=sort_key, is_number=is_number, drawn=_drawn)
+    environment.globals.update(sort_key=sort_key, is_number=is_number, drawn=_drawn, wide=_wide)
     environment.globals["kind"] = lambda part: type(part).__name__.lower()
     environment.filters["prose"] = lambda text: Markup(_prose(text))
     return environment.get_template("page.html.j2")
@@ -164,6 +164,12 @@ def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
     """Yield every part of a kind."""
     for section in chain.from_iterable(page.chapters.values()):
         yield from (part for part in section.parts if isinstance(part, kind))
+
+
+def _wide(chart: Chart) -> int:
+    """Return the width (pixels) at which the chart's letters are nearly as large as the page's."""
+    (points,) = re.findall(rb'<svg [^>]*?width="([\d.]+)pt"', picture(chart))
+    return round(1.5 * float(points))
 
 
 def _drawn(chart: Chart, narrow: bool = False) -> str:

@@ -271,7 +271,7 @@ def test_training_lines_are_the_points_of_the_runs(drawn_runs):
     assert "of the reported split after each epoch, " in chart.text
     assert "a marker shows" in chart.text
     for each in drawn_runs.groups:
-        each.__dict__["results"] = [{**result, "refresh_epochs": []} for result in each.results]
+        each.__dict__["results"] = [{**result, "refresh_epochs": [0]} for result in each.results]
     assert "marker" not in figures.training(drawn_runs).text  # a caption promises only what is drawn
 
 
@@ -308,6 +308,8 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
         group = next(g for g in runs.groups if (g.labels["strategy"], g.labels["loss"]) == (row.strategy, loss))
         rates = [result["behaviour"]["false_negative_rate_draws"] for result in group.results]
         assert cells["FN %"] == f"{100 * sum(rates) / 2:.2f}"
+        (mean,) = (t for t in axes.texts if getattr(t, "xyann", [0])[0] == columns["recall %"] and t.xy[1] == y)
+        assert (mean.get_fontweight() == "bold") == (row.standing in ("best", "highest"))
         wanted = (row.difference, row.diff_low, row.diff_high) if against else (row.gap, row.gap_low, row.gap_high)
         verdict = row.verdict if against else row.standing
         if verdict in ("best", "highest"):
@@ -356,6 +358,14 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
         apart = np.abs(marked[:, None] / ranks - 1)  # one marker where both ranks fall on one place
         assert (apart.min(0) < 0.06).all()
         assert (apart.min(1) < 0.06).all()
+
+
+def test_a_warm_up_that_many_share_is_named_by_two(drawn_runs):
+    group = next(group for group in drawn_runs.groups if group.labels["strategy"] == "qure")
+    many = tuple(replace(group, labels={**group.labels, "strategy": name}) for name in "abcd")
+    (panel,) = figures.score_curves(replace(drawn_runs, groups=many)).panels
+    assert panel.title == ""  # of one loss
+    assert [str(line.get_label()) for line in drawn(panel).lines] == ["before training", "a, b and 2 more"]
 
 
 def test_the_untrained_model_has_one_curve_though_a_strategy_has_fewer_seeds(drawn_runs):

@@ -43,12 +43,14 @@ def test_the_figure_shows_them(compared):
     findings = stored(compared, "small")
     (runs,) = parts_of(ordered(findings.groups, findings.rows), findings.rows)
     chart = kinds_chart(runs)
+    groups = [group for _, of_loss in runs.by_loss() for group in of_loss]
+    names = [f"{group.labels['strategy']}, {group.labels['loss']}" for group in groups]
     for side, panel in enumerate(chart.panels):
         axes = Figure().add_subplot()
         panel.draw(axes)
-        assert [label.get_text() for label in axes.get_yticklabels()] == [g.labels["strategy"] for g in runs.groups]
+        assert [label.get_text() for label in axes.get_yticklabels()] == [name * (not side) for name in names]
         for place, container in enumerate(axes.containers):
-            shares = [kind_shares(group)[place] for group in runs.groups]
+            shares = [kind_shares(group)[place] for group in groups]
             assert list(container[0].get_xdata()) == pytest.approx([100 * (s.drawn, s.left)[side].mean for s in shares])
             assert container.get_label() == KINDS[place]
         assert len(axes.containers) == 3

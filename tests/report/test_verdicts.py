@@ -15,7 +15,7 @@ from numpy.random import default_rng
 from negbench.analysis.answer import open_pairs, say
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import Findings
-from negbench.analysis.leader import leader_table, leader_tables, measured, verdict_frame
+from negbench.analysis.leader import by_negatives, leader_table, leader_tables, measured, verdict_frame
 from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable, over_all, rows_of, tables_of
 from negbench.analysis.words import signed
@@ -283,7 +283,7 @@ def test_equal_negatives_are_compared_first(tmp_path):
     assert sure.startswith("Against the best with as many negatives: 1 worse.")
     asked = main_rows(groups, "in-batch")
     (line,) = [line for line in answer_of(groups, asked) if line.startswith("Against in-batch, ")]
-    assert line.endswith(" The baseline has 63 negatives per query and step, but strong 1, weak 1.")
+    assert line.endswith(" The baseline has 63 negatives per query and step, but strong and weak 1.")
     shown = leader_table(groups, asked).quality.set_index("strategy")
     assert shown.loc["weak", "verdict"] == "worse (1 against 63 negatives)"
     apart = answer_of(groups[:2], [row for row in rows if row.strategy != "strong"])
@@ -320,6 +320,10 @@ def row(strategy: str, mean: float, **facts: Any) -> VerdictRow:
     known["covers"] = "other seeds"
     given = {**LABELS, **known, **ends, "negatives": 1.0, "margin": 0.005, "alpha": 0.05, **facts}
     return VerdictRow(strategy=strategy, mean=mean, **given)
+
+
+def test_budgets_are_in_the_order_of_numbers():
+    assert [each.epochs for each in by_negatives([row("a", 0.5, epochs=n) for n in ("25", "4")])] == ["4", "25"]
 
 
 def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided(golden):
