@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pandas as pd
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 MAPPED = {"strategies": "strategies", "backbones": "backbones", "recipes": "runs/recipes"}  # as in pyproject.toml
@@ -60,6 +62,8 @@ def bits_of(runs: Path) -> dict[str, bytes]:
     bits = {}
     for file in runs.glob("*/*"):
         data = file.read_bytes() if file.name in ("ranks.parquet", "model.safetensors") else b""
+        if file.name == "ranks.parquet":  # which may have further columns
+            data = pd.read_parquet(file, columns=["query", "target_rank", "gallery_size"]).to_csv().encode()
         if file.name == "model.safetensors":  # its header, whose length comes first, names the run
             data = data[8 + int.from_bytes(data[:8], "little") :]
         if data:
