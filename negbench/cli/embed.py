@@ -34,7 +34,8 @@ def embed(given: Mapping[str, Any]) -> dict[str, Any]:
     ):
         console.print(f"{'wrote':8} {path}: {shape[0]:,} {what}, {list(shape)}", highlight=False, soft_wrap=True)
     columns = ["--columns", asked.columns] if asked.columns else []
-    step = shlex.join(["negbench", "init", str(embedded.images.parent), *columns])
+    missing = ["--allow-missing"] * asked.allow_missing
+    step = shlex.join(["negbench", "init", str(embedded.images.parent), *columns, *missing])
     console.print(f"next\n  {step}", highlight=False, soft_wrap=True, markup=False)
     shapes = {"image_shape": embedded.image_shape, "text_shape": embedded.text_shape}
     return {"images": embedded.images, "texts": embedded.texts, **shapes, "next": [step]}

@@ -53,11 +53,10 @@ class FileRow:
         return value or []
 
 
-def read_rows(reader: Reader, path: Path, *, header: bool = True) -> list[FileRow]:
+def read_rows(path: Path, *, header: bool = True) -> list[FileRow]:
     """Read every row of a file.
 
     Args:
-        reader: notes what is read.
         path: .jsonl, or .json with an array of rows, with objects by key (the key becomes column `key`), or with one
             such array in an object; .csv or .tsv (commas, semicolons, tabs or bars); .parquet.
         header: whether the first line of a .csv or .tsv names the columns.
@@ -67,6 +66,7 @@ def read_rows(reader: Reader, path: Path, *, header: bool = True) -> list[FileRo
         DataError: no such file, or not in its format; names the row.
     """
     ending = path.suffix.lower()
+    reader = Reader(path.parent)
     if ending not in ENDINGS:
         raise OptionError(f"file must end in {', '.join(ENDINGS)}, got {quoted(path)}")
     if ending == ".parquet":

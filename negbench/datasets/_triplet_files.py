@@ -13,7 +13,7 @@ from typing import Any
 from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import joined
 from negbench.datasets._read import Reader, note, quoted
-from negbench.datasets._row_files import FileRow, at, check_one, names_of, read_rows, unwritten
+from negbench.datasets._row_files import SEPARATOR, FileRow, at, check_one, names_of, read_rows, unwritten
 from negbench.datasets.image_files import EXTENSIONS, path_below
 from negbench.errors import DataError, printable
 from negbench.machine.vector_files import read_vectors
@@ -97,20 +97,20 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
     files, named = [file.absolute() for file in files], _named(columns)
     table, *keys = named.pop(PATHS, "").rsplit(":", 2)
     lookup = [Path(os.path.normpath(files[0].parent / table))] * bool(table)
-    reader = Reader(Path(os.path.commonpath([file.parent for file in (*files, *lookup)])))
-    paths = [row for file in lookup for row in read_rows(reader, file)]
+    root = Path(os.path.commonpath([file.parent for file in files]))
+    paths = [row for file in lookup for row in read_rows(file)]
     if lacking := [key for key in keys if all(at(row.values, key) is None for row in paths)]:
         raise DataError(f"{lookup[0]}: no column {quoted(lacking[0])} for {PATHS} ({_has(paths)})")
     known = {_string(at(row.values, keys[0]), row.where): at(row.values, keys[1]) for row in paths}
     rows, present, form = list[TripletRow](), dict[str, None](), _Form(named, known)
     for file in files:
-        read = read_rows(reader, file, header=not form.by_place)
+        read = read_rows(file, header=not form.by_place)
         if not read:
             raise DataError(f"{file}: it contains no triplet")
         form.check(file, read)
         present |= dict.fromkeys(name for row in read for name in row.values)
         own = replace(form, folders=(*folders, file.parent))
-        word = split_word(file.relative_to(reader.root) if len(files) > 1 else Path(file.name))
+        word = split_word(file.relative_to(root) if len(files) > 1 else Path(file.name))
         before = rows[-1].number if rows else 0
         rows += [own.triplet(row, before + row.number, word) for row in read]
     _check_separators(rows)
@@ -277,7 +277,8 @@ class _Form:
 
     def _images(self, row: FileRow, column: str) -> tuple[str, ...]:
         value = unwritten(self._value(row, column))
-        many = column in LISTS or isinstance(value, list | None) or re.fullmatch(r"\s*\[.*\]\s*", str(value))
+        many = column in LISTS or isinstance(value, list | None) or (row.cells and SEPARATOR in value)
+        many = many or bool(re.fullmatch(r"\s*\[.*\]\s*", str(value)))
         return tuple(self._image(each, row, column) for each in (row.listed(column, value) if many else [value]))
 
     def _image(self, value: Any, row: FileRow, column: str) -> str:

@@ -1,6 +1,7 @@
 """Your own triplets (reference, text, target) in tables of any form; recall at 1, 5, 10 and 50."""
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
@@ -223,8 +224,8 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
     paths: dict[str, tuple[Path, ...]] = {}
     for name in names:
         ends = [""] if _has_extension(name) else sorted(EXTENSIONS)
-        direct = next((path for folder in folders for end in ends if _is_file(path := folder / f"{name}{end}")), None)
-        if direct is not None:
+        tried = (folder / f"{name}{end}" for folder in folders for end in ends)
+        if direct := next((path for path in tried if os.path.isfile(path)), None):  # noqa: PTH113 - names of any length
             paths[name] = (direct,)
     elsewhere = [name for name in names if name not in paths and "/" not in name]
     if elsewhere:
@@ -236,10 +237,3 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
 
 def _has_extension(name: str) -> bool:
     return Path(name).suffix.lower() in EXTENSIONS
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long for a file
-        return False

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from negbench.datasets._read import Reader
 from negbench.datasets._row_files import check_one, names_of, read_rows
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import Spellings
@@ -29,8 +28,7 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
         OptionError: another extension.
         DataError: a file that cannot be read, lacks a column, or is for other data; names the row.
     """
-    path = path.absolute()
-    rows = [replace(row, values=_named(row.values)) for row in read_rows(Reader(path.parent), path)]
+    rows = [replace(row, values=_named(row.values)) for row in read_rows(path)]
     has = names_of(rows[0].values if rows else {})
     column = next((name for name in ("negatives", "negative") if name in has), None)
     keys = next((keys for keys in _KEYS if {*keys} <= {*has}), None)

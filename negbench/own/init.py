@@ -21,7 +21,7 @@ from negbench.checks.forewarn import forewarnings, of_data
 from negbench.checks.subject import open_subject
 from negbench.data.held import with_features
 from negbench.data.scene import DataCache, load_backbone
-from negbench.datasets._read import Reader, list_files
+from negbench.datasets._read import list_files
 from negbench.datasets._row_files import ENDINGS, read_rows
 from negbench.datasets._triplet_files import TripletTable, read_triplets, split_word
 from negbench.datasets.image_files import EXTENSIONS
@@ -200,7 +200,7 @@ def _joins(files: Sequence[Path]) -> list[str]:
     columns = dict[Path, set[str]]()
     for file in (file for file in files if file.suffix.lower() in ENDINGS):
         with suppress(NegbenchError):
-            columns[file] = {name for row in read_rows(Reader(file.parent), file)[:1] for name in row.values}
+            columns[file] = {name for row in read_rows(file)[:1] for name in row.values}
     for one, other in combinations(columns, 2):
         if (shared := sorted(columns[one] & columns[other])) and columns[one] != columns[other]:
             line = f"{_reading(one)}.merge({_reading(other)}, on={shared[0]!r}).{_SAVE.format('joined.jsonl')}"
@@ -320,9 +320,9 @@ def _check(scan: Scan) -> None:
         scan.warnings += forewarnings([config], margin, Display(), DataCache(), stored)
     else:
         scan.warnings += of_data(train, val, margin, {"gallery": None}, stored)
-        columns = f" --columns {shlex.quote(scan.columns)}" * bool(scan.columns)
+        given = f" --columns {shlex.quote(scan.columns)}" * bool(scan.columns) + " --allow-missing" * scan.allow_missing
         scan.present.append(
-            f"no embeddings: `negbench embed {shell(scan.folder)}{columns} --encoder ...` makes them with your own "
+            f"no embeddings: `negbench embed {shell(scan.folder)}{given} --encoder ...` makes them with your own "
             "encoder"
         )
 

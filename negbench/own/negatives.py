@@ -12,7 +12,6 @@ import pandas as pd
 from negbench.checks.audit import configured
 from negbench.checks.subject import generator_of, open_subject
 from negbench.data.scene import threads
-from negbench.datasets._read import Reader
 from negbench.datasets._row_files import ENDINGS, FileRow, check_one, names_of, read_rows
 from negbench.datasets.image_files import Spellings
 from negbench.display import duration, notes, progress
@@ -234,7 +233,7 @@ def _targets(asked: Mine, names: Sequence[str]) -> dict[str, Any]:
     file = asked.targets
     assert file is not None
     if file.suffix.lower() in ENDINGS:
-        rows = read_rows(Reader(file.absolute().parent), file.absolute())
+        rows = read_rows(file)
     else:
         try:
             array = np.load(file, allow_pickle=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -220,9 +221,11 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
     for number, line in enumerate(_text(path).splitlines(), start=1):
         if not line.strip():
             continue
-        fields = line.split()
-        score = _number(fields[4]) if len(fields) == 6 else None
-        if score is None:
+        fields, score = line.split(), math.nan
+        if len(fields) == 6:
+            with suppress(ValueError):
+                score = float(fields[4])
+        if not math.isfinite(score):
             raise NegbenchError(
                 f"{path}: line {number}: expected the six fields 'query Q0 image rank score tag', got {line[:60]!a}"
             )
@@ -233,11 +236,3 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
     if not by_query:
         raise NegbenchError(f"{path} holds no ranking")
     return by_query
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -63,7 +63,6 @@ def test_writes_what_the_miner_finds(folder, targets, capsys):
     assert not rates.all()
     out = folder / "out.jsonl"
     assert negbench(_command(folder, targets=folder / targets, out=out)) == 0
-    # no rates, whether or not this file knows them: `datasets` would give other files its columns
     assert not {"false_negative_rate_pool", "false_negative_rate_draws", "overlap"} & {*pd.read_json(out, lines=True)}
 
 
@@ -296,6 +295,8 @@ def test_lists_copies_and_equal_queries(copied, name, cell, capsys):
         for got, want in zip(frame["negatives"], drawn, strict=True):
             assert want is None or sorted(got) == want
     assert frame["false_negative_rate_pool"].tolist() == pytest.approx([1 / 2, 2 / 3])
+    assert negbench([*arguments, "--out", str(copied / "n.jsonl")]) == 0
+    assert "false_negative_rate_pool" not in pd.read_json(copied / "n.jsonl", lines=True)  # another file may lack it
 
 
 def test_queries_that_fell_back_are_left_out_or_marked(folder, capsys):

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from negbench.datasets._read import Reader
 from negbench.datasets._row_files import at, read_rows, unwritten
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -106,6 +105,8 @@ def test_lists(tmp_path):
         )
         assert (first.target, first.relevant, second.relevant) == ("t0", ("t0", "t1"), ())
         assert load(tmp_path / name, "relevant=more").queries[0].relevant == ("t0", "t1", "t2")
+    joined = pd.DataFrame(rows).assign(target=["t0;t1", "t1"])
+    assert load(write(tmp_path / "b.csv", joined.to_csv(index=False))).queries[0].relevant == ("t0", "t1")
     assert unwritten("['a' 'b']") == "['a' 'b']"
     assert at({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
     assert at({"a": "[4, 5]"}, "a[1]") == 5
@@ -143,7 +144,7 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "Japanese": ("a.csv", "reference,text,target\na,もっと長く,c".encode("shift_jis"), "", "seems to be SHIFT_JIS"),
     "Excel's": ("a.csv", "reference,text,target\na,b,ü".encode("utf-16"), "", "seems to be UTF-16"),
     "no parquet": ("a.parquet", b"PAR1", "", "cannot be read as parquet"),
-    "two targets": ("a.csv", f"{HEADER}a,t,b;c,val\nb,t,c,val\n", "", "'target': 'b;c' is 2 images with ';' between"),
+    "two targets": ("a.csv", f"{HEADER}a,t,b|c,val\nb,t,c,val\n", "", r"'target': 'b\|c' is 2 images with '\|'"),
     "slashes": ("a.csv", "reference,text,target,judged_wrong\na,t,b,a/c\nb,t,c,", "", "is 2 images with '/' between"),
     "a key twice": ("a.jsonl", GOOD.replace("}", ', "text": "u"}'), "", r"line 1 is .*key 'text' occurs twice"),
     "truncated": ("a.jsonl", f"{GOOD}\n{GOOD[:30]}", "", r"a\.jsonl: line 2 is not valid JSON \("),
@@ -416,10 +417,10 @@ def test_tables_that_belong_together_are_named_with_the_line_that_joins_them(tmp
 
 def test_rows_say_where_they_stand(tmp_path):
     for name, content, place in (("a.csv", "a,b\n\n1,2\n", "line 3"), ("a.json", [{"a": 1}], "row 1")):
-        (row,) = read_rows(Reader(tmp_path), write(tmp_path / name, content))
+        (row,) = read_rows(write(tmp_path / name, content))
         assert (row.where, row.number) == (f"{tmp_path / name}: {place}", int(place[-1]))
     file = write(tmp_path / "b.csv", "a;b;x, y, z, w\nc;d;x")
-    assert [[*row.values.values()] for row in read_rows(Reader(tmp_path), file, header=False)] == [
+    assert [[*row.values.values()] for row in read_rows(file, header=False)] == [
         ["a", "b", "x, y, z, w"], ["c", "d", "x"]]  # fmt: skip
     with pytest.raises(NegbenchError, match="must end in"):
-        read_rows(Reader(tmp_path), tmp_path / "a.txt")
+        read_rows(tmp_path / "a.txt")
