@@ -70,12 +70,14 @@ fuzz: $(STAMP) ## try 10,000 strange options and files, new ones each time; none
 attack: $(STAMP) ## kill grids and studies at random moments, and compare their tables (KILLS=200, SEED=0)
 	$(BIN)/python -m tests.reliability.attack --kills $(or $(KILLS),200) --seed $(or $(SEED),0)
 
-lint: $(STAMP) ## ruff, mypy, import rules, hadolint; known vulnerabilities of dependencies, as advice
+lint: $(STAMP) ## ruff, mypy, import rules, hadolint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/hadolint Dockerfile
+
+advice: $(STAMP) ## known vulnerabilities of dependencies
 	@$(BIN)/pip-audit --skip-editable --progress-spinner off --timeout 5 2>/dev/null | grep -v "could not be audited" \
 		|| echo "pip-audit: no look-up was possible (advice only)"
 
@@ -90,4 +92,4 @@ system: ## install Debian packages for the browser tests (as root); without them
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium
 
-.PHONY: help install demo pictures card test gpu faults attack fuzz mutants pinned lint docs bench system
+.PHONY: help install demo pictures card test gpu advice faults attack fuzz mutants pinned lint docs bench system
