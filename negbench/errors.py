@@ -16,7 +16,7 @@ Caused = TypeVar("Caused", bound=BaseException)
 def quoted(value: object) -> str:
     """Short one-line form of any value, for messages."""
     try:
-        text = ascii(str(value) if isinstance(value, PurePath) else value)
+        text = repr(str(value) if isinstance(value, PurePath) else value)
     except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
         text = f"a {type(value).__name__} that is too long to print"
     return text if len(text) <= 60 else f"{text[:57]}..."

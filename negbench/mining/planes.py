@@ -241,6 +241,6 @@ def _table(path: Path, dataset: Dataset, device: torch.device) -> TablePlane:
         raise DataError(f"{path} scores no query of {dataset.identity}: is it for another data set or split?")
     unknown: Sequence[str] = [image for row in rows for image in row if image not in dataset.column_of]
     if unknown:
-        raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {unknown[0]!a}")
+        raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {unknown[0]!r}")
     columns = Ragged.of([[dataset.column_of[image] for image in row] for row in rows])
     return TablePlane(columns, torch.tensor([s for row in rows for s in row.values()]), len(dataset.images), device)

@@ -227,11 +227,11 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
                 score = float(fields[4])
         if not math.isfinite(score):
             raise NegbenchError(
-                f"{path}: line {number}: expected the six fields 'query Q0 image rank score tag', got {line[:60]!a}"
+                f"{path}: line {number}: expected the six fields 'query Q0 image rank score tag', got {line[:60]!r}"
             )
         query, image = fields[0], fields[2]
         if image in by_query.setdefault(query, {}):
-            raise NegbenchError(f"{path}: line {number}: image {image!a} of query {query!a} occurs twice")
+            raise NegbenchError(f"{path}: line {number}: image {image!r} of query {query!r} occurs twice")
         by_query[query][image] = score
     if not by_query:
         raise NegbenchError(f"{path} holds no ranking")

@@ -137,7 +137,7 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "bytes": ("a.parquet", frame(reference={"bytes": b"x", "path": "p"}), "", "holds a picture"),
     "an address": ("a.json", [{**ROWS[0], "reference": "https://x/a.jpg"}], "", "is an address"),
     "numpy's list": ("a.csv", "reference,text,target\na,b,['c' 'd']", "", "expected a list, got"),
-    "bars": ("a.csv", "reference,text,target,relevant\na,b,c,c|d\na,b,d,d", "", r"is 2 images with '\|' between"),
+    "bars": ("a.csv", "reference,text,target,relevant\na,b,c,c|ü\na,b,ü,ü", "", r"'c\|ü' is 2 images"),
     "commas": ("a.csv", 'reference,text,target,relevant\na,b,c.png,"c.png,d.png"', "", "is 2 images with ',' between"),
     "a text": ("a.json", [{**ROWS[0], "relevant": "t0"}], "", "'relevant': expected a list, got 't0'"),
     "Latin": ("a.csv", "reference,text,target\na,größer,c".encode("cp1252"), "", "seems to be CP1252: iconv -f CP1252"),
