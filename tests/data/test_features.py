@@ -289,7 +289,8 @@ def test_a_picture_replaced_while_it_is_encoded_is_not_stored(tmp_path, folder):
     store, images, backbone = new_store(tmp_path), images_of(folder), Pooled()
 
     def late(image: Image.Image) -> Tensor:
-        shutil.copy(images["i01"], images["i00"])
+        shutil.copy(images["i01"], tmp_path / "new")
+        os.replace(tmp_path / "new", images["i00"])  # at once, whoever reads it now
         return shrink(image)
 
     backbone.transform = late
