@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -289,8 +290,8 @@ def test_a_picture_replaced_while_it_is_encoded_is_not_stored(tmp_path, folder):
     store, images, backbone = new_store(tmp_path), images_of(folder), Pooled()
 
     def late(image: Image.Image) -> Tensor:
-        shutil.copy(images["i01"], tmp_path / "new")
-        os.replace(tmp_path / "new", images["i00"])  # at once, whoever reads it now
+        new = shutil.copy(images["i01"], tmp_path / f"{threading.get_ident()}")
+        new.replace(images["i00"])  # at once, whoever reads it now
         return shrink(image)
 
     backbone.transform = late
