@@ -259,12 +259,16 @@ def open_scene(
         DataError: missing images.
     """
     file = {image: path for part in splits.parts for image, path in part.image_paths().items()}
+    stamps = {image: stamp(path) for image, path in file.items()}
     contents = {} if isinstance(backbone, HoldsFeatures) else content_hashes(file, cache_dir())
     place = dict[str | bytes, int]()  # equal pictures share a row
     known = dict.fromkeys(image for part in splits.parts for image in part.all_images)
     row = {image: place.setdefault(contents.get(image, image), len(place)) for image in known}
     ids = list({index: image for image, index in row.items()}.values())
-    source, encoded = _source(config, backbone, ids, file, device, display)
+    if isinstance(backbone, HoldsFeatures) or backbone.frozen_images:
+        source, encoded = _stored(config, backbone, ids, file, device, display)
+    else:
+        source, encoded = _pixels(backbone, {image: file[image] for image in ids}, contents, stamps, device), 0
     read = {id(part): _split_of(part, backbone, row) for part in splits.parts}
     return EncodedSplits(
         source=source,
@@ -283,7 +287,32 @@ def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> S
     return Split(dataset, images, references, backbone.tokenize([query.text for query in dataset.queries]))
 
 
-def _source(
+def _pixels(
+    backbone: Backbone,
+    file: Mapping[str, Path],
+    contents: Mapping[str, bytes],
+    stamps: dict[str, tuple[int, ...]],
+    device: torch.device,
+) -> FeatureSource:
+    """Return a reader of pictures, by their place in `file`: of the contents that the run began with, or DataError."""
+    ids = [*file]
+
+    def pixels(rows: Tensor) -> Tensor:
+        chosen = {image: file[image] for image in (ids[row] for row in rows.tolist())}
+        while True:
+            read = list(readable(decoded([file[ids[row]] for row in rows.tolist()], backbone.transform)))
+            moved = {image: path for image, path in chosen.items() if stamp(path) != stamps[image]}
+            if not moved:
+                return torch.stack(read).to(device)
+            stamps.update({image: stamp(path) for image, path in moved.items()})
+            for image, now in content_hashes(moved, cache_dir()).items():
+                if now != contents[image]:
+                    raise DataError(f"{file[image]} changed while the run read it: rerun the command")
+
+    return pixels
+
+
+def _stored(
     config: RunConfig, backbone: Backbone, ids: list[str], file: dict[str, Path], device: torch.device, display: Display
 ) -> tuple[FeatureSource, int]:
     """Return the source of features, and how many images were encoded for it."""
@@ -292,14 +321,6 @@ def _source(
     if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
         return lambda rows: table.index_select(0, rows.to(table.device)), 0
-    if not backbone.frozen_images:
-        paths = [file[image] for image in ids]
-
-        def pixels(rows: Tensor) -> Tensor:
-            read = decoded([paths[row] for row in rows.tolist()], backbone.transform)
-            return torch.stack(list(readable(read))).to(device)
-
-        return pixels, 0
     store, budget = features.store_of(backbone), int(config.compute.feature_memory_gib * 2**30)
     held = min(len(ids) * store.image_bytes, budget)
     smaller = f"--set compute.feature_memory_gib={held / 4 / 2**30:.2g}"

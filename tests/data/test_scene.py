@@ -4,7 +4,8 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from negbench.data import scene
 from negbench.data.held import unfamiliar
 from negbench.data.scene import DataCache
 from negbench.display import Display
-from negbench.errors import RunError
+from negbench.errors import DataError, RunError
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
@@ -25,6 +26,7 @@ from negbench.grid.executors import Here
 from negbench.loop import record
 from negbench.loop.runs import DATA, Bench, compute_run, open_run, plan_run, run_config
 from negbench.loop.types import Watch
+from negbench.machine.contents import content_hashes, stamp
 from negbench.plugins.registry import build, registry
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig, resolved
@@ -209,6 +211,34 @@ def test_a_picture_that_changes_while_a_comparison_computes_is_refused(toy_root,
     other.save(picture)
     with pytest.raises(RunError, match=f"{picture.name} changed after the run was planned"):
         open_run(cell.run, Display(), DATA)
+
+
+def test_pictures_of_a_fine_tuned_tower_are_those_that_the_run_began_with(tmp_path):
+    """Read anew at every step: a touched or restored file is read, another one refused, also amid a read."""
+    file = {name: tmp_path / f"{name}.png" for name in "abc"}
+    for number, path in enumerate([*file.values(), tmp_path / "other.png"]):
+        Image.new("L", (1, 1), number).save(path)
+    stamps, late = {name: stamp(path) for name, path in file.items()}, list[tuple[Path, Path]]()
+
+    def transform(image: Image.Image) -> torch.Tensor:
+        for source, path in late:
+            shutil.copy(source, tmp_path / "new")
+            (tmp_path / "new").rename(path)
+        late.clear()
+        return torch.tensor(image.getpixel((0, 0)))
+
+    backbone = cast(Any, SimpleNamespace(transform=transform))
+    read = scene._pixels(backbone, file, content_hashes(file, tmp_path), stamps, torch.device("cpu"))
+    rows = torch.tensor([2, 0, 2])
+    assert read(rows).tolist() == [2, 0, 2]
+    file["c"].touch()
+    assert read(rows).tolist() == [2, 0, 2]
+    shutil.copy(file["c"], tmp_path / "kept.png")
+    late += [(tmp_path / "other.png", file["c"]), (tmp_path / "kept.png", file["c"])]  # swapped, and put back
+    assert read(rows[:1]).tolist() == [2]
+    late += [(tmp_path / "other.png", file["a"])]
+    with pytest.raises(DataError, match=r"a\.png changed while the run read it"):
+        read(rows[1:2])
 
 
 def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets):
