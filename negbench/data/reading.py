@@ -1,9 +1,16 @@
-"""Stored image features by position: held whole in memory, or read row by row from mapped shards."""
+"""Images by position: stored features, held whole in memory or read from mapped shards, or pictures read anew."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from negbench.contracts import Backbone
+from negbench.datasets.image_files import decoded, readable
+from negbench.errors import DataError
+from negbench.machine.contents import content_hashes, stamp
+from negbench.machine.files import cache_dir
 
 
 class MappedRows:
@@ -61,3 +68,38 @@ class StoredFeatures:
         else:  # half the bytes to transfer
             features = self._source.gather(rows, self._source.buffer(len(rows))).to(self.device, non_blocking=True)
         return features.float().reshape(*index.shape, *self.shape[1:])
+
+
+def pixel_source(
+    backbone: Backbone,
+    file: Mapping[str, Path],
+    contents: Mapping[str, bytes],
+    stamps: dict[str, tuple[int, ...]],
+    device: torch.device,
+) -> Callable[[Tensor], Tensor]:
+    """Return a reader of pictures by place in `file`, [n] int64 -> [n, C, H, W] on `device`, for a tower that trains.
+
+    Args:
+        backbone: its `transform` makes tensors of pictures.
+        file: image id -> picture.
+        contents: image id -> SHA-256 of the picture when the run began.
+        stamps: image id -> the picture's stamp (`machine.contents.stamp`) before that; renewed as files move.
+        device: where the tensors go.
+
+    The reader raises DataError for a picture that is another one by now.
+    """
+    ids = [*file]
+
+    def pixels(rows: Tensor) -> Tensor:
+        chosen = {image: file[image] for image in (ids[row] for row in rows.tolist())}
+        while True:
+            read = list(readable(decoded([file[ids[row]] for row in rows.tolist()], backbone.transform)))
+            moved = {image: path for image, path in chosen.items() if stamp(path) != stamps[image]}
+            if not moved:
+                return torch.stack(read).to(device)
+            stamps.update({image: stamp(path) for image, path in moved.items()})
+            for image, now in content_hashes(moved, cache_dir()).items():
+                if now != contents[image]:
+                    raise DataError(f"{file[image]} changed while the run read it: rerun the command")
+
+    return pixels

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.data.held import with_features
+from negbench.data.reading import pixel_source
 from negbench.datasets._read import noted
 from negbench.datasets.dataset import Dataset
-from negbench.datasets.image_files import decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.machine.contents import content_hashes, digest, named_in, stamp
 from negbench.machine.files import cache_dir
@@ -268,7 +268,7 @@ def open_scene(
     if isinstance(backbone, HoldsFeatures) or backbone.frozen_images:
         source, encoded = _stored(config, backbone, ids, file, device, display)
     else:
-        source, encoded = _pixels(backbone, {image: file[image] for image in ids}, contents, stamps, device), 0
+        source, encoded = pixel_source(backbone, {image: file[image] for image in ids}, contents, stamps, device), 0
     read = {id(part): _split_of(part, backbone, row) for part in splits.parts}
     return EncodedSplits(
         source=source,
@@ -285,31 +285,6 @@ def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> S
     galleries = dataset.images, [query.reference for query in dataset.queries]
     images, references = (torch.tensor([row[image] for image in ids], dtype=torch.int64) for ids in galleries)
     return Split(dataset, images, references, backbone.tokenize([query.text for query in dataset.queries]))
-
-
-def _pixels(
-    backbone: Backbone,
-    file: Mapping[str, Path],
-    contents: Mapping[str, bytes],
-    stamps: dict[str, tuple[int, ...]],
-    device: torch.device,
-) -> FeatureSource:
-    """Return a reader of pictures, by their place in `file`: of the contents that the run began with, or DataError."""
-    ids = [*file]
-
-    def pixels(rows: Tensor) -> Tensor:
-        chosen = {image: file[image] for image in (ids[row] for row in rows.tolist())}
-        while True:
-            read = list(readable(decoded([file[ids[row]] for row in rows.tolist()], backbone.transform)))
-            moved = {image: path for image, path in chosen.items() if stamp(path) != stamps[image]}
-            if not moved:
-                return torch.stack(read).to(device)
-            stamps.update({image: stamp(path) for image, path in moved.items()})
-            for image, now in content_hashes(moved, cache_dir()).items():
-                if now != contents[image]:
-                    raise DataError(f"{file[image]} changed while the run read it: rerun the command")
-
-    return pixels
 
 
 def _stored(
