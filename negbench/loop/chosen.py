@@ -113,13 +113,11 @@ def choose(
                 slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, inputs)])
     kept = _kept(slots, inputs)
     shown: Slot = "target" if "target" in slots else rule.corrupts[0]
-    known = inputs.kinds if shown in _OF_TARGETS else None
-    kinds = None if known is None else _shown(known, shown).to(positive.device)
-    statistics = _statistics(*views[shown], kinds, slots[shown], shown in ("bank", "triple"))
-    if kept is not slots:
-        drawn = _statistics(*views[shown], kinds, kept[shown], shown in ("bank", "triple"))
-        statistics |= {name: v for name, v in drawn.items() if "draws" in name or name == "hardness"}
-    return kept, statistics
+    (view, truth), in_front = views[shown], shown in ("bank", "triple")
+    kinds = inputs.kinds if shown in _OF_TARGETS else None
+    kinds = None if kinds is None else _shown(kinds, shown).to(positive.device)
+    pool, drawn = (_weights(part[shown], view, in_front) for part in (slots, kept))
+    return kept, batch_statistics(view, pool, drawn, truth, kinds)
 
 
 def _view(
@@ -178,10 +176,8 @@ def _kept(slots: dict[Slot, Corrupted], inputs: ChoiceInputs) -> dict[Slot, Corr
     return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
 
 
-def _statistics(
-    view: ScoreView, known: Tensor | None, kinds: Tensor | None, part: Corrupted, in_front: bool
-) -> dict[str, float]:
-    """Return `batch_statistics` of one slot's images; with `in_front` the view's first column is the target.
+def _weights(part: Corrupted, view: ScoreView, in_front: bool) -> Tensor:
+    """Return the [B, M] weights of a slot's images; with `in_front` the view's first column is the target.
 
     Synthetic negatives follow the images and are in no view.
     """
@@ -189,4 +185,4 @@ def _statistics(
     if in_front:
         weights = weights[:, : view.scores.shape[1] - 1]
         weights = torch.cat([torch.zeros_like(weights[:, :1]), weights], dim=1)
-    return batch_statistics(view, weights, known, kinds)
+    return weights

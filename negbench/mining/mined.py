@@ -159,45 +159,41 @@ def distinct(negatives: Tensor, per_step: int) -> float:
 
 
 def batch_statistics(
-    view: ScoreView, pool: Tensor, relevant: Tensor | None = None, kinds: Tensor | None = None
+    view: ScoreView, pool: Tensor, drawn: Tensor, relevant: Tensor | None = None, kinds: Tensor | None = None
 ) -> dict[str, float]:
-    """Return the statistics of `Mined.summary` for one batch of a batch strategy, whose pool is used whole.
+    """Return the statistics of `Mined.summary` for one batch of a batch strategy.
 
     Args:
         view: the batch's [B, M] scores.
         pool: [B, M] bool or float weights >= 0, as the strategy returned it.
+        drawn: [B, M] likewise, the weights of what is used of it.
         relevant: [B, M] bool, columns known to be relevant; None: nothing is known.
         kinds: [B, M] int8 codes of judged negatives; None: none are known.
 
     Returns:
         `pool_size`; `false_negative_rate_pool`, the share of the pool's images that are relevant;
-        `false_negative_rate_draws`, their share of the weight, as every image is used; `hardness`, the weighted mean of
-        s+ - s-: means over the rows that hold an image, NaN if none does. `empty`: how many rows hold none. Where kinds
-        are known, `draws_KIND` and `random_KIND`, shares of the weight and of the allowed images.
+        `false_negative_rate_draws`, their share of the weight used; `hardness`, its weighted mean of s+ - s-: means
+        over the rows that hold an image, NaN if none does. `empty`: how many pools hold none. Where kinds are known,
+        `draws_KIND` and `random_KIND`, shares of the weight used and of the allowed images.
     """
-    weights = pool.double()
-    inside = weights > 0
+    weights = drawn.double()
+    inside = pool > 0
     size, total = inside.sum(1), weights.sum(1)
-    wrong = torch.full_like(inside, torch.nan, dtype=torch.float64)
+    wrong = torch.full_like(weights, torch.nan)
     if relevant is not None:  # a row with nothing but False is of a query of which nothing is known
         wrong = wrong.where(~relevant.any(1, keepdim=True), relevant.double())
-    gap = (view.positive[:, None] - view.scores).double()
-    values = {
-        "pool_size": size.double(),
+    rows = {
+        "pool_size": size.double().masked_fill(size == 0, torch.nan),
         "false_negative_rate_pool": (inside * wrong).sum(1) / size,
         "false_negative_rate_draws": (weights * wrong).sum(1) / total,
-        "hardness": (weights * gap).sum(1) / total,
+        "hardness": (weights * (view.positive[:, None] - view.scores).double()).sum(1) / total,
     }
-    filled = size > 0
     shares = dict[str, float]()
     if kinds is not None:
         shares = named_shares("draws", kind_shares(kinds, relevant, weights))
         shares |= named_shares("random", kind_shares(kinds, relevant, view.allowed))
-    return (
-        shares
-        | {name: float(value[filled].nanmean()) for name, value in values.items()}
-        | {"empty": float((~filled).sum())}
-    )
+    means = torch.stack(list(rows.values())).nanmean(1).tolist()
+    return shares | dict(zip(rows, means, strict=True)) | {"empty": float((size == 0).sum())}
 
 
 def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:

@@ -658,29 +658,33 @@ def test_batch_statistics_equal_loops():
     weights[2] = 0
     relevant = torch.rand(6, 6, generator=generator) < 0.4
     relevant[4] = False  # of a query of which nothing is known
-    for pool in (weights, weights > 0):
+    thinned = (weights > 0) & (torch.rand(6, 6, generator=generator) < 0.7)
+    thinned[0] = False  # all that is kept of it stands in another slot
+    for pool, drawn in ((weights, weights), (weights > 0, weights > 0), (weights, thinned)):
         sizes, share, weight_share, hardness = [], [], [], []
         for i in (0, 1, 3, 4, 5):
-            w = {j: float(pool[i, j]) for j in range(6) if pool[i, j] > 0}
-            total = sum(w.values())
+            w, used = ({j: float(part[i, j]) for j in range(6) if part[i, j] > 0} for part in (pool, drawn))
+            total = sum(used.values())
             sizes.append(len(w))
             if relevant[i].any():
                 share.append(sum(bool(relevant[i, j]) for j in w) / len(w))
-                weight_share.append(sum(v for j, v in w.items() if relevant[i, j]) / total)
-            hardness.append(sum(v * float(scores[i, i] - scores[i, j]) for j, v in w.items()) / total)
-        assert batch_statistics(view, pool, relevant) == pytest.approx(
+            if relevant[i].any() and used:
+                weight_share.append(sum(v for j, v in used.items() if relevant[i, j]) / total)
+            if used:
+                hardness.append(sum(v * float(scores[i, i] - scores[i, j]) for j, v in used.items()) / total)
+        assert batch_statistics(view, pool, drawn, relevant) == pytest.approx(
             {
                 "pool_size": sum(sizes) / 5,
                 "false_negative_rate_pool": sum(share) / len(share),
-                "false_negative_rate_draws": sum(weight_share) / len(share),
-                "hardness": sum(hardness) / 5,
+                "false_negative_rate_draws": sum(weight_share) / len(weight_share),
+                "hardness": sum(hardness) / len(hardness),
                 "empty": 1,
             }
         )
-    unknown = batch_statistics(view, weights)
+    unknown = batch_statistics(view, weights, weights)
     assert math.isnan(unknown["false_negative_rate_pool"])
     assert unknown["pool_size"] > 0
-    nothing = batch_statistics(view, torch.zeros_like(view.allowed), relevant)
+    nothing = batch_statistics(view, *[torch.zeros_like(view.allowed)] * 2, relevant)
     assert nothing["empty"] == 6
     assert math.isnan(nothing["hardness"])
 
