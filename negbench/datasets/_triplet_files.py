@@ -69,11 +69,6 @@ class TripletTable:
         return any(row.split is None for row in self.rows)
 
     @property
-    def images(self) -> list[str]:
-        """References and targets."""
-        return [image for row in self.rows for image in row.listed("target")]
-
-    @property
     def splits(self) -> list[str]:
         """Splits that have rows."""
         named = dict.fromkeys(row.split for row in self.rows if row.split is not None)

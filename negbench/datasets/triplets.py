@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
@@ -89,7 +90,8 @@ class Triplets(Dataset):
         added, content = list[str](), table.content
         if gallery is not None:
             added, of_gallery = read_names(gallery)
-            added = one_spelling(added, table.images)
+            named = [(row.reference, row.target, *row.relevant, *row.negatives) for row in table.rows]
+            added = one_spelling(added, chain.from_iterable(named))
             content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
         queries = [_query(row, split, options.exclude_reference) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)

@@ -1,7 +1,6 @@
 """Forms in which people have triplets: files, columns, splits, images; and what is refused, by name."""
 
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,6 +153,7 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "Latin": ("a.csv", "reference,text,target\na,größer,c".encode("cp1252"), "", "seems to be CP1252: iconv -f CP1252"),
     "Japanese": ("a.csv", "reference,text,target\na,もっと長く,c".encode("shift_jis"), "", "seems to be SHIFT_JIS"),
     "Excel's": ("a.csv", "reference,text,target\na,b,ü".encode("utf-16"), "", "seems to be UTF-16"),
+    "four bytes": ("a.csv", "reference,text,target\na,b,ü".encode("utf-32"), "", "seems to be UTF-32"),
     "no parquet": ("a.parquet", b"PAR1", "", "cannot be read as parquet"),
     "two targets": ("a.csv", f"{HEADER}a,t,b|c,val\nb,t,c,val\n", "", r"'target': 'b\|c' is 2 images with '\|'"),
     "slashes": ("a.csv", "reference,text,target,judged_wrong\na,t,b,a/c\nb,t,c,", "", "is 2 images with '/' between"),
@@ -378,14 +378,6 @@ def test_pictures_that_cannot_be_decoded_are_missing(tmp_path):
     assert "6 of 11 images cannot be decoded" in problem
     assert "; 6 of 11 train queries have one as reference or target" in problem
     assert inspect_folder(tmp_path, "", True).comparable
-
-
-def test_a_link_to_itself_is_no_file(tmp_path):
-    picture(tmp_path / "x.png")
-    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
-    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    assert inspect_folder(tmp_path).images == {".png": 1}
-    assert os.path.lexists(tmp_path / "loop.png")
 
 
 # --- embeddings --------------------------------------------------------------------------------------------------
