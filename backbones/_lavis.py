@@ -150,7 +150,8 @@ def read_checkpoint(path: Path, key: str = "") -> State:
             f"{path} is refused: {what} (torch.load with weights_only=True); save its state_dict() alone"
         ) from error
     except Exception as error:  # torch, zipfile and safetensors each have their own
-        raise WeightsError(f"{path} cannot be read as a checkpoint: {(str(error).splitlines() or ['?'])[0]}") from error
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise WeightsError(f"{path} cannot be read as a checkpoint: {why}") from error
     return unwrapped(_state_dict(loaded, path, key))
 
 

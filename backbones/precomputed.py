@@ -24,7 +24,7 @@ from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity, check_option
-from negbench.datasets.image_files import Spellings
+from negbench.datasets.image_files import Spellings, check_names
 from negbench.errors import DataError, OptionError, quoted
 from negbench.machine.files import sha256_of
 from negbench.machine.vector_files import files_of, read_vectors
@@ -109,8 +109,10 @@ class Precomputed(GivenFeatures):
         return self._images[rows].float()
 
     def lacking(self, ids: Sequence[str]) -> list[str]:
-        """Return the ids that the file does not have."""
-        return [name for name in ids if self._found(name) not in self._image_row]
+        """Return the ids that the file does not have. Raises DataError for two of one row."""
+        found = [self._found(name) for name in ids]
+        check_names(ids, found)
+        return [name for name, row in zip(ids, found, strict=True) if row not in self._image_row]
 
     def _found(self, name: str) -> str:
         return name if name in self._image_row else self._spellings.find(name) or name

@@ -123,7 +123,7 @@ def plan_of(asked: Run) -> PlannedRun:
     flags, remarks = flag_layer(asked) | ({"system": asked.system} if asked.system else {}), list[str]()
     config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
     planned = plan_run(config, DATA)
-    notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, DATA)])
+    notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, DATA, alone=True)])
     return planned
 
 

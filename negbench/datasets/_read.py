@@ -198,8 +198,8 @@ class Reader:
 
 def _encoding(raw: bytes) -> str:
     """Guess the encoding of a text that is not UTF-8, by its marks and by how its bytes above 127 lie together."""
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "UTF-16"
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
+        return "UTF-32" if b"\0\0" in raw[:4] else "UTF-16"
     if b"\0" in raw[:1000]:
         return "UTF-16LE" if raw[1:2] == b"\0" else "UTF-16BE"
     runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", raw)]

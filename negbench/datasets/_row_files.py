@@ -18,6 +18,8 @@ from negbench.errors import DataError, OptionError
 ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 CELLS = (".csv", ".tsv")  # a value is a text
 SEPARATOR = ";"  # of a list within one cell
+VAL = ("val", "valid", "validation")
+SPLITS = {name: name for name in ("train", "test", "dev", *VAL)} | {"training": "train", "testing": "test"}
 _SEPARATORS = ",;\t|"
 _LIST = re.compile(r"\s*(\[.*\]|\{.*\}|\(.*,.*\))\s*", re.DOTALL)
 
@@ -57,8 +59,9 @@ def read_rows(path: Path, *, header: bool = True) -> list[FileRow]:
     """Read every row of a file.
 
     Args:
-        path: .jsonl, or .json with an array of rows, with objects by key (the key becomes column `key`), or with one
-            such array in an object; .csv or .tsv (commas, semicolons, tabs or bars); .parquet.
+        path: .jsonl, or .json with an array of rows, objects or arrays of rows by key (the key becomes column `key`,
+            or `split` if all are splits), one array of rows in an object, or columns as pandas writes them; .csv or
+            .tsv (commas, semicolons, tabs or bars); .parquet.
         header: whether the first line of a .csv or .tsv names the columns.
 
     Raises:
@@ -112,7 +115,7 @@ def unwritten(value: Any) -> Any:
 
 def check_one(entry: str, where: str, known: Callable[[str], bool]) -> None:
     """Raise DataError for an entry of a list that is several known names with another separator between."""
-    for mark in ("|", ",", SEPARATOR, "\t", "/", " "):
+    for mark in ("|", ",", SEPARATOR, "\t", "\n", "/", " "):
         parts = [part.strip() for part in entry.split(mark)]
         if len(parts) > 1 and all(map(known, parts)):
             what = f"{quoted(entry)} is {len(parts)} images with {mark!r} between"
@@ -167,11 +170,20 @@ def _rowlike(value: Any) -> bool:
 
 
 def _entries(data: Any, path: Path) -> list[Any]:
-    if isinstance(data, dict):
-        if data and all(isinstance(value, dict) for value in data.values()):
-            return [{"key": key, **value} for key, value in data.items()]
-        inner = [value for value in data.values() if _rowlike(value)]
-        data = inner[0] if len(inner) == 1 else data
+    if isinstance(data, dict) and data:
+        if all(isinstance(value, dict) for value in data.values()):
+            (first, *_), keys = data.values(), {tuple(value) for value in data.values()}
+            if len(keys) > 1 or not all(key.isdecimal() for key in first):
+                return [{"key": key, **value} for key, value in data.items()]
+            data = {name: [*value.values()] for name, value in data.items()}
+        inner = {key: value for key, value in data.items() if _rowlike(value)}
+        if len(inner) == 1:
+            return next(iter(inner.values()))
+        if len(inner) == len(data):
+            column = "split" if all(key.lower() in SPLITS for key in data) else "key"
+            return [{column: key, **_values(row, f"{path}: {key}")} for key, rows in data.items() for row in rows]
+        if len({isinstance(value, list) and len(value) for value in data.values()} - {False}) == 1:
+            return [dict(zip(data, row, strict=True)) for row in zip(*data.values(), strict=True)]
     if not isinstance(data, list):
         raise DataError(f"{path}: expected a list of objects, a row each, got {quoted(data)}")
     return data
@@ -208,7 +220,9 @@ def _cells(text: str, path: Path, header: bool) -> Iterator[FileRow]:
             values = {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True)}
             yield FileRow(where, number, values, cells=True)
     except csv.Error as error:
-        raise DataError(f"{path}: line {max(number, 1)}: not valid CSV: {error}") from error
+        raise DataError(
+            f"{path}: line {number + 1}: not valid CSV: {error}; double the quotes in a quoted cell"
+        ) from error
 
 
 def _separator(text: str, path: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import joined
 from negbench.datasets._read import Reader, note, quoted
-from negbench.datasets._row_files import SEPARATOR, FileRow, at, check_one, names_of, read_rows, unwritten
+from negbench.datasets._row_files import SEPARATOR, SPLITS, VAL, FileRow, at, check_one, names_of, read_rows, unwritten
 from negbench.datasets.image_files import EXTENSIONS, path_below
 from negbench.errors import DataError, printable
 from negbench.machine.vector_files import read_vectors
@@ -23,8 +23,6 @@ JUDGED = {"judged_wrong": "unspecified", **{f"judged_wrong_{kind}": kind for kin
 LISTS = ("relevant", "negatives", *JUDGED)
 OPTIONAL = (*LISTS, "negative", "wordings", "group", "split", "id")
 PATHS = "paths"  # no column: a table of image paths by id
-_VAL = ("val", "valid", "validation")
-_SPLITS = ("train", "test", "dev", *_VAL)
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,11 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
     paths = [row for file in lookup for row in read_rows(file)]
     if lacking := [key for key in keys if all(at(row.values, key) is None for row in paths)]:
         raise DataError(f"{lookup[0]}: no column {quoted(lacking[0])} for {PATHS} ({_has(paths)})")
-    known = {_string(at(row.values, keys[0]), row.where): at(row.values, keys[1]) for row in paths}
+    known = dict[str, str]()
+    for row in paths:
+        name, path = (_string(at(row.values, key), row.place(key)) for key in keys)
+        if known.setdefault(name, path) != path:
+            raise DataError(f"{row.where}: {quoted(name)} is {quoted(known[name])} in another row: leave one out")
     rows, present, form = list[TripletRow](), dict[str, None](), _Form(named, known)
     for file in files:
         read = read_rows(file, header=not form.by_place)
@@ -146,9 +148,9 @@ def read_names(path: Path) -> tuple[list[str], str]:
 def split_word(path: Path) -> str | None:
     """Return the one split that a file's name says, or else its folders; None if they name none, or several."""
     for part in reversed(path.with_suffix("").parts):
-        words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", part)} & {*_SPLITS}
+        words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", part)} & SPLITS.keys()
         if words:
-            return words.pop() if len(words) == 1 else None
+            return SPLITS[words.pop()] if len(words) == 1 else None
     return None
 
 
@@ -179,7 +181,7 @@ class _Form:
     """
 
     named: Mapping[str, str]
-    known: Mapping[str, Any]
+    known: Mapping[str, str]
     folders: tuple[Path, ...] = ()
     spelled: dict[str, str] = field(default_factory=dict)
 
@@ -235,7 +237,7 @@ class _Form:
             target=target,
             relevant=(target, *more, *relevant) if more or relevant else (),
             group=self._optional(row, "group"),
-            split=word if split is None else split.lower() if split.lower() in _SPLITS else split,
+            split=word if split is None else SPLITS.get(split.lower(), split),
             id=self._optional(row, "id"),
             captions=texts,
             negatives=self._images(row, "negatives") or self._images(row, "negative"),
@@ -257,7 +259,7 @@ class _Form:
     def _value(self, row: FileRow, column: str) -> Any:
         value = at(row.values, self.path(column))
         value = None if value != value else value  # pandas's NaN
-        if value in (None, []) and column in (*REQUIRED, *({"id"} & self.named.keys())):
+        if unwritten(value) in (None, []) and column in (*REQUIRED, *({"id"} & self.named.keys())):
             has = [name for name, each in row.values.items() if each]
             raise DataError(f"{row.place(column)} is missing (it has {quoted(has)})")
         return value
@@ -271,7 +273,7 @@ class _Form:
         if value in (None, "", []):
             return ()
         listed = unwritten(value)
-        if isinstance(listed, list) and (listed is value or all(isinstance(each, str) for each in listed)):
+        if isinstance(listed, list) and (listed is value or any(isinstance(each, str | list) for each in listed)):
             return tuple(_string(each, place) for each in listed)
         return (_string(value, place),)
 
@@ -319,6 +321,8 @@ def _string(value: Any, where: str) -> str:
 
 
 def _image(value: str, where: str, folders: Sequence[Path]) -> str:
+    if re.search(r"[\t\n]", value):
+        check_one(value, where, bool)
     if "://" in value:
         raise DataError(
             f"{where}: {quoted(value)} is an address: fetch the pictures, and write the names of their files"
@@ -348,7 +352,7 @@ def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRo
     if len(first) > 1 and None in first:
         lacking = first[None].where
         raise DataError(f"{lacking}, column 'split' is missing: other rows have one")
-    named = [name for name in _VAL if name in first] or ["dev"]
+    named = [name for name in VAL if name in first] or ["dev"]
     if len(named) > 1:
         one, other = (f"{name!r} ({first[name].where})" for name in named[:2])
         raise DataError(f"{one} and {other} both name the split val: rename one, or leave it out")

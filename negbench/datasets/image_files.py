@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -252,6 +252,22 @@ class Spellings:
         fitting = self._by_stem.get(stem) or self._by_number.get(stem.lstrip("0") or "0", [])
         fitting = [known for known in fitting if _agree(folders, _parts(known)[:-1])]
         return fitting[0] if len(fitting) == 1 else None
+
+
+def one_spelling(names: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Return names as `known` spells them, where one fits and no other name would be the same."""
+    spellings = Spellings(known)
+    found = [spellings.find(name) or name for name in names]
+    counts = Counter(found)
+    return [name if counts[one] > 1 else one for name, one in zip(names, found, strict=True)]
+
+
+def check_names(names: Iterable[str], places: Iterable[object]) -> None:
+    """Raise DataError where two names are of one place: a file, or a row of embeddings."""
+    first: dict[object, str] = {}
+    for name, place in zip(names, places, strict=True):
+        if first.setdefault(place, name) != name:
+            raise DataError(f"{quoted(first[place])} and {quoted(name)} are one image, {place}: write one name for it")
 
 
 def _parts(name: str) -> list[str]:

@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
@@ -15,7 +16,7 @@ from negbench.datasets._stream import Stream
 from negbench.datasets._triplet_files import TripletRow, TripletTable, read_names, read_triplets
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
-from negbench.datasets.image_files import EXTENSIONS, ImageFiles, Spellings
+from negbench.datasets.image_files import EXTENSIONS, ImageFiles, Spellings, check_names, one_spelling
 from negbench.errors import DataError, OptionError
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
@@ -24,7 +25,7 @@ PAPER = "ours"
 
 RECALLS = (1, 5, 10, 50)
 CUTOFF = 10  # of mAP
-GROUP = "all"
+GROUP, AVERAGE = "all", "average"
 
 
 MOST_GROUPS = 12  # with a column each in the results
@@ -89,10 +90,17 @@ class Triplets(Dataset):
         added, content = list[str](), table.content
         if gallery is not None:
             added, of_gallery = read_names(gallery)
+            named = [(row.reference, row.target, *row.relevant, *row.negatives) for row in table.rows]
+            added = one_spelling(added, chain.from_iterable(named))
             content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
         queries = [_query(row, split, options.exclude_reference) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)
         galleries = _galleries(queries, added, mined=split == "train")
+        if _in_results(galleries) and (taken := {GROUP, AVERAGE} & galleries.keys()):
+            raise DataError(
+                f"{name}: group {taken.pop()!r} has the name of a column of the results (rows without a group are in "
+                f"{GROUP!r}): rename it, or give a group to every row"
+            )
         kind = card(
             options.exclude_reference, with_gallery=gallery is not None, with_relevant=more, groups=galleries.keys()
         )
@@ -116,7 +124,7 @@ def _metrics_of(groups: Collection[str], with_relevant: bool) -> dict[str, Metri
     declared = {name: Metric(value) for name, value in values.items()}
     if _in_results(groups):
         declared |= {f"{group}/{name}": Metric(values[name], group=group) for group in groups for name in values}
-        declared |= {f"average/{name}": Metric(value, over="groups") for name, value in values.items()}
+        declared |= {f"{AVERAGE}/{name}": Metric(value, over="groups") for name, value in values.items()}
     return declared
 
 
@@ -232,6 +240,7 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
         indexed = ImageFiles.scan(folders[0]).paths
         spellings = Spellings(indexed)
         paths |= {name: indexed[found] for name in elsewhere if (found := spellings.find(name))}
+    check_names(paths, [found[0] for found in paths.values()])
     return ImageFiles(folders[0], paths)
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from negbench.contracts import Loss
-from negbench.data.scene import DataCache, Split
+from negbench.contracts import Loss, Strategy
+from negbench.data.scene import DataCache, Split, needs_dev
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
 from negbench.loop.types import State
+from negbench.mining.composite import slots_of, stages
 from negbench.mining.mined import copied
+from negbench.mining.planes import GIVEN, planes_read
 from negbench.plugins.registry import registry
 from negbench.settings.config import MiningConfig, ResolvedConfig, RunConfig
 
@@ -81,10 +83,12 @@ _EXCLUDED = {  # settings of `mining`, and why they leave out nothing
     "exclude_subset": "no query of {} has a group of look-alikes",
     "exclude_reference": "no reference of {} is among the images drawn from",
 }
+_ONCE = "its pools are defined once, before the first epoch"
+_OF_DEV = ("dev", "dev_fraction", "dev_seed")
 _OVERRIDDEN = {"schedule.rule", "schedule.n_def", "schedule.warmup", "schedule.refresh_every"}
 
 
-def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache) -> list[str]:
+def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache, *, alone: bool = False) -> list[str]:
     """Return a remark on each setting that does nothing in some rows, naming them.
 
     Args:
@@ -92,21 +96,25 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache) -> li
         sets: texts of `--set` and `--dial`, 'key=...'. What a recipe or a system sets of the schedule is never refused:
             it may fit other rules and lengths.
         cache: loads annotations.
+        alone: whether it is one run: a comparison may choose learning rates on a dev part, and its strategies share
+            the schedule, of which those that are defined once say nothing.
 
     Raises:
         OptionError: a setting does nothing in any row that has it.
     """
     asked, found = {text.partition("=")[0].strip() for text in sets}, dict[str, dict[str, list[str]]]()
     for name, given, config in rows:
-        for setting, why in _idle(given, config, cache, asked):
+        unread = ((setting, why) for setting, why in _unread(config, alone=alone) if setting in asked)
+        for setting, why in (*_idle(given, config, cache, asked), *unread):
             found.setdefault(setting, {}).setdefault(why, []).append(name)
     remarks = list[str]()
-    for setting, whys in ((setting, whys) for setting, whys in found.items() if any(whys)):
-        parts = [f"for {', '.join(dict.fromkeys(names))}: {why}" for why, names in whys.items() if why]
-        remarks.append(f"{setting} does nothing {'; '.join(parts)}")
+    for setting, whys in found.items():
         having = sum(given.flat().get(setting, True) not in (None, False) for _, given, _ in rows)
-        refused = setting in asked or not setting.startswith("schedule.")
-        if refused and having == sum(map(len, whys.values())):
+        unused = having == sum(map(len, whys.values()))
+        told = {why: names for why, names in whys.items() if alone or why != _ONCE}
+        parts = [f"for {', '.join(dict.fromkeys(names))}: {why}" for why, names in told.items()]
+        remarks += [f"{setting} does nothing {'; '.join(parts)}"] * bool(parts)
+        if parts and unused and (setting in asked or not setting.startswith("schedule.")):
             raise OptionError(remarks[-1])
     return remarks
 
@@ -119,7 +127,7 @@ def _idle(given: RunConfig, config: ResolvedConfig, cache: DataCache, asked: set
     strategy: Any = registry.get("strategies", config.strategy.name)
     keys = {f"schedule.{key}" for key, value in given.schedule if value is not None}
     if strategy.scope == "batch" or (schedule.n_def == 1 and schedule.refresh_epochs):
-        yield from ((key, "") for key in keys & asked)  # defined once, as `ScheduleConfig` says: no reason to mention
+        yield from ((key, _ONCE) for key in keys & asked)
         return
     if not schedule.refresh_epochs:
         why = f"a warm-up of {schedule.warmup} epochs leaves none of {epochs} to the pools: "
@@ -130,6 +138,19 @@ def _idle(given: RunConfig, config: ResolvedConfig, cache: DataCache, asked: set
         yield from ((key, "schedule.refresh_epochs overrides it") for key in sorted(keys & _OVERRIDDEN))
     elif schedule.n_def > epochs and "schedule.n_def" in keys:
         yield "schedule.n_def", f"{epochs} epochs have room for {epochs} definitions, not for {schedule.n_def}"
+
+
+def _unread(config: ResolvedConfig, *, alone: bool) -> Iterator[tuple[str, str]]:
+    """Yield settings that one run does not read, and why."""
+    strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
+    for name in {*GIVEN} - planes_read(strategy, config.mining):
+        yield f"mining.{name}", "neither the strategy nor a filter reads it"
+    if all(len(slots_of(stage)) < 2 for _, stage in stages(strategy)):
+        yield "hybrid.slots", "its negatives corrupt one slot"
+    if strategy.scope == "batch":
+        yield "mining.replacement", "it draws from each batch anew"
+    if alone and not needs_dev(config):
+        yield from ((f"eval.{key}", "no part is carved from train: eval.select is not dev") for key in _OF_DEV)
 
 
 @lru_cache(16)

@@ -29,7 +29,7 @@ from negbench.machine import files
 from negbench.machine.contents import digest, stamp
 from negbench.machine.heap import keep_memory
 from negbench.machine.signals import ending_of
-from negbench.mining.planes import lists_of, planes_read
+from negbench.mining.planes import check_listed, lists_of, planes_read
 from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.store.runfolder import RunFolder, claimed
@@ -54,6 +54,7 @@ def plan_run(config: RunConfig, cache: DataCache) -> PlannedRun:
     check_objective(strategy, loss, full.hybrid, backbone, splits.train)
     check_galleries(strategy, splits.train)
     planes_read(strategy, full.mining)
+    check_listed(strategy, splits.train)
     val = splits.val
     dataset = val.kind if config.dataset.options.get("world") is None else val.identity
     remarks = tuple(unfamiliar(full, backbone))

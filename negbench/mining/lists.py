@@ -64,7 +64,12 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
                     raise DataError(f"{row.place(column)}: {dataset.identity} has no image {quoted(each)}")
                 lists[place] += [dataset.column_of[read(each)] for each in names]
     if not known:
-        raise DataError(f"{path} lists negatives of no query of {dataset.identity}: is it for other data or a split?")
+        row, own = rows[0], [getattr(dataset.queries[0], "id" if name == "query" else name) for name in keys]
+        theirs = [row.values[name] for name in keys]
+        raise DataError(
+            f"{path} lists negatives of no query of {dataset.identity}: {' and '.join(keys)} are {quoted(theirs)} "
+            f"there, {quoted(own)} in the data: is it for other data or a split?"
+        )
     return lists
 
 

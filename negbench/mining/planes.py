@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from negbench.contracts import Backbone, PlaneName, Strategy, TextBatch, relevance
+from negbench.contracts import Backbone, PlaneName, Strategy, TextBatch, check_option, relevance
 from negbench.data.scene import EncodedSplits, Splits, device_of, load_backbone, open_scene
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
@@ -189,24 +189,36 @@ def listed_plane(strategy: Strategy, dataset: Dataset, device: torch.device) -> 
     """
     if "listed" not in strategy.reads:
         return {}
-    _check_stays(dataset, "listed")
+    check_listed(strategy, dataset)
     file, column_of = lists_of(strategy), dataset.column_of
     lists = [[column_of[name] for name in query.negatives if name in column_of] for query in dataset.queries]
-    if file is not None:
-        lists = read_lists(file, dataset)
-    elif not any(lists):
-        raise DataError(
-            f"{dataset.identity} lists no negatives: it has no column 'negatives' (--columns negatives=NAME names "
-            "another), so name a file of them, as strategy listed:file=NEGATIVES.parquet"
-        )
+    lists = lists if file is None else read_lists(file, dataset)
     columns = Ragged.of(lists)
     return {"listed": TablePlane(columns, torch.ones(len(columns.values)), len(dataset.images), device)}
 
 
+def check_listed(strategy: Strategy, dataset: Dataset) -> None:
+    """Raise DataError if the strategy reads lists, and there are none, or none that stay."""
+    if "listed" in strategy.reads:
+        _check_stays(dataset, "listed")
+        known = dataset.column_of.keys()
+        if lists_of(strategy) is None and all(known.isdisjoint(query.negatives) for query in dataset.queries):
+            raise DataError(
+                f"{dataset.identity} lists no negatives among its images: name a column of train's that does, as "
+                "--columns negatives=NAME, or a file, as strategy listed:file=NEGATIVES.parquet"
+            )
+
+
 def lists_of(strategy: Strategy) -> Path | None:
-    """Return the file of negatives, option `file` of the strategy or of its part that reads the plane "listed"."""
+    """Return the file of negatives, option `file` of the strategy or of its part that reads the plane "listed".
+
+    Raises:
+        OptionError: two parts name two files.
+    """
     parts = strategy.members if isinstance(strategy, Composite) else (strategy,)
-    return next((getattr(part, "file", None) for part in parts if "listed" in part.reads), None)
+    files = {getattr(part, "file", None) for part in parts if "listed" in part.reads}
+    check_option("file", sorted(map(str, files)), len(files) < 2, "the same in both parts")
+    return next(iter(files), None)
 
 
 def _check_stays(dataset: Dataset, name: str) -> None:

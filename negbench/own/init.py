@@ -22,7 +22,7 @@ from negbench.checks.subject import open_subject
 from negbench.data.held import with_features
 from negbench.data.scene import DataCache, load_backbone
 from negbench.datasets._read import list_files
-from negbench.datasets._row_files import ENDINGS, read_rows
+from negbench.datasets._row_files import ENDINGS, SPLITS, read_rows
 from negbench.datasets._triplet_files import TripletTable, read_triplets, split_word
 from negbench.datasets.image_files import EXTENSIONS
 from negbench.display import Display
@@ -209,9 +209,10 @@ def _joins(files: Sequence[Path]) -> list[str]:
 
 
 def _word(scan: Scan, file: Path, table: TripletTable) -> str | None:
-    """Return the split that a file's name says, if no column does."""
-    by_column = "split=" in scan.columns or "split" in table.columns
-    return None if by_column else split_word(file.relative_to(scan.folder))
+    """Return the one split that a file holds: by its column, or else by its name."""
+    if "split=" in scan.columns or "split" in table.columns:
+        return table.splits[0] if len(table.splits) == 1 and table.splits[0] in SPLITS else None
+    return split_word(file.relative_to(scan.folder))
 
 
 def _as(word: str | None) -> str | None:

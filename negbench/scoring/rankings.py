@@ -89,7 +89,7 @@ def first_columns(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> 
         NegbenchError: as `ranks_of_rankings`; a ranking of fewer images.
     """
     top = dataset.top(_listed(dataset, rankings).worst, k, block=_BLOCK)
-    short = (top.scores == _UNLISTED).any(1).nonzero().flatten().tolist()
+    short = ((top.scores <= _UNLISTED / 2) & (top.columns >= 0)).any(1).nonzero().flatten().tolist()
     if short:
         query = quoted(dataset.queries[short[0]].id)
         raise NegbenchError(f"the ranking of query {query} lists fewer than {k} images ({len(short):,} queries)")
@@ -107,7 +107,10 @@ class _Listed:
 
     @property
     def worst(self) -> ScoreBlock:
-        """Scores with unlisted images last, in a tie; those outside a subset that alone was ranked come first."""
+        """Scores with unlisted images last, relevant ones behind the others.
+
+        Those outside a subset that alone was ranked come first.
+        """
         return lambda rows, columns: torch.stack([self._worst(row) for row in rows.tolist()])[:, columns]
 
     @property
@@ -115,18 +118,24 @@ class _Listed:
         """Scores with the unlisted target first of all that is unlisted, then what else is relevant."""
         return lambda rows, columns: torch.stack([self._best(row) for row in rows.tolist()])[:, columns]
 
+    def _right(self, row: int) -> Tensor:
+        """[n] columns of what answers a query; nothing where the labels are closed."""
+        relevant, target = self.dataset.relevant, self.dataset.target_columns[row, None]
+        return torch.cat([target[target >= 0], *([] if relevant is None else [relevant.row(row)])])
+
     def _worst(self, row: int) -> Tensor:
-        line = torch.full((len(self.dataset.images),), -_UNLISTED if self.within_subset else _UNLISTED)
+        line = torch.full((len(self.dataset.images),), _UNLISTED / 2)
         if self.within_subset:
             inside = self.dataset.column_of
-            line[[inside[image] for image in self.dataset.queries[row].subset if image in inside]] = _UNLISTED
+            line = -line
+            line[[inside[image] for image in self.dataset.queries[row].subset if image in inside]] = _UNLISTED / 2
+        line[self._right(row)] = _UNLISTED  # below the others: an order of ties might favour them
         line[self.columns[row]] = self.scores[row]
         return line
 
     def _best(self, row: int) -> Tensor:
-        line, relevant = torch.full((len(self.dataset.images),), _UNLISTED), self.dataset.relevant
-        if relevant is not None:
-            line[relevant.row(row)] = _UNLISTED / 2
+        line = torch.full((len(self.dataset.images),), _UNLISTED)
+        line[self._right(row)] = _UNLISTED / 2
         line[self.dataset.target_columns[row]] = _UNLISTED / 4
         if self.dataset.kinds:
             judged = self.dataset.kind_table(torch.tensor([row]), torch.arange(len(line)))[0] > 0

@@ -26,6 +26,7 @@ from negbench.data.scene import (
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset, QueryRanks, Top
+from negbench.datasets.image_files import Spellings
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError, WeightsError
 from negbench.machine.files import atomic_write
@@ -191,8 +192,9 @@ def trained_on(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:
         train = load_split(folder.config.dataset, "train", images=False)
     except NegbenchError as error:
         return (f"not known whether the run was trained on these queries: its own data cannot be read: {error}",)
+    names = Spellings(train.all_images)
     known = {(query.reference, query.text, query.target) for query in train.queries}
-    same = sum((query.reference, query.text, query.target) in known for query in dataset.queries)
+    same = sum((names.find(q.reference), q.text, names.find(str(q.target))) in known for q in dataset.queries)
     changed = "" if train.identity == folder.manifest["dataset"]["train"] else ", whose file has changed since"
     return (f"{same:,} of these {len(dataset.queries):,} queries are in the run's train split{changed}",) * bool(same)
 

@@ -96,6 +96,8 @@ def test_what_the_files_lack_is_counted_and_named(images, texts):
         backbone.tokenize(["is red", "is green", "is blue", "is green"])
     with pytest.raises(DataError, match=r"images\.npz lacks 1 images, the first: 'zz'"):
         backbone.features_of(["c", "zz"])
+    with pytest.raises(DataError, match=r"'c' and 'c\.png' are one image, c: write one name"):
+        backbone.lacking(["c", "c.png"])
     with pytest.raises(DataError, match="lacks 1 texts") as caught:
         backbone.tokenize(["word " * 10_000])
     assert len(str(caught.value)) < 200

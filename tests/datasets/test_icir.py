@@ -14,6 +14,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.metrics.average_precision import trapezoid_average_precision
 from negbench.metrics.ragged import Ragged
 from negbench.plugins.registry import build
+from negbench.scoring.rankings import highest_ranks, ranks_of_rankings
 from negbench.systems.system import load_config
 
 SCORES = {  # of each query, in the order of its instance's database: right images, two of hn/, another text
@@ -68,6 +69,17 @@ def test_values_by_hand(root):
     assert mistakes["visual/wrong_at_10"] == pytest.approx((2 / 6 + 3 / 6 + 2 / 5 + 2 / 5 + 1 / 4) / 5)
     assert mistakes["unspecified/wrong_at_10"] == pytest.approx((2 / 6 + 2 / 6 + 2 / 5 + 2 / 5 + 2 / 4) / 5)
     assert "map" not in mistakes
+
+
+def test_a_list_without_right_images_leaves_the_map_open(root):
+    """Although a right image is the first in the database, and so the first of a tie."""
+    data = load(root)
+    names = {query.id: [data.images[column] for column in data.groups[query.group]] for query in data.queries}
+    last = {query.id: sorted(names[query.id], key=query.relevant.__contains__) for query in data.queries}
+    short = {query: listed[:2] for query, listed in last.items()}
+    low = data.summarise(ranks_of_rankings(data, short))["map"]
+    assert low == data.summarise(ranks_of_rankings(data, last))["map"]
+    assert low < data.summarise(highest_ranks(data, short))["map"]
 
 
 def test_trapezoids_by_hand():

@@ -33,6 +33,8 @@ def test_linked_folders_are_followed_and_a_loop_ends(tmp_path):
     root.mkdir()
     (root / "images").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "loop").symlink_to(root)
+    for name, leads in (("self.png", "self.png"), ("gone.png", "nowhere.png")):
+        (root / name).symlink_to(root / leads)
     assert list(ImageFiles.scan(root).paths) == ["a"]
     assert len(ImageFiles.scan(root).paths["a"]) == 1
 

@@ -150,6 +150,9 @@ def test_a_gallery_file(file, tmp_path):
     assert [data.images[c] for c in data.groups["two"].tolist()] == ["v4.png", "v5.png", "v1.png", "x/y.jpg", "z"]
     assert len(data.groups["one"]) == 6
     assert data.identity != load(file).identity
+    (tmp_path / "more/other.txt").write_text("./v1\nall/v4.jpg\nv9\n")  # the rows' images in other spellings
+    data = load(file, gallery=tmp_path / "more/other.txt")
+    assert [data.images[c] for c in data.groups["two"].tolist()] == ["v4.png", "v5.png", "v1.png", "v9"]
     (tmp_path / "more/gallery.txt").write_text("a\n../b\n")
     with pytest.raises(DataError, match=r"gallery\.txt: line 2: '\.\./b' is not a path below the image folder"):
         load(file, gallery=tmp_path / "more/gallery.txt")
@@ -176,6 +179,9 @@ def test_groups_are_columns_of_the_results(tmp_path):
     plain = ("recall_at_1", "recall_at_5", "recall_at_10", "recall_at_50")
     assert load(save(tmp_path / "b.jsonl", many)).card.metrics == plain
     assert len(load(save(tmp_path / "c.jsonl", many[:12])).card.metrics) == 14 * len(plain)
+    for group in ("average", None):  # the other columns' names
+        with pytest.raises(DataError, match="has the name of a column of the results"):
+            load(save(tmp_path / "e.jsonl", [*rows, {**rows[0], "reference": "r", "group": group}]))
     alone = load(save(tmp_path / "d.jsonl", [{key: row[key] for key in row if key != "group"} for row in many]))
     assert alone.card.metrics == plain
 
@@ -224,11 +230,14 @@ def test_images_by_path_and_by_name(tmp_path, standin):
         {"reference": "deep", "text": "t", "target": "c", "split": "val"},
     ]
     file = save(tmp_path / "data/pairs.jsonl", rows)
+    with pytest.raises(DataError, match=r"'c\.png' and 'c' are one image, .*pool/c\.png: write one name for it"):
+        build(Triplets, file=file, root=tmp_path)
+    file = save(file, [*rows[:2], {**rows[2], "target": "c.png"}])
     data = build(Triplets, file=file, root=tmp_path)
     assert data.images[0] == "x/y/a.png"
     for image, stem in (("x/y/a.png", "a"), ("x/y/b", "b"), ("c.png", "c"), ("d.v2", "d.v2"), ("deep", "deep")):
         assert data.open_image(image).tobytes() == bytes(standin.color_of(stem)) * 64
-    with pytest.raises(DataError, match=r"3 of 6 images are missing below .*: c\.png \(no file\), d\.v2 \(no file\)"):
+    with pytest.raises(DataError, match=r"2 of 5 images are missing below .*: c\.png \(no file\), d\.v2 \(no file\)"):
         build(Triplets, file=file)  # the file's own folder
     part = build(Triplets, file=file, allow_missing=True)
     assert (len(part.queries), part.partial) == (1, True)

@@ -40,6 +40,9 @@ def idle(*sets: str, rules: str = "qure", **flags: Any) -> list[str]:
         ("schedule.n_def=50", "qure,in-batch", "for qure: 8 epochs have room for 8 definitions, not for 50"),
         ("schedule.n_def=1", "qure", "the one definition is the whole corpus"),
         ("schedule.refresh_epochs=[]", "qure", "leaves none"),
+        ("mining.guide=vectors", "qure,in-batch", "mining.guide does nothing for qure, in-batch: neither the strategy"),
+        ("hybrid.slots=joint", "qure", "its negatives corrupt one slot"),
+        ("mining.replacement=true", "in-batch", "it draws from each batch anew"),
         ("mining.exclude_relevant=true", "all-corpus,qure", ""),
         ("mining.exclude_subset=true", "all-corpus,qure", "no query of vectors train has a group of look-alikes"),
     ],
@@ -64,12 +67,21 @@ def test_a_comparison_names_the_rows_in_one_remark():
     ]
     assert idle("schedule.n_def=6", "schedule.refresh_every=1", rules=rules) == []
     assert idle("schedule.n_def=3", rules="in-batch,all-corpus") == []  # once, as documented
+    assert idle("mining.replacement=true", rules="in-batch,qure") == [
+        "mining.replacement does nothing for in-batch: it draws from each batch anew"
+    ]
+    assert idle("mining.guide=vectors", "mining.guide_margin=0.1", rules=rules) == []
+    assert idle("eval.dev_fraction=0.3", rules=rules) == []  # learning rates may be chosen on it
 
 
 def test_run_study_and_audit_refuse(tmp_path):
     asked = Run(runs_dir=tmp_path, tracking_uri="none")
     with pytest.raises(OptionError, match="exclude_subset does nothing for this run: no query of vectors train"):
         api.run(strategy="qure", sets=(*SMALL, "mining.exclude_subset=true"), options=asked)
+    with pytest.raises(OptionError, match=r"schedule\.n_def does nothing for this run: its pools are defined once"):
+        api.run(strategy="all-corpus", sets=(*SMALL, "schedule.n_def=3"), options=asked)
+    with pytest.raises(OptionError, match=r"eval\.dev_fraction does nothing for this run: no part is carved"):
+        api.run(strategy="qure", sets=(*SMALL, "eval.dev_fraction=0.3"), options=asked)
     with pytest.raises(OptionError, match=r"schedule\.n_def does nothing for qure: schedule\.refresh_epochs overrides"):
         idle("schedule.n_def=3", "schedule.refresh_epochs=[2,4]")
     with pytest.raises(OptionError, match="exclude_subset does nothing for a trial"):

@@ -67,7 +67,7 @@ def test_listed_images_join_the_galleries_of_train_only(tmp_path):
     assert set(load(tmp_path / "a.json", rows).images) == {*IMAGES, "xtrain"} - {"x1", "x2"}
     val = load(tmp_path / "a.json", rows, split="val")
     assert set(val.images) == {*IMAGES} - {"x1", "x2"}
-    with pytest.raises(DataError, match=r"lists no negatives: it has no column 'negatives'.*listed:file="):
+    with pytest.raises(DataError, match=r"lists no negatives among its images: .*listed:file="):
         pools(val)
 
 

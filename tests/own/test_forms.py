@@ -1,7 +1,6 @@
 """Forms in which people have triplets: files, columns, splits, images; and what is refused, by name."""
 
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +50,7 @@ def triples(data: Triplets) -> list[tuple[str, str, str | None]]:
 
 LINES = "\n".join(map(json.dumps, ROWS))
 ARRAYS = [[*row.values()] for row in ROWS]
+NO_SPLIT = pd.DataFrame(ROWS).drop(columns="split").to_dict("records")
 PLACES = "reference=[0],text=[1],target=[2],split=[3]"
 FILES: dict[str, tuple[str, Any, str]] = {
     "array": ("a.json", ROWS, ""),
@@ -60,6 +60,9 @@ FILES: dict[str, tuple[str, Any, str]] = {
     "lines under another ending": ("a.json", LINES, ""),
     "objects by key": ("a.json", {f"q{n}": row for n, row in enumerate(ROWS)}, ""),
     "array within an object": ("a.json", {"version": 1, "data": ROWS}, ""),
+    "arrays by split": ("a.json", {"Val": NO_SPLIT, "test": NO_SPLIT}, ""),
+    "columns of lists": ("a.json", pd.DataFrame(ROWS).to_dict("list"), ""),
+    "columns by row": ("a.json", pd.DataFrame(ROWS).to_json(), ""),
     "arrays as rows": ("a.jsonl", "\n".join(map(json.dumps, ARRAYS)), PLACES),
     "tabs": ("a.TSV", "\ufeff" + pd.DataFrame(ROWS).to_csv(index=False, sep="\t").replace("\n", "\r\n"), ""),
     "bars": ("a.csv", pd.DataFrame(ROWS).to_csv(index=False, sep="|"), ""),
@@ -91,6 +94,10 @@ def test_ids_of_other_rows_lead_to_paths(tmp_path):
     assert triples(data) == WANT
     write(tmp_path / "pool/c.jsonl", '{"did": 0, "path": "else"}')
     assert load(file, "paths=../pool/c.jsonl:did:path").identity != data.identity
+    write(tmp_path / "pool/c.jsonl", '{"did": 0, "path": "a"}\n{"did": 0, "path": "b"}')
+    with pytest.raises(DataError, match="line 2: '0' is 'a' in another row"):
+        load(file, "paths=../pool/c.jsonl:did:path")
+    write(tmp_path / "pool/c.jsonl", '{"did": 0, "path": "else"}')
     with pytest.raises(DataError, match=r"no column 'img' for paths \(it has did, path\)"):
         load(file, "paths=../pool/c.jsonl:did:img")
 
@@ -137,12 +144,16 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "bytes": ("a.parquet", frame(reference={"bytes": b"x", "path": "p"}), "", "holds a picture"),
     "an address": ("a.json", [{**ROWS[0], "reference": "https://x/a.jpg"}], "", "is an address"),
     "numpy's list": ("a.csv", "reference,text,target\na,b,['c' 'd']", "", "expected a list, got"),
+    "lines": ("a.csv", 'reference,text,target,relevant\na,b,c,"c\nd"', "", r"is 2 images with '\\n' between"),
+    "an empty list": ("a.csv", "reference,text,target\na,b,[]", "", "line 2, column 'target' is missing"),
+    "a list with a gap": ("a.csv", "reference;text;target\na;[None, 'x'];b", "", "'text': expected a string, got None"),
     "bars": ("a.csv", "reference,text,target,relevant\na,b,c,c|ü\na,b,ü,ü", "", r"'c\|ü' is 2 images"),
     "commas": ("a.csv", 'reference,text,target,relevant\na,b,c.png,"c.png,d.png"', "", "is 2 images with ',' between"),
     "a text": ("a.json", [{**ROWS[0], "relevant": "t0"}], "", "'relevant': expected a list, got 't0'"),
     "Latin": ("a.csv", "reference,text,target\na,größer,c".encode("cp1252"), "", "seems to be CP1252: iconv -f CP1252"),
     "Japanese": ("a.csv", "reference,text,target\na,もっと長く,c".encode("shift_jis"), "", "seems to be SHIFT_JIS"),
     "Excel's": ("a.csv", "reference,text,target\na,b,ü".encode("utf-16"), "", "seems to be UTF-16"),
+    "four bytes": ("a.csv", "reference,text,target\na,b,ü".encode("utf-32"), "", "seems to be UTF-32"),
     "no parquet": ("a.parquet", b"PAR1", "", "cannot be read as parquet"),
     "two targets": ("a.csv", f"{HEADER}a,t,b|c,val\nb,t,c,val\n", "", r"'target': 'b\|c' is 2 images with '\|'"),
     "slashes": ("a.csv", "reference,text,target,judged_wrong\na,t,b,a/c\nb,t,c,", "", "is 2 images with '/' between"),
@@ -160,7 +171,7 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "column absent": ("a.csv", "reference,text\na,b\n", "", r"a\.csv: no column target .*; if its first line is a row"),
     "cells": ("a.csv", f"{HEADER}a,t,b,val\na,t\n", "", "line 3: expected 4 cells, as in the header"),
     "empty cell": ("a.csv", f"{HEADER}a,t,,val\n", "", "line 2, column 'target' is missing"),
-    "open quote": ("a.csv", f'{HEADER}a,"t,b,val\n', "", r"a\.csv: line 1: not valid CSV: unexpected end"),
+    "open quote": ("a.csv", f'{HEADER}a,"t,b,val\n', "", r"a\.csv: line 2: not valid CSV: unexpected end.*double the"),
     "a split missing": ("a.csv", f"{HEADER}a,t,b,val\na,t,c,\n", "", "line 3, column 'split' is missing: other"),
 }  # fmt: skip
 
@@ -216,6 +227,7 @@ SPLITS = [  # files -> sizes of train and val, or an error
     ({"Train.json": 4, "Validation.json": 2, "dev.json": 3}, (4, 2)),
     ({"own_train2017.json": 4, "own_valid2017.json": 2}, (4, 2)),
     ({"train/x.json": 4, "val/x.json": 2}, (4, 2)),
+    ({"training.json": 4, "validation.json": 2}, (4, 2)),
     ({"cap.dress.train.json": 4, "cap.dress.val.json": 2, "cap.shirt.train.json": 3, "cap.shirt.val.json": 1}, (7, 3)),
     ({"d/train-00000-of-00002.json": 3, "d/train-00001-of-00002.json": 2, "d/dev-00000-of-00001.json": 2}, (5, 2)),
     ({"train.json": 4, "train_small.json": 2, "val.json": 2}, "both name the split train"),
@@ -237,6 +249,14 @@ def test_names_of_files_are_splits(tmp_path, files, want):
         assert want in scan.missing[0]
     else:
         assert (scan.missing, (scan.train, scan.val)) == ([], want)
+
+
+def test_files_whose_column_says_one_split_are_read_together(tmp_path):
+    for name, split in (("a.json", "train"), ("b.json", "dev")):
+        write(tmp_path / name, [{**row, "split": split} for row in bare(4, name)])
+    scan = inspect_folder(tmp_path)
+    assert scan.triplets is not None
+    assert (len(scan.triplets[0]), scan.triplets[1].splits) == (2, ["train", "val"])
 
 
 def test_mined_files_are_taken_last(tmp_path):
@@ -285,6 +305,10 @@ def test_evaluate_counts_the_queries_of_training(tmp_path):
     other = load(write(tmp_path / "b.json", [*rows[:6], *ROWS]))
     assert trained_on(folder, other) == ("3 of these 6 queries are in the run's train split",)
     assert trained_on(folder, load(write(tmp_path / "b.json", ROWS))) == ()
+    spelled = [{**row, "reference": f"all/{row['reference']}.jpg", "target": f"./{row['target']}"} for row in rows[:6]]
+    assert trained_on(folder, load(write(tmp_path / "b.json", spelled))) == trained_on(
+        folder, load(write(tmp_path / "b.json", rows[:6]))
+    )
     write(file, rows[2:])
     assert trained_on(folder, other) == (
         "2 of these 6 queries are in the run's train split, whose file has changed since",
@@ -354,14 +378,6 @@ def test_pictures_that_cannot_be_decoded_are_missing(tmp_path):
     assert "6 of 11 images cannot be decoded" in problem
     assert "; 6 of 11 train queries have one as reference or target" in problem
     assert inspect_folder(tmp_path, "", True).comparable
-
-
-def test_a_link_to_itself_is_no_file(tmp_path):
-    picture(tmp_path / "x.png")
-    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
-    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    assert inspect_folder(tmp_path).images == {".png": 1}
-    assert os.path.lexists(tmp_path / "loop.png")
 
 
 # --- embeddings --------------------------------------------------------------------------------------------------

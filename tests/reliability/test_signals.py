@@ -193,14 +193,14 @@ def test_what_kill_9_left_running_is_ended_by_the_next_command(statuses, start, 
     with folder.lock():  # another process computes it
         Parent(Tracker.open(tmp_path), tmp_path / "another").open()  # as a comparison does
     assert statuses(tmp_path) == {"RUNNING": 2, "KILLED": 1}
-    assert negbench(["run", "--strategy", "all-corpus", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
+    assert negbench(["run", "--strategy", "qure", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
     assert statuses(tmp_path) == {"RUNNING": 1, "KILLED": 2, "FINISHED": 1}
     assert not (tmp_path / "mlflow-moved.db").exists()  # in fast mode, too, a new store is no moved one
 
 
 def test_a_copy_that_was_cut_off_is_made_again(statuses, vector_flags, tmp_path):
-    assert negbench(["run", "--strategy", "all-corpus", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
-    tracker, folder = Tracker.open(tmp_path), RunFolder(next(tmp_path.glob("all-corpus-*")))
+    assert negbench(["run", "--strategy", "qure", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
+    tracker, folder = Tracker.open(tmp_path), RunFolder(next(tmp_path.glob("qure-*")))
     client = tracker.client()
     (made,) = client.search_runs(["1"])
     client.update_run(made.info.run_id, status="RUNNING")
