@@ -105,7 +105,7 @@ def warm_ups(groups: Sequence[CellGroup]) -> str:
             lengths.setdefault((epochs, schedule.refresh_epochs[0]), set()).add(group.labels["strategy"])
     parts = [f"{n} of {epochs} for {listed(sorted(names), _NAMED)}" for (epochs, n), names in sorted(lengths.items())]
     alike = len(lengths) == len({epochs for epochs, _ in lengths})
-    return "" if alike else f"Epochs of warm-up on the whole corpus: {', '.join(parts)}."
+    return "" if alike else f"Epochs of warm-up on the whole corpus: {'; '.join(parts)}."
 
 
 _AMONG = {"epochs": "training budgets", "loss": "losses", "backbone": "backbones", "dataset": "data sets"}
@@ -138,9 +138,9 @@ def _turns_along(axis: str, words: str, rows: Sequence[VerdictRow]) -> Iterator[
             ahead = ", ".join(f"{a} is ahead of {b}" for a, b in pairs[:_NAMED])
             ahead += f" and {len(pairs) - _NAMED} more pairs" * (len(pairs) > _NAMED)
             places = named.format(one), named.format(other)
-            yield f"The order turns: {places[0]} {ahead}; {places[1]} it is the other way round{level}."
+            yield f"The order reverses: {places[0]} {ahead}; {places[1]} it is the other way round{level}."
         if len(beats) > 1 and not turns:
-            yield f"No decided order turns between the {words} {listed(order, 9)}{level}."
+            yield f"No decided order reverses between the {words} {listed(order, 9)}{level}."
 
 
 def _tables(rows: Sequence[VerdictRow]) -> dict[tuple[str, ...], list[VerdictRow]]:
@@ -154,11 +154,12 @@ def _tables(rows: Sequence[VerdictRow]) -> dict[tuple[str, ...], list[VerdictRow
 def _orders(findings: Findings) -> dict[tuple[str, ...], list[str]]:
     """Describe every table."""
     tables = _tables(findings.main)
-    epochs = {group.labels.get("epochs", ""): group.configs[0].train.epochs or 0 for group in findings.groups}
-    passes = {budget: f"{n} pass{'es' * (n != 1)}" for budget, n in epochs.items()}  # over the train queries
-    lengths = {budget: f"{n:,} steps ({passes[budget]})" for budget, n in steps_of(findings.groups).items()}
+    steps = {budget: f"{n:,} step{'s' * (n != 1)}" for budget, n in steps_of(findings.groups).items()}
+    n = max((group.configs[0].train.epochs or 0 for group in findings.groups), default=0)
+    alone = len({table[0].epochs for table in tables.values()}) == 1  # else named before every line
+    after = "".join(f", after {each} ({n} epoch{'s' * (n != 1)})" for each in steps.values()) * alone
     return {
-        place: [_prefix(place, list(tables)) + line for line in _order(table, lengths.get(table[0].epochs))]
+        place: [_prefix(place, list(tables), steps) + line for line in _order(table, after)]
         for place, table in tables.items()
     }
 
@@ -175,24 +176,33 @@ def _tally(tables: Sequence[Sequence[VerdictRow]]) -> str:
     return f"{what}: highest is {', '.join(counts)}."
 
 
-def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
-    """Return the labels that distinguish this table: 'cirr, info-nce: '; '' for the only one."""
+def _prefix(place: Sequence[str], places: Sequence[Sequence[str]], steps: Mapping[str, str] | None = None) -> str:
+    """Return the labels that distinguish this table: 'cirr, 20 epochs (100 steps): '; '' for the only one."""
     varied = [index for index in range(len(TABLE_AXES)) if len({each[index] for each in places}) > 1]
     short = shortened([each[TABLE_AXES.index("dataset")] for each in places])
-    words = [short.get(place[i], place[i]) + " epochs" * (TABLE_AXES[i] == "epochs") for i in varied if place[i]]
+    budget = TABLE_AXES.index("epochs")
+    length = f" ({steps[place[budget]]})" if steps and place[budget] in steps else ""
+    words = [short.get(place[i], place[i]) + f" epochs{length}" * (i == budget) for i in varied if place[i]]
     return ", ".join(dict.fromkeys(words)) + ": " * bool(varied)
 
 
-def _order(rows: Sequence[VerdictRow], length: str | None) -> list[str]:
-    """Describe a table: who is best with equally many negatives, then numbers of negatives, then a chosen baseline."""
+def _order(rows: Sequence[VerdictRow], after: str) -> list[str]:
+    """Describe a table: who is best with equally many negatives, then numbers of negatives, then a chosen baseline.
+
+    Where another number has the highest mean of all, the first line says so.
+    """
     blocks, lines = equally_many(rows), list[str]()
-    after = f", after {length}" if length else ""
     if not rows[0].system:  # a system's question: which negatives are better than its own?
         for count, members in blocks.items():
             lines += _block(members, f"{negatives_words(count)} per query and step{after}") * (
                 len(members) > 1 or len(blocks) == 1
             )
-        lines += [_numbers(blocks, "" if lines else after)] * (len(blocks) > 1)
+        if len(blocks) > 1:
+            numbers, usual = _numbers(blocks, "" if lines else after), next(iter(blocks.values()))
+            if lines and max(rows, key=lambda row: row.mean) not in usual:
+                lines[0] += f" {numbers}"
+            else:
+                lines.append(numbers)
     elif len(blocks) > 1:
         counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in rows)
         lines.append(f"Negatives per query and step: {counts}.")
@@ -273,7 +283,7 @@ def _others(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[Verdi
             parts.append(f"{_names(members)} ({_range([row.mean for row in members])} %) {_is(members)} {words}")
     if losers:
         lost = _range([best.mean - row.mean if math.isnan(row.gap) else row.gap for row in losers])
-        parts.append(f"{_names(losers)} lose{'s' * (len(losers) == 1)} {lost} points")
+        parts.append(f"{_names(losers)} {_is(losers)} {lost} points worse")
     return parts
 
 
@@ -327,19 +337,19 @@ def _points(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
     points = [point for place in dials.points if (point := at_point(rows, dials.label(place)))]
     alone = [unbeaten(point)[0] for point in points if len(unbeaten(point)) == 1]
     shared = f"; at {len(points) - len(alone)} several are not beaten" * (len(alone) < len(points))
-    size = f"{len(points)} points ({label_of(rows[0].metric)}, {size_of(rows)} per point)"
+    size = f"{len(points)} point{'s' * (len(points) != 1)} ({label_of(rows[0].metric)}, {size_of(rows)} per point)"
     if len({row.strategy for row in rows}) == 1:
         return [f"{size} of {rows[0].strategy} alone."]
-    lines = [f"{size}: one strategy beats all others at {len(alone)}{shared}."]
+    held = {row.strategy: sum(row.strategy in unbeaten(point) for point in points) for row in rows}
+    most = max(held.values())
+    best = [name for name in sorted(held) if held[name] == most]
+    lead = f"{listed(best)} {'is' if len(best) == 1 else 'are'} not beaten at {most}, the most of all strategies"
+    lines = [f"{size}: {lead}; one strategy beats all others at {len(alone)}{shared}."]
     for name in sorted(set(alone), key=lambda each: -alone.count(each)):
         where = [point[0].where for point in points if unbeaten(point) == [name]]
         more = f" and {len(where) - _NAMED} more" * (len(where) > _NAMED)
         lines.append(f"{name} is best at {'; '.join(where[:_NAMED])}{more}.")
-    held = {row.strategy: sum(row.strategy in unbeaten(point) for point in points) for row in rows}
-    most = max(held.values())
-    best = [name for name in sorted(held) if held[name] == most]
-    verb = "is" if len(best) == 1 else "are"
-    return [*lines, f"{listed(best)} {verb} not beaten at {most} of {len(points)} points, the most of all strategies."]
+    return lines
 
 
 # --- what it rests on --------------------------------------------------------------------------------------------

@@ -39,12 +39,11 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
 def contrast_text(rows: Sequence[VerdictRow]) -> str:
     """Compare the rows of a contrast with the highest of them: verdicts and intervals."""
     best, *rest = sorted(rows, key=lambda row: -row.mean)
-    words = {"worse": "beats {} by {}", "equal": f"is equal to {{}} within {in_points(best.margin)}, {{}} higher"}
+    words = {"worse": "better", "equal": f"equal within {in_points(best.margin)}"}
     parts = [
-        words.get(row.standing, "is undecided against {}, {} higher").format(
-            row.strategy, f"{signed(row.gap, row.gap_low, row.gap_high, sign=False)} points"
-        )
+        f"{signed(row.gap, row.gap_low, row.gap_high, sign=False)} points above {row.strategy} "
+        f"({words.get(row.standing, 'undecided')})"
         for row in rest
     ]
     over = f"averaged over {best.facts['strategies']} strategies" * (best.facts["strategies"] > 1)
-    return f"{label_of(best.metric)} {over or 'with the only shared strategy'}: {best.strategy} {'; '.join(parts)}."
+    return f"{label_of(best.metric)} {over or 'with the only shared strategy'}: {best.strategy} is {'; '.join(parts)}."

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from negbench.analysis import statistics
-from negbench.analysis.words import percent
+from negbench.analysis.words import listed, percent
 from negbench.grid.comparison import CellGroup
 from negbench.metrics.mistakes import CUT, KINDS
 from negbench.scoring.stored import values_of
@@ -41,12 +41,21 @@ def kind_shares(group: CellGroup) -> list[KindShares]:
 
 
 def kinds_answer(groups: Iterable[CellGroup]) -> list[str]:
-    """Say what strategies draw of the kind that they confuse most with right answers, in one sentence."""
-    parts = dict[str, str]()
+    """Say which kind is most often confused with right answers, and how much of it strategies draw, in one sentence.
+
+    Of a strategy's groups the first counts.
+    """
+    of = dict[str, dict[str, KindShares]]()
     for group in groups:
-        if (name := group.labels["strategy"]) not in parts and (shares := kind_shares(group)):
-            most = max(shares, key=lambda share: share.left.mean)
-            drawn = f"{name} draws {percent(most.drawn.mean)} % {most.kind} negatives"
-            left = f"{percent(most.left.mean)} % of its first ten are such"
-            parts[name] = f"{drawn} (random draws: {percent(most.random)} %), and {left}"
-    return [f"{'; '.join([*parts.values()][:_NAMED])}."] if parts else []
+        if group.labels["strategy"] not in of and (shares := kind_shares(group)):
+            of[group.labels["strategy"]] = {share.kind: share for share in shares}
+    if not of:
+        return []
+    kind = max((each for own in of.values() for each in own.values()), key=lambda each: each.left.mean).kind
+    own = {name: shares[kind] for name, shares in of.items() if kind in shares}
+    means = [each.left.mean for each in own.values()]
+    left = " to ".join(dict.fromkeys((percent(min(means)), percent(max(means)))))
+    drawn = [f"{percent(e.drawn.mean)} % of the draws of {name}" for name, e in own.items() if e.drawn.mean >= 0]
+    drawn = [*drawn[:_NAMED], f"{percent(max(each.random for each in own.values()))} % of random draws"]
+    said = f"Among the first ten images {left} % are {kind} negatives, the most frequent mistake"
+    return [f"{said}; they are {listed(drawn)}."]

@@ -19,7 +19,7 @@ from negbench.analysis.regime_card import last_regime_card
 from negbench.analysis.verdicts import OVER_ALL, VerdictRow, distinct_of, headline_metrics, negatives_of, rounded
 from negbench.grid.comparison import AXES, CellGroup, group_key
 
-FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs")  # shown above a table if all rows agree
+FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs", "negatives")  # no columns if alike
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,6 @@ def mine(given: Mapping[str, Any]) -> dict[str, Any]:
         log.warning("note: %d queries (%.0f %%) fell back or have fewer, and are left out: %s", out, share, mend)
     wrong = mined.summary["false_negative_rate_draws"]
     if wrong > 0:
-        log.warning("note: %.0f %% of the draws are known to be relevant: %s", 100 * wrong, _LEAVE_OUT)
+        log.warning("note: %.3g %% of the draws are known to be relevant: %s", 100 * wrong, _LEAVE_OUT)
     console.print(f"wrote {asked.out}", highlight=False, soft_wrap=True)
     return {"out": asked.out, "queries": len(mined.frame), "draws": asked.draws, **mined.summary}

@@ -246,14 +246,17 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
 
 
 def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
-    """Return the data sets, seeds, epochs, the last run's date, and negbench's version."""
+    """Return the data sets, backbones and losses, seeds, epochs, the last run's date, and negbench's version."""
     runs = [run for group in groups for run in group.runs]
     configs = [run.config for run in runs]
     sizes = sorted({len(group.runs) for group in groups})
     epochs = sorted({config.train.epochs or 0 for config in configs})
     ended = max((run.path / "result.json").stat().st_mtime for run in runs)
+    worlds = {world for run in runs if (world := run.manifest["dataset"].get("world"))}
+    datasets = shortened(group.labels["dataset"] for group in groups).values()  # without the world of each seed
     return (
-        _joined(shortened(group.labels["dataset"] for group in groups).values()),  # without the world of each seed
+        _joined(datasets) + f" (generated{', a world for each seed' * (len(worlds) > 1)})" * bool(worlds),
+        *(_few(axis, [group.labels[axis] for group in groups]) for axis in ("backbone", "loss")),
         f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} seed{'s' * (sizes[-1] > 1)}",
         f"{' or '.join(map(str, epochs))} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
@@ -308,6 +311,12 @@ def _selection(select: str) -> str:
     return {"last": "the last", "dev": "the best on a part of train", "val": "the best on the reported split itself"}[
         select
     ]
+
+
+def _few(axis: str, values: Sequence[str]) -> str:
+    """'loss info-nce', 'loss bradley-terry or info-nce', or '3 values of loss'."""
+    names = list(dict.fromkeys(values))
+    return f"{axis} {' or '.join(names)}" if len(names) < 3 else f"{len(names)} values of {axis}"
 
 
 def _joined(values: Any) -> str:

@@ -157,17 +157,17 @@ def _forest_chart(runs: Runs, rows: Sequence[VerdictRow], key: str, question: _Q
         of_loss = sorted((row for row in rows if row.loss == loss), key=lambda row: runs.strategies.index(row.strategy))
         lines += [f"under {loss}"] * (len(runs.losses) > 1)
         lines += [row for block in equally_many(of_loss).values() for row in block]
-    name, first = label_of(runs.main), rows[0]
+    name, first, columns = label_of(runs.main), rows[0], _forest_columns(runs, question)
     words = [question.verdict(row) for row in rows]
     counts = {word: words.count(word) for word in VERDICTS if word in words}
     text = (
         f"{name}, {runs.size}; intervals ({100 * (1 - first.alpha):g} %) are "
         f"simultaneous over the rows of a loss; the shaded range is the margin of {in_points(first.margin)}. "
-        "Negatives: per query and step. FN: share of false negatives among the draws. "
+        f"{'Negatives: per query and step. ' * (len(columns) > 3)}FN: share of false negatives among the draws. "
         f"{', '.join(f'{count} {word}' for word, count in counts.items())}."
     )
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
-    panel = Panel("", _forest(lines, question, _forest_columns(runs, question)), 0.2 * len(lines) + 0.3)
+    panel = Panel("", _forest(lines, question, columns), 0.2 * len(lines) + 0.3)
     epochs = sorted({group.configs[0].train.epochs or 0 for group in runs.groups})
     trained = f" after {' or '.join(map(str, epochs))} epochs"
     where = f" ({runs.where})" * bool(runs.where.removesuffix(f"{epochs[0]} epochs"))
@@ -189,12 +189,14 @@ def _forest_columns(runs: Runs, question: _Question) -> list[_Column]:
     def rate(row: VerdictRow) -> str:
         return number(rates.get((row.strategy, row.loss)), 2)
 
-    return [
-        (f"{label_of(runs.main).removeprefix('average ')} %", 50, 0, lambda row: percent(row.mean, 1)),
+    columns: list[_Column] = [
+        (f"{label_of(runs.main).removeprefix('average ')} %", 50, 35, lambda row: percent(row.mean, 1)),
         (question.column, 160, 0, lambda row: signed(*question.ends(row))),
-        ("negatives", 215, 48, lambda row: negatives_text(row.negatives)),
-        ("FN %", 252, 82, rate),
+        ("FN %", 200, 65, rate),
     ]
+    if len({negatives_text(row.negatives) for row in runs.rows}) > 1:
+        columns.append(("negatives", 255, 110, lambda row: negatives_text(row.negatives)))
+    return columns
 
 
 def _forest(
@@ -370,11 +372,12 @@ def score_curves(runs: Runs) -> Chart | None:
                 continue
             values = np.stack([curve.scores[:size] for curve in read])
             x = [float(place + 1) for place in spaced(int(min(c.length.min() for c in read)))]
-            drops = np.concatenate([curve.drops[(curve.drops >= 0).all(1)] for curve in read]) + 1
+            drops = np.sort(np.concatenate([curve.drops[(curve.drops >= 0).all(1)] for curve in read]), axis=1) + 1
             marked = [x[int(np.abs(np.array(x) - drop).argmin())] for drop in np.median(drops, axis=0)]
             names = alike.setdefault(values.tobytes(), [])
             names.append(name)
-            title = ", ".join(names[:2]) + f" and {len(names) - 2} more" * (len(names) > 2)
+            shown = names[: 2 if len(", ".join(names[:2])) < 30 else 1]
+            title = ", ".join(shown) + f" and {len(names) - len(shown)} more" * (len(names) > len(shown))
             lines[values.tobytes()] = (title, list(alike).index(values.tobytes()), x, values, marked)
         if lines:
             panels.append(
@@ -384,8 +387,8 @@ def score_curves(runs: Runs) -> Chart | None:
             )
     text = (
         "Mean score of the images at each rank over a sample of the train queries, before training and after the "
-        f"warm-up of the strategies named: {_seeds(runs)}. Markers: the median ranks of the two steepest drops below "
-        "the target, between which QuRe's pool lies; one marker where both fall on one point of the curve."
+        f"warm-up of the strategies named: {_seeds(runs)}. Markers: the median first and last rank of QuRe's pool, "
+        "between the two steepest drops below the target; one marker where both fall on one point of the curve."
     )
     title = "Scores by rank before and after the warm-up"
     return Chart(runs.key("score-curves"), title, text, tuple(panels), direct=True) if panels else None

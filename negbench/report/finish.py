@@ -94,8 +94,11 @@ def _renew(parent: Parent, findings: Findings, listed: Sequence[Table], *, repor
 
 def _grid(table: Table, file: Path) -> Grid:
     """Build a table for the terminal; columns with the same value in every row are folded into the caption."""
-    caption = ", ".join(f"{column} {value}" for column, value in table.constant.items())
-    caption += f"{', ' * bool(caption)}negatives: per query and step" * (NEGATIVES.title in table.frame)
+    parts = [f"{column} {value}" for column, value in table.constant.items()]
+    if NEGATIVES.title in table.frame:
+        count = table.constant.get(NEGATIVES.title)
+        parts = [*parts[: -1 if count else None], f"negatives{f' {count}' if count else ':'} per query and step"]
+    caption = ", ".join(parts)
     return Grid(table.frame.drop(columns=list(table.constant)), table.title, caption, rest=str(file))
 
 

@@ -26,7 +26,7 @@ def kinds_chart(runs: Runs) -> Chart | None:
         return None
     text = (
         f"Shares of judged negatives, {runs.size}. Left: of the draws, means over refreshes. Right: of the first ten "
-        "images of the scored split. Each has a 95 % interval of its own over seeds, on the right over queries, too. "
+        "images of the scored split. Each 95 % interval stands alone, over seeds; on the right over queries, too. "
         "Grey: expected of random draws."
     )
     titles, tall = ("drawn", "left among the first ten"), tall_enough(len(lines) * (1 + len(lines[0][1])))

@@ -21,17 +21,8 @@ from negbench.report.tables import Table, tables
 
 _HERE = ("compute.", "plugins", "dataset.root", "seed", "schedule.refresh_epochs", "schedule.refresh_counts")
 _TEST = (
-    "metric",
-    "standing",
-    "gap",
-    "gap_low",
-    "gap_high",
-    "baseline",
-    "verdict",
-    "difference",
-    "diff_low",
-    "diff_high",
-)
+    "metric", "standing", "gap", "gap_low", "gap_high", "baseline", "verdict", "difference", "diff_low", "diff_high",
+)  # fmt: skip
 
 
 def write_result_card(runs: Path, name: str) -> list[Path]:

@@ -238,7 +238,7 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     shown = frame.loc[rows, [*apart, *values]].map(plain)
     for row, name in table.bold & {(row, name) for row in rows for name in values}:
         shown.loc[row, name] = strong % shown.loc[row, name]
-    same = [f"{name} {value}" for name, value in constant(frame, [*FOLDED, NEGATIVES.title]).items()]
+    same = [f"{name} {value}" for name, value in constant(frame, FOLDED).items()]
     about = [
         part for part in table.title.partition(": ")[2].split("; ") if GAP.title in values or GAP.title not in part
     ]

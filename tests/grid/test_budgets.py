@@ -62,18 +62,18 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
     assert keys == {"best", "along-weight_decay", "along-epochs"}
 
 
-def test_the_answer_says_passes_and_unlike_warm_ups(runs):
-    """A pass looks at every train query once: 48 in batches of 24 are two steps."""
+def test_the_answer_says_steps_and_unlike_warm_ups(runs):
+    """48 train queries in batches of 24 are two steps an epoch."""
     findings = stored(runs, "budgets")
     lines = " ".join(say(findings))
-    assert "after 4 steps (2 passes)" in lines
-    assert "after 8 steps (4 passes)" in lines
+    assert "2 epochs (4 steps): " in lines
+    assert "4 epochs (8 steps): " in lines
     assert "warm-up" not in lines
     groups = [group for group in findings.groups if group.labels["strategy"] == "qure"]
     other = replace(groups[0], labels={**groups[0].labels, "strategy": "cirqrs"})
     schedule = groups[0].configs[0].schedule.model_copy(update={"refresh_epochs": (0, 1)})
     other.__dict__["configs"] = [groups[0].configs[0].model_copy(update={"schedule": schedule})]
-    text = "Epochs of warm-up on the whole corpus: 0 of 2 for cirqrs, 1 of 2 for qure, 2 of 4 for qure."
+    text = "Epochs of warm-up on the whole corpus: 0 of 2 for cirqrs; 1 of 2 for qure; 2 of 4 for qure."
     assert warm_ups([*findings.groups, other]) == text
     both = replace(findings, groups=(*findings.groups, other))
     assert text in say(both)
@@ -84,10 +84,10 @@ def test_turns_are_decided_at_both_budgets(runs):
     beaten = {("2", "in-batch"): ("qure",), ("4", "qure"): ("in-batch",)}
     rows = [replace(r, beaten_by=beaten.get((r.epochs, r.strategy), ())) for r in stored(runs, "budgets").main]
     assert _turns(rows) == [
-        "The order turns: after 2 epochs qure is ahead of in-batch; after 4 epochs it is the other way round."
+        "The order reverses: after 2 epochs qure is ahead of in-batch; after 4 epochs it is the other way round."
     ]
     assert _turns([replace(row, beaten_by=()) for row in rows]) == [
-        "No decided order turns between the training budgets 2 and 4."
+        "No decided order reverses between the training budgets 2 and 4."
     ]
     assert _turns([replace(row, epochs="") for row in rows]) == []
 

@@ -3,12 +3,15 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.errors import UnknownNameError
+from negbench.report.finish import _grid
 from negbench.report.tables import Table, printed
 
 ROWS = [
@@ -48,6 +51,17 @@ def test_columns_and_budgets_are_chosen():
         printed(TABLE, "latex", ["R@100"])
     with pytest.raises(UnknownNameError, match="--epochs '30': did you mean '20'"):
         printed(TABLE, "latex", (), [30])
+
+
+def test_the_terminal_has_one_number_of_negatives_below_the_table():
+    folded, varied = (
+        _grid(replace(TABLE, frame=frame, folded=("backbone", "negatives")), Path("t.csv"))
+        for frame in (FRAME, FRAME.assign(negatives=list("123456")))
+    )
+    assert (folded.caption, varied.caption) == (
+        "backbone b_1, negatives 16 per query and step", "backbone b_1, negatives: per query and step",
+    )  # fmt: skip
+    assert set(varied.frame) - set(folded.frame) == {"negatives"}
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")

@@ -120,21 +120,13 @@ def test_a_row_stands_beside_its_own_split_and_protocol_only():
     assert {"QuRe table 2", "QuRe table 7", "CIRQRS table 4", "CIRQRS table 7", "DQE-CIR table 1"} <= original
     assert not any("HyCoLe" in source or "table 6" in source for source in original)
     assert sources("fashioniq", "val", "val", FASHIONIQ) == {"HyCoLe-HNM table 1", "HyCoLe-HNM table 4"}
-    assert "CIRQRS table 6" in sources("fashioniq", "val", "original", [*FASHIONIQ, *sums_of_cirqrs()])
+    of_parts = [f"{part}/cirqrs_at_{k}" for part in ("dress", "shirt", "toptee", "average") for k in (10, 50)]
+    assert "CIRQRS table 6" in sources("fashioniq", "val", "original", [*FASHIONIQ, *of_parts, "average/cirqrs"])
     assert not sources("fashioniq", "train", "original", FASHIONIQ)
     assert not sources("fashioniq", "val", "original", [name for name in FASHIONIQ if not name.startswith("average")])
     assert not sources("cirr", "val", "rc2", cirr.card("val").metrics)
     assert {"QuRe table 3", "DQE-CIR table 4"} <= sources("cirr", "test1", "rc2", cirr.card("val").metrics)
     assert not sources("fashion200k", "test", "tirg", ["recall_at_1", "recall_at_10", "recall_at_50", "average"])
-
-
-def sums_of_cirqrs() -> list[str]:
-    return [f"{part}/cirqrs_at_{k}" for part in ("dress", "shirt", "toptee", "average") for k in (10, 50)] + [
-        "average/cirqrs"
-    ]
-
-
-def test_rows_beside_a_run():
     known = {"val": "fashioniq@original-12345678", "partial": False}
     assert rows_beside({"dataset": known}, FASHIONIQ)
     assert not rows_beside({"dataset": {**known, "partial": True}}, FASHIONIQ)
