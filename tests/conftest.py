@@ -99,7 +99,7 @@ class Forked:
     def _child(action: Callable[[], object], entry: int, output: int) -> None:
         """Run the action, then exit; never returns."""
         code = 1
-        gc.freeze()  # what is the parent's, as a lost client of Ray, is not collected here, without the parent's threads
+        gc.freeze()  # what is the parent's, as a lost client of Ray, is not collected here without the parent's threads
         multiprocessing.forkserver._forkserver._forkserver_pid = None  # belongs to the parent; the child needs its own
         multiprocessing.util.spawnv_passfds = _forked_server
         try:

@@ -1,17 +1,17 @@
 """`negbench embed`: encode a folder's images and texts with your own encoder, for backbone `precomputed`."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from negbench.cli import command, output
 from negbench.settings.command_options import Embed
 
 
-def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+def _outlook(asked: Embed, say: Callable[[str], None]) -> Any:
     from negbench.own.embed import outlook
 
-    return None, outlook(Embed.parsed(given))
+    return None, outlook(asked)
 
 
 @command.of(
@@ -22,12 +22,11 @@ def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     "texts.npz there; negbench init then writes a recipe that uses them.",
     outlook=_outlook,
 )
-def embed(given: Mapping[str, Any]) -> dict[str, Any]:
+def embed(asked: Embed) -> dict[str, Any]:
     """Embed, print."""
     from negbench.own.embed import embed_folder
 
-    asked, console = Embed.parsed(given), output.console()
-    embedded = embed_folder(asked)
+    embedded, console = embed_folder(asked), output.console()
     for path, shape, what in (
         (embedded.images, embedded.image_shape, "images"),
         (embedded.texts, embedded.text_shape, "texts"),

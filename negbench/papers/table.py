@@ -142,9 +142,7 @@ def _plain(one: JudgedClaim) -> dict[str, Any]:
     claim = one.claim
     return {
         "id": claim.number,
-        "words": claim.words,
-        "source": claim.source,
-        "published": claim.published,
+        **{key: getattr(claim, key) for key in ("words", "source", "published")},
         "verdict": one.verdict,
         "reason": one.reason,
         "measured": because(one),

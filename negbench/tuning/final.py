@@ -89,25 +89,27 @@ def _fanova(trials: Sequence[FrozenTrial]) -> dict[str, float]:
 # --- the best beside the default ---------------------------------------------------------------------------------
 
 
-def best_and_default(book: StudyStore, runs: Path, fresh: Sequence[int], looks: Looks | None) -> Course:
+def best_and_default(book: StudyStore, fresh: Sequence[int], looks: Looks | None) -> Course:
     """Ask for the best trial's point and the default on fresh seeds, on the whole train split, scored on val.
 
     Args:
         book: a study with a finished trial.
-        runs: runs folder; the runs form the comparison `final_name` there.
         fresh: seeds that no trial used; with looks, those of the first look.
         looks: after which seeds are added until the difference is decided; None adds none.
 
     Returns:
-        No outcomes if the default is itself the best.
+        No outcomes if the default is itself the best; else those of the comparison `final_name`.
 
     Raises:
         NegbenchError: no trial is finished.
+        OptionError: something of another kind has the comparison's name.
     """
     best = next(iter(finished(book)), None)
     if best is None:
         raise NegbenchError(f"study '{book.name}' has no finished trial")
-    folder = final_folder(runs, book.name)
+    runs = book.folder.parent
+    folder = ComparisonFolder(runs / final_name(book.name), {"kind": "final"})
+    check_name(folder.path, "final")
     if is_default(book, best):
         return Done(folder)
     points = {"default": {}, "best": best.params}
@@ -130,16 +132,6 @@ def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Pat
 def final_rules(spec: StudySpec, looks: Looks | None) -> Rules:
     """Return how the best is compared with the default."""
     return Rules(f"{spec.config.strategy.name} default", looks=looks)
-
-
-def final_folder(runs: Path, study: str) -> ComparisonFolder:
-    """Return the folder of the comparison of a study's best trial with the default.
-
-    Raises:
-        OptionError: something of another kind has its name.
-    """
-    check_name(runs / final_name(study), "final")
-    return ComparisonFolder(runs / final_name(study), {"kind": "final"})
 
 
 def final_name(study: str) -> str:

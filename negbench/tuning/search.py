@@ -115,4 +115,4 @@ def studied(plan: StudyPlan, book: StudyStore) -> Course:
         raise NegbenchError(f"{search.errors[0]}; rerun the command to resume")
     if not plan.fresh:
         return Done(ComparisonFolder(book.folder))
-    return (yield from best_and_default(book, book.folder.parent, plan.fresh, plan.looks))
+    return (yield from best_and_default(book, plan.fresh, plan.looks))

@@ -21,7 +21,7 @@ from negbench.campaign.driver import Course, Done, Round, carried_out
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import looked
 from negbench.errors import NegbenchError
-from negbench.grid.cells import Cell, Outcome
+from negbench.grid.cells import Outcome
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here
@@ -33,39 +33,14 @@ from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
 from negbench.tuning import tuned
 from negbench.tuning.trials import TrialSearch
+from tests.made import cell, cells, ended
 
 FOLDER = ComparisonFolder(Path("runs/c"))
 LOOKS = Looks((0, 1, 2), 8)  # looks at 3, 5 and 8 seeds
 
 
-@dataclass(frozen=True)
-class Made(Cell):
-    """A cell that no run stands behind; `done` if it is finished."""
-
-    done: bool = False
-
-    def step(self, runs: Path) -> Any:
-        return "reuse" if self.done else "anew"
-
-
-def cell(name: str, seed: int, epochs: int = 10, *, done: bool = False) -> Any:
-    config = SimpleNamespace(seed=seed, train=SimpleNamespace(epochs=epochs))
-    run: Any = SimpleNamespace(hash=f"{name}{seed}", config=config, card=None)
-    given: Any = SimpleNamespace(model_copy=lambda update: update)
-    labels = {"strategy": name, "loss": "ll", "backbone": "bb", "dataset": "dd"}
-    return Made(run, given, labels, {"plugin": name}, done=done)
-
-
-def cells(names: str, numbers: Sequence[int]) -> list[Any]:
-    return [cell(name, seed) for name in names for seed in numbers]
-
-
 def hashes(asked: Round) -> list[str]:
     return [each.hash for each in asked.cells]
-
-
-def ended(each: Any, error: str | None = None) -> Outcome:
-    return Outcome(each, None if error else f"run-{each.hash}", error, False)
 
 
 def driven(course: Course, failing: Sequence[str] = ()) -> tuple[list[Round], Done]:
