@@ -27,11 +27,8 @@ def embed(asked: Embed) -> dict[str, Any]:
     from negbench.own.embed import embed_folder
 
     embedded, console = embed_folder(asked), output.console()
-    for path, shape, what in (
-        (embedded.images, embedded.image_shape, "images"),
-        (embedded.texts, embedded.text_shape, "texts"),
-    ):
-        console.print(f"{'wrote':8} {path}: {shape[0]:,} {what}, {list(shape)}", highlight=False, soft_wrap=True)
+    for path, shape in ((embedded.images, embedded.image_shape), (embedded.texts, embedded.text_shape)):
+        console.print(f"{'wrote':8} {path}: {shape[0]:,} {path.stem}, {list(shape)}", highlight=False, soft_wrap=True)
     columns = ["--columns", asked.columns] if asked.columns else []
     missing = ["--allow-missing"] * asked.allow_missing
     step = shlex.join(["negbench", "init", str(embedded.images.parent), *columns, *missing])

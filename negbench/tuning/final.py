@@ -18,7 +18,6 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name
-from negbench.grid.looks import Looks
 from negbench.loop.runs import DATA
 from negbench.settings.config import resolved
 from negbench.tuning.book import StudyStore
@@ -89,13 +88,13 @@ def _fanova(trials: Sequence[FrozenTrial]) -> dict[str, float]:
 # --- the best beside the default ---------------------------------------------------------------------------------
 
 
-def best_and_default(book: StudyStore, fresh: Sequence[int], looks: Looks | None) -> Course:
+def best_and_default(book: StudyStore, fresh: Sequence[int], rules: Rules) -> Course:
     """Ask for the best trial's point and the default on fresh seeds, on the whole train split, scored on val.
 
     Args:
         book: a study with a finished trial.
         fresh: seeds that no trial used; with looks, those of the first look.
-        looks: after which seeds are added until the difference is decided; None adds none.
+        rules: how they are compared; with looks, seeds are added until the difference is decided.
 
     Returns:
         No outcomes if the default is itself the best; else those of the comparison `final_name`.
@@ -117,8 +116,7 @@ def best_and_default(book: StudyStore, fresh: Sequence[int], looks: Looks | None
     def more(seeds: Sequence[int]) -> list[Cell]:
         return final_cells(book.spec, points, runs, seeds)
 
-    rules = final_rules(book.spec, looks)
-    return (yield from looked(Round(folder, more(fresh)), looks, more, open_strategies(folder, rules)))
+    return (yield from looked(Round(folder, more(fresh)), rules.looks, more, open_strategies(folder, rules)))
 
 
 def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Path, seeds: Sequence[int]) -> list[Cell]:
@@ -127,11 +125,6 @@ def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Pat
     names = [f"{spec.config.strategy.name} {name}" for name in points for _ in seeds]
     planned = plan(configs, runs, Display(), DATA)
     return [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
-
-
-def final_rules(spec: StudySpec, looks: Looks | None) -> Rules:
-    """Return how the best is compared with the default."""
-    return Rules(f"{spec.config.strategy.name} default", looks=looks)
 
 
 def final_name(study: str) -> str:

@@ -301,9 +301,9 @@ def test_an_interruption_says_what_is_kept_and_frees_the_folder(
     folder, real = ComparisonFolder(tmp_path / "c"), driver.compute_and_log
 
     def computed(*given: Any) -> list[Outcome]:
-        folder.write([ended(given[1][0]), ended(given[1][1], "lost"), ended(cell("b", 0))])
         if not inside:
             raise error
+        folder.write([ended(given[1][0]), ended(given[1][1], "lost"), ended(cell("b", 0))])
         return real(*given)
 
     def course() -> Course:
@@ -313,7 +313,9 @@ def test_an_interruption_says_what_is_kept_and_frees_the_folder(
     monkeypatch.setattr(driver, "compute_and_log", computed)
     with pytest.raises(type(error)), carry(course(), []):
         pytest.fail("it was not carried out")
-    assert [record.getMessage() for record in logged] == [f"2 of 3 cells are finished and kept in {tmp_path / 'c'}"]
+    assert [record.getMessage() for record in logged] == [
+        f"{2 * inside} of 3 cells are finished and kept in {tmp_path / 'c'}"
+    ]
     with files.locked(tmp_path / "c" / ".lock", wait=False):
         pass
 

@@ -79,12 +79,6 @@ def test_values_of_whole_runs_have_students_interval():
     assert estimate.detectable == pytest.approx((stats.t.ppf(0.975, 3) + stats.t.ppf(0.8, 3)) * error)
 
 
-def test_one_seed_of_whole_runs_has_no_interval():
-    estimate = estimate_of(np.array([0.5]), np.array([0.25]), None, 1)
-    assert estimate.value == 0.25
-    assert all(math.isnan(value) for value in (estimate.low, estimate.high, estimate.detectable))
-
-
 def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missing():
     one, other = np.random.default_rng(0).normal(0.2, 1, (2, 3, 40))
     strata, clusters = np.array(["x", "y"] * 20), np.array(list("abcdefgh") * 5)
