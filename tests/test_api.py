@@ -17,12 +17,21 @@ from negbench.grid.looks import Looks
 from tests.plugin_file import ANSWER, PLUGIN
 
 
-def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_flags, tmp_path, capsys):
+def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_flags, tmp_path, capsys, logged):
+    """With an executor of the user's; progress goes to the logger."""
+    tasks = list[Any]()
+
+    class Counting(Here):
+        def run(self, function: Function, some: Sequence[Any]) -> Iterator[Event]:
+            tasks.extend(some)
+            return super().run(function, some)
+
     strategies = [{"name": "top-k", "k": 3}, "in-batch"]
     where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
-    comparison = negbench.compare(
-        negbench.Compare(strategies=strategies, losses="info-nce", lr="fixed", seeds=1, name="c", report=False, **where)
-    )
+    quick: dict[str, Any] = {"losses": "info-nce", "lr": "fixed", "seeds": 1, "report": False, "executor": Counting()}
+    comparison = negbench.compare(negbench.Compare(strategies=strategies, name="c", **quick, **where))
+    assert len(tasks) == 2
+    assert any("[2/2]" in record.getMessage() for record in logged)
     assert capsys.readouterr().out == ""
     grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "1", "--name", "c", *vector_flags]
     place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
@@ -72,10 +81,6 @@ def test_what_no_configuration_can_name_is_one_line():
     assert "\n" not in str(caught.value)
     with pytest.raises(NegbenchError, match=r"strategies \[3\]: input should be a valid string"):
         negbench.Compare(strategies=[3])
-    with pytest.raises(NegbenchError, match="unknown executor 'roy': did you mean 'ray'"):
-        negbench.compare(negbench.Compare(strategies="qure", executor="roy"))
-    with pytest.raises(NegbenchError, match="--address needs --executor ray"):
-        negbench.study(negbench.Study(strategy="qure", address="head:6379"))
     with pytest.raises(NegbenchError, match="an executor object has its own workers"):
         negbench.compare(negbench.Compare(executor=Here(), workers=2))
     with pytest.raises(NegbenchError, match="workers 0: input should be greater than or equal to 1"):
@@ -99,21 +104,3 @@ def test_one_model_is_signature_help_and_check():
             assert (info.description or "?") in flags[field].help, field
     for function in (negbench.run, negbench.compare):
         assert len(inspect.signature(function).parameters) <= 8
-
-
-def test_progress_goes_to_the_logger(vector_sets, tmp_path, logged, capsys):
-    class Counting(Here):
-        """Count the tasks that a user-defined executor receives."""
-
-        tasks = 0
-
-        def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
-            Counting.tasks += len(tasks)
-            return super().run(function, tasks)
-
-    where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
-    quick: dict[str, Any] = {"seeds": 1, "lr": "fixed", "report": False}
-    negbench.compare(negbench.Compare(strategies="qure,in-batch", executor=Counting(), **quick, **where))
-    assert Counting.tasks == 2
-    assert any("[2/2]" in record.getMessage() for record in logged)
-    assert capsys.readouterr().out == ""

@@ -1,6 +1,5 @@
 """`negbench audit`: show what strategies would draw, without training."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from negbench.cli import command, output
@@ -13,14 +12,13 @@ from negbench.settings.command_options import Audit
     "negbench audit --run RUN",
     help="Show what corpus strategies would draw, without training: false negatives, hardness, diversity, fallbacks.",
 )
-def audit(given: Mapping[str, Any]) -> dict[str, Any]:
+def audit(asked: Audit) -> dict[str, Any]:
     """Audit and print."""
     from negbench.analysis.regime_card import in_words
     from negbench.analysis.run_tables import audit_table
     from negbench.checks.audit import run_audit
 
-    asked, console = Audit.parsed(given), output.console()
-    audited = run_audit(asked)
+    audited, console = run_audit(asked), output.console()
     console.print(audit_table(audited))
     console.print(f"regime  {in_words([audited.regime])}", highlight=False)
     if audited.window:

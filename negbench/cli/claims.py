@@ -1,6 +1,6 @@
 """`negbench claims`: test what four papers say about negatives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -15,11 +15,11 @@ class _Asked(Claims):
     listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
 
 
-def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+def _outlook(asked: _Asked, say: Callable[[str], None]) -> Any:
     """Return the first round, and how many seeds would decide each claim."""
     from negbench.papers.planning import plan_claims
 
-    plan = plan_claims(_Asked.parsed(given))
+    plan = plan_claims(asked)
     say(plan.line())
     return next(plan.course()), plan.outlook()
 
@@ -32,9 +32,9 @@ def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     "Computes the runs that are missing. Rerun the command to resume.",
     outlook=_outlook,
 )
-def claims(given: Mapping[str, Any]) -> dict[str, Any]:
+def claims(asked: _Asked) -> dict[str, Any]:
     """Judge and print."""
-    asked, console = _Asked.parsed(given), output.console()
+    console = output.console()
     if asked.listed:
         from negbench.papers import table
         from negbench.papers.claim import selected_claims

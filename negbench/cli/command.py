@@ -21,7 +21,7 @@ class Command:
         model: its options; fields declared with `cli=False` have no flag.
         examples: command lines, printed below the help.
         help: what it does, in whole sentences.
-        call: takes the fields that were given as one mapping, and parses them with `model.parsed`.
+        call: takes the options.
         outlook: what `--dry-run` shows; None: the command has no such flag.
     """
 
@@ -40,9 +40,8 @@ class Command:
 
         def command(**given: Any) -> Any:
             chosen = {field: value for field, value in given.items() if value not in (None, [], ())}
-            if self.outlook is not None and chosen.pop("dry_run", False):
-                return show_plan(self.outlook, chosen)
-            return self.call(chosen)
+            planning, asked = chosen.pop("dry_run", False), self.model.parsed(chosen)
+            return show_plan(self.outlook, asked) if self.outlook and planning else self.call(asked)
 
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             parameters, return_annotation=inspect.signature(self.call, eval_str=True).return_annotation

@@ -1,18 +1,18 @@
 """`negbench compare`: strategies, losses, backbones, data sets, systems and dials, every combination once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from negbench.cli import command, output
 from negbench.settings.options import Compare
 
 
-def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+def _outlook(asked: Compare, say: Callable[[str], None]) -> Any:
     """Return the first round, and what more seeds would detect."""
     from negbench import api
     from negbench.analysis.deciding import resolution
 
-    planned, rules, course = api.plan_compare(Compare.parsed(given), say)
+    planned, rules, course = api.plan_compare(asked, say)
     return next(course), resolution(planned.cells, planned.folder.path.parent, rules)
 
 
@@ -25,8 +25,8 @@ def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     help="Compute every combination once, then print tables and an answer. Rerun the command to resume.",
     outlook=_outlook,
 )
-def compare(given: Mapping[str, Any]) -> dict[str, Any]:
+def compare(asked: Compare) -> dict[str, Any]:
     """Plan, compute, print."""
     from negbench import api
 
-    return api.compare(Compare.parsed(given), console=output.console()).plain()
+    return api.compare(asked, console=output.console()).plain()

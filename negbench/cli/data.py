@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ SHOWN = 10  # problems of one kind to print on the terminal
     "negbench data fetch emoji --out data/emoji",
     help="Fetch a data set's packages with npm (pinned versions, checked hashes, no scripts) and draw its pictures.",
 )
-def fetch(given: Mapping[str, Any]) -> None:
+def fetch(asked: FetchData) -> None:
     """Fetch, draw, and say whose pictures they are."""
     import os
     import time
@@ -32,7 +31,7 @@ def fetch(given: Mapping[str, Any]) -> None:
     from negbench.datasets._fetch import fetch as fetched
     from negbench.datasets.emoji import draw
 
-    out = FetchData.parsed(given).out or Path(os.environ.get("NEGBENCH_DATA") or "data") / "emoji"
+    out = asked.out or Path(os.environ.get("NEGBENCH_DATA") or "data") / "emoji"
     started = time.perf_counter()
     for line in fetched(out):
         typer.echo(line)
@@ -50,7 +49,7 @@ def fetch(given: Mapping[str, Any]) -> None:
     "negbench data verify fashioniq --data-root DIR",
     help="Check counts, targets and images (missing, empty, undecodable, copies). Exit code 2 if something is wrong.",
 )
-def verify(given: Mapping[str, Any]) -> dict[str, Any]:
+def verify(asked: VerifyData) -> dict[str, Any]:
     """Check and print."""
     from dataclasses import asdict
 
@@ -61,7 +60,6 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.errors import ProblemsError
     from negbench.settings.layers import dataset_layer, parse_set, plugin_layer
 
-    asked = VerifyData.parsed(given)
     plugin_layer(asked.plugin)
     section = dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)["dataset"]
     section |= {path[-1]: value for path, value in map(parse_set, asked.sets)}
@@ -89,7 +87,7 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     "negbench data encode --backbone blip2 --dataset fashioniq --data-root DIR --set compute.workers=8",
     help="Store a backbone's image features of train and val, once for all runs. Rerun the command to resume.",
 )
-def encode(given: Mapping[str, Any]) -> None:
+def encode(asked: EncodeData) -> None:
     """Store the features of train and val, as a run would, and print how many."""
     from negbench.contracts import HoldsFeatures
     from negbench.data.scene import DataCache
@@ -100,7 +98,7 @@ def encode(given: Mapping[str, Any]) -> None:
     from negbench.settings.layers import layers_of
     from negbench.systems.system import with_system
 
-    asked, cache = EncodeData.parsed(given), DataCache()
+    cache = DataCache()
     # a configuration must name a strategy; it is not used here
     whole, remarks = with_system([*layers_of(asked), {"strategy": {"name": "all-corpus"}}], cache)
     notes(remarks)

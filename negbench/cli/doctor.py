@@ -1,6 +1,5 @@
 """`negbench doctor`: check this machine, leftovers of killed processes, and stored files for damage."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -16,13 +15,13 @@ from negbench.settings.command_options import Doctor
     "negbench doctor --runs-dir other/runs",
     help="Check versions, devices, disk, stores and every stored file; remove leftovers of killed processes.",
 )
-def doctor(given: Mapping[str, Any]) -> dict[str, Any]:
+def doctor(asked: Doctor) -> dict[str, Any]:
     """Print one line per check; exit code 2 if something is wrong."""
     from negbench.checks.doctor import examine
     from negbench.errors import ProblemsError
 
     remarks = []
-    for remark in examine(Doctor.parsed(given)):
+    for remark in examine(asked):
         remarks.append(remark)
         if not output.wants_json():
             typer.echo(f"{remark.part:9} {'PROBLEM: ' * remark.problem}{remark.text}")

@@ -1,17 +1,17 @@
 """`negbench embed`: encode a folder's images and texts with your own encoder, for backbone `precomputed`."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from negbench.cli import command, output
 from negbench.settings.command_options import Embed
 
 
-def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+def _outlook(asked: Embed, say: Callable[[str], None]) -> Any:
     from negbench.own.embed import outlook
 
-    return None, outlook(Embed.parsed(given))
+    return None, outlook(asked)
 
 
 @command.of(
@@ -22,17 +22,13 @@ def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     "texts.npz there; negbench init then writes a recipe that uses them.",
     outlook=_outlook,
 )
-def embed(given: Mapping[str, Any]) -> dict[str, Any]:
+def embed(asked: Embed) -> dict[str, Any]:
     """Embed, print."""
     from negbench.own.embed import embed_folder
 
-    asked, console = Embed.parsed(given), output.console()
-    embedded = embed_folder(asked)
-    for path, shape, what in (
-        (embedded.images, embedded.image_shape, "images"),
-        (embedded.texts, embedded.text_shape, "texts"),
-    ):
-        console.print(f"{'wrote':8} {path}: {shape[0]:,} {what}, {list(shape)}", highlight=False, soft_wrap=True)
+    embedded, console = embed_folder(asked), output.console()
+    for path, shape in ((embedded.images, embedded.image_shape), (embedded.texts, embedded.text_shape)):
+        console.print(f"{'wrote':8} {path}: {shape[0]:,} {path.stem}, {list(shape)}", highlight=False, soft_wrap=True)
     columns = ["--columns", asked.columns] if asked.columns else []
     missing = ["--allow-missing"] * asked.allow_missing
     step = shlex.join(["negbench", "init", str(embedded.images.parent), *columns, *missing])

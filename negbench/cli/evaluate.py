@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from negbench.cli import command, output
@@ -25,12 +24,11 @@ if TYPE_CHECKING:
     help="Score a finished run on any data set, or ready-made rankings without any model; with R@10 by what the texts "
     "change: colour, quantity, appearance, form.",
 )
-def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate(asked: Evaluate) -> dict[str, Any]:
     """Score and print."""
     from negbench.scoring import benchmark
 
-    asked, console = Evaluate.parsed(given), output.console()
-    evaluation = benchmark.evaluate(asked)
+    evaluation, console = benchmark.evaluate(asked), output.console()
     if evaluation.scores is not None:
         _print(console, evaluation.scores)
     for path in evaluation.written:

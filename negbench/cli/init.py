@@ -1,6 +1,5 @@
 """`negbench init`: inspect a folder of your own data, and write the files and print the commands to start with."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from negbench.cli import command, output
@@ -14,12 +13,12 @@ from negbench.settings.command_options import Init
     help="Inspect a folder of triplets and images or embeddings: list what is there and what is missing, write "
     "a commented recipe and an example strategy, and print the next commands.",
 )
-def init(given: Mapping[str, Any]) -> dict[str, Any]:
+def init(asked: Init) -> dict[str, Any]:
     """Inspect the folder, write the files, print the next commands."""
     from negbench.errors import DataError, printable
     from negbench.own.init import commands, inspect_folder, write
 
-    asked, console = Init.parsed(given), output.console()
+    console = output.console()
     scan = inspect_folder(asked.folder, asked.columns, asked.allow_missing)
     for title, lines in (("found", scan.present), ("warning", scan.warnings)):
         for line in lines:

@@ -28,9 +28,8 @@ KINDS = get_args(PluginKind)
     "negbench list strategies",
     help="List strategies, losses, backbones, datasets, systems or recipes with their sources, or explain one.",
 )
-def list_(given: Mapping[str, Any]) -> dict[str, Any]:
+def list_(asked: List) -> dict[str, Any]:
     """Print the registry."""
-    asked = List.parsed(given)
     plugin_layer(asked.plugin)
     documents = {each: _document(each, asked.name) for each in (KINDS if asked.kind is None else (asked.kind,))}
     for kind, each in () if output.wants_json() else documents.items():

@@ -1,6 +1,6 @@
 """`negbench mine`: mine negatives for your own trainer, from embeddings in files or for a data set."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from negbench.cli import command, output
@@ -9,10 +9,10 @@ from negbench.settings.command_options import Mine
 _LEAVE_OUT = "leave them out with --set mining.exclude_relevant=true"
 
 
-def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+def _outlook(asked: Mine, say: Callable[[str], None]) -> Any:
     from negbench.own.negatives import outlook
 
-    return None, outlook(Mine.parsed(given))
+    return None, outlook(asked)
 
 
 @command.of(
@@ -25,13 +25,12 @@ def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     "scored by a finished run (--run) or an untrained backbone.",
     outlook=_outlook,
 )
-def mine(given: Mapping[str, Any]) -> dict[str, Any]:
+def mine(asked: Mine) -> dict[str, Any]:
     """Mine, write, print."""
     from negbench.display import log
     from negbench.own.negatives import write_negatives
 
-    asked, console = Mine.parsed(given), output.console()
-    mined = write_negatives(asked)
+    mined, console = write_negatives(asked), output.console()
     if mined.source:
         console.print(mined.source, highlight=False)
     short = int((mined.frame["negatives"].map(len) < asked.draws).sum())

@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,11 +102,11 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-# takes the given options and a function that prints a line; returns the first round, if there is any, and more lines
-Outlook = Callable[[Mapping[str, Any], Callable[[str], None]], "tuple[Round | None, list[str]]"]
+# takes the options and a function that prints a line; returns the first round, if there is any, and more lines
+Outlook = Callable[[Any, Callable[[str], None]], "tuple[Round | None, list[str]]"]
 
 
-def show_plan(outlook: Outlook, given: Mapping[str, Any]) -> dict[str, Any]:
+def show_plan(outlook: Outlook, asked: Any) -> dict[str, Any]:
     """Print the outlook of `--dry-run`.
 
     Returns:
@@ -121,7 +121,7 @@ def show_plan(outlook: Outlook, given: Mapping[str, Any]) -> dict[str, Any]:
         shown.print(line, highlight=False, soft_wrap=True)
 
     with DATA.lenient() as lacking:
-        first, more = outlook(given, say)
+        first, more = outlook(asked, say)
         lines = [*([] if first is None else foreseen(first)), *more]
     if lacking:
         why = "; ".join(text.split("; ")[0] for text in lacking.values())

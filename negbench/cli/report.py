@@ -1,6 +1,5 @@
 """`negbench report`: one page of tables, figures and galleries, readable without network."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -17,7 +16,7 @@ from negbench.settings.options import Report
     "negbench report demo --latex --columns R@1,R@10",
     help="Write one HTML file with the tables and figures of a comparison or of claims.",
 )
-def report(given: Mapping[str, Any]) -> dict[str, Any]:
+def report(asked: Report) -> dict[str, Any]:
     """Build the page and print its path."""
     from negbench.analysis.findings import stored
     from negbench.machine import files
@@ -26,7 +25,7 @@ def report(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.report.tables import leader_text
     from negbench.settings.layers import plugin_layer
 
-    asked, shown = Report.parsed(given), output.console()
+    shown = output.console()
     plugin_layer(asked.plugin)
     runs = files.runs_dir(asked.runs_dir)
     if asked.latex or asked.markdown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from negbench.cli import command, output
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from negbench.loop.types import RunResult
 
 
-def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+def _outlook(asked: Run, say: Callable[[str], None]) -> Any:
     """Return a round of the one run."""
     from negbench import api
     from negbench.campaign.driver import Round
@@ -22,7 +22,6 @@ def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     from negbench.loop.runs import DATA
     from negbench.machine import files
 
-    asked = Run.parsed(given)
     runs, config = files.runs_dir(asked.runs_dir), api.plan_of(asked).config
     return Round(ComparisonFolder(runs / "run"), plan([config], runs, Display(), DATA)), []
 
@@ -35,13 +34,12 @@ def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     help="Train and score one run; prints its metrics and where it is stored. Rerun the command to resume.",
     outlook=_outlook,
 )
-def run(given: Mapping[str, Any]) -> dict[str, Any]:
+def run(asked: Run) -> dict[str, Any]:
     """Compute and print."""
-    asked, console = Run.parsed(given), output.console()
     from negbench import api
 
     result = api.run(options=asked)
-    _print(console, result, asked.tracking_uri)
+    _print(output.console(), result, asked.tracking_uri)
     return {"run": result.run_id, "path": result.path, "reused": result.reused, **result.details}
 
 

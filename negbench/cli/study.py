@@ -1,17 +1,17 @@
 """`negbench study`: tune what the papers set by hand, and measure how much it matters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from negbench.cli import command, output
 from negbench.settings.options import Study
 
 
-def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+def _outlook(asked: Study, say: Callable[[str], None]) -> Any:
     """Return the round of the trials."""
     from negbench.tuning.search import plan_study
 
-    return plan_study(Study.parsed(given)).first(), []
+    return plan_study(asked).first(), []
 
 
 @command.of(
@@ -23,8 +23,8 @@ def _outlook(given: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     "scored on val. Rerun the command to resume, also from other machines.",
     outlook=_outlook,
 )
-def study(given: Mapping[str, Any]) -> dict[str, Any]:
+def study(asked: Study) -> dict[str, Any]:
     """Compute and print."""
     from negbench import api
 
-    return api.study(Study.parsed(given), console=output.console()).plain()
+    return api.study(asked, console=output.console()).plain()

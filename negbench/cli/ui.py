@@ -6,8 +6,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
-from typing import Any
 
 import typer
 
@@ -38,12 +36,11 @@ while os.getppid() == int(server):
     help="Copy what the MLflow store lacks, serve MLflow's pages on 127.0.0.1 unless the store is a server, and print "
     "the address of a comparison: bar charts of its strategies, the best first.",
 )
-def ui(given: Mapping[str, Any]) -> None:
+def ui(asked: Ui) -> None:
     """Replace this process by MLflow's server; another prints the address when it answers."""
     from negbench.errors import OptionError, RunError
     from negbench.machine import files
 
-    asked = Ui.parsed(given)
     root = files.runs_dir(asked.runs_dir)
     if asked.tracking_uri is None and not any((*root.glob("*/config.json"), *root.glob("*/study.json"))):
         raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")

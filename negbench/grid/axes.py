@@ -160,7 +160,9 @@ def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[d
     sections: list[dict[str, Any]] = []
     for item in listed(given, kind):
         if item == "all":
-            sections.extend({"name": name} for name in registry.plugins(kind) if not _needs_another(kind, name))
+            for name in registry.plugins(kind):
+                reads = getattr(registry.get(kind, name), "reads", ()) if kind == "strategies" else ()
+                sections += [{"name": name}] * (not {*OFFLINE} & {*reads})
         elif item == "cir" and kind == "strategies":
             sections.extend({"name": name} for name in CIR)
         elif item == "own" and kind == "strategies":
@@ -217,14 +219,6 @@ def listed(given: Any, what: str) -> list[Any]:
     if not isinstance(entries, Sequence) or not all(isinstance(each, str | Mapping) for each in entries):
         raise OptionError(f"{what} {quoted(given)}: expected comma-separated names, or a list of names and tables")
     return list(entries)
-
-
-def _needs_another(kind: str, name: str) -> bool:
-    """Whether this strategy reads what not every run has, a guide, say, and so is not one of "all"."""
-    if kind != "strategies":
-        return False
-    strategy: Any = registry.get(kind, name)
-    return bool(set(OFFLINE) & set(strategy.reads))
 
 
 def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:

@@ -74,8 +74,8 @@ def _contents(config: ResolvedConfig, cache: DataCache) -> str:
 
 def _beside(config: ResolvedConfig) -> list[ResolvedConfig]:
     """Return the configuration with each backbone that is a guide or a judge in place of its own."""
-    beside = [config.beside("backbone", each) for each in config.mining.backbones]
-    return [config.model_copy(update={"backbone": other}) for other in beside]
+    others = map(config.other_backbone, config.mining.backbones)
+    return [config.model_copy(update={"backbone": other}) for other in others]
 
 
 def _mining_files(config: ResolvedConfig) -> list[Path]:

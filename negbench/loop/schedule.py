@@ -7,7 +7,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from negbench.contracts import Strategy
-from negbench.mining.composite import stages
+from negbench.mining.composite import parts_of
 from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig, refresh_epochs
 
@@ -34,8 +34,8 @@ class Stage:
 def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
     """Return the stages of a run: a switch's earlier strategies, the last one's warm-up, and the last one."""
     epochs, listed = config.train.epochs, config.schedule.refresh_epochs
-    *early, (start, last) = stages(strategy)
-    ends = [begin for begin, _ in stages(strategy)[1:]]
+    *early, (start, last) = parts_of(strategy)
+    ends = [begin for begin, _ in parts_of(strategy)[1:]]
     plan: list[Stage] = []
     for (begin, part), end in zip(early, ends, strict=True):
         due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)

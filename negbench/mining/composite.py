@@ -53,7 +53,7 @@ class Union(Composite):
     """
 
     @property
-    def beside(self) -> BatchStrategy:
+    def batch_part(self) -> BatchStrategy:
         """The batch strategy, whose members join the draws."""
         return next(member for member in self.members if isinstance(member, BatchStrategy))
 
@@ -79,27 +79,27 @@ class Switch(Composite):
 # --- what a run asks of any strategy -------------------------------------------------------------------------------
 
 
-def stages(strategy: Strategy) -> list[tuple[int, Strategy]]:
-    """Return the first epoch and the strategy of each stage of a run."""
+def parts_of(strategy: Strategy) -> list[tuple[int, Strategy]]:
+    """Return the first epoch and the strategy of each part of a switch; any other strategy is one part."""
     if isinstance(strategy, Switch):
         return list(zip(strategy.starts, strategy.members, strict=True))
     return [(0, strategy)]
 
 
 def batch_rule(strategy: Strategy) -> BatchStrategy | None:
-    """Return a stage's batch strategy: the strategy itself or a union's part; None for a corpus strategy."""
+    """Return the batch strategy: the strategy itself, or a union's part; None for a corpus strategy."""
     if isinstance(strategy, Union):
-        return strategy.beside
+        return strategy.batch_part
     return strategy if isinstance(strategy, BatchStrategy) else None
 
 
 def batch_rules(strategy: Strategy) -> list[BatchStrategy]:
-    """Return `batch_rule` of every stage that has one."""
-    return [rule for _, stage in stages(strategy) if (rule := batch_rule(stage)) is not None]
+    """Return `batch_rule` of every part that has one."""
+    return [rule for _, part in parts_of(strategy) if (rule := batch_rule(part)) is not None]
 
 
 def slots_of(strategy: Strategy) -> tuple[Slot, ...]:
-    """Return the slots that a stage's negatives corrupt; draws from a corpus corrupt the target."""
+    """Return the slots that a part's negatives corrupt; draws from a corpus corrupt the target."""
     rule = batch_rule(strategy)
     drawn: tuple[Slot, ...] = ("target",) if strategy.scope == "corpus" else ()
     return tuple(dict.fromkeys((*drawn, *(() if rule is None else rule.corrupts))))
@@ -137,11 +137,11 @@ def _union(name: str, find: Find) -> type[Strategy]:
 
 
 def _switch(name: str, find: Find) -> type[Strategy]:
-    stages = [re.fullmatch(r"\s*([^:>]+?)\s*(?::\s*(\d+)\s*)?", stage) for stage in name.split(">")]
-    epochs = [int(stage[2]) for stage in stages[:-1] if stage is not None and stage[2] is not None]
-    last = stages[-1]
-    read = [stage[1] for stage in stages if stage is not None]
-    if last is None or last[2] is not None or len(epochs) != len(stages) - 1 or len(read) != len(stages):
+    texts = [re.fullmatch(r"\s*([^:>]+?)\s*(?::\s*(\d+)\s*)?", text) for text in name.split(">")]
+    epochs = [int(text[2]) for text in texts[:-1] if text is not None and text[2] is not None]
+    last = texts[-1]
+    read = [text[1] for text in texts if text is not None]
+    if last is None or last[2] is not None or len(epochs) != len(texts) - 1 or len(read) != len(texts):
         raise OptionError(
             f"strategy {quoted(name)}: expected NAME:EPOCHS>NAME, with the epochs that the first lasts, such as "
             "all-corpus:5>cirqrs"

@@ -234,7 +234,7 @@ def _given(text: str, config: ResolvedConfig, scene: EncodedSplits, display: Dis
     device, dataset = device_of(config), scene.train.dataset
     if is_score_file(text):
         return _table(Path(text), dataset, device)
-    named = config.beside("backbone", PluginConfig(**plugin_section("backbones", text)))
+    named = config.other_backbone(PluginConfig(**plugin_section("backbones", text)))
     other = load_backbone(named, config.seed).to(device)
     with display.stage("prepare"):
         own = open_scene(config, Splits(dataset, None, dataset), other, device, display)

@@ -176,13 +176,10 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
 def _tests(table: dict[str, Any]) -> list[ClaimTest]:
     """Return the tests of one table: every combination of the settings listed under `of` and `against`."""
     statistic = table.pop("statistic")
-    sides = [_listed(table.pop(key)) for key in ("of", "against") if key in table]
+    sides = [table.pop(key) for key in ("of", "against") if key in table]
+    sides = [[side] if isinstance(side, str) else side for side in sides]
     groups: Sequence[tuple[str, ...]] = list(itertools.product(*sides)) if sides else [tuple(table.pop("among"))]
     supports, refutes = (Condition.parse(table.pop(key)) for key in ("supports", "refutes"))
     other = Measure(table.pop("with")) if "with" in table else None
     measure = Measure(table.pop("measure"), tuple(table.items()))
     return [ClaimTest(statistic, names, measure, other, supports, refutes) for names in groups]
-
-
-def _listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value

@@ -104,20 +104,23 @@ class SettingRun:
         """Encode a split of the run's own data set with its trained model."""
         return self.evidence.encoded(self.folder, split, {})
 
-    def people(self) -> Encoded | None:
-        """Encode people's judgements of the run's data set with its trained model; None if there are none."""
-        section = judgements_of(self.folder.config.dataset.name, self.folder.config.dataset.options)
-        return None if section is None else self.evidence.encoded(self.folder, "val", section)
+    def people(self) -> Encoded:
+        """Encode people's judgements of the run's data set with its trained model. Raises Untestable without any."""
+        section = judgements_of(self.folder.config.dataset)
+        if section is None:
+            raise Untestable("nobody has judged sets of this data set's images")
+        return self.evidence.encoded(self.folder, "val", section)
 
     def of_setting(self, setting: str) -> SettingRun:
         """Return the run of another setting with the same seed."""
         return self.evidence.run(setting, self.seed)
 
 
-def judgements_of(dataset: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+def judgements_of(dataset: PluginConfig) -> dict[str, Any] | None:
     """Return the section of the data set with people's judgements of `dataset`'s images; None if there is none."""
-    if dataset != "fashioniq":
+    if dataset.name != "fashioniq":
         return None
+    options = dataset.options
     section = {"name": PEOPLE, "root": options.get("root"), "allow_missing": options.get("allow_missing", False)}
     try:
         load_split(PluginConfig.model_validate(section), "val", images=False)
@@ -148,7 +151,7 @@ def _composed(config: ResolvedConfig, cache: DataCache) -> str | None:
 
 
 def _people(config: ResolvedConfig, cache: DataCache) -> str | None:
-    if judgements_of(config.dataset.name, config.dataset.options) is not None:
+    if judgements_of(config.dataset) is not None:
         return None
     return f"needs people's choices between sets of images: --dataset fashioniq, with the {PEOPLE} file beside it"
 

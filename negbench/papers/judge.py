@@ -98,12 +98,9 @@ def judge(
         if not premise.holds.holds(value, value):
             shown = f"{value * premise.measure.unit.scale:.3g} {premise.measure.unit.name}"
             return JudgedClaim(claim, "premise absent", f"{premise}: here {shown}", answers)
-    verdicts = [answer.verdict for answer in answers]
-    worst: tuple[ClaimVerdict, ...] = ("refuted", "not testable", "undecided", "no effect")
-    for verdict in worst:
-        if verdict in verdicts:
-            reason = next(answer.reason for answer in answers if answer.verdict == verdict)
-            return JudgedClaim(claim, verdict, reason, answers)
+    for verdict in ("refuted", "not testable", "undecided", "no effect"):
+        if alike := [answer for answer in answers if answer.verdict == verdict]:
+            return JudgedClaim(claim, verdict, alike[0].reason, answers)
     return JudgedClaim(claim, "supported", "", answers)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
-from negbench.analysis.words import markdown
+from negbench.analysis.words import inert, markdown
 from negbench.machine import files
 from negbench.papers.claim import Claim, ClaimTest, Condition
 from negbench.papers.judge import Answer, JudgedClaim
@@ -117,7 +117,8 @@ def _markdown(judged: Sequence[JudgedClaim], about: str) -> str:
         (f.claim.number, f.claim.words, f.claim.source, f.claim.published, "<br>".join(because(f)), f.verdict)
         for f in judged
     ]
-    return f"{about}; {counts(judged)}.\n\n{markdown(pd.DataFrame(rows, columns=columns))}"
+    table = markdown(pd.DataFrame(rows, columns=columns)).replace(inert("<br>"), "<br>")
+    return f"{about}; {counts(judged)}.\n\n{table}"
 
 
 def _of_answer(answer: Answer) -> dict[str, Any]:
@@ -142,9 +143,7 @@ def _plain(one: JudgedClaim) -> dict[str, Any]:
     claim = one.claim
     return {
         "id": claim.number,
-        "words": claim.words,
-        "source": claim.source,
-        "published": claim.published,
+        **{key: getattr(claim, key) for key in ("words", "source", "published")},
         "verdict": one.verdict,
         "reason": one.reason,
         "measured": because(one),

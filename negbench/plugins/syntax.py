@@ -186,14 +186,12 @@ def _holds_text(node: ast.AST) -> bool:
 def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield the nodes that run: no bare constants (docstrings), no blocks for type checkers."""
     for node in nodes:
-        if isinstance(node, ast.If) and _is_for_type_checkers(node.test):
+        if isinstance(node, ast.If) and _of_type_checkers(node.test):
             yield from node.orelse
         elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             yield node
 
 
-def _is_for_type_checkers(test: ast.expr) -> bool:
-    """Whether it is `TYPE_CHECKING` or `typing.TYPE_CHECKING`."""
-    if isinstance(test, ast.Attribute):
-        return isinstance(test.value, ast.Name) and (test.value.id, test.attr) == ("typing", "TYPE_CHECKING")
-    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+def _of_type_checkers(test: ast.expr) -> bool:
+    named = isinstance(test, ast.Name | ast.Attribute)  # else it may be long
+    return named and ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")

@@ -36,7 +36,7 @@ class Init(Options):
     folder: Path = option(..., "Folder with images or embeddings, and a table of triplets.", argument=True)
     columns: str = option(
         "",
-        "PluginSpecs of the file's columns, as reference=ref,text=caption; paths in a row, as reference=pair[1] or "
+        "Names of the file's columns, as reference=ref,text=caption; paths in a row, as reference=pair[1] or "
         "group=img_set.id; places, from 0, without a header; paths=FILE:ID:PATH, a table of image paths by id.",
         metavar="OURS=THEIRS,...",
     )

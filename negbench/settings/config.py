@@ -213,9 +213,9 @@ class ResolvedConfig(RunConfig):
     schedule: ResolvedSchedule
     eval: ResolvedEval
 
-    def beside(self, section: str, plugin: PluginConfig) -> PluginConfig:
+    def other_backbone(self, plugin: PluginConfig) -> PluginConfig:
         """Resolve another backbone that the run reads (`mining.guide`), in the run's world."""
-        return PluginConfig(**_resolved_plugin(section, plugin, self.dataset.options.get("world")))
+        return PluginConfig(**_resolved_plugin("backbone", plugin, self.dataset.options.get("world")))
 
     def identity(self) -> dict[str, Any]:
         """Return what determines the outcome: not where it is computed, nor how the schedule's epochs were derived.

@@ -24,24 +24,17 @@ def recipes() -> dict[str, Path]:
     return {} if home is None else {file.stem: file for file in sorted(home.parent.glob("*.toml"))}
 
 
-def _recipe_file(given: Path) -> Path:
-    """Return a given file, or for a plain name that is no file here the recipe that comes with negbench."""
-    if given.suffix or len(given.parts) != 1 or given.is_file():
-        return given
-    known = recipes()
-    if given.name not in known:
-        raise UnknownNameError("recipe", given.name, known)
-    return known[given.name]
-
-
 def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a recipe as nested dict, merged over the one that it extends (`extends = FILE`, relative to its folder).
 
-    `path` may be the name of a recipe that comes with negbench; `above` are the files that extend it. The files of
-    `plugins` are relative to the recipe's folder, too. Raises NegbenchError if a file is missing, not a regular file of
-    at most 1 MiB, not TOML, or extends itself.
+    `path` may be the name of a recipe that comes with negbench, unless a file here has it; `above` are the files that
+    extend it. The files of `plugins` are relative to the recipe's folder, too. Raises NegbenchError if a file is
+    missing, not a regular file of at most 1 MiB, not TOML, or extends itself.
     """
-    path = _recipe_file(path)
+    if not (path.suffix or len(path.parts) != 1 or path.is_file()):
+        if path.name not in (known := recipes()):
+            raise UnknownNameError("recipe", path.name, known)
+        path = known[path.name]
     try:
         if (size := path.stat().st_size) > _RECIPE_BYTES or not path.is_file():
             what = f"has {size:,} bytes" if path.is_file() else "is no regular file"

@@ -200,13 +200,5 @@ def system(name: str, flag: str = "--system") -> System:
 
 def _read(path: Path) -> System:
     value = tomllib.loads(path.read_text(encoding="utf-8"))
-    head, parts = value["system"], value.get("part", [])
-    return System(
-        name=path.stem,
-        title=head["title"],
-        paper=head["paper"],
-        summary=head["summary"],
-        negatives=value["negatives"],
-        objective=value["objective"],
-        parts=tuple(Component(**part) for part in parts),
-    )
+    parts = tuple(Component(**part) for part in value.get("part", ()))
+    return System(path.stem, **value["system"], negatives=value["negatives"], objective=value["objective"], parts=parts)

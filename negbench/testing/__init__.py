@@ -13,7 +13,7 @@ Subclass a suite and give it your plug-in:
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"negbench.testing.{suite}" for suite in ("backbones", "datasets", "losses", "strategies"))
+    *(f"negbench.testing.{suite}" for suite in ("backbones", "datasets", "losses", "strategies", "worlds"))
 )
 
 from negbench.plugins.registry import build as build  # noqa: E402

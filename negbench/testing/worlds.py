@@ -2,16 +2,18 @@
 
 import pickle
 import random
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import PLANES, BankStep, ScoreView, SyntheticStrategy
+from negbench.errors import NegbenchError
 from negbench.mining.draws import uniform
 
 Sign = Literal["mixed", "negative", "positive"]
@@ -110,8 +112,7 @@ def toy_views(count: int = 20) -> list[ScoreView]:
     return [toy_view(6, 5 + seed % 20, seed=seed, sign=signs[seed % 3], ties=seed % 2 == 1) for seed in range(count)]
 
 
-@dataclass(frozen=True)
-class ToyScores:
+class ToyScores(NamedTuple):
     """Arguments of a loss: positive [B], negatives [B, M], mask [B, M] bool, weights [B, M] > 0."""
 
     positive: Tensor
@@ -156,7 +157,24 @@ def ranking_below(view: ScoreView, row: int) -> list[int]:
     return [j for j in ranking(view, row) if scores[j] < scores[int(view.target[row])]]
 
 
-# --- generators ------------------------------------------------------------------------------------------------
+# --- what every suite asserts ----------------------------------------------------------------------------------
+
+
+def check_frozen(plugin: Any) -> None:
+    """Assert that an instance can be compared, replaced, and not written to."""
+    assert replace(plugin) == plugin
+    for field in fields(plugin):
+        with pytest.raises(FrozenInstanceError):
+            setattr(plugin, field.name, getattr(plugin, field.name))
+
+
+def check_quoted(plugin: Any, option: str, bad: object) -> None:
+    """Assert that a bad value raises a NegbenchError of one line that names the option and the value."""
+    with pytest.raises(NegbenchError) as caught:
+        replace(plugin, **{option: bad})
+    assert option in str(caught.value)
+    assert repr(bad) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def global_generators() -> tuple[Any, ...]:

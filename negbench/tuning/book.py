@@ -235,7 +235,7 @@ class StudyStore:
         with self.hold():
             failed = [trial for trial in self.frozen() if trial.state == TrialState.FAIL]
             for trial in failed:
-                self._note(trial, error="", deaths=min(trial.user_attrs.get("deaths", 0), MAX_DEATHS - 1))
+                self._note(trial, error="")
                 self._queue(trial)
         return [trial.number for trial in failed]
 

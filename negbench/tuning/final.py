@@ -18,7 +18,6 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name
-from negbench.grid.looks import Looks
 from negbench.loop.runs import DATA
 from negbench.settings.config import resolved
 from negbench.tuning.book import StudyStore
@@ -89,25 +88,27 @@ def _fanova(trials: Sequence[FrozenTrial]) -> dict[str, float]:
 # --- the best beside the default ---------------------------------------------------------------------------------
 
 
-def best_and_default(book: StudyStore, runs: Path, fresh: Sequence[int], looks: Looks | None) -> Course:
+def best_and_default(book: StudyStore, fresh: Sequence[int], rules: Rules) -> Course:
     """Ask for the best trial's point and the default on fresh seeds, on the whole train split, scored on val.
 
     Args:
         book: a study with a finished trial.
-        runs: runs folder; the runs form the comparison `final_name` there.
         fresh: seeds that no trial used; with looks, those of the first look.
-        looks: after which seeds are added until the difference is decided; None adds none.
+        rules: how they are compared; with looks, seeds are added until the difference is decided.
 
     Returns:
-        No outcomes if the default is itself the best.
+        No outcomes if the default is itself the best; else those of the comparison `final_name`.
 
     Raises:
         NegbenchError: no trial is finished.
+        OptionError: something of another kind has the comparison's name.
     """
     best = next(iter(finished(book)), None)
     if best is None:
         raise NegbenchError(f"study '{book.name}' has no finished trial")
-    folder = final_folder(runs, book.name)
+    runs = book.folder.parent
+    folder = ComparisonFolder(runs / final_name(book.name), {"kind": "final"})
+    check_name(folder.path, "final")
     if is_default(book, best):
         return Done(folder)
     points = {"default": {}, "best": best.params}
@@ -115,8 +116,7 @@ def best_and_default(book: StudyStore, runs: Path, fresh: Sequence[int], looks: 
     def more(seeds: Sequence[int]) -> list[Cell]:
         return final_cells(book.spec, points, runs, seeds)
 
-    rules = final_rules(book.spec, looks)
-    return (yield from looked(Round(folder, more(fresh)), looks, more, open_strategies(folder, rules)))
+    return (yield from looked(Round(folder, more(fresh)), rules.looks, more, open_strategies(folder, rules)))
 
 
 def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Path, seeds: Sequence[int]) -> list[Cell]:
@@ -125,21 +125,6 @@ def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Pat
     names = [f"{spec.config.strategy.name} {name}" for name in points for _ in seeds]
     planned = plan(configs, runs, Display(), DATA)
     return [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
-
-
-def final_rules(spec: StudySpec, looks: Looks | None) -> Rules:
-    """Return how the best is compared with the default."""
-    return Rules(f"{spec.config.strategy.name} default", looks=looks)
-
-
-def final_folder(runs: Path, study: str) -> ComparisonFolder:
-    """Return the folder of the comparison of a study's best trial with the default.
-
-    Raises:
-        OptionError: something of another kind has its name.
-    """
-    check_name(runs / final_name(study), "final")
-    return ComparisonFolder(runs / final_name(study), {"kind": "final"})
 
 
 def final_name(study: str) -> str:

@@ -20,7 +20,7 @@ from negbench.settings.layers import layers_of, read_recipe
 from negbench.settings.options import Study
 from negbench.systems.system import with_system
 from negbench.tuning.book import StudyStore, open_book
-from negbench.tuning.final import best_and_default, final_cells, final_rules
+from negbench.tuning.final import best_and_default, final_cells
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec
 from negbench.tuning.trials import Job, TrialSearch
@@ -45,7 +45,7 @@ class StudyPlan:
     @property
     def rules(self) -> Rules:
         """How the best is compared with the default."""
-        return final_rules(self.job.spec, self.looks)
+        return Rules(f"{self.job.spec.config.strategy.name} default", looks=self.looks)
 
     def first(self) -> Round:
         """Return the round of the trials, without their search: which runs follow, and what is searched."""
@@ -115,4 +115,4 @@ def studied(plan: StudyPlan, book: StudyStore) -> Course:
         raise NegbenchError(f"{search.errors[0]}; rerun the command to resume")
     if not plan.fresh:
         return Done(ComparisonFolder(book.folder))
-    return (yield from best_and_default(book, book.folder.parent, plan.fresh, plan.looks))
+    return (yield from best_and_default(book, plan.fresh, plan.rules))

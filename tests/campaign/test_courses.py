@@ -21,7 +21,7 @@ from negbench.campaign.driver import Course, Done, Round, carried_out
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import looked
 from negbench.errors import NegbenchError
-from negbench.grid.cells import Cell, Outcome
+from negbench.grid.cells import Outcome
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here
@@ -33,39 +33,14 @@ from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
 from negbench.tuning import tuned
 from negbench.tuning.trials import TrialSearch
+from tests.made import cell, cells, ended
 
 FOLDER = ComparisonFolder(Path("runs/c"))
 LOOKS = Looks((0, 1, 2), 8)  # looks at 3, 5 and 8 seeds
 
 
-@dataclass(frozen=True)
-class Made(Cell):
-    """A cell that no run stands behind; `done` if it is finished."""
-
-    done: bool = False
-
-    def step(self, runs: Path) -> Any:
-        return "reuse" if self.done else "anew"
-
-
-def cell(name: str, seed: int, epochs: int = 10, *, done: bool = False) -> Any:
-    config = SimpleNamespace(seed=seed, train=SimpleNamespace(epochs=epochs))
-    run: Any = SimpleNamespace(hash=f"{name}{seed}", config=config, card=None)
-    given: Any = SimpleNamespace(model_copy=lambda update: update)
-    labels = {"strategy": name, "loss": "ll", "backbone": "bb", "dataset": "dd"}
-    return Made(run, given, labels, {"plugin": name}, done=done)
-
-
-def cells(names: str, numbers: Sequence[int]) -> list[Any]:
-    return [cell(name, seed) for name in names for seed in numbers]
-
-
 def hashes(asked: Round) -> list[str]:
     return [each.hash for each in asked.cells]
-
-
-def ended(each: Any, error: str | None = None) -> Outcome:
-    return Outcome(each, None if error else f"run-{each.hash}", error, False)
 
 
 def driven(course: Course, failing: Sequence[str] = ()) -> tuple[list[Round], Done]:
@@ -121,6 +96,7 @@ def test_only_undecided_strategies_get_more_seeds():
 def test_when_looks_end(looks, answers, failing, counts):
     rounds, done = looks_of(until(*answers), looks, failing)
     assert [len(each.cells) for each in rounds] == counts
+    assert (rounds[0].later == 0) == (looks is None)
     assert sum(bool(each.error) for each in done.outcomes) == len(failing)
     assert any("without what failed" in line for line in done.words) == (0 < len(failing) < 9)
 
@@ -206,8 +182,9 @@ def test_equal_tuning_is_a_second_pass(planned, monkeypatch):
     assert len(rounds[3].before) == 6 + 4
     assert [each.cell.hash for each in done.outcomes][-5:] == ["aa0", "aa1", "aa2", "aa3", "aa4"]
     assert [each["error"] for each in done.folder.about["tuned"]["tunings"]] == ["", "no"]
-    with pytest.raises(NegbenchError, match=r"^1 search failed \(B: no\); rerun the command to resume$"):
-        done.check()
+    for errors, said in ((1 * ["B: no"], "1 search"), (2 * ["B: no"], "2 searches")):
+        with pytest.raises(NegbenchError, match=rf"^{said} failed \(B: no\); rerun the command to resume$"):
+            replace(done, errors=done.errors + errors[1:]).check()
 
 
 DEFAULT = "trial 0, the default, failed: no"
@@ -276,9 +253,10 @@ def one_round(asked: Round, **more: Any) -> Course:
     return Done(asked.folder, outcomes, **more)
 
 
-def test_failures_are_told_after_the_block(computing, tmp_path):
+def test_failures_are_told_after_the_block(computing, tmp_path, monkeypatch):
     """Data are warned of once, before the first round; comparison.json has what the course returned."""
     folder, said, there = ComparisonFolder(tmp_path / "c"), list[str](), list[bool]()
+    monkeypatch.setattr(Parent, "complete", lambda parent: said.append(f"{parent.folder.name} is complete"))
 
     def course() -> Course:
         trials = yield Round(ComparisonFolder(tmp_path / "c-rates"), cells("t", (0,)), ahead=cells("a", (0, 1)))
@@ -296,7 +274,7 @@ def test_failures_are_told_after_the_block(computing, tmp_path):
 
     with pytest.raises(NegbenchError, match="3 of 3 cells failed"):
         judge()
-    assert (there, said) == ([True, True, False], ["look", "last"])
+    assert (there, said) == ([True, True, False], ["look", "last", "c-rates is complete"])
     assert computing == ["warned of 2", "c-rates", "c"]
     assert not held("c")
 
@@ -323,9 +301,9 @@ def test_an_interruption_says_what_is_kept_and_frees_the_folder(
     folder, real = ComparisonFolder(tmp_path / "c"), driver.compute_and_log
 
     def computed(*given: Any) -> list[Outcome]:
-        folder.write([ended(given[1][0]), ended(given[1][1], "lost")])
         if not inside:
             raise error
+        folder.write([ended(given[1][0]), ended(given[1][1], "lost"), ended(cell("b", 0))])
         return real(*given)
 
     def course() -> Course:
@@ -335,7 +313,9 @@ def test_an_interruption_says_what_is_kept_and_frees_the_folder(
     monkeypatch.setattr(driver, "compute_and_log", computed)
     with pytest.raises(type(error)), carry(course(), []):
         pytest.fail("it was not carried out")
-    assert [record.getMessage() for record in logged] == [f"1 of 3 cells are finished and kept in {tmp_path / 'c'}"]
+    assert [record.getMessage() for record in logged] == [
+        f"{2 * inside} of 3 cells are finished and kept in {tmp_path / 'c'}"
+    ]
     with files.locked(tmp_path / "c" / ".lock", wait=False):
         pass
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import negbench as package
 from negbench import display
@@ -112,12 +111,6 @@ def test_a_line_of_progress_now_and_then_where_no_bar_is_drawn(monkeypatch, logg
     assert [record.getMessage() for record in logged] == want
     silent = Display()
     assert silent._told == math.inf
-
-
-@pytest.mark.parametrize("name", ["run", "compare", "study", "claims", "mine", "embed"])
-def test_every_command_that_computes_has_one(name, capsys):
-    assert negbench([name, "--help"]) == 0
-    assert "--dry-run" in capsys.readouterr().out
 
 
 def test_files_are_mined_in_part(tmp_path, capsys, monkeypatch):

@@ -10,6 +10,8 @@ import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.display import duration
+from negbench.papers.planning import plan_claims
+from negbench.settings.command_options import Claims
 from negbench.store.runfolder import RunFolder
 
 
@@ -58,16 +60,6 @@ def test_claims_are_computed_and_judged(computed):
     want = sum(means["cirqrs"][:count]) / count - sum(means["include"]) / count
     assert test["value"] == pytest.approx(want)
     assert test["low"] <= want <= test["high"]
-
-
-def test_files_say_the_same(computed):
-    text = (computed / "c" / "claims.md").read_text()
-    assert len([line for line in text.splitlines() if line.startswith("| ")]) == 2 + 7
-    for finding in claims_of(computed / "c").values():
-        (line,) = (line for line in text.splitlines() if line.startswith(f"| {finding['id']} "))
-        assert line.endswith(f"| {finding['verdict']} |")
-        assert f"| {finding['published']} |" in line
-        assert str(finding["reason"]) in line
 
 
 def test_the_page_shows_every_claim(computed, words_of):
@@ -123,16 +115,13 @@ def test_settings_of_undecided_tests_run_on(computed, world, capsys):
 
 
 def test_a_recipe_gives_backbone_data_and_training_only(tmp_path, world):
-    recipe = tmp_path / "r.toml"
-    recipe.write_text("[train]\nepochs = 3\n")
-    sets = [part for text in world[1::2] if "epochs" not in text for part in ("--set", text)]
-    common = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none", "--recipe", str(recipe), *sets]
-    assert negbench(["claims", "--only", "24", "--seeds", "1", *common]) == 0
-    cells = json.loads(next((tmp_path / "runs").glob("*/comparison.json")).read_text())["cells"]
-    config = {cell["system"]: RunFolder(tmp_path / "runs" / cell["run"]).config for cell in cells}
-    negatives = {name: settings.train.num_negatives for name, settings in config.items()}
-    assert negatives == {"qure": 1, "cirqrs": 1, "in-batch": None}
-    assert {settings.train.epochs for settings in config.values()} == {3}
+    (recipe := tmp_path / "r.toml").write_text("[train]\nepochs = 3\n")
+    sets = tuple(text for text in world[1::2] if "epochs" not in text)
+    plan = plan_claims(Claims(only="24", seeds=1, recipe=recipe, sets=sets, runs_dir=tmp_path))
+    trained = {
+        cell.labels["system"]: (cell.config.train.num_negatives, cell.config.train.epochs) for cell in plan.cells
+    }
+    assert trained == {"qure": (1, 3), "cirqrs": (1, 3), "in-batch": (None, 3)}
 
 
 def test_a_second_length_has_runs_of_its_own(world, tmp_path, capsys):

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.grid.looks import Looks
 from negbench.papers import measure as measures
 from negbench.papers.claim import Claim, ClaimTest, Condition, Premise
-from negbench.papers.evidence import Evidence, SettingRun, Untestable
+from negbench.papers.evidence import Evidence, SettingRun
 from negbench.papers.judge import Answer, ClaimEstimate, JudgedClaim, at_both, decide, estimate_of, judge
 from negbench.papers.measure import POINTS, Formula, Measure, Measured
+from negbench.papers.table import because, counts, write_judged
 from negbench.store.runfolder import RunFolder
 
 SEEDS = (0, 1, 2)
@@ -77,12 +79,6 @@ def test_values_of_whole_runs_have_students_interval():
     assert estimate.detectable == pytest.approx((stats.t.ppf(0.975, 3) + stats.t.ppf(0.8, 3)) * error)
 
 
-def test_one_seed_of_whole_runs_has_no_interval():
-    estimate = estimate_of(np.array([0.5]), np.array([0.25]), None, 1)
-    assert estimate.value == 0.25
-    assert all(math.isnan(value) for value in (estimate.low, estimate.high, estimate.detectable))
-
-
 def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missing():
     one, other = np.random.default_rng(0).normal(0.2, 1, (2, 3, 40))
     strata, clusters = np.array(["x", "y"] * 20), np.array(list("abcdefgh") * 5)
@@ -125,27 +121,12 @@ def test_queries_of_one_world_are_no_new_queries_in_every_seed():
 # --- verdicts ----------------------------------------------------------------------------------------------------
 
 
-def test_an_effect_that_its_unit_counts_as_none_is_no_effect():
-    for name, low, high, supports, want in (
-        ("recall", 0.001, 0.004, "> 0", "no effect"), ("recall", 0.001, 0.006, "> 0", "supported"),
-        ("recall-at-refresh", -0.004, 0.004, "> 0", "no effect"), ("pool-trend", -9, 9, "> 0", "no effect"),
-        ("recall", -0.004, 0.004, "> 0.005", "refuted"), ("recall", math.nan, math.nan, "> 0", "undecided"),
-    ):  # fmt: skip
-        test = ClaimTest("level", ("a",), Measure(name), None, *map(Condition.parse, (supports, "<" + supports[1:])))
-        assert decide(test, ClaimEstimate(0.0, low, high, 0.1)) == want, (name, low, high)
-
-
 def test_a_premise_must_hold_before_anything_is_decided():
     refuted, shares = trial({"a": [-1.0, -1.1, -0.9]}), Fixed(table={"p": np.array([0.2, 0.5, 0.5])})
     for bound, want in (("> 0.3", "refuted"), ("> 0.5", "premise absent"), ("< 0.3", "premise absent")):
         claim = dataclasses.replace(claim_of(refuted), premises=(Premise("p", shares, Condition.parse(bound)),))
         finding = judge(claim, evidence("a", "p"), ONCE, lacking=None, undefined={})
-        assert finding.verdict == want
-        assert finding.answers[0].verdict == "refuted"  # the effect is still shown
-        assert finding.reason == ("" if want == "refuted" else f"{claim.premises[0]}: here 40 points")
-    assert str(claim.premises[0]) == "fixed of p below 30 points"
-    lost = judge(claim, evidence("a"), ONCE, lacking=None, undefined={"p": "no pools here"})
-    assert (lost.verdict, lost.reason) == ("not testable", "premise: no pools here")
+        assert (finding.verdict, finding.answers[0].verdict) == (want, "refuted")  # the effect is still shown
 
 
 def test_two_lengths_are_one_verdict():
@@ -170,19 +151,20 @@ def test_two_lengths_are_one_verdict():
 
 
 def test_the_whole_interval_decides():
-    for low, high, supports, refutes, want in [
-        (0.1, 0.2, "> 0", "< 0", "supported"),
-        (-0.2, -0.1, "> 0", "< 0", "refuted"),
-        (-0.2, -0.1, "< 0", "> 0", "supported"),
-        (-0.1, 0.1, "> 0", "< 0", "undecided"),
-        (0.1, 0.2, "> 0.15", "< 0.15", "undecided"),
-        (0.002, 0.004, "> 0.005", "< 0.005", "refuted"),
-        (-0.004, -0.002, "> -0.005", "< -0.005", "supported"),
-        (0.1, 0.2, "> 0.5", "< 0", "undecided"),  # between the bounds
-        (math.nan, math.nan, "> 0", "< 0", "undecided"),
-    ]:
-        decision = decide(trial({"a": []}, "level", supports, refutes), ClaimEstimate(0.0, low, high, 0.1))
-        assert decision == want, (low, high, supports, refutes)
+    """An effect that its unit counts as none is no effect."""
+    for name, low, high, supports, refutes, want in (
+        ("fixed", 0.1, 0.2, "> 0", "< 0", "supported"), ("fixed", -0.2, -0.1, "> 0", "< 0", "refuted"),
+        ("fixed", -0.2, -0.1, "< 0", "> 0", "supported"), ("fixed", -0.1, 0.1, "> 0", "< 0", "undecided"),
+        ("fixed", 0.1, 0.2, "> 0.15", "< 0.15", "undecided"), ("fixed", 0.002, 0.004, "> 0.005", "< 0.005", "refuted"),
+        ("fixed", -0.004, -0.002, "> -0.005", "< -0.005", "supported"),
+        ("fixed", 0.1, 0.2, "> 0.5", "< 0", "undecided"),  # between the bounds
+        ("fixed", math.nan, math.nan, "> 0", "< 0", "undecided"),
+        ("recall", 0.001, 0.004, "> 0", "< 0", "no effect"), ("recall", 0.001, 0.006, "> 0", "< 0", "supported"),
+        ("recall-at-refresh", -0.004, 0.004, "> 0", "< 0", "no effect"),
+        ("pool-trend", -9, 9, "> 0", "< 0", "no effect"), ("recall", -0.004, 0.004, "> 0.005", "< 0.005", "refuted"),
+    ):  # fmt: skip
+        test = ClaimTest("level", ("a",), Measure(name), None, *map(Condition.parse, (supports, refutes)))
+        assert decide(test, ClaimEstimate(0.0, low, high, 0.1)) == want, (name, low, high, supports, refutes)
 
 
 def test_a_claim_is_as_good_as_its_weakest_test():
@@ -228,20 +210,46 @@ def test_order_is_a_rank_correlation_seed_by_seed():
     mixed = Fixed(table={name: np.array([[0.5, 0.5]] * 3) for name in table})
     assert verdict(trial(table, "order", "< -0.9", "> -0.9", other)) == "supported"
     assert verdict(trial(table, "order", "> 0.9", "< 0.9", other)) == "refuted"
-    finding = judge(claim_of(trial(table, "order", other=mixed)), evidence(*table), ONCE, lacking=None, undefined={})
-    assert finding.verdict == "not testable"
-    assert finding.reason == "needs at least three settings, and measures that differ between them"
+    assert verdict(trial(table, "order", other=mixed)) == "not testable"
 
 
-def test_reasons():
-    pair = trial({"a": [1.0] * 3, "b": [1.0] * 3}, "difference")
-    one_run = judge(claim_of(pair), evidence("a", "b", same="x"), ONCE, lacking=None, undefined={})
-    assert (one_run.verdict, one_run.reason[:29]) == ("not testable", "'a' and 'b' are the same run:")
-    lacking = judge(claim_of(pair), evidence(), ONCE, lacking="needs people", undefined={})
-    assert (lacking.verdict, lacking.reason, lacking.answers) == ("not testable", "needs people", ())
-    absent = judge(claim_of(pair), evidence("a"), ONCE, lacking=None, undefined={"b": "no finished run of seed 2"})
-    assert absent.reason == "'b': no finished run of seed 2"
-    single = judge(claim_of(trial({"a": [1.0]})), evidence("a"), Looks((0,), 1), lacking=None, undefined={})
-    assert (single.verdict, single.reason) == ("undecided", "one seed gives no interval: use --seeds 3")
-    with pytest.raises(Untestable, match="no finished run of 'z' with seed 0"):
-        evidence("a").run("z", 0)
+def test_wording(golden, tmp_path):
+    """What tables and files say of a claim: its verdict, why, and a line for each of its tests."""
+    rows = {
+        "a": [0.01, 0.012, 0.011],
+        "b": [-0.01, 0.012, 0.005],
+        "c": [0.0001, 0.0, 0.0002],
+        "d": [-0.05, -0.04, -0.03],
+    }
+    level = {name: trial({name: row}) for name, row in rows.items()}
+    bound = trial({"a": rows["a"]}, supports="> 0.005", refutes="< 0.005")
+    pair = trial({name: rows[name] for name in "ab"}, "difference")
+    premise = Premise("d", Fixed(table={"d": np.array(rows["d"])}), Condition.parse("> 0"))
+    flat = trial({name: [1.0] * 3 for name in "abc"}, "order", other=Fixed(table=rows))
+    judged = {
+        "supported": judged_of([level["a"], bound]),
+        "refuted": judged_of([level["d"], level["a"]]),
+        "no effect": judged_of([level["c"]]),
+        "undecided": judged_of([level["b"], pair]),
+        "premise absent": judged_of([level["a"]], premises=(premise,)),
+        "a premise without runs": judged_of([level["a"]], "abc", premises=(premise,), undefined={"d": "no pools"}),
+        "one seed": judged_of([level["a"]], looks=Looks((0,), 1)),
+        "one run": judged_of([pair], same="x"),
+        "measures that do not differ": judged_of([flat]),
+        "an undefined setting": judged_of([pair], undefined={"b": "no such option"}),
+        "a missing run": judged_of([pair], "a"),
+        "data that lack what it needs": judged_of([pair], lacking="needs people"),
+    }
+    judged["two lengths"] = at_both(judged["supported"], judged["undecided"])
+    said = {case: [f"{one.verdict}: {one.reason}".rstrip(": "), *because(one)] for case, one in judged.items()}
+    of_no_paper = dataclasses.replace(claim_of(pair), source="not published")
+    both = [*judged.values(), dataclasses.replace(judged["refuted"], claim=of_no_paper)]
+    write_judged(both[:2], tmp_path, "about")
+    golden("claims", {**said, "counts": [counts(both)], "claims.md": (tmp_path / "claims.md").read_text().splitlines()})
+
+
+def judged_of(tests: Sequence[ClaimTest], there: str = "abcd", same: str = "", **given: Any) -> JudgedClaim:
+    """Judge a claim of these tests and premises, with runs of the settings that are there."""
+    claim = dataclasses.replace(claim_of(*tests), premises=given.pop("premises", ()))
+    known = {"lacking": None, "undefined": {}, **given}
+    return judge(claim, evidence(*there, same=same), known.pop("looks", ONCE), **known)

@@ -21,6 +21,7 @@ from negbench.papers import measure as claims_measure
 from negbench.papers.evidence import Evidence, SettingRun, Untestable
 from negbench.papers.measure import Measure
 from negbench.scoring.stored import Values
+from negbench.settings.config import PluginConfig
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
@@ -219,13 +220,16 @@ def test_separation_by_loops(trained):
 
 def test_people_by_their_own_file(trained, judgements, monkeypatch, toy_root):
     section = {"name": "hp-fashioniq", "root": str(judgements)}
+
+    def known(name: str, root: Path) -> bool:
+        return evidence_module.judgements_of(PluginConfig.model_validate({"name": name, "root": str(root)})) is not None
+
     run = trained.run("in-batch", 0)
     with pytest.raises(Untestable, match="nobody has judged"):
         of("preference", run)
-    assert evidence_module.judgements_of("fashioniq", section) is not None
-    assert evidence_module.judgements_of("fashioniq", {"root": str(toy_root)}) is None
-    assert evidence_module.judgements_of("synthetic", section) is None
-    monkeypatch.setattr(evidence_module, "judgements_of", lambda name, options: section)
+    places = (("fashioniq", judgements), ("fashioniq", toy_root), ("synthetic", judgements))
+    assert [known(*place) for place in places] == [True, False, False]
+    monkeypatch.setattr(evidence_module, "judgements_of", lambda dataset: section)
     encoded = run.people()
     data = encoded.dataset
     scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates).double()

@@ -46,6 +46,8 @@ def test_every_example_of_the_help_is_a_command_line():
     commands = {**root.commands, **root.commands["data"].commands}
     examples = [line for command in commands.values() for line in getattr(command, "examples", ())]
     assert len(examples) > 25
+    priced = {name for name, each in commands.items() if any("--dry-run" in flag.opts for flag in each.params)}
+    assert priced == {"run", "compare", "study", "claims", "mine", "embed"}
     for line in examples:
         first, *words = shlex.split(line)
         assert first == "negbench"

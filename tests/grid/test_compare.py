@@ -2,13 +2,14 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,12 +25,13 @@ from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
 from negbench.display import Display, duration
 from negbench.errors import NegbenchError, OptionError
+from negbench.grid import cells as grid_cells
 from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, expand, short
-from negbench.grid.cells import Cell, Outcome, plan, title_of
+from negbench.grid.cells import Cell, Outcome, Task, compute_task, plan, title_of
 from negbench.grid.comparison import ComparisonFolder, check_name, groups_of
 from negbench.grid.compute import Execution
-from negbench.grid.executors import Here, Processes
+from negbench.grid.executors import Event, Here, Processes
 from negbench.machine.files import read_json, write_json
 from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
@@ -38,6 +40,7 @@ from negbench.settings.options import Compare, parse_negatives, parse_seeds
 from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
+from tests.made import cell, ended
 
 # files that depend on the cells alone
 FILES = (
@@ -66,16 +69,59 @@ def test_all_strategies_are_those_that_every_run_can_have():
     assert built_in - names == {"gist", "listed", "rocketqa"}
 
 
-def test_cells_are_computed_once(vector_sets, tmp_path, monkeypatch):
-    """A cell leaves no memory that torch only caches."""
+@dataclass
+class Scripted:
+    """Executor on another machine that answers with events of made cells, each after a note."""
+
+    answers: dict[str, tuple[Any, ...]]
+    asked: list[str] = field(default_factory=list)
+    workers: ClassVar[int] = 2
+    elsewhere: ClassVar[bool] = True
+
+    def run(self, function: Any, tasks: Sequence[Any]) -> Any:
+        self.asked += [task.planned.hash for task in tasks]
+        for index, task in enumerate(tasks):
+            yield Event(index, "note", "slow")
+            yield Event(index, *self.answers[task.planned.hash])
+
+
+def test_a_run_is_computed_once_in_the_order_of_the_plan_and_a_failure_stops_nothing(tmp_path, logged):
+    """`b` has two places, `c` is finished; a fault of ours is kept with its traceback and computed again by a rerun."""
+    a, b, c = cell("a", 0), cell("b", 0), replace(cell("c", 0, done=True), folder="run-c")
+    planned = [a, b, c, replace(b, labels={**b.labels, "strategy": "x"})]
+    fault = ("failed", "ZeroDivisionError: division by zero", "Traceback")
+    folder, executor = ComparisonFolder(tmp_path / "c"), Scripted({"a0": fault, "b0": ("done", ("run-b", True))})
+    estimate: Any = SimpleNamespace(add_computed=lambda *_: False)
+    execution = Execution(executor, "none", estimate)
+    outcomes = grid_compute.compute_and_log(folder, planned, execution, [ended(cell("z", 0))])
+    assert executor.asked == ["a0", "b0"]
+    assert [outcome.cell for outcome in outcomes] == planned
+    assert [(o.run_id, o.reused) for o in outcomes] == [
+        (None, False),
+        ("run-b", True),
+        ("run-c", True),
+        ("run-b", True),
+    ]
+    assert [o.error for o in outcomes] == [fault[1], None, None, None]
+    assert (tmp_path / "c" / "fault-a0.txt").read_text() == "Traceback"
+    said = [record.getMessage() for record in logged]
+    assert said[:2] == ["a ll seed 0: slow", f"[2/3]    0.0 s  a ll seed 0 FAILED: {fault[1]}"]
+    assert said[2:] == ["b ll seed 0: slow", f"FAILED a ll seed 0: {fault[1]}"]
+    assert [row["run"] for row in folder.cells()] == [None, "run-b", "run-c", "run-b", "run-z0"]
+    executor.answers["a0"] = ("done", ("run-a", False))
+    (mended,) = grid_compute.compute_and_log(folder, [a], execution)
+    assert (mended.run_id, mended.error) == ("run-a", None)
+    before = held(tmp_path)
+    (again,) = grid_compute.compute_and_log(folder, [replace(a, done=True, folder="run-a")], execution)
+    assert (again.run_id, again.reused, held(tmp_path)) == ("run-a", True, before)
+
+
+def test_a_cell_leaves_no_memory_that_torch_only_caches(monkeypatch, tmp_path):
     emptied = list[int]()
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
-    first = compute(axes_of(vector_sets, "qure,in-batch", seeds=1), tmp_path)
-    assert [o.reused for o in first] == [False] * 2
-    again = compute(axes_of(vector_sets, "in-batch,qure,top-k", seeds=1), tmp_path)
-    assert [o.reused for o in again] == [True, True, False]
-    assert {o.run_id for o in first} < {o.run_id for o in again}
-    assert len(emptied) == 3
+    monkeypatch.setattr(grid_cells, "run_config", lambda *_: SimpleNamespace(run_id="r", reused=False))
+    assert compute_task(Task(cell("a", 0).run, tmp_path, "none", {}), print) == ("r", False)
+    assert emptied == [1]
 
 
 def test_cells_of_one_seed_stand_together(vector_sets):
@@ -83,37 +129,6 @@ def test_cells_of_one_seed_stand_together(vector_sets):
     axes = axes_of(vector_sets, "qure,in-batch", losses="bradley-terry,info-nce")
     order = [(config.seed, config.loss.name, config.strategy.name) for config in axes.configs()]
     assert order == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
-
-
-def test_cells_are_computed_in_the_order_of_the_plan(vector_sets, tmp_path, before_training):
-    cells = planned(axes_of(vector_sets, "qure,top-k", seeds=1), tmp_path)
-    seen = list[str]()
-    before_training(lambda run: seen.append(run.config.strategy.name))
-    folder, execution = ComparisonFolder(tmp_path / "c"), Execution(Here(), "none")
-    outcomes = grid_compute.compute_and_log(folder, [*cells, cells[1]], execution)
-    assert seen == ["qure", "top-k"]
-    assert [outcome.cell for outcome in outcomes] == [*cells, cells[1]]
-
-
-def test_a_failing_cell_stops_nothing_and_runs_again(vector_sets, tmp_path, before_training):
-    def failing(run: Any) -> None:
-        if run.config.strategy.name == "qure":
-            raise NegbenchError("mend this")
-
-    before_training(failing)
-    first = compute(axes_of(vector_sets, "qure,in-batch", seeds=1), tmp_path)
-    assert [(o.cell.labels["strategy"], o.error) for o in first] == [("qure", "mend this"), ("in-batch", None)]
-    before_training(lambda run: None)
-    mended = compute(axes_of(vector_sets, "qure,in-batch", seeds=1), tmp_path)
-    assert [(o.error, o.reused) for o in mended] == [(None, False), (None, True)]
-
-
-def test_a_fault_of_ours_is_kept_with_its_traceback(vector_sets, tmp_path, before_training):
-    before_training(lambda run: 1 / 0)
-    (outcome,) = compute(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
-    assert outcome.error == "ZeroDivisionError: division by zero"
-    (kept,) = (tmp_path / "c").glob("fault-*.txt")
-    assert kept.read_text(encoding="utf-8").startswith("Traceback")
 
 
 def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch):
@@ -188,12 +203,11 @@ def test_a_failing_store_costs_the_copy_not_the_cells(vector_sets, tmp_path, log
     assert any("1 of 1 runs, and the summary of 'c' are not copied" in record.getMessage() for record in logged)
 
 
-def test_table_is_mean_and_deviation_over_seeds(vector_sets, tmp_path):
-    outcomes = compute(axes_of(vector_sets, "in-batch", seeds="0,3"), tmp_path)
-    (group,) = groups_of(tmp_path, "c")
+def test_table_is_mean_and_deviation_over_seeds(both):
+    group = next(group for group in groups_of(both.runs, "both") if group.labels["strategy"] == "in-batch")
     assert {run.manifest["dataset"]["val"] for run in group.runs} == {group.labels["dataset"]}
-    assert [run.config.seed for run in group.runs] == [0, 3]
-    values = [RunFolder(tmp_path / str(o.run_id)).result["metrics"]["recall_at_10"] for o in outcomes]
+    assert [run.config.seed for run in group.runs] == [0, 1]
+    values = [run.result["metrics"]["recall_at_10"] for run in group.runs]
     row = leader_table([group]).quality.iloc[0]
     assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
     assert row["seeds"] == 2
@@ -203,8 +217,6 @@ def test_table_is_mean_and_deviation_over_seeds(vector_sets, tmp_path):
 def test_the_axes_are_checked_first(vector_sets, tmp_path):
     with pytest.raises(OptionError, match="strategy qure with seed 0 is named twice"):
         planned(axes_of(vector_sets, "qure,qure:variant=paper", seeds=1), tmp_path)
-    with pytest.raises(NegbenchError, match="unknown option 'variation'"):
-        planned(axes_of(vector_sets, "qure:variation=paper", seeds=1), tmp_path)
 
 
 def test_seeds_and_numbers_of_negatives():
@@ -438,9 +450,6 @@ def test_negatives_are_an_axis(vector_sets, tmp_path):
     ]  # fmt: skip
     want = [("in-batch x1", 1), ("in-batch x5", 5), ("all-corpus x1", 1), ("all-corpus x5", 5)]
     assert [(cell.labels["strategy"], cell.config.train.num_negatives) for cell in cells] == want
-    outcomes = grid_compute.compute_and_log(ComparisonFolder(tmp_path / "c"), cells[1::2], Execution(Here(), "none"))
-    seen = [RunFolder(tmp_path / str(o.run_id)).result["negatives_seen"] for o in outcomes]
-    assert seen == [5 * 48 * 2] * 2  # equal budgets: queries x epochs x M
 
 
 def test_labels_name_files_without_their_folders_unless_two_are_alike():

@@ -196,6 +196,9 @@ def test_a_value_is_the_rate_of_all(vector_sets, tmp_path):
     by_set = plan_comparison(asked_of(vector_sets, tmp_path, lr="fixed", sets=sets), tmp_path)
     assert [cell.hash for cell in by_lr.cells] == [cell.hash for cell in by_set.cells]
     assert by_lr.rates is None
+    for given in ({"tuned": 2}, {"dials": ("train.lr=1,2",)}):  # these look for rates themselves
+        for lr in (None, "fixed"):
+            assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).rates is None
 
 
 def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
@@ -209,12 +212,6 @@ def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
     assert fixed.folder.path.name == f"{grid.folder.path.name}-lr-fixed"
     assert tuned.folder.path.name == f"{grid.folder.path.name}-tuned"
     assert grid.trials.path.name == f"{grid.folder.path.name}-rates"
-
-
-def test_what_looks_for_rates_itself_has_one(vector_sets, tmp_path):
-    for given in ({"tuned": 2}, {"dials": ("train.lr=1,2",)}):
-        for lr in (None, "fixed"):
-            assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).rates is None
 
 
 def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tmp_path):

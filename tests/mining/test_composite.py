@@ -18,7 +18,7 @@ from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, open_run, run_config
 from negbench.loop.schedule import stages_of
 from negbench.loop.types import RunResult
-from negbench.mining.composite import batch_rule, batch_rules, slots_of, stages
+from negbench.mining.composite import batch_rule, batch_rules, parts_of, slots_of
 from negbench.plugins.registry import registry
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig, resolved
@@ -48,14 +48,14 @@ def test_options_are_those_of_the_parts():
     assert union == make_strategy("in-batch+qure", variant="release")
     assert union != make_strategy("in-batch+qure")
     switch = make_strategy("top-k:2>after-target", top_k_k=3, after_target_k=4, halve=True)
-    assert stages(switch) == [(0, make_strategy("top-k", k=3, halve=True)), (2, make_strategy("after-target", k=4))]
+    assert parts_of(switch) == [(0, make_strategy("top-k", k=3, halve=True)), (2, make_strategy("after-target", k=4))]
     assert set(tunable_ranges(type(switch))) == {"top_k_k", "after_target_k"}
     assert tunable_ranges(registry.get("strategies", "in-batch+dqe"))["alpha"].below == "beta"
     shared = registry.get("strategies", "distance-weighted:2>top-k-abs")
     assert tunable_ranges(shared)["cutoff"].below == "distance_weighted_limit"
     three = make_strategy("all-corpus:1>top-k:3>in-batch+after-target", top_k_k=5)
-    assert [at for at, _ in stages(three)] == [0, 1, 4]
-    assert batch_rule(stages(three)[2][1]) == make_strategy("in-batch")
+    assert [at for at, _ in parts_of(three)] == [0, 1, 4]
+    assert batch_rule(parts_of(three)[2][1]) == make_strategy("in-batch")
     assert batch_rules(three) == [make_strategy("in-batch")]
     last, xbm = make_strategy("all-corpus:1>xbm", queue=5), make_strategy("xbm", queue=5)
     assert (last.scope, slots_of(last), batch_rules(last)) == ("batch", ("target", "bank"), [xbm])

@@ -349,7 +349,7 @@ def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path):
     assert book.counts() == {"finished": 2, "pruned": 0, "failed": 1, "running": 0, "waiting": 0}
     assert book.requeue_failed() == [1]  # another try
     assert rerun(toy_job(folder, 3, partial(deadly, at=(1,), times=6))) == 1
-    assert book.counts()["failed"] == 1
+    assert (book.counts()["failed"], book.frozen()[1].user_attrs["deaths"]) == (1, 6)
     with pytest.raises(AssertionError):
         rerun(toy_job(tmp_path / "zero", 3, partial(deadly, at=(0,), times=9)))  # the last worker fails, unkilled
     assert toy_book(tmp_path / "zero", 3).requeue_failed() == [0]
