@@ -12,7 +12,7 @@ from negbench.data.scene import DataCache, Split, needs_dev
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
 from negbench.loop.types import State
-from negbench.mining.composite import slots_of, stages
+from negbench.mining.composite import parts_of, slots_of
 from negbench.mining.mined import copied
 from negbench.mining.planes import GIVEN, planes_read
 from negbench.plugins.registry import registry
@@ -145,7 +145,7 @@ def _unread(config: ResolvedConfig, *, alone: bool) -> Iterator[tuple[str, str]]
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     for name in {*GIVEN} - planes_read(strategy, config.mining):
         yield f"mining.{name}", "neither the strategy nor a filter reads it"
-    if all(len(slots_of(stage)) < 2 for _, stage in stages(strategy)):
+    if all(len(slots_of(part)) < 2 for _, part in parts_of(strategy)):
         yield "hybrid.slots", "its negatives corrupt one slot"
     if strategy.scope == "batch":
         yield "mining.replacement", "it draws from each batch anew"
