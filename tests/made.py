@@ -33,3 +33,8 @@ def cells(names: str, numbers: Sequence[int]) -> list[Any]:
 
 def ended(each: Any, error: str | None = None) -> Outcome:
     return Outcome(each, None if error else f"run-{each.hash}", error, False)
+
+
+def without(sets: list[str], *keys: str) -> tuple[str, ...]:
+    """Leave out keys: those that a dial varies, or that no strategy of a test reads."""
+    return tuple(text for text in sets if not text.startswith(keys))

@@ -119,7 +119,7 @@ def check_one(entry: str, where: str, known: Callable[[str], bool]) -> None:
         parts = [part.strip() for part in entry.split(mark)]
         if len(parts) > 1 and all(map(known, parts)):
             what = f"{quoted(entry)} is {len(parts)} images with {mark!r} between"
-            raise DataError(f"{where}: {what}: write a list, or in a .csv put {SEPARATOR!r} there")
+            raise DataError(f"{where}: {what}: write a list, or in a .csv put {SEPARATOR!r} there, in quotes")
 
 
 def names_of(values: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -97,7 +97,7 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache, *, al
             it may fit other rules and lengths.
         cache: loads annotations.
         alone: whether it is one run: a comparison may choose learning rates on a dev part, and its strategies share
-            the schedule, of which those that are defined once say nothing.
+            the schedule, of which those that are defined once say nothing where another reads it.
 
     Raises:
         OptionError: a setting does nothing in any row that has it.
@@ -111,7 +111,7 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache, *, al
     for setting, whys in found.items():
         having = sum(given.flat().get(setting, True) not in (None, False) for _, given, _ in rows)
         unused = having == sum(map(len, whys.values()))
-        told = {why: names for why, names in whys.items() if alone or why != _ONCE}
+        told = {why: names for why, names in whys.items() if alone or unused or why != _ONCE}
         parts = [f"for {', '.join(dict.fromkeys(names))}: {why}" for why, names in told.items()]
         remarks += [f"{setting} does nothing {'; '.join(parts)}"] * bool(parts)
         if parts and unused and (setting in asked or not setting.startswith("schedule.")):

@@ -13,13 +13,9 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid.dials import Dial, Dials, parse_dial
 from negbench.report.tables import tables
 from negbench.settings.options import Compare
+from tests.made import without
 
 DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
-
-
-def without(sets: list[str], *keys: str) -> tuple[str, ...]:
-    """Leave out the keys that a dial varies."""
-    return tuple(text for text in sets if not text.startswith(keys))
 
 
 def test_dials_are_read_as_set_reads():
@@ -74,7 +70,7 @@ def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets, tm
 
 
 def test_a_point_that_cannot_be_computed_is_left_out_and_named(tmp_path, vector_sets, capsys):
-    sets = without(vector_sets, "train.batch_size")
+    sets = without(vector_sets, "train.batch_size", "schedule.n_def")
     asked = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=sets)
     plan = plan_comparison(asked, tmp_path)
     (left_out,) = plan.folder.about["left_out"]
@@ -91,7 +87,7 @@ def test_a_point_that_cannot_be_computed_is_left_out_and_named(tmp_path, vector_
 
 def test_points_of_unequal_steps_are_named(vector_sets, tmp_path):
     """48 queries, two epochs: 4 steps in batches of 24, 6 in batches of 16."""
-    sets = tuple(text for text in vector_sets if not text.startswith("train.batch_size="))
+    sets = without(vector_sets, "train.batch_size", "schedule.n_def")
     given = {"strategies": "in-batch", "seeds": 1, "sets": sets, "lr": "fixed", "name": "c", "tracking_uri": "none"}
     steps = {"train.batch_size=24,16": ["4", "6"], "train.weight_decay=0.1,0.2": None, "train.epochs=1,2": None}
     for number, (dial, want) in enumerate(steps.items()):

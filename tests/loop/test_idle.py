@@ -66,7 +66,11 @@ def test_a_comparison_names_the_rows_in_one_remark():
         "schedule.n_def does nothing for qure: 8 epochs have room for 8 definitions, not for 50"
     ]
     assert idle("schedule.n_def=6", "schedule.refresh_every=1", rules=rules) == []
-    assert idle("schedule.n_def=3", rules="in-batch,all-corpus") == []  # once, as documented
+    assert idle("schedule.n_def=3", rules="qure,all-corpus") == []  # once, as documented, and another reads it
+    with pytest.raises(
+        OptionError, match=r"schedule\.n_def does nothing for in-batch, all-corpus: its pools are defined"
+    ):
+        idle("schedule.n_def=3", rules="in-batch,all-corpus")
     assert idle("mining.replacement=true", rules="in-batch,qure") == [
         "mining.replacement does nothing for in-batch: it draws from each batch anew"
     ]
