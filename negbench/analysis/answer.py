@@ -228,9 +228,13 @@ def _numbers(blocks: Mapping[str, Sequence[VerdictRow]], after: str) -> str:
     """Compare the highest of each number of negatives with the highest of all."""
     highest = [max(members, key=lambda row: row.mean) for members in blocks.values()]
     first, *rest = sorted(highest, key=lambda row: -row.mean)
-    behind = {_with(row): signed(row.behind, row.behind_low, row.behind_high, sign=False) for row in rest}
+    behind = [signed(row.behind, row.behind_low, row.behind_high, sign=False) + " points behind" for row in rest]
+    parts = [
+        f"{_with(row)} " + ("follows" if math.isnan(row.behind) else f"is {points}")  # nan: over several tables
+        for row, points in zip(rest, behind, strict=True)
+    ]
     text = f"Whatever the number of negatives, {_with(first)} has the highest {label_of(first.metric)}{after}"
-    return f"{text}; {', '.join(f'{name} is {points} points behind' for name, points in behind.items())}."
+    return f"{text}; {', '.join(parts)}."
 
 
 def _with(row: VerdictRow) -> str:

@@ -290,6 +290,8 @@ def test_equal_negatives_are_compared_first(tmp_path):
     assert shown.loc["weak", "verdict"] == "worse (1 against 63 negatives)"
     apart = answer_of(groups[:2], [row for row in rows if row.strategy != "strong"])
     assert apart[0].startswith("Whatever the number of negatives, in-batch with 63 (")  # no two have as many
+    unknown = [replace(row, behind=math.nan) for row in rows if row.strategy != "strong"]
+    assert answer_of(groups[:2], unknown)[0].endswith(" %) follows.")
     alone = [row for row in rows if row.strategy == "weak"]
     assert answer_of([groups[1]], alone)[0].endswith(" %) is the only strategy.")
 
