@@ -104,7 +104,7 @@ def test_what_cannot_be_handed_out(tmp_path):
 def test_the_shell_loop_gives_the_runs_of_one_process_although_a_job_is_killed(vector_flags, tmp_path):
     """The first job is killed while it trains; the second one resumes its run."""
     flags = [*vector_flags, "--set", "train.epochs=150", "--tracking-uri", "none"]
-    command = command_of(flags, tmp_path, "--strategies", "in-batch")
+    command = command_of(flags, tmp_path, "--strategies", "top-k")
     killing = tmp_path / "python"
     killing.write_text(f"""#!/bin/sh
 if mkdir {tmp_path}/once 2> /dev/null; then
@@ -122,7 +122,7 @@ fi
     done = subprocess.run([*loop, *program, *command], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "once").exists()
-    assert negbench([*command_of(flags, tmp_path / "alone", "--strategies", "in-batch"), "--executor", "pool"]) == 0
+    assert negbench([*command_of(flags, tmp_path / "alone", "--strategies", "top-k"), "--executor", "pool"]) == 0
     both = [folder / "runs" for folder in (tmp_path, tmp_path / "alone")]
     (cell,), (same,) = (read_json(runs / "c" / "comparison.json")["cells"] for runs in both)
     assert cell == same

@@ -26,7 +26,7 @@ from negbench.systems.system import load_config
 from tests.cluster_tasks import Deaf, asleep, heard_late
 
 LONG = ("train.epochs=2000",)
-GRID = ("compare", "--lr=fixed", "--strategies", "all-corpus", "--losses", "bradley-terry", "--name", "duel")
+GRID = ("compare", "--lr=fixed", "--strategies", "qure", "--losses", "bradley-terry", "--name", "duel")
 
 
 @pytest.fixture
