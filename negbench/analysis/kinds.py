@@ -1,10 +1,11 @@
 """What was trained against and what went wrong, by kind of judged negative: shares with intervals."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from negbench.analysis import statistics
+from negbench.analysis.verdicts import TABLE_AXES
 from negbench.analysis.words import listed, percent
 from negbench.grid.comparison import CellGroup
 from negbench.metrics.mistakes import CUT, KINDS
@@ -40,22 +41,28 @@ def kind_shares(group: CellGroup) -> list[KindShares]:
     return shares
 
 
-def kinds_answer(groups: Iterable[CellGroup]) -> list[str]:
+def kinds_answer(groups: Sequence[CellGroup]) -> list[str]:
     """Say which kind is most often confused with right answers, and how much of it strategies draw, in one sentence.
 
-    Of a strategy's groups the first counts.
+    It is about the first table whose data know kinds; what distinguishes it from the others stands in brackets.
     """
-    of = dict[str, dict[str, KindShares]]()
-    for group in groups:
-        if group.labels["strategy"] not in of and (shares := kind_shares(group)):
-            of[group.labels["strategy"]] = {share.kind: share for share in shares}
-    if not of:
+    place = {id(group): tuple(group.labels.get(axis, "") for axis in TABLE_AXES) for group in groups}
+    first = next((place[id(group)] for group in groups if kind_shares(group)), None)
+    if first is None:
         return []
+    here = [group for group in groups if place[id(group)] == first]
+    of = {group.labels["strategy"]: {share.kind: share for share in kind_shares(group)} for group in here}
     kind = max((each for own in of.values() for each in own.values()), key=lambda each: each.left.mean).kind
     own = {name: shares[kind] for name, shares in of.items() if kind in shares}
     means = [each.left.mean for each in own.values()]
     left = " to ".join(dict.fromkeys((percent(min(means)), percent(max(means)))))
     drawn = [f"{percent(e.drawn.mean)} % of the draws of {name}" for name, e in own.items() if e.drawn.mean >= 0]
     drawn = [*drawn[:_NAMED], f"{percent(max(each.random for each in own.values()))} % of random draws"]
-    said = f"Among the first ten images {left} % are {kind} negatives, the most frequent mistake"
+    varied = [
+        value + " epochs" * (axis == "epochs")
+        for axis, value, *others in zip(TABLE_AXES, first, *place.values(), strict=True)
+        if value and len({*others}) > 1
+    ]
+    where = f" ({', '.join(varied)})" * bool(varied)
+    said = f"Among the first ten images{where} {left} % are {kind} negatives, the most frequent mistake"
     return [f"{said}; they are {listed(drawn)}."]

@@ -70,4 +70,7 @@ def test_the_answer_names_the_most_frequent_mistake(compared):
     low, high = (float(end) for end in re.findall(r"[\d.]+", line)[:2])
     assert low <= round(100 * most.left.mean, 1) <= high
     assert line.count("% of the draws of") == 3  # a strategy once, whatever the losses
+    assert line.startswith(f"Among the first ten images ({group.labels['loss']}) ")
+    alone = [each for each in groups if each.labels["loss"] == group.labels["loss"]]
+    assert kinds_answer(alone) == [line.replace(f" ({group.labels['loss']})", "")]
     assert kinds_answer([]) == []
