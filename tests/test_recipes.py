@@ -143,7 +143,7 @@ def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
 
 # negbench's own recipes on drawn vectors
 DRAWN = [name for name in RECIPES if name.startswith(("map-", "premise-", "world"))]
-WORLDS = ("claims-world", "claims-world-few", "definitions-world", "demo", "dqe-margins", "warm-up-world", *DRAWN)
+WORLDS = ("definitions-world", "demo", "dqe-margins", "warm-up-world", *DRAWN)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -154,9 +154,7 @@ def test_a_world_draws_alike(name):
     if name not in ("premise-slots", "world-systems"):
         assert {config.train.num_negatives for config in configs} == {1}
     dials = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
-    assert bool(dials) == (
-        name not in ("claims-world", "claims-world-few", "demo", "world", "world-small", "world-systems")
-    )
+    assert bool(dials) == (name not in ("demo", "world", "world-small", "world-systems"))
     assert len({config.train.epochs for config in configs}) == 1 + (name in ("demo", "world"))
     for dial in dials:
         assert dial.key in configs[0].flat()

@@ -152,6 +152,14 @@ def test_claims_of_a_recipe_with_a_system(toy_root, tmp_path, capsys):
     assert "2 claims need 9 runs (3 seeds), 0 already finished" in capsys.readouterr().out  # slow, still and fast
 
 
+@pytest.mark.parametrize("recipe", ["claims-world", "claims-world-few"])
+def test_its_own_worlds_can_be_judged(recipe, tmp_path, capsys):
+    small = ["dataset.train_images=400", "dataset.val_images=60", "dataset.train_queries=40", "dataset.val_queries=20"]
+    asked = ["claims", "--recipe", recipe, "--only", "5,6", "--dry-run", "--runs-dir", str(tmp_path)]
+    assert negbench([*asked, *(part for text in small for part in ("--set", text))]) == 0
+    assert "2 claims need" in capsys.readouterr().out
+
+
 MISTAKES: list[tuple[Any, ...]] = [
     (["--only", "35"], "unknown claim '35' in --only"),
     (["--set", "strategy.k=3"], "claims fix strategy; set only"),
