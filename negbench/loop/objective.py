@@ -1,5 +1,6 @@
 """Training objective: maps a batch to a scalar loss, for strategies of either scope and any loss."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,8 @@ from negbench.mining.composite import Composite, batch_rule, batch_rules
 from negbench.mining.filters import Filters
 from negbench.mining.planes import Plane, batch_planes, planes_read
 from negbench.settings.config import HybridConfig, MiningConfig
+
+HARDEST = 10  # negatives of a query
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,10 @@ class Objective(nn.Module):
     `parameter_groups`, and a checkpoint must hold them. Embeddings are computed in the surrounding autocast precision,
     scores and losses in float32: bfloat16 cannot tell 0.800 from 0.802, a factor of 1.2 at temperature 0.01.
 
+    Attributes:
+        hardest_share: share of the loss's gradient, by size, that a query's ten negatives with the highest scores
+            get in the step after `see`: mean over the queries with more than ten target negatives; NaN without any.
+
     Args:
         backbone: trained.
         strategy: of either scope.
@@ -191,6 +198,7 @@ class Objective(nn.Module):
         self.memory = Memory()
         self.device = backbone.device
         self.temperatures = Temperatures.of(hybrid, loss).to(self.device)
+        self.hardest_share = math.nan
         self.hybrid: HybridTerms | None = None
         if hybrid.active:
             self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy)
@@ -200,6 +208,7 @@ class Objective(nn.Module):
         if self.hybrid is not None and scene.train is not self.scene.train:
             self.hybrid.read(scene.train.dataset)
         self.scene = scene
+        self.hardest_share = math.nan
 
     def take(self, strategy: Strategy) -> None:
         """Switch to another part of the strategy that the objective was created with."""
@@ -224,6 +233,9 @@ class Objective(nn.Module):
     def forward(self, batch: Batch) -> StepResult:
         """Score the batch's positives and negatives, and apply the loss."""
         scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
+        drawn = scores.slots.get("target")
+        if drawn is not None and math.isnan(self.hardest_share) and drawn.scores.requires_grad:
+            drawn.scores.register_hook(lambda gradient: self._note_share(drawn, gradient))
         with full_precision(self.device):
             value = loss_of_slots(
                 self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.extras
@@ -232,6 +244,15 @@ class Objective(nn.Module):
             value = value + self.hybrid(scores.members, self.temperature)
         count = sum(int(part.mask.sum()) for part in scores.slots.values())
         return StepResult(value, count, scores.statistics)
+
+    def _note_share(self, drawn: Corrupted, gradient: Tensor) -> None:
+        """Set `hardest_share` from a loss's gradient in the scores, both [B, M]."""
+        many = drawn.mask.sum(1) > HARDEST
+        if many.any():
+            mask = drawn.mask[many]  # elsewhere the gradient may be the target's
+            sizes = gradient[many].abs().where(mask, 0)
+            hardest = drawn.scores.detach()[many].where(mask, -math.inf).topk(HARDEST).indices
+            self.hardest_share = float((sizes.gather(1, hardest).sum(1) / sizes.sum(1)).nanmean())
 
     def _queries(self, batch: Batch) -> _Queries:
         reference = self.scene.features(self.backbone, self.scene.train.references[batch.rows])

@@ -185,6 +185,8 @@ def _epoch_values(
         "train/lr": float(parts.schedule.get_last_lr()[0]),
         "train/temperature": float(run.backbone.temperature.detach()),
     }
+    if not math.isnan(parts.objective.hardest_share):
+        values["train/hardest_share"] = parts.objective.hardest_share
     own_temperatures = parts.objective.temperatures.values()
     values |= {f"train/temperature_{term}": value for term, value in own_temperatures.items()}
     if statistics:

@@ -241,7 +241,7 @@ def plan_claims(asked: Claims) -> ClaimsPlan:
 
 
 def base_layers(asked: Claims) -> list[Layer]:
-    """Return the layers of backbone, data set and training, which claims leave open.
+    """Return the layers of backbone, data set, training and `loss.tau`, which claims leave open.
 
     A recipe's `system` and `seed` are read elsewhere.
 
@@ -251,9 +251,9 @@ def base_layers(asked: Claims) -> list[Layer]:
     recipe, *flags = layers_of(asked)
     kept = {key: value for key, value in recipe.items() if key not in ("system", "seed")}
     for layer in (kept, *flags):
-        others = [key for key in layer if key not in HELD]
+        others = [key for key in layer if key not in HELD and {key: [*layer[key]]} != {"loss": ["tau"]}]
         others += ["train.num_negatives"] if "num_negatives" in layer.get("train", {}) else []
         if others:
-            may = f"{'a recipe for them may ' * (layer is kept)}set only {', '.join(HELD[:-1])}"
+            may = f"{'a recipe for them may ' * (layer is kept)}set only {', '.join(HELD[:-1])}, loss.tau"
             raise OptionError(f"claims fix {others[0]}; {may}")
     return [kept, *flags]

@@ -160,6 +160,15 @@ def test_its_own_worlds_can_be_judged(recipe, tmp_path, capsys):
     assert "2 claims need" in capsys.readouterr().out
 
 
+def test_claims_at_a_fixed_temperature(world, tmp_path):
+    """HyCoLe-HNM, with a temperature for each term, cannot be judged at one."""
+    sets = (*world[1::2], "loss.tau=0.01")
+    planned = plan_claims(Claims(only="1,25,27", sets=sets, runs_dir=tmp_path))
+    losses = {(cell.config.loss.name, cell.config.loss.options["tau"]) for cell in planned.cells}
+    assert losses == {("bradley-terry", 0.01), ("margin-kl", 0.01)}
+    assert "loss.tau = 0.01 fixes the temperature" in planned.undefined["hycole"]
+
+
 MISTAKES: list[tuple[Any, ...]] = [
     (["--only", "35"], "unknown claim '35' in --only"),
     (["--set", "strategy.k=3"], "claims fix strategy; set only"),
@@ -167,6 +176,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     (["--recipe", "dqe-cirr"], "claims fix schedule; a recipe"),
     (["--recipe", "emoji"], "claims fix mining; a recipe"),
     (["--recipe", "world-small"], "claims fix train.num_negatives; a recipe"),
+    (["--set", "loss.name=hcl"], "claims fix loss; set only"),
     (["--set", "train.num_negatives=3"], "claims fix train.num_negatives; set only"),
     (["--backbone", "tinny"], "did you mean 'tiny'"),
     (["--seeds", "none"], "expected a count"),

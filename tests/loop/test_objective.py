@@ -108,6 +108,29 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell, sl
     assert float(result.loss) == pytest.approx(sum(losses) / len(losses), abs=2e-4)
 
 
+@pytest.mark.parametrize("rule", ["in-batch", "in-batch+qure", "qure"])
+def test_the_hardest_negatives_share_of_the_gradient_is_that_of_their_softmax(cell, rule):
+    """InfoNCE pulls at a negative by its share of the softmax; a target that the batch repeats is no negative."""
+    rows, backbone, scene = torch.arange(16), cell.backbone, cell.scene
+    targets = scene.train.dataset.target_columns[rows].tolist()
+    drawn = torch.arange(16 * 12).reshape(16, 12) % len(scene.train.images) if "qure" in rule else None
+    objective = Objective(backbone, make_strategy(rule), make_loss("info-nce", tau=0.1), scene, MiningConfig())
+    objective(batch_of(scene, rows, drawn)).loss.backward()
+    backbone.zero_grad()
+    shares = []
+    for row, target in enumerate(targets):
+        columns = [] if drawn is None else drawn[row].tolist()
+        columns += [column for column in targets if column != target] if "in-batch" in rule else []
+        with torch.no_grad():
+            scores = torch.tensor([score(backbone, scene, row, row, column) for column in columns])
+        pulls = (scores / 0.1).softmax(0).sort(descending=True).values
+        shares.append(float(pulls[:10].sum()))
+        assert len(columns) > 10
+    assert objective.hardest_share == pytest.approx(sum(shares) / len(shares), abs=1e-4)
+    objective.see(scene)
+    assert math.isnan(objective.hardest_share)
+
+
 # --- candidates beside the negatives -------------------------------------------------------------------------------
 
 
