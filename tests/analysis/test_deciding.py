@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from negbench.analysis import deciding
-from negbench.analysis.deciding import open_strategies
+from negbench.analysis.deciding import open_strategies, rules_of
 from negbench.analysis.differences import Differences, decided, differences
 from negbench.analysis.prices import floor_of, more_seeds, seeds_for
 from negbench.analysis.statistics import Design, Difference, Interval, Pairs, ValueTable, against, pairs
@@ -53,6 +53,12 @@ def test_looks_are_fixed_in_advance_and_spend_all_of_alpha():
         assert spent == pytest.approx([(count / looks.most) ** 0.5 for count in looks.counts])
     assert looks_of(seeds="7,1,0", max_seeds=6).seeds(6) == (7, 1, 0, 8, 9, 10)
     assert Looks.of(Compare(), (0, 1, 2)) is None
+
+
+def test_first_place_is_the_question_of_a_plain_comparison():
+    given: tuple[dict[str, Any], ...] = ({}, {"tuned": 3}, {"systems": "all"}, {"dials": ("a=1",)}, {"pairs": "all"})
+    looks = [rules_of(Compare(until="decided", **each), []).looks for each in given]
+    assert [each and each.pairs for each in looks] == ["best", "baseline", "baseline", "baseline", "all"]
 
 
 @pytest.mark.parametrize("given", [{"seeds": 1}, {"seeds": 9, "max_seeds": 8}])

@@ -382,6 +382,7 @@ MISTAKES = [
     (["--dial", "train.weight_decay=1,2", "--losses", "all"], "--dial and several losses do not go together"),
     (["--systems", "all", "--negatives", "1"], "--systems and --negatives cannot be combined"),
     (["--systems", "all", "--losses", "info-nce"], "--systems uses each system's own loss"),
+    (["--losses", ","], "an axis is empty: name at least one"),
     (["--systems", "qur"], "unknown system 'qur' in --systems: did you mean 'qure'?"),
 ]
 
