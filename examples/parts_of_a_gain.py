@@ -14,13 +14,15 @@ part of its interactions. Own terms and interactions sum to the gain, and so do 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from negbench.analysis.differences import factorial
 from negbench.analysis.findings import stored
-from negbench.analysis.statistics import Difference
+from negbench.analysis.statistics import Design, Difference, ValueTable, contrasts
 from negbench.scoring.stored import Values, values_of
 
 PLAIN = "plain"
@@ -45,9 +47,43 @@ def corners(folder: Path) -> dict[frozenset[str], Values]:
     return {frozenset(taken): values[taken] for taken in ordered}
 
 
+@dataclass(frozen=True)
+class Effects:
+    """Contributions of the factors to the difference between all of them and none.
+
+    Attributes:
+        total: all factors on minus all off.
+        shares: factor -> its Shapley value: what switching it on adds, averaged over all orders of switching.
+        terms: set of factors -> its own term: for one factor, what it adds alone; for several, what they add together
+            beyond all smaller sets (0 in an additive table).
+    """
+
+    total: Difference
+    shares: dict[str, Difference]
+    terms: dict[tuple[str, ...], Difference]
+
+
+def effects_of(cells: dict[frozenset[str], Values], alpha: float) -> Effects:
+    """Split the difference; all parts are tested together."""
+    factors = sorted(frozenset().union(*cells))
+    subsets = [s for size in range(len(factors) + 1) for s in combinations(factors, size)]
+    names = [" + ".join(s) or "none" for s in subsets]
+    first = next(iter(cells.values()))
+    design = Design(first.strata, first.clusters, any(each.nested for each in cells.values()), alpha)
+    table = ValueTable({name: cells[frozenset(s)].values for name, s in zip(names, subsets, strict=True)}, design)
+    # a set's own term: the alternating sum over its subsets (Harsanyi's dividend); a share: its terms, equally divided
+    terms = np.array([[(-1) ** (len(t) - len(s)) if set(s) <= set(t) else 0 for s in subsets] for t in subsets[1:]])
+    split = np.array([[(f in t) / len(t) for t in subsets[1:]] for f in factors])
+    rows = np.concatenate([terms.sum(axis=0, keepdims=True), split @ terms, terms])
+    weights = [{name: float(w) for name, w in zip(names, row, strict=True) if w} for row in rows]
+    total, *rest = contrasts(table, weights, table.generator("factorial"))
+    shares, own = rest[: len(factors)], rest[len(factors) :]
+    return Effects(total, dict(zip(factors, shares, strict=True)), dict(zip(subsets[1:], own, strict=True)))
+
+
 def parts(cells: dict[frozenset[str], Values], alpha: float = 0.05) -> pd.DataFrame:
     """Return the parts of the gain in points, a row each; the intervals hold for all of them at once."""
-    effects = factorial(cells, alpha=alpha)
+    effects = effects_of(cells, alpha)
     rows: list[tuple[str, str, Difference]] = [("gain", "all", effects.total)]
     rows += [
         ("own term" if len(of) == 1 else "interaction", " and ".join(of), each) for of, each in effects.terms.items()

@@ -12,7 +12,6 @@ import pickle
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
 from negbench.analysis import statistics
 from negbench.grid.looks import Looks
@@ -120,7 +119,8 @@ def differences(
     """
     same = hashlib.sha256(pickle.dumps((values, baseline, margin, alpha, share, key))).digest()
     if same not in _KNOWN:
-        design = replace(_design(values, margin=margin, alpha=alpha), share=share)
+        first, nested = next(iter(values.values())), any(each.nested for each in values.values())
+        design = statistics.Design(first.strata, first.clusters, nested, alpha, margin, share=share)
         seeds = {name: each.seeds for name, each in values.items()}
         table = statistics.ValueTable({name: each.values for name, each in values.items()}, design, seeds)
         alone = baseline is None or len(values) == 2
@@ -167,20 +167,3 @@ def decided(
             latest, seen = now if latest is None else now.after(latest), cells
     assert latest is not None  # there is a value, so there is a look that sees it
     return latest
-
-
-def _design(values: Mapping[Any, Values], *, margin: float = 0.0, alpha: float) -> statistics.Design:
-    """Return the statistical design, which is the same for all values."""
-    first, nested = next(iter(values.values())), any(each.nested for each in values.values())
-    return statistics.Design(first.strata, first.clusters, nested, alpha, margin)
-
-
-def factorial(corners: Mapping[frozenset[str], Values], *, alpha: float) -> statistics.Factorial:
-    """Decompose the difference between all factors and none; corners must have the same seeds and queries.
-
-    Args:
-        corners: set of the factors that are on -> values.
-        alpha: level; the intervals of all parts are simultaneous.
-    """
-    cells = {factors: each.values for factors, each in corners.items()}
-    return statistics.factorial(cells, _design(corners, alpha=alpha))

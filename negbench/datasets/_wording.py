@@ -21,57 +21,52 @@ _COLOUR_WORDS = {name: (name,) for name in COLOURS} | {
     "brown": ("brown", "tan"),
     "blue": ("blue", "royal blue"),
 }
-_COLOUR_FORMS = (
-    Clause("is", "{}"),
-    Clause("is", "{}"),
-    Clause("is", "more {}"),
-    Clause("is", "{} in color"),
-    Clause("is", "{} colored"),
-    Clause("has", "a {} color"),
-)
+
+
+def _said(*clauses: str) -> tuple[Clause, ...]:
+    return tuple(Clause(*clause.split(" ", 1)) for clause in clauses)
+
+
+_COLOUR_FORMS = _said("is {}", "is {}", "is more {}", "is {} in color", "is {} colored", "has a {} color")
 _COLOUR_CLAUSES = {
     name: tuple(Clause(verb, form.format(colour)) for colour in own for verb, form in _COLOUR_FORMS)
     for name, own in _COLOUR_WORDS.items()
 }
 _SLEEVE_FORMS = {
-    "none": (Clause("is", "sleeveless"), Clause("has", "no sleeves"), Clause("has", "bare arms")),
-    "short": (Clause("has", "short sleeves"), Clause("is", "short sleeved"), Clause("has", "cap sleeves")),
-    "three-quarter": (
-        Clause("has", "3/4 sleeves"),
-        Clause("has", "three quarter sleeves"),
-        Clause("has", "elbow length sleeves"),
-    ),
-    "long": (Clause("has", "long sleeves"), Clause("is", "long sleeved"), Clause("has", "full length sleeves")),
+    "none": _said("is sleeveless", "has no sleeves", "has bare arms"),
+    "short": _said("has short sleeves", "is short sleeved", "has cap sleeves"),
+    "three-quarter": _said("has 3/4 sleeves", "has three quarter sleeves", "has elbow length sleeves"),
+    "long": _said("has long sleeves", "is long sleeved", "has full length sleeves"),
 }
 _NECKLINE_FORMS = {
-    "round": (Clause("has", "a round neck"), Clause("has", "a crew neck"), Clause("has", "a round neckline")),
-    "v": (Clause("has", "a v neck"), Clause("has", "a v-neck"), Clause("has", "a v shaped neckline")),
-    "square": (Clause("has", "a square neck"), Clause("has", "a square neckline"), Clause("is", "square necked")),
-    "collar": (Clause("has", "a collar"), Clause("is", "collared"), Clause("has", "a collar and a front closing")),
+    "round": _said("has a round neck", "has a crew neck", "has a round neckline"),
+    "v": _said("has a v neck", "has a v-neck", "has a v shaped neckline"),
+    "square": _said("has a square neck", "has a square neckline", "is square necked"),
+    "collar": _said("has a collar", "is collared", "has a collar and a front closing"),
 }
 _PATTERN_FORMS = {
-    "plain": (Clause("is", "plain"), Clause("is", "solid"), Clause("has", "no pattern")),
-    "striped": (Clause("is", "striped"), Clause("has", "stripes"), Clause("has", "horizontal stripes")),
-    "checked": (Clause("is", "checked"), Clause("is", "plaid"), Clause("has", "a checkered pattern")),
-    "dotted": (Clause("is", "dotted"), Clause("has", "polka dots"), Clause("has", "dots all over")),
-    "colourblock": (Clause("is", "color blocked"), Clause("is", "two toned"), Clause("has", "a color block design")),
+    "plain": _said("is plain", "is solid", "has no pattern"),
+    "striped": _said("is striped", "has stripes", "has horizontal stripes"),
+    "checked": _said("is checked", "is plaid", "has a checkered pattern"),
+    "dotted": _said("is dotted", "has polka dots", "has dots all over"),
+    "colourblock": _said("is color blocked", "is two toned", "has a color block design"),
 }
 _GOWN = {
-    "short": (Clause("is", "mini"), Clause("is", "above the knee"), Clause("has", "a short skirt")),
-    "medium": (Clause("is", "knee length"), Clause("is", "of medium length"), Clause("has", "a midi skirt")),
-    "long": (Clause("is", "floor length"), Clause("is", "maxi"), Clause("has", "a maxi skirt")),
+    "short": _said("is mini", "is above the knee", "has a short skirt"),
+    "medium": _said("is knee length", "is of medium length", "has a midi skirt"),
+    "long": _said("is floor length", "is maxi", "has a maxi skirt"),
 }
 _UPPER = {
-    "short": (Clause("is", "cropped"), Clause("is", "waist length"), Clause("has", "a high hem")),
-    "medium": (Clause("is", "hip length"), Clause("is", "of regular length"), Clause("has", "a regular hem")),
-    "long": (Clause("is", "tunic length"), Clause("is", "thigh length"), Clause("has", "a low hem")),
+    "short": _said("is cropped", "is waist length", "has a high hem"),
+    "medium": _said("is hip length", "is of regular length", "has a regular hem"),
+    "long": _said("is tunic length", "is thigh length", "has a low hem"),
 }
 _LENGTH_FORMS = {"dress": _GOWN, "shirt": _UPPER, "toptee": _UPPER}
 _PRINT_FORMS = {
-    "none": (Clause("has", "no print"), Clause("has", "no graphic"), Clause("has", "nothing on the chest")),
-    "star": (Clause("has", "a star on it"), Clause("has", "a star print"), Clause("has", "a star graphic")),
-    "heart": (Clause("has", "a heart on it"), Clause("has", "a heart print"), Clause("has", "a heart graphic")),
-    "logo": (Clause("has", "a logo on it"), Clause("has", "writing on it"), Clause("has", "a text logo")),
+    "none": _said("has no print", "has no graphic", "has nothing on the chest"),
+    "star": _said("has a star on it", "has a star print", "has a star graphic"),
+    "heart": _said("has a heart on it", "has a heart print", "has a heart graphic"),
+    "logo": _said("has a logo on it", "has writing on it", "has a text logo"),
 }
 _FORMS: Mapping[str, Mapping[str, tuple[Clause, ...]]] = {  # attributes worded alike in every category
     "sleeve": _SLEEVE_FORMS,
@@ -82,15 +77,15 @@ _FORMS: Mapping[str, Mapping[str, tuple[Clause, ...]]] = {  # attributes worded 
 _NOUNS = {"dress": ("dress", "gown"), "shirt": ("shirt", "tee shirt"), "toptee": ("top", "blouse")}
 # how an annotator hints at a change without saying what is new; the other annotator then says it
 _VAGUE = {
-    "colour lighter": (Clause("is", "lighter"), Clause("is", "brighter"), Clause("is", "a different color")),
-    "colour darker": (Clause("is", "darker"), Clause("is", "less bright"), Clause("is", "a different color")),
-    "sleeve longer": (Clause("has", "longer sleeves"), Clause("has", "more sleeve")),
-    "sleeve shorter": (Clause("has", "shorter sleeves"), Clause("has", "less sleeve")),
-    "length longer": (Clause("is", "longer"), Clause("is", "longer in the body")),
-    "length shorter": (Clause("is", "shorter"), Clause("is", "shorter in the body")),
-    "neckline": (Clause("has", "a different neckline"), Clause("has", "another neck")),
-    "pattern": (Clause("has", "a different pattern"), Clause("is", "patterned another way")),
-    "print": (Clause("has", "a different graphic"), Clause("has", "something else on the chest")),
+    "colour lighter": _said("is lighter", "is brighter", "is a different color"),
+    "colour darker": _said("is darker", "is less bright", "is a different color"),
+    "sleeve longer": _said("has longer sleeves", "has more sleeve"),
+    "sleeve shorter": _said("has shorter sleeves", "has less sleeve"),
+    "length longer": _said("is longer", "is longer in the body"),
+    "length shorter": _said("is shorter", "is shorter in the body"),
+    "neckline": _said("has a different neckline", "has another neck"),
+    "pattern": _said("has a different pattern", "is patterned another way"),
+    "print": _said("has a different graphic", "has something else on the chest"),
 }
 _OPENINGS = ("", "", "", "", "it ", "the {} ", "this {} ", "similar but ", "the same {} but it ")
 _JOINTS = (" and ", " and ", ", ")

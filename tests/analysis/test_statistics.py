@@ -12,7 +12,7 @@ import pytest
 import scipy
 
 from negbench.analysis.seed_variance import variance_draws
-from negbench.analysis.statistics import Design, Interval, ValueTable, against, contrasts, factorial, pairs, summarise
+from negbench.analysis.statistics import Design, Interval, ValueTable, against, contrasts, pairs, summarise
 
 VARIANCES = [5.553228346670421, 4.975527412486904, 4.391296162993946, 6.221962624290375]
 DIFFERENCES = [  # low, high, p_value, p_adjusted, minimum_detectable
@@ -356,22 +356,6 @@ def test_the_same_generator_gives_the_numbers_of_this_version():
     table = against(table_of([0.0, 0.01, 0.03, 0.0], 4, 100, 0.01, draws=1000), "s0", generator())
     numbers = [(x.interval.low, x.interval.high, x.p_value, x.p_adjusted, x.minimum_detectable) for x in table.values()]
     assert np.array(numbers) == pytest.approx(np.array(DIFFERENCES), rel=1e-6)
-
-
-def test_a_factorial_splits_a_difference_into_terms_and_shares():
-    rng = generator(13)
-    base = rng.normal(size=(6, 80))
-    effect = {frozenset(): 0.0, frozenset("a"): 0.3, frozenset("b"): -0.1, frozenset("ab"): 1.0}
-    cells = {on: base + value + 0.001 * rng.normal(size=base.shape) for on, value in effect.items()}
-    parts = factorial(cells)
-    assert parts.total.value == pytest.approx(1.0, abs=0.01)
-    assert sum(each.value for each in parts.shares.values()) == pytest.approx(parts.total.value)
-    assert sum(each.value for each in parts.terms.values()) == pytest.approx(parts.total.value)
-    assert parts.terms["a", "b"].value == pytest.approx(0.8, abs=0.01)
-    assert parts.shares["a"].value == pytest.approx(0.3 + 0.4, abs=0.01)
-    del cells[frozenset("a")]
-    with pytest.raises(ValueError, match="missing"):
-        factorial(cells)
 
 
 def test_what_does_not_fit_is_refused():

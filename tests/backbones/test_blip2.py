@@ -462,18 +462,6 @@ def test_trap_12_precision_of_the_tower_is_its_own(world):
     assert 0 < difference(features, world.features) < 0.1 * float(world.features.abs().max())
 
 
-@one_tower
-def test_trap_13_file_layouts(world):
-    lavis, s = world.lavis, world.sizes
-    own, tower = lavis.qformer_state(s), lavis.save(lavis.tower_state(s), "tower.pth")
-    for content in (own, {"model": own, "config": {"a": 1}}, {"epoch": 3, "Blip2Qformer": own}):
-        path = lavis.save(content, "pretrained.pth")
-        model = build(Blip2, weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
-        assert torch.equal(model.queries(world.features, lavis.captions), world.queries)
-        assert model.identity.weights == "lavis:pretrained.pth,tower=tower.pth"
-        assert model.identity.sha256 == world.model.identity.sha256
-
-
 def test_trap_13_surplus_of_a_tower_file(world):
     """Surplus keys of a whole tower (one block, a final norm, a head) are dropped; any other key is refused."""
     lavis, s = world.lavis, world.sizes

@@ -240,7 +240,7 @@ def computing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [Outcome(each, None, "mend this", False) for each in asked]
 
     monkeypatch.setattr(driver, "compute_and_log", computed)
-    monkeypatch.setattr(driver, "forewarn", lambda asked, *_: seen.append(f"warned of {len(asked)}"))
+    monkeypatch.setattr(driver, "forewarn", lambda asked, _, margin: seen.append(f"warned of {len(asked)}, {margin}"))
     return seen
 
 
@@ -275,7 +275,7 @@ def test_failures_are_told_after_the_block(computing, tmp_path, monkeypatch):
     with pytest.raises(NegbenchError, match="3 of 3 cells failed"):
         judge()
     assert (there, said) == ([True, True, False], ["look", "last", "c-rates is complete"])
-    assert computing == ["warned of 2", "c-rates", "c"]
+    assert computing == ["warned of 2, 0.0", "c-rates", "c"]
     assert not held("c")
 
 
@@ -352,4 +352,5 @@ def test_each_kind_of_folder_is_locked(computing, vector_sets, tmp_path, monkeyp
     ):
         with pytest.raises(NegbenchError, match="cells failed"):
             call()
-    assert computing == ["warned of 2", "c-rates", "c", "warned of 2", "d", "warned of 2", "s", "s-final"]
+    warned = "warned of 2, 0.0"
+    assert computing == ["warned of 2, 0.01", "c-rates", "c", warned, "d", warned, "s", "s-final"]

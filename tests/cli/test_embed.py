@@ -339,18 +339,6 @@ def test_a_missing_library_is_named_with_its_extra(pictures, monkeypatch, refuse
         refused(["embed", str(pictures), "--encoder", spec], f"this needs {module}: pip install 'negbench[full]'")
 
 
-def test_an_encoder_that_was_interrupted_leaves_no_file(pictures, module):
-    encoder = Counting()
-
-    def stop(texts: Sequence[str]) -> Tensor:
-        raise KeyboardInterrupt
-
-    encoder.encode_text = stop
-    with pytest.raises(KeyboardInterrupt):
-        package.embed(package.Embed(folder=pictures, encoder=given(module, encoder)))
-    assert {file.name for file in pictures.iterdir()} == {"pictures", "queries.jsonl"}
-
-
 def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, module, monkeypatch, refused):
     package.embed(package.Embed(folder=pictures, encoder=given(module, Counting())))
     before = (pictures / "texts.npz").read_bytes()

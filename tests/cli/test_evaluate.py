@@ -201,6 +201,9 @@ def test_a_run_that_wants_the_impossible(run, call, benchmarks, tmp_path):
         ((run.run_id, "--scorer", "recall-at-5"), "give either a run to score or --ranks"),
         (("--ranks", "x.json", "--metric", "cirqrs"), "--metric cirqrs needs --ranks FILE and --scorer RUN"),
         (("--ranks", "x.json", "--submission", "y"), "--submission needs a run"),
+        (("--ranks", "x.json"), "name its data set with --dataset"),
+        (("--ranks", "x.json", "--dataset=cirr", *place), "cannot read x.json"),
+        (("--ranks", "x.json", "--dataset=cirr", *place, "--set", "compute.device=cpu"), "only dataset can be set"),
         (("no-such-run",), "run 'no-such-run' in "),
         ((run.run_id, "--dataset=cirr", "--split=test1", *place), "the labels of cirr test1 are closed"),
         ((run.run_id, "--submission", tmp_path), "synthetic has no test server"),
@@ -240,24 +243,3 @@ def test_cirqrs_of_rankings_is_the_scorers_mean_over_temperature(run, call, toy_
     assert len(means) > 1
     assert got["average/cirqrs_at_10"] == pytest.approx(sum(means) / len(means), rel=1e-5)
     assert got["average/cirqrs"] == pytest.approx((got["average/cirqrs_at_5"] + got["average/cirqrs_at_10"]) / 2)
-
-
-# --- without a model ---------------------------------------------------------------------------------------------
-
-
-def test_files_that_are_no_ranks(call, benchmarks, tmp_path):
-    def written(name: str, content: str) -> Path:
-        (tmp_path / name).write_text(content)
-        return tmp_path / name
-
-    place = ("--dataset=cirr", "--data-root", benchmarks)
-    for path, message in (
-        (tmp_path / "absent.json", "cannot read"),
-        (written("a.json", "{"), "cannot read"),
-        (written("b.json", "[1]"), "must map query ids to lists"),
-        (written("c.json", "{}"), "no ranking for query '0' (20 of 20 queries"),
-    ):
-        assert message in call("--ranks", path, *place, code=2), path
-    assert "name its data set with --dataset" in call("--ranks", written("f.json", "{}"), code=2)
-    error = call("--ranks", tmp_path / "f.json", *place, "--set", "compute.device=cpu", code=2)
-    assert "only dataset can be set" in error

@@ -121,16 +121,6 @@ def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(vector_sets,
     assert not torch.equal(rows[2], rows[3])
 
 
-def test_other_features_in_the_same_file_are_another_run(tmp_path):
-    first, other = write_vectors(tmp_path / "first"), write_vectors(tmp_path / "other", seed=1)
-    (config,) = configs(first, "in-batch")
-    before = plan_run(config, DataCache()).hash
-    assert plan_run(config, DataCache()).hash == before
-    images, others = (Path(sets[3].partition("=")[2].strip("'")) for sets in (first, other))
-    images.write_bytes(others.read_bytes())
-    assert plan_run(config, DataCache()).hash != before
-
-
 def changing(folder: Path, *more: str) -> tuple[RunConfig, dict[str, Path]]:
     """Return a run with a guide, and the files that it reads, by what they are."""
     sets = write_vectors(folder)

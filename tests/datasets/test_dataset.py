@@ -1,7 +1,6 @@
 """The data set core against loops over full tables: columns, blocks, exclusions, parts, identity."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -57,22 +56,6 @@ def block_of(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda rows, columns: scores[rows][:, columns]
 
 
-def test_ranks_against_loops():
-    for seed, exclude, sign in itertools.product(range(4), (False, True), ("negative", "ties")):
-        data = toy(seed=seed, exclude=exclude)
-        scores = toy_table(data, 5, sign)
-        ranks = data.rank(block_of(scores))
-        assert ranks.target_rank.tolist() == [loop_rank(data, scores, row) for row in range(len(data.queries))]
-        for size, query in zip(ranks.gallery_size.tolist(), data.queries, strict=True):
-            gallery = {data.images[c] for c in data.groups[query.group].tolist()}
-            assert size == len(gallery - {query.reference} if exclude else gallery)
-        assert ranks.query == tuple(query.id for query in data.queries)
-        assert ranks.group == tuple(query.group for query in data.queries)
-        assert torch.equal(ranks.relevant_ranks.values, ranks.target_rank)  # no other relevant image is known
-        assert ranks.subset_rank is None
-        assert ranks.cluster is None
-
-
 @pytest.mark.parametrize(("exclude", "sign"), [(False, "negative"), (True, "ties")])
 def test_relevant_ranks_against_loops(exclude, sign):
     data, shapes = toy(more=True, exclude=exclude), []
@@ -91,10 +74,14 @@ def test_relevant_ranks_against_loops(exclude, sign):
             gallery = [image for image in gallery if image != query.reference]
         relevant = [i for i in dict.fromkeys([str(query.target), *query.relevant]) if i in gallery]
         score = dict(zip(data.images, scores[index].tolist(), strict=True))
+        assert int(ranks.gallery_size[index]) == len(gallery)
         # ties: irrelevant images first, then the relevant ones in the listed order
         order = sorted(gallery, key=lambda i: (-score[i], relevant.index(i) if i in relevant else -1))
         assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant]
         assert [data.images[c] for c in data.relevant.row(index).tolist()] == relevant
+    assert ranks.target_rank.tolist() == [loop_rank(data, scores, row) for row in range(len(data.queries))]
+    assert (ranks.query, ranks.group) == tuple(zip(*((query.id, query.group) for query in data.queries), strict=True))
+    assert (ranks.subset_rank, ranks.cluster) == (None, None)
 
 
 def test_evaluate_checks_its_scores():

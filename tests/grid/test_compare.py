@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import torch
 from mlflow.tracking import MlflowClient
-from rich.console import Console
 
 from negbench.analysis import findings
 from negbench.analysis.leader import leader_table
-from negbench.analysis.words import markdown, spread
+from negbench.analysis.words import spread
 from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
@@ -35,9 +34,7 @@ from negbench.grid.executors import Event, Here, Processes
 from negbench.machine.files import read_json, write_json
 from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
-from negbench.report.finish import finish
 from negbench.settings.options import Compare, parse_negatives, parse_seeds
-from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 from tests.made import cell, ended, without
@@ -148,36 +145,6 @@ def _cell_of(backbone: str, data: str, place: int) -> Any:
     return SimpleNamespace(run=run, config=config, labels={"backbone": backbone, "dataset": "world"})
 
 
-def test_interrupted_and_continued_gives_the_same_table(vector_sets, tmp_path, watched):
-    axes = axes_of(vector_sets, "qure,cirqrs:n_neg=5")
-    compute(axes, tmp_path / "straight")
-    epochs, last = list[int](), 8
-
-    def watch(epoch: int) -> None:
-        if not epochs or epochs[-1] != epoch:
-            epochs.append(epoch)
-        if len(epochs) == last:
-            raise KeyboardInterrupt
-
-    watched(watch)
-    with pytest.raises(KeyboardInterrupt):
-        compute(axes, tmp_path / "halves")  # four cells of two epochs: the last epoch of the third one is lost
-    assert epochs == [0, 1, 2, 0, 1, 2, 0, 1]  # at the end, once more
-    epochs, last = [], 100
-    assert sum(o.reused for o in compute(axes, tmp_path / "halves")) == 2
-    assert epochs == [1, 2, 0, 1, 2]  # it resumed and did not start again
-    assert not list((tmp_path / "halves").glob("*-2"))
-    tables = [leader_table(groups_of(tmp_path / where, "c")) for where in ("straight", "halves")]
-    assert markdown(tables[0].quality) == markdown(tables[1].quality)
-    assert markdown(tables[0].behaviour) == markdown(tables[1].behaviour)
-    assert "cirqrs(n_neg=5)" in markdown(tables[0].quality)
-    for where in ("straight", "halves"):
-        finish(Console(quiet=True), tmp_path / where, "c", "none", report=False)
-    for name in FILES:
-        first, second = ((tmp_path / where / "c" / name).read_bytes() for where in ("straight", "halves"))
-        assert first == second, name
-
-
 def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_sets, tmp_path, monkeypatch):
     """Workers are prepared before images are encoded; a finished comparison prepares none."""
     calls: list[str] = []
@@ -191,16 +158,6 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
             ComparisonFolder(tmp_path / "c"), cells, Execution(Processes(2), "none")
         )
         assert (outcome.error, calls) == (None, want)
-
-
-def test_a_failing_store_costs_the_copy_not_the_cells(vector_sets, tmp_path, logged):
-    cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
-    broken = "sqlite:////dev/null/mlflow.db"
-    (outcome,) = grid_compute.compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), broken))
-    assert any("no MLflow run for 'c'" in record.getMessage() for record in logged)
-    assert RunFolder(tmp_path / str(outcome.run_id)).status == "finished"
-    Parent(Tracker.open(tmp_path, broken), tmp_path / "c").close([], [], "")  # no parent to close
-    assert any("1 of 1 runs, and the summary of 'c' are not copied" in record.getMessage() for record in logged)
 
 
 def test_table_is_mean_and_deviation_over_seeds(both):
@@ -425,6 +382,7 @@ MISTAKES = [
     (["--dial", "train.weight_decay=1,2", "--losses", "all"], "--dial and several losses do not go together"),
     (["--systems", "all", "--negatives", "1"], "--systems and --negatives cannot be combined"),
     (["--systems", "all", "--losses", "info-nce"], "--systems uses each system's own loss"),
+    (["--losses", ","], "an axis is empty: name at least one"),
     (["--systems", "qur"], "unknown system 'qur' in --systems: did you mean 'qure'?"),
 ]
 

@@ -14,7 +14,6 @@ from kills import many, spread
 
 from negbench.errors import NegbenchError
 from negbench.loop.runs import Bench, run_config
-from negbench.loop.types import RunResult
 from negbench.machine.files import atomic_write, locked, write_json
 from negbench.settings.config import RunConfig
 from negbench.store.runfolder import RunFolder
@@ -109,27 +108,6 @@ def test_a_writer_is_not_swept_and_a_dead_one_is(tmp_path):
         assert len(left) == 1
         assert left[0].startswith(".a.txt.")
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "x"
-
-
-# --- the MLflow store -------------------------------------------------------------------------------------------------
-
-
-def test_a_store_that_goes_away_midway_costs_the_copy(vector_sets, tmp_path, monkeypatch, watched):
-    from mlflow.tracking import MlflowClient
-
-    config, want = config_of(vector_sets), result(config_of(vector_sets), tmp_path / "straight")
-
-    def gone(*arguments: object, **options: object) -> None:
-        raise ConnectionError("the store is gone")
-
-    def watch(epoch: int) -> None:
-        for name in ("log_batch", "log_artifact", "set_terminated"):
-            monkeypatch.setattr(MlflowClient, name, gone)
-
-    watched(watch)
-    run: RunResult = run_config(config, Bench.open(tmp_path / "runs"))
-    assert str(run.tracking_error).endswith("fails (ConnectionError: the store is gone)")
-    assert (run.metrics, run.folder.metrics(), run.folder.ranks().to_json()) == want
 
 
 # --- the data ---------------------------------------------------------------------------------------------------------

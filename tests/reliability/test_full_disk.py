@@ -10,13 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from kills import many, spread
 
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
-from negbench.loop.runs import Bench, run_config
 from negbench.store.runfolder import RunFolder
-from negbench.systems.system import load_config
 
 SIZE = 8 * 2**20
 
@@ -67,38 +64,6 @@ def test_a_checkpoint_for_which_there_is_no_room(room, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert leftovers(tmp_path) == []
     assert folder.checkpoint() == {"a": 1}
-
-
-def test_a_run(vector_sets, disk, watched, every_epoch):
-    """If the disk fills up in the second epoch, the error is one line; with room again the numbers are undisturbed."""
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[0,1]"])
-    straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
-    whole = sum(path.stat().st_size for path in straight.path.iterdir())
-    messages = list[str]()
-    for left in spread(2 * whole, many(4, 40)):
-        runs = disk / str(left)
-
-        def watch(epoch: int, left: int = left) -> None:
-            if epoch == 1 and not (disk / "ballast").exists():
-                fill(disk, left)
-
-        watched(watch)
-        try:
-            run_config(config, Bench.open(runs, "none"))
-        except NegbenchError as error:
-            messages.append(str(error))
-        assert leftovers(disk) == []
-        empty(disk)
-        watched(lambda epoch: None)
-        rerun = run_config(config, Bench.open(runs, "none"))
-        assert rerun.metrics == straight.metrics
-        assert rerun.folder.metrics() == straight.folder.metrics()
-        assert rerun.folder.ranks().equals(straight.folder.ranks())
-        shutil.rmtree(runs)
-    assert messages
-    assert all(line.startswith("cannot write ") and line.endswith(": No space left on device") for line in messages), (
-        messages
-    )
 
 
 def test_the_report(vector_flags, disk, capsys):

@@ -390,8 +390,6 @@ LOSS = '''"""Mine."""
 from dataclasses import dataclass
 import torch
 from negbench.contracts import Loss
-from tests.datasets import toys
-from tests.datasets import toys
 
 @dataclass(frozen=True)
 class Mine(Loss):

@@ -37,9 +37,6 @@ from negbench.report.gallery import TOP, Pick, _view
 from negbench.report.page import _prose, sort_key
 from negbench.store.runfolder import RunFolder
 
-SHIFTS = """window.shift = 0;
-    const added = list => list.getEntries().forEach(entry => { window.shift += entry.value; });
-    new PerformanceObserver(added).observe({ type: 'layout-shift', buffered: true });"""
 VOID = {"meta", "link", "source", "img", "br", "wbr", "hr", "input"}
 
 
@@ -500,38 +497,6 @@ def test_the_page_of_thirty_groups_is_light(many):
     assert len(parsed.tables["table-table"]) - 1 == 30
     assert len(parsed.sources) > 20  # includes galleries and their pictures
     assert parsed.elements < 40_000  # the time to open it grows with them: docs/performance.md
-
-
-@pytest.mark.browser
-def test_the_page_of_thirty_groups_has_its_answer_and_forest_on_the_first_screen(many, browser):
-    """Checked on a desktop and a phone, in both schemes; build/screenshots keeps the screenshots."""
-    folder = Path(__file__).parents[2] / "build" / "screenshots"
-    context = browser.new_context(offline=True)
-    report = context.new_page()
-    report.add_init_script(SHIFTS)
-    report.goto((many / "many" / "report" / "index.html").as_uri())
-    report.locator("#facts").last.scroll_into_view_if_needed()
-    assert report.evaluate("window.shift") < 0.01  # nothing moves while it loads
-    answer, forest = report.locator("#answer p").first, report.locator("#figure-forest img").first
-    for width, height, scheme in ((1440, 900, "light"), (390, 844, "light"), (1440, 900, "dark"), (390, 844, "dark")):
-        report.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        report.set_viewport_size({"width": width, "height": height})
-        report.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        box, drawn = answer.bounding_box(), forest.bounding_box()
-        assert box["y"] + box["height"] < height / 2
-        assert width == 390 or drawn["y"] < 0.8 * height  # on a phone the answer fills the first screen
-        lines = report.locator(".answer .whole").evaluate_all(
-            "names => names.map(n => [n.textContent, n.getClientRects().length])"
-        )
-        assert {"in-batch", "bradley-terry"} <= {name for name, _ in lines}
-        assert [name for name, count in lines if count > 1] == []  # no name breaks at its hyphens
-        file = folder / f"report-{width}-{scheme}.png"
-        report.screenshot(path=file, animations="disabled")
-        with Image.open(file) as picture:
-            grey = np.bincount(np.asarray(picture.convert("L")).ravel(), minlength=256)
-        assert grey.argmax() < 64 if scheme == "dark" else grey.argmax() > 192, file
-        assert report.evaluate("document.documentElement.scrollWidth") == width, file
-    context.close()
 
 
 def test_names_and_intervals_are_kept_in_one_line():

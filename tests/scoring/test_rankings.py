@@ -226,7 +226,7 @@ ERRORS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
-def test_errors_are_one_clear_line():
+def test_errors_are_one_clear_line(tmp_path):
     for change, message in ERRORS.values():
         data = make("cirr")
         rankings: dict[str, Any] = lists_of(data, toy_table(data, 0, "negative"))
@@ -241,6 +241,9 @@ def test_errors_are_one_clear_line():
         metrics_of(data, lists)
     with pytest.raises(NegbenchError, match=r"rankings must map query ids to lists of image ids, got \[\]"):
         metrics_of(data, [])
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(NegbenchError, match=r"cannot read .*x\.json: .*: recreate the file"):
+        read_rankings(tmp_path / "x.json")
 
 
 def test_the_package_stays_light():

@@ -33,48 +33,37 @@ def _row(*sixteenths: int) -> torch.Tensor:
 HAND = _row(13, 11, 12, 6, 1, -4, 0, -5, 16)
 
 
-def test_hand_table_paper():
-    # the two largest drops are the fives at places 1 and 2: the pool is place 2
-    assert as_sets(Qure().pool(ScoreView(HAND, torch.tensor([0])))) == [{3}]
+RELEASE = Qure(variant="release")
+BY_HAND: list[tuple[str, torch.Tensor, Qure, set[int]]] = [
+    ("the two largest drops are the fives at places 1 and 2: the pool is place 2", HAND, Qure(), {3}),
+    # walk: places 1, 2, 4, 0, 3, 5
+    ("(1, 2) are next to each other, (2, 4) differ by 2: the pool is places 3 and 4", HAND, RELEASE, {4, 6}),
+    ("(4, 0) is the first to differ by more", HAND, Qure(variant="release", consecutive_threshold=2), {1, 3, 4, 6}),
+    ("any two differ by more", HAND, Qure(variant="release", consecutive_threshold=0), {3}),
+    ("the drop from the target does not count", _row(15, 4, 3, 2, -1), Qure(), {2, 3}),
+    ("of equal drops the earlier places are taken", _row(9, 8, 7, 6, 5, 4), Qure(), {2}),
+    ("the walk 0, 1, 2, 3 never jumps", _row(9, 8, 7, 6, 5, 4), RELEASE, set()),
+    *(
+        ("all copies of an image or none", _row(9, *below), Qure(), want)
+        for below, want in (((8, 5, 5), set()), ((8, 5, 5, 1), {2, 3}), ((8, 8, 5, 1), {3}), ((8, 8, 8, 8), set()))
+    ),
+    *(
+        ("two drops need three images", _row(0, *range(-1, -1 - below, -1), 1, 2), strategy, set())
+        for below in (0, 1, 2)
+        for strategy in (Qure(), RELEASE)
+    ),
+]
 
 
-def test_hand_table_release():
-    # walk: places 1, 2, 4, 0, 3, 5. (1, 2) are next to each other, (2, 4) differ by 2: the pool is places 3 and 4
-    assert as_sets(Qure(variant="release").pool(ScoreView(HAND, torch.tensor([0])))) == [{4, 6}]
-    # by more than 2: (4, 0) is the first, so places 1 to 4
-    wider = Qure(variant="release", consecutive_threshold=2)
-    assert as_sets(wider.pool(ScoreView(HAND, torch.tensor([0])))) == [{1, 3, 4, 6}]
-    assert as_sets(Qure(variant="release", consecutive_threshold=0).pool(ScoreView(HAND, torch.tensor([0])))) == [{3}]
+def test_by_hand():
+    for why, scores, strategy, want in BY_HAND:
+        assert as_sets(strategy.pool(ScoreView(scores, torch.tensor([0])))) == [want], why
 
 
 def test_disallowed_images_leave_no_gap():
     allowed = torch.ones(1, 9, dtype=torch.bool)
     allowed[0, 3] = False  # now 11 is followed by 1: drops 1, 10, 1, 4, 1
     assert as_sets(Qure().pool(ScoreView(HAND, torch.tensor([0]), allowed))) == [{4, 6}]
-
-
-def test_the_drop_after_the_target_does_not_count():
-    # target 15, far above the rest: drops below it are 1, 1, 3
-    assert as_sets(Qure().pool(ScoreView(_row(15, 4, 3, 2, -1), torch.tensor([0])))) == [{2, 3}]
-
-
-def test_equal_drops_take_the_earlier_place():
-    view = ScoreView(_row(9, 8, 7, 6, 5, 4), torch.tensor([0]))
-    assert as_sets(Qure().pool(view)) == [{2}]  # places 0 and 1
-    assert as_sets(Qure(variant="release").pool(view)) == [set()]  # the walk 0, 1, 2, 3 never jumps
-
-
-def test_all_copies_of_an_image_or_none():
-    for below, want in (((8, 5, 5), set()), ((8, 5, 5, 1), {2, 3}), ((8, 8, 5, 1), {3}), ((8, 8, 8, 8), set())):
-        assert as_sets(Qure().pool(ScoreView(_row(9, *below), torch.tensor([0])))) == [want]
-
-
-def test_fewer_than_three_below_the_target_is_an_empty_pool():
-    for below in [0, 1, 2]:
-        for variant in ["paper", "release"]:
-            scores = _row(0, *range(-1, -1 - below, -1), *range(1, 7 - below))
-            assert scores.shape == (1, 7)
-            assert as_sets(Qure(variant=variant).pool(ScoreView(scores, torch.tensor([0])))) == [set()]
 
 
 @given(
