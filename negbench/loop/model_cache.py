@@ -26,7 +26,7 @@ class Scored:
 
 
 class ModelCache:
-    """Per-model cache, cleared when the weights change.
+    """Per-model cache, cleared when the weights change; what is shared at the start is kept by the scene.
 
     A refresh and the regime card share the embeddings of the train split; the card, the curve and the result share the
     ranks.
@@ -45,18 +45,29 @@ class ModelCache:
         """Forget everything: the weights are about to change."""
         self._values.clear()
 
-    def _once(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        if key not in self._values:
-            self._values[key] = make()
-        value: Value = self._values[key]
-        return value
+    def once(self, key: Hashable, make: Callable[[], Value], *, shared: bool = False) -> Value:
+        """Return what `make` made for this model; runs that begin with the same weights share what is `shared`.
+
+        The seconds of its stages count for each of them, as if it had been alone.
+        """
+        run, known = self.run, self._values
+        if shared and self.state.step == 0:
+            known, key = run.scene.untrained, (key, run.config.model_dump_json(include={"compute", "eval", "mining"}))
+        seconds, before = run.display.seconds, {**run.display.seconds}
+        if key not in known:
+            value, after = make(), seconds.items()
+            known[key] = value, {name: s - before.get(name, 0.0) for name, s in after if s != before.get(name)}
+        elif known is not self._values:
+            seconds.update({name: before.get(name, 0.0) + s for name, s in known[key][1].items()})
+        kept: Value = known[key][0]
+        return kept
 
     def mined_scene(self) -> EncodedSplits:
         """Return the scene to mine: the epoch's own if epochs redraw pairs; other texts do not change what is mined."""
         run = self.run
         if not run.scene.train.dataset.redraws:
             return run.scene
-        return self._once("pairs", lambda: run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed))
+        return self.once("pairs", lambda: run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed))
 
     def task(self, scene: EncodedSplits, strategy: Strategy | None = None) -> MiningTask:
         """Embed the train split with the current model, with the planes that the strategy reads."""
@@ -68,7 +79,7 @@ class ModelCache:
             reads=() if strategy is None else planes_read(strategy, run.config.mining),
             offline=self.objective.offline,
             temperature=self.objective.divisor,
-            embeddings=self._once(("train", id(split)), lambda: evaluation.embed(run.backbone, scene, split)),
+            embeddings=self.once(("train", id(split)), lambda: evaluation.embed(run.backbone, scene, split)),
         )
 
     def scored(self) -> Scored:
@@ -84,7 +95,7 @@ class ModelCache:
                     ranks = evaluation.rank(scene.val, embeddings.queries, embeddings.candidates)
                 return Scored(ranks, scene.val.dataset.summarise(ranks), float(embeddings.queries.mean(0).norm()))
 
-        return self._once("scored", make)
+        return self.once("scored", make, shared=True)
 
     def dev(self) -> dict[str, float] | None:
         """Return metrics on the dev part; None if there is none or if it is the scored split."""
@@ -97,4 +108,4 @@ class ModelCache:
             with run.display.stage("evaluate"):
                 return evaluation.measure(run.backbone, scene, dev)
 
-        return self._once("dev", make)
+        return self.once("dev", make)

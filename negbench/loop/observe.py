@@ -38,8 +38,12 @@ def note_regime(now: ModelCache, log: Log) -> None:
     """Take the regime card of the current model, for the log and for result.json."""
     state = now.state
     ranks = now.scored().ranks
-    with now.run.display.stage("regime", note=f"epoch {state.epoch}"):
-        card = regime(now.task(now.mined_scene()), ranks).summary()
+
+    def make() -> dict[str, float]:
+        with now.run.display.stage("regime", note=f"epoch {state.epoch}"):
+            return regime(now.task(now.mined_scene()), ranks).summary()
+
+    card = now.once("regime", make, shared=True)
     state.regime.append({"epoch": float(state.epoch), **card})
     log({f"regime/{name}": value for name, value in card.items() if not math.isnan(value)}, state.step, state.epoch)
 
@@ -52,8 +56,12 @@ def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:
     run, path = now.run, folder.path / curves.file_name(moment)
     if path.exists() or not run.config.eval.reported:
         return
-    with run.display.stage("curves", note=moment):
-        curves.score_curves(now.task(run.scene)).save(path)
+
+    def make() -> curves.Curves:
+        with run.display.stage("curves", note=moment):
+            return curves.score_curves(now.task(run.scene))
+
+    now.once("curves", make, shared=True).save(path)
 
 
 def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
@@ -61,9 +69,13 @@ def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
     if not now.run.config.eval.reported:
         return {}
     run, val = now.run, now.run.scene.val
-    with run.display.stage("evaluate", note="one modality"):
-        ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val)
-        return {name: val.dataset.summarise(query_ranks) for name, query_ranks in ranks.items()}
+
+    def make() -> dict[str, dict[str, float]]:
+        with run.display.stage("evaluate", note="one modality"):
+            ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val)
+            return {name: val.dataset.summarise(query_ranks) for name, query_ranks in ranks.items()}
+
+    return now.once("one modality", make, shared=True)
 
 
 def untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:
