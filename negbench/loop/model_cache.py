@@ -1,6 +1,7 @@
 """Cached embeddings and scores of the model between two epochs, for mining, scoring and records."""
 
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -45,20 +46,21 @@ class ModelCache:
         """Forget everything: the weights are about to change."""
         self._values.clear()
 
-    def once(self, key: Hashable, make: Callable[[], Value], *, shared: bool = False) -> Value:
-        """Return what `make` made for this model; runs that begin with the same weights share what is `shared`.
+    def once(self, key: Hashable, make: Callable[[], Value], stage: str = "", note: str = "") -> Value:
+        """Return what `make` made for this model, timed as `stage`.
 
-        The seconds of its stages count for each of them, as if it had been alone.
+        What has a stage is shared by the runs that begin with the same weights; its seconds count for each of them.
         """
         run, known = self.run, self._values
-        if shared and self.state.step == 0:
+        if stage and self.state.step == 0:
             known, key = run.scene.untrained, (key, run.config.model_dump_json(include={"compute", "eval", "mining"}))
-        seconds, before = run.display.seconds, {**run.display.seconds}
+        seconds, before = run.display.seconds, run.display.seconds.get(stage, 0.0)
         if key not in known:
-            value, after = make(), seconds.items()
-            known[key] = value, {name: s - before.get(name, 0.0) for name, s in after if s != before.get(name)}
+            with run.display.stage(stage, note=note) if stage else nullcontext():
+                value = make()
+            known[key] = value, seconds.get(stage, 0.0) - before
         elif known is not self._values:
-            seconds.update({name: before.get(name, 0.0) + s for name, s in known[key][1].items()})
+            seconds[stage] = before + known[key][1]
         kept: Value = known[key][0]
         return kept
 
@@ -87,15 +89,14 @@ class ModelCache:
         run, scene = self.run, self.run.scene
 
         def make() -> Scored:
-            with run.display.stage("evaluate", note=f"epoch {self.state.epoch}/{run.config.train.epochs}"):
-                embeddings = evaluation.embed(run.backbone, scene, scene.val)
-                if run.config.eval.reported and self.state.epoch in (0, run.config.train.epochs):
-                    ranks = evaluation.rank_judged(run.backbone, scene, scene.val, embeddings)
-                else:
-                    ranks = evaluation.rank(scene.val, embeddings.queries, embeddings.candidates)
-                return Scored(ranks, scene.val.dataset.summarise(ranks), float(embeddings.queries.mean(0).norm()))
+            embeddings = evaluation.embed(run.backbone, scene, scene.val)
+            if run.config.eval.reported and self.state.epoch in (0, run.config.train.epochs):
+                ranks = evaluation.rank_judged(run.backbone, scene, scene.val, embeddings)
+            else:
+                ranks = evaluation.rank(scene.val, embeddings.queries, embeddings.candidates)
+            return Scored(ranks, scene.val.dataset.summarise(ranks), float(embeddings.queries.mean(0).norm()))
 
-        return self.once("scored", make, shared=True)
+        return self.once("scored", make, "evaluate", f"epoch {self.state.epoch}/{run.config.train.epochs}")
 
     def dev(self) -> dict[str, float] | None:
         """Return metrics on the dev part; None if there is none or if it is the scored split."""

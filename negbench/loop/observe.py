@@ -38,12 +38,8 @@ def note_regime(now: ModelCache, log: Log) -> None:
     """Take the regime card of the current model, for the log and for result.json."""
     state = now.state
     ranks = now.scored().ranks
-
-    def make() -> dict[str, float]:
-        with now.run.display.stage("regime", note=f"epoch {state.epoch}"):
-            return regime(now.task(now.mined_scene()), ranks).summary()
-
-    card = now.once("regime", make, shared=True)
+    note = f"epoch {state.epoch}"
+    card = now.once("regime", lambda: regime(now.task(now.mined_scene()), ranks).summary(), "regime", note)
     state.regime.append({"epoch": float(state.epoch), **card})
     log({f"regime/{name}": value for name, value in card.items() if not math.isnan(value)}, state.step, state.epoch)
 
@@ -54,14 +50,8 @@ def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:
     Draws from no random stream of the run. Saves nothing for a study's trials, which are not reported.
     """
     run, path = now.run, folder.path / curves.file_name(moment)
-    if path.exists() or not run.config.eval.reported:
-        return
-
-    def make() -> curves.Curves:
-        with run.display.stage("curves", note=moment):
-            return curves.score_curves(now.task(run.scene))
-
-    now.once("curves", make, shared=True).save(path)
+    if not path.exists() and run.config.eval.reported:
+        now.once("curves", lambda: curves.score_curves(now.task(run.scene)), "curves", moment).save(path)
 
 
 def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
@@ -71,11 +61,10 @@ def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
     run, val = now.run, now.run.scene.val
 
     def make() -> dict[str, dict[str, float]]:
-        with run.display.stage("evaluate", note="one modality"):
-            ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val)
-            return {name: val.dataset.summarise(query_ranks) for name, query_ranks in ranks.items()}
+        ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val)
+        return {name: val.dataset.summarise(query_ranks) for name, query_ranks in ranks.items()}
 
-    return now.once("one modality", make, shared=True)
+    return now.once("one modality", make, "evaluate", "one modality")
 
 
 def untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:

@@ -13,8 +13,6 @@ from negbench.metrics.equal_rows import Copies, keys_of
 from negbench.metrics.mistakes import CUT
 from negbench.scoring.tiles import Corpus, tiled_relevance
 
-_KEPT_ENTRIES = 2**25  # of scores between two passes
-
 
 @dataclass(frozen=True)
 class Embeddings:
@@ -84,7 +82,6 @@ def rank_judged(backbone: Backbone, scene: Features, split: Split, embeddings: E
     linguistic sensitivity of PinPoint's code. It is nan for a query with one wording.
     """
     scores, asked = block_scorer(embeddings.queries, embeddings.candidates), split.dataset.queries
-    scores = _twice(scores) if split.dataset.kinds else scores
     ranks = split.dataset.with_mistakes(split.dataset.rank(scores), scores)
     most = max(len(query.wordings) for query in asked)
     if not most:
@@ -96,22 +93,6 @@ def rank_judged(backbone: Backbone, scene: Features, split: Split, embeddings: E
     highest, lowest = torch.stack(table).amax(0), torch.stack(table).amin(0)
     spread = (highest - lowest).masked_fill(torch.tensor([not query.wordings for query in asked]), torch.nan)
     return replace(ranks, values={**ranks.values, f"wording_range_at_{CUT}": spread})
-
-
-def _twice(scores: ScoreBlock) -> ScoreBlock:
-    """Return the function for two passes over the same blocks; the second finds the first _KEPT_ENTRIES scores."""
-    known = dict[int, tuple[Tensor, Tensor, Tensor]]()
-
-    def score_block(rows: Tensor, columns: Tensor) -> Tensor:
-        asked, of, block = known.pop(int(rows[0]), (rows[:0], columns, rows))
-        if torch.equal(asked, rows) and torch.equal(of, columns):
-            return block
-        block = scores(rows, columns)
-        if sum(kept.numel() for _, _, kept in known.values()) + block.numel() <= _KEPT_ENTRIES:
-            known[int(rows[0])] = rows, columns, block
-        return block
-
-    return score_block
 
 
 def _precision(ranks: QueryRanks) -> Tensor:

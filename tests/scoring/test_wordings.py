@@ -32,19 +32,3 @@ def test_the_range_is_over_all_wordings_of_a_query(tmp_path: Path, monkeypatch):
     assert spread[0] == pytest.approx(0.2)  # two of ten, one, and none
     assert spread[1].isnan()
     assert data.summarise_mistakes(ranks) == {"wording_range_at_10": pytest.approx(0.2)}
-
-
-def test_two_passes_score_a_block_once_as_far_as_memory_allows(monkeypatch):
-    monkeypatch.setattr(evaluation, "_KEPT_ENTRIES", 9)
-    scored, columns = list[int](), torch.arange(3)
-
-    def scores(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        scored.append(int(rows[0]))
-        return rows[:, None] + columns / 10
-
-    twice, blocks = evaluation._twice(scores), [torch.arange(2), torch.arange(2, 3), torch.arange(3, 4)]
-    passes = [[twice(rows, columns) for rows in blocks] for _ in range(2)]
-    assert scored == [0, 2, 3, 3]
-    assert all(torch.equal(one, other) for one, other in zip(*passes, strict=True))
-    twice(blocks[0], columns)
-    assert torch.equal(twice(blocks[0], columns[1:]), scores(blocks[0], columns[1:]))
