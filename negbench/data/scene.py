@@ -7,12 +7,12 @@ strategy or a loss. Images are encoded once per (frozen weights, preprocessing, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from PIL import Image
@@ -229,6 +229,7 @@ class EncodedSplits(Features):
     val: Split
     dev: Split | None
     row_of: Mapping[str, int]  # image id -> feature row, one for pictures that are equal byte for byte
+    untrained: dict[Hashable, Any] = field(default_factory=dict)  # results of the initial weights, which runs share
 
     def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> EncodedSplits:
         """Return the scene with one epoch's train split (`Dataset.at_epoch`); itself if that split is unchanged."""
@@ -413,8 +414,7 @@ class DataCache:
         Raises:
             DataError: files are missing, or train queries have no targets.
         """
-        names = [config.backbone.name, *(other.name for other in config.mining.backbones)]
-        images = not all(issubclass(registry.get("backbones", name), HoldsFeatures) for name in names)
+        images = reads_pixels(config)
         train = self._featured(config, "train", images)
         if any(query.target is None for query in train.queries):
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
@@ -465,6 +465,12 @@ class DataCache:
             self._scene = None
             self._scene = (key, open_scene(config, splits, backbone, device, display))
         return self._scene[1]
+
+
+def reads_pixels(config: ResolvedConfig) -> bool:
+    """Whether one of a run's backbones reads image files."""
+    names = [config.backbone.name, *(other.name for other in config.mining.backbones)]
+    return not all(issubclass(registry.get("backbones", name), HoldsFeatures) for name in names)
 
 
 def _kept(known: dict[str, T], key: str, make: Callable[[], T]) -> T:

@@ -1,6 +1,7 @@
 """Cached embeddings and scores of the model between two epochs, for mining, scoring and records."""
 
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ class Scored:
 
 
 class ModelCache:
-    """Per-model cache, cleared when the weights change.
+    """Per-model cache, cleared when the weights change; what is shared at the start is kept by the scene.
 
     A refresh and the regime card share the embeddings of the train split; the card, the curve and the result share the
     ranks.
@@ -45,18 +46,30 @@ class ModelCache:
         """Forget everything: the weights are about to change."""
         self._values.clear()
 
-    def _once(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        if key not in self._values:
-            self._values[key] = make()
-        value: Value = self._values[key]
-        return value
+    def once(self, key: Hashable, make: Callable[[], Value], stage: str = "", note: str = "") -> Value:
+        """Return what `make` made for this model, timed as `stage`.
+
+        What has a stage is shared by the runs that begin with the same weights; its seconds count for each of them.
+        """
+        run, known = self.run, self._values
+        if stage and self.state.step == 0:
+            known, key = run.scene.untrained, (key, run.config.model_dump_json(include={"compute", "eval", "mining"}))
+        seconds, before = run.display.seconds, run.display.seconds.get(stage, 0.0)
+        if key not in known:
+            with run.display.stage(stage, note=note) if stage else nullcontext():
+                value = make()
+            known[key] = value, seconds.get(stage, 0.0) - before
+        elif known is not self._values:
+            seconds[stage] = before + known[key][1]
+        kept: Value = known[key][0]
+        return kept
 
     def mined_scene(self) -> EncodedSplits:
         """Return the scene to mine: the epoch's own if epochs redraw pairs; other texts do not change what is mined."""
         run = self.run
         if not run.scene.train.dataset.redraws:
             return run.scene
-        return self._once("pairs", lambda: run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed))
+        return self.once("pairs", lambda: run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed))
 
     def task(self, scene: EncodedSplits, strategy: Strategy | None = None) -> MiningTask:
         """Embed the train split with the current model, with the planes that the strategy reads."""
@@ -68,7 +81,7 @@ class ModelCache:
             reads=() if strategy is None else planes_read(strategy, run.config.mining),
             offline=self.objective.offline,
             temperature=self.objective.divisor,
-            embeddings=self._once(("train", id(split)), lambda: evaluation.embed(run.backbone, scene, split)),
+            embeddings=self.once(("train", id(split)), lambda: evaluation.embed(run.backbone, scene, split)),
         )
 
     def scored(self) -> Scored:
@@ -76,15 +89,14 @@ class ModelCache:
         run, scene = self.run, self.run.scene
 
         def make() -> Scored:
-            with run.display.stage("evaluate", note=f"epoch {self.state.epoch}/{run.config.train.epochs}"):
-                embeddings = evaluation.embed(run.backbone, scene, scene.val)
-                if run.config.eval.reported and self.state.epoch in (0, run.config.train.epochs):
-                    ranks = evaluation.rank_judged(run.backbone, scene, scene.val, embeddings)
-                else:
-                    ranks = evaluation.rank(scene.val, embeddings.queries, embeddings.candidates)
-                return Scored(ranks, scene.val.dataset.summarise(ranks), float(embeddings.queries.mean(0).norm()))
+            embeddings = evaluation.embed(run.backbone, scene, scene.val)
+            if run.config.eval.reported and self.state.epoch in (0, run.config.train.epochs):
+                ranks = evaluation.rank_judged(run.backbone, scene, scene.val, embeddings)
+            else:
+                ranks = evaluation.rank(scene.val, embeddings.queries, embeddings.candidates)
+            return Scored(ranks, scene.val.dataset.summarise(ranks), float(embeddings.queries.mean(0).norm()))
 
-        return self._once("scored", make)
+        return self.once("scored", make, "evaluate", f"epoch {self.state.epoch}/{run.config.train.epochs}")
 
     def dev(self) -> dict[str, float] | None:
         """Return metrics on the dev part; None if there is none or if it is the scored split."""
@@ -97,4 +109,4 @@ class ModelCache:
             with run.display.stage("evaluate"):
                 return evaluation.measure(run.backbone, scene, dev)
 
-        return self._once("dev", make)
+        return self.once("dev", make)

@@ -38,8 +38,8 @@ def note_regime(now: ModelCache, log: Log) -> None:
     """Take the regime card of the current model, for the log and for result.json."""
     state = now.state
     ranks = now.scored().ranks
-    with now.run.display.stage("regime", note=f"epoch {state.epoch}"):
-        card = regime(now.task(now.mined_scene()), ranks).summary()
+    note = f"epoch {state.epoch}"
+    card = now.once("regime", lambda: regime(now.task(now.mined_scene()), ranks).summary(), "regime", note)
     state.regime.append({"epoch": float(state.epoch), **card})
     log({f"regime/{name}": value for name, value in card.items() if not math.isnan(value)}, state.step, state.epoch)
 
@@ -50,10 +50,8 @@ def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:
     Draws from no random stream of the run. Saves nothing for a study's trials, which are not reported.
     """
     run, path = now.run, folder.path / curves.file_name(moment)
-    if path.exists() or not run.config.eval.reported:
-        return
-    with run.display.stage("curves", note=moment):
-        curves.score_curves(now.task(run.scene)).save(path)
+    if not path.exists() and run.config.eval.reported:
+        now.once("curves", lambda: curves.score_curves(now.task(run.scene)), "curves", moment).save(path)
 
 
 def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
@@ -61,9 +59,12 @@ def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
     if not now.run.config.eval.reported:
         return {}
     run, val = now.run, now.run.scene.val
-    with run.display.stage("evaluate", note="one modality"):
+
+    def make() -> dict[str, dict[str, float]]:
         ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val)
         return {name: val.dataset.summarise(query_ranks) for name, query_ranks in ranks.items()}
+
+    return now.once("one modality", make, "evaluate", "one modality")
 
 
 def untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:

@@ -117,7 +117,7 @@ def drop_prominence(drop: Tensor) -> Prominence:
         drop: [B, P], the result of `drops`, with any number of rows.
     """
     real = drop >= 0
-    falls, number = ranked_scores(drop, real).double(), count(real)
+    falls, number = ranked_scores(drop, real), count(real)
     middle = (_at(falls, (number - 1) // 2) + _at(falls, number // 2)) / 2
     largest = torch.where(number >= 1, _at(falls, number * 0) / middle, torch.nan)
     second = torch.where(number >= 3, _at(falls, number * 0 + 1) / _at(falls, number * 0 + 2), torch.nan)
@@ -125,9 +125,9 @@ def drop_prominence(drop: Tensor) -> Prominence:
 
 
 def _at(rows: Tensor, place: Tensor) -> Tensor:
-    """[B] value at each row's place, nan outside the row."""
+    """[B] float64 value at each row's place, nan outside the row."""
     width = rows.shape[1]
     if not width:
-        return rows.new_full((len(rows),), torch.nan)
+        return torch.full((len(rows),), torch.nan, dtype=torch.float64)
     inside = (place >= 0) & (place < width)
-    return torch.where(inside, rows.gather(1, place.clamp(0, width - 1)[:, None])[:, 0], torch.nan)
+    return torch.where(inside, rows.gather(1, place.clamp(0, width - 1)[:, None])[:, 0].double(), torch.nan)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from negbench.machine.files import atomic_write, intact
 from negbench.metrics.drops import drops, steepest
-from negbench.metrics.ranks import checked_scores, descending
+from negbench.metrics.ranks import at_most, checked_scores, count, descending
 from negbench.mining.task import MiningTask
 from negbench.scoring.tiles import Corpus, tile_rows, tiled_relevance
 
@@ -156,8 +156,8 @@ def rankings(task: MiningTask) -> Iterator[Rankings]:
                 rows=rows,
                 scores=scores.gather(1, order),
                 order=order,
-                length=ranked.sum(1),
-                target=(order == target).int().argmax(1),
-                reached=(ranked & (scores >= scores.gather(1, target))).sum(1),
+                length=count(ranked),
+                target=torch.from_numpy((order.numpy() == target.numpy()).argmax(1)),
+                reached=count(ranked & at_most(scores.gather(1, target), scores)),
                 local=local,
             )

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from negbench.metrics.drops import drop_prominence, steepest
 from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.ranks import count
 from negbench.metrics.recall import expected_hits_at_k
 from negbench.mining.curves import Rankings, rankings
 from negbench.mining.task import MiningTask
@@ -172,8 +173,8 @@ def _false_negatives(task: MiningTask, block: Rankings, order: Tensor) -> dict[s
     parts = {"": inside, "_above": above, "_below": below}
     return {
         "relevant": known,
-        **{f"near{where}": part.sum(1) for where, part in parts.items()},
-        **{f"wrong{where}": (part & wrong).sum(1) for where, part in parts.items()},
+        **{f"near{where}": count(part) for where, part in parts.items()},
+        **{f"wrong{where}": count(part & wrong) for where, part in parts.items()},
     }
 
 

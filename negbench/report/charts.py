@@ -72,8 +72,8 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": _DASHES[index // len(PALETTE) % len(_DASHES)]}
 
 
-@lru_cache(maxsize=64)  # charts of a page: drawn once for page and file
-def picture(chart: Chart, form: Form = "svg", *, narrow: bool = False) -> bytes:
+@lru_cache(maxsize=64)  # charts of a page: drawn once for page and file, as arguments have one spelling
+def picture(chart: Chart, form: Form, narrow: bool, /) -> bytes:
     """Render the chart as a file, without its title; the same chart gives the same bytes."""
     import matplotlib as mpl
 

@@ -16,6 +16,7 @@ from negbench.analysis.verdicts import Rules, VerdictRow
 from negbench.display import Grid, log
 from negbench.grid.comparison import AXES, CellGroup, group_key
 from negbench.machine.files import atomic_write
+from negbench.report.loaded import Comparison
 from negbench.report.tables import Table, files_of, tables
 from negbench.report.unchanged import inputs_of, keep, unchanged, writable
 from negbench.store.copies import SummaryRun
@@ -47,7 +48,7 @@ def finish(
     inputs, parent = inputs_of(folder, rules, report), Parent(Tracker.open(runs, tracking_uri), folder)
     same = unchanged(folder, inputs)
     findings = stored(runs, name) if same else judged(runs, name, rules)
-    listed, answer = tables(findings), say(findings)
+    listed, answer = tables(findings), Comparison(folder).answer if same else say(findings)
     for table in listed:
         if not table.detail or log.isEnabledFor(logging.DEBUG):
             console.print(_grid(table, folder / f"{table.name}.csv"))
@@ -57,7 +58,7 @@ def finish(
     if not same:
         kept = writable(folder)
         if kept:
-            keep(folder, inputs, _renew(parent, findings, listed, report=report))
+            keep(folder, inputs, _renew(parent, findings, listed, answer, report=report))
     else:
         parent.complete()
     console.print("\nanswer", style="bold", highlight=False)
@@ -71,9 +72,11 @@ def finish(
         console.print(f"look   negbench ui {name} --runs-dir {runs}", highlight=False, soft_wrap=True)
 
 
-def _renew(parent: Parent, findings: Findings, listed: Sequence[Table], *, report: bool) -> list[Path]:
+def _renew(
+    parent: Parent, findings: Findings, listed: Sequence[Table], answer: Sequence[str], *, report: bool
+) -> list[Path]:
     """Write the tables, the page, and the summary runs; return the files in the comparison's folder."""
-    answer, folder = say(findings), parent.folder
+    folder = parent.folder
     written = [findings.write(folder)]
     for file, text in {"answer.md": "\n\n".join(answer) + "\n", **files_of(listed)}.items():
         written.append(folder / file)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone
-from negbench.data.scene import DataCache, EncodedSplits, Split, device_of
+from negbench.data.scene import DataCache, EncodedSplits, Split, device_of, reads_pixels
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -20,7 +20,7 @@ from negbench.report.cards import Example, Pictures, Relation, Strip, Thumb
 from negbench.report.figures import Runs
 from negbench.scoring import evaluation
 from negbench.scoring.scorers import load_weights
-from negbench.settings.config import resolved
+from negbench.settings.config import ResolvedConfig, resolved
 from negbench.store.runfolder import RunFolder
 
 TOP = 6
@@ -81,16 +81,18 @@ def gallery(runs: Runs, count: int) -> Gallery:
             examples.missing.append(f"{label}: no weights")
             continue
         try:
-            view, scene = _view(label, folder, cache, picked, train)
+            folder.check_plugins()
+            config = resolved(folder.config)
+            if not reads_pixels(config):
+                examples.missing.append("the backbone reads stored embeddings, so there are no images to show")
+                return examples
+            view, scene = _view(label, folder, config, cache, picked, train)
         except NegbenchError as error:
             examples.missing.append(f"{label}: {error}")
             continue
         views.append(view)
         split = scene.val
     if split is None:
-        return examples
-    if split.dataset.files is None:
-        examples.missing.append("the backbone reads stored embeddings, so there are no images to show")
         return examples
     examples.val = _examples(split.dataset, picked, views, "val", {}, ranks, examples.pictures)
     if train is not None:
@@ -132,10 +134,10 @@ def _mined(folder: RunFolder) -> pd.DataFrame | None:
 # --- models ------------------------------------------------------------------------------------------------------
 
 
-def _view(label: str, folder: RunFolder, cache: DataCache, val: Pick, train: Pick | None) -> tuple[View, EncodedSplits]:
+def _view(
+    label: str, folder: RunFolder, config: ResolvedConfig, cache: DataCache, val: Pick, train: Pick | None
+) -> tuple[View, EncodedSplits]:
     """Rebuild the run's model and rank the picked queries' images; also returns its scene."""
-    folder.check_plugins()
-    config = resolved(folder.config)
     device = device_of(config)
     backbone = cache.backbone(config).to(device)
     scene = cache.scene(config, cache.splits(config), backbone, device, Display())

@@ -102,7 +102,7 @@ def write_page(folder: Path, page: Page, form: Form = "svg") -> list[Path]:
         for each in dict.fromkeys(("svg", form)):
             written.append(folder / "figures" / f"{chart.key}.{each}")
             with atomic_write(written[-1], "wb") as file:
-                file.write(picture(chart, each))
+                file.write(picture(chart, each, False))
     write_text(folder / "index.html", html(page))
     return written
 
@@ -168,13 +168,13 @@ def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
 
 def _wide(chart: Chart) -> int:
     """Return the width (pixels) at which the chart's letters are nearly as large as the page's."""
-    (points,) = re.findall(rb'<svg [^>]*?width="([\d.]+)pt"', picture(chart))
+    (points,) = re.findall(rb'<svg [^>]*?width="([\d.]+)pt"', picture(chart, "svg", False))
     return round(1.5 * float(points))
 
 
 def _drawn(chart: Chart, narrow: bool = False) -> str:
     """Return the chart as a data URI."""
-    return "data:image/svg+xml;base64," + base64.b64encode(picture(chart, narrow=narrow)).decode("ascii")
+    return "data:image/svg+xml;base64," + base64.b64encode(picture(chart, "svg", narrow)).decode("ascii")
 
 
 # kept on one line: a hyphenated name (a longer one would not fit a phone), a number and its interval

@@ -48,6 +48,7 @@ def seconds_of(tree: Path, command: str, runs: Path) -> float:
     if words[0] != "--help":
         words += ["--runs-dir", str(runs)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's modules are compiled once
     called = [sys.executable, "-c", "from negbench.cli.main import main; main()", *words]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(called, cwd=runs, env=environment, check=False, capture_output=True, text=True)

@@ -1,6 +1,9 @@
 """What a run reports: the regime card of its current model, and remarks on what looks wrong."""
 
 import math
+import pkgutil
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,35 @@ def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, wan
     config = resolved(config_of(strategy, [], "train.epochs=12", *more))
     stages = stages_of(make_strategy(config.strategy.name, **config.strategy.options), config)
     assert card_epochs(config, stages) == want
+
+
+def test_runs_share_what_is_observed_before_their_first_step(vector_sets, tmp_path, monkeypatch):
+    taken = list[str]()
+    for name in ("regime", "curves.score_curves", "evaluation.one_modality_ranks", "evaluation.rank_judged"):
+        home = f"negbench.loop.observe.{name}"
+        real = pkgutil.resolve_name(home)
+
+        def slowly(*given: Any, real: Any = real, name: str = name) -> Any:
+            taken.append(name)
+            time.sleep(0.1)
+            return real(*given)
+
+        monkeypatch.setattr(home, slowly)
+
+    def of(strategy: str, bench: Bench, *more: str) -> tuple[dict[str, Any], Counter[str]]:
+        taken.clear()
+        return run_config(config_of(strategy, vector_sets, *more), bench).folder.result, Counter(taken)
+
+    alone, whole = of("in-batch", Bench.open(tmp_path / "alone", "none"))
+    bench = Bench.open(tmp_path / "beside", "none")
+    of("qure", bench)
+    beside, rest = of("in-batch", bench)
+    assert whole - rest == dict.fromkeys(whole, 1)
+    assert beside["seconds"].keys() == alone["seconds"].keys()
+    assert beside["seconds"]["evaluate"] > 4 * 0.1  # what the first run took counts for both
+    for name in ("metrics", "mistakes", "baselines", "regime", "regime_by_refresh"):
+        assert beside[name] == alone[name], name
+    assert of("in-batch", bench, "mining.exclude_relevant=true")[1] == whole  # another setting, another card
 
 
 @pytest.mark.parametrize("strategy", ["qure", "in-batch"])

@@ -38,7 +38,7 @@ CHART = Chart(
 
 
 def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
-    text = picture(CHART).decode()
+    text = picture(CHART, "svg", False).decode()
     root = ElementTree.fromstring(text)
     words = [e.text for e in root.iter() if e.tag.endswith("text")]
     assert {"one", "two", "x", "y (%)"} <= set(words)  # text stays text
@@ -47,7 +47,7 @@ def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
     assert root.get("width") == f"{2 * 3.9 * 72:g}pt"  # two panels of 3.9 inches
     assert {f"stroke: {PALETTE[0]}", f"fill: {PALETTE[1]}", "fill: #123456"} <= set(re.findall(r"\w+: #\w+", text))
     full = Chart("f", "", "", (Panel("one", lines),), full=True)
-    wide, narrow = (ElementTree.fromstring(picture(full, narrow=narrow)).get("width") for narrow in (False, True))
+    wide, narrow = (ElementTree.fromstring(picture(full, "svg", narrow)).get("width") for narrow in (False, True))
     assert (wide, narrow) == (f"{9.4 * 72:g}pt", f"{3.9 * 72:g}pt")
 
 
@@ -71,7 +71,7 @@ def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was():
     import matplotlib as mpl
 
     before = dict(mpl.rcParams)
-    assert picture(CHART) == picture.__wrapped__(CHART)
+    assert picture(CHART, "svg", False) == picture.__wrapped__(CHART, "svg", False)
     assert dict(mpl.rcParams) == before
 
 
