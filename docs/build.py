@@ -242,7 +242,7 @@ def pool_picture(name: str, cls: type[Strategy]) -> str:
         axes.set(xlabel="rank", ylabel="score")
 
     chart = Chart(f"pool-{name}", f"Pool of {name}", "", (Panel("", draw),))
-    drawn = base64.b64encode(picture(chart)).decode("ascii")
+    drawn = base64.b64encode(picture(chart, "svg", False)).decode("ascii")
     image = f'<img src="data:image/svg+xml;base64,{drawn}" alt="Pool of {name}">'
     weighted = "; larger dots are drawn more often" if len(pool[inside].unique()) > 1 else ""
     reads = f" {', '.join(cls.reads).capitalize()} scores are the row's own with noise." if cls.reads else ""
