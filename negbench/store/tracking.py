@@ -441,7 +441,9 @@ def log_values(
 
     now = int(time.time() * 1000)
     metrics = [Metric(name, float(value), now, step) for name, value, step in points]
-    client.log_batch(run_id, metrics, [Param(key, text) for key, value in params.items() if (text := param_text(value))])
+    client.log_batch(
+        run_id, metrics, [Param(key, text) for key, value in params.items() if (text := param_text(value))]
+    )
 
 
 def delete_run(client: MlflowClient, run_id: str) -> None:
