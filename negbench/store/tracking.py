@@ -344,7 +344,7 @@ class RunLog:
         self.run_id = ""
         self.error: str | None = None
         self._client: MlflowClient | None = None
-        self._left = _FOLDER_ONLY
+        self._left: tuple[str, ...] = _FOLDER_ONLY
         self._params: dict[str, Any] = {}
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
@@ -401,7 +401,7 @@ class RunLog:
         named = {TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **ORIGIN, **tags}
         run = client.create_run(experiment, tags=named, run_name=name)
         self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
-        self._artifacts = get_artifact_repository(run.info.artifact_uri, tracking_uri=self.tracker.uri)
+        self._artifacts: Any = get_artifact_repository(run.info.artifact_uri, tracking_uri=self.tracker.uri)
         self._note(run_id=self.run_id)
         self._params = dict(params)
 
