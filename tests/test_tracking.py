@@ -63,7 +63,7 @@ def test_the_copy_holds_what_the_folder_holds(stored):
     points = [p for p in result.folder.metrics() if "val/average/recall_at_10" in p]
     assert [(p.step, p.value) for p in curve] == [(p["step"], p["val/average/recall_at_10"]) for p in points]
     curves = {name for point in result.folder.metrics() for name in point} - {"step", "epoch"}
-    only_folder = {name for name in curves if name.startswith(("mining/", "regime/"))}
+    only_folder = {name for name in curves if name.startswith(("mining/", "regime/", "train/lr", "train/temperature"))}
     assert len(only_folder) > 20
     assert copy.data.metrics.keys() == (curves - only_folder) | values.keys()
     artifacts = {"config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors"}

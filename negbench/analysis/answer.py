@@ -338,7 +338,8 @@ def _mean(row: VerdictRow) -> str:
 
 def _points(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
     """Say which strategies are best along dials, at how many points and where."""
-    points = [point for place in dials.points if (point := at_point(rows, dials.label(place)))]
+    named = {p: point for p in dials.points if (point := at_point(rows, dials.label(p)))}
+    points = [*named.values()]
     alone = [unbeaten(point)[0] for point in points if len(unbeaten(point)) == 1]
     shared = f"; at {len(points) - len(alone)} several are not beaten" * (len(alone) < len(points))
     size = f"{len(points)} point{'s' * (len(points) != 1)} ({label_of(rows[0].metric)}, {size_of(rows)} per point)"
@@ -350,7 +351,7 @@ def _points(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
     lead = f"{listed(best)} {'is' if len(best) == 1 else 'are'} not beaten at {most}, the most of all strategies"
     lines = [f"{size}: {lead}; one strategy beats all others at {len(alone)}{shared}."]
     for name in sorted(set(alone), key=lambda each: -alone.count(each)):
-        where = [point[0].where for point in points if unbeaten(point) == [name]]
+        where = [dials.title(p) or point[0].where for p, point in named.items() if unbeaten(point) == [name]]
         more = f" and {len(where) - _NAMED} more" * (len(where) > _NAMED)
         lines.append(f"{name} is best at {'; '.join(where[:_NAMED])}{more}.")
     return lines
@@ -411,6 +412,6 @@ def _regime(groups: Sequence[CellGroup]) -> list[str]:
     several = len(of_dataset) > 1
     return [
         f"Valid for models that rank {first_share(cards)} % of their training targets first{f' on {name}' * several}."
-        for name, cards in of_dataset.items()
+        for name, cards in zip(shortened(of_dataset).values(), of_dataset.values(), strict=True)
         if len(of_dataset) <= 3
     ]

@@ -8,7 +8,7 @@ dial: mostly of the data set (`dataset.twins`), but also of the backbone (`backb
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,11 @@ class Dials:
         """Return a point's label, 'twins=1, tokens=4'; `without` is the index of a dial to leave out."""
         named = enumerate(zip(self.names, point, strict=True))
         return ", ".join(f"{name}={value}" for index, (name, value) in named if index != without)
+
+    def title(self, point: Sequence[Any], without: Collection[int] = ()) -> str:
+        """Return the part of a point's label that differs between points; `without` are indices to leave out."""
+        varied = [index for index, dial in enumerate(self.axes) if len(dial.values) > 1 and index not in without]
+        return ", ".join(f"{self.names[index]}={point[index]}" for index in varied)
 
     def lines_along(self, axis: int) -> list[list[Point]]:
         """Group the points by the values of all other dials, each list in the order of this dial's values."""

@@ -167,7 +167,7 @@ class ClaimsPlan:
         seeds = ", ".join(map(str, self.looks.first))
         seeds += f" and more until decided, {self.looks.most} at most" * (len(self.looks.counts) > 1)
         epochs = f", {self.config.train.epochs} and {self.asked.long} epochs" if self.asked.long else ""
-        return f"{self.config.dataset.name}, {self.config.backbone.name}{epochs}, seeds {seeds}"
+        return f"data set {self.config.dataset.name}, backbone {self.config.backbone.name}{epochs}, seeds {seeds}"
 
     def open_settings(self, outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
         """Return, for `looked`, the settings of undecided claims' undecided tests, and a line on their cost."""

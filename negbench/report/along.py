@@ -49,7 +49,7 @@ def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
         shown = {place: at_point(rows, dials.label(point)) for place, point in places.items()}
         squares = [_winner(x, y, point, styles[point[0].strategy]["color"]) for (x, y), point in shown.items() if point]
         labels = [f"{names[1]} {value}" for value in down.values] if down else [""]
-        title = ", ".join(f"{name}={value}" for name, value in zip(names[2:], rest, strict=True))
+        title = dials.title(places[0, 0], without=(0, 1))
         panels.append(replace(heat(labels, [str(value) for (value,) in across], squares, 0.42, names[0]), title=title))
     best = {point[0].strategy for place in dials.points if (point := at_point(rows, dials.label(place)))}
     legend = tuple(("s", styles[name]["color"], name) for name in sorted(best))
@@ -70,7 +70,7 @@ def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
     """Draw the metric of every strategy along one dial, a panel for each setting of the others."""
     name = dials.names[index]
     panels = [
-        Panel(dials.label(line[0], without=index), _lines(dials, rows, index, line), tall_enough(len(_styles(rows))))
+        Panel(dials.title(line[0], without=(index,)), _lines(dials, rows, index, line), tall_enough(len(_styles(rows))))
         for line in dials.lines_along(index)
     ]
     text = (

@@ -1,5 +1,6 @@
 """Build the page of a comparison from its folder."""
 
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import in_points, label_of, percent, shortened
+from negbench.analysis.words import in_points, label_of, listed, percent, shortened
 from negbench.grid.comparison import AXES, CellGroup, grouped
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
@@ -110,10 +111,12 @@ def comparison_page(folder: Path, findings: Findings, listed: Sequence[Table], g
 def _leader(findings: Findings, parts: Sequence[Runs], finished: Container[str]) -> list[Part]:
     """Return what stands above the leader table: what is missing, and the forest plots."""
     cells = findings.document["cells"]
-    left = sum(cell["run"] not in finished for cell in cells)  # None, or the folder of a run that is gone
+    left = [cell["strategy"] for cell in cells if cell["run"] not in finished]  # None, or of a run that is gone
     shown: list[Part] = []
     if left:
-        shown.append(Note(f"{left} of {len(cells)} cells are not finished and missing from this page.", missing=True))
+        text = f"{len(left)} of {len(cells)} cells are not finished and missing from this page: "
+        named = listed([f"{n} of {name}" for name, n in Counter(left).items()])
+        shown.append(Note(f"{text}{named}. All runs, at the end, says why.", missing=True))
     if not findings.rows:
         shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
     shown += [Note(f"{text[0].upper()}{text[1:]}.", missing=True) for text in findings.mixed()]

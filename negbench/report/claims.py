@@ -23,7 +23,7 @@ def claims_page(folder: Path) -> Page:
     document = read_json(folder / "claims.json")
     claims = document["claims"]
     answer = "; ".join(
-        f"{len(numbers)} {verdict} ({', '.join(numbers)})"
+        f"{len(numbers)} {verdict} (no. {', '.join(numbers)})"
         for verdict in dict.fromkeys(c["verdict"] for v in STYLES for c in claims if c["verdict"].startswith(v))
         if (numbers := [str(claim["id"]) for claim in claims if claim["verdict"] == verdict])
     )
@@ -40,6 +40,6 @@ def claims_page(folder: Path) -> Page:
         subtitle="What the papers claim about negatives; each claim is tested on its own runs.",
         header=(document["about"], f"{len(claims)} claims", f"{day:%Y-%m-%d}", f"negbench {versions()['negbench']}"),
         answer=(f"Of {len(claims)} claims: {answer}.",),
-        facts=(("data set, backbone, seeds", document["about"]),),
+        facts=(("runs", document["about"]),),
         chapters=chapters(result=[PageSection("claims", "Claims", "", (table,))]),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
 from negbench.analysis.plateau import READ_PLATEAU
 from negbench.analysis.regime_card import READ
 from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
-from negbench.analysis.words import label_of, markdown
+from negbench.analysis.words import label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES
@@ -84,9 +84,12 @@ class Table:
 
     @property
     def shown(self) -> pd.DataFrame:
-        """The frame without folded and empty columns."""
-        empty = [name for name in self.frame if set(map(str, self.frame[name])) <= {"-", ""}]
-        return self.frame.drop(columns=[*self.constant, *empty], errors="ignore")
+        """The frame without folded and empty columns, and without data sets that points tell; their names are short."""
+        left = [*self.constant, *(name for name in self.frame if set(map(str, self.frame[name])) <= {"-", ""})]
+        if {"point", "dataset"} <= {*self.frame} and self.frame.groupby("point")["dataset"].nunique().max() == 1:
+            left.append("dataset")
+        shown = self.frame.drop(columns=left, errors="ignore")
+        return shown.replace({"dataset": shortened(shown["dataset"])}) if "dataset" in shown else shown
 
 
 def tables(findings: Findings) -> list[Table]:
@@ -101,7 +104,7 @@ def _of_axes(findings: Findings) -> Iterator[Table]:
         title = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
         text = "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a "
         frame = points_frame(findings.dials, findings.main, findings.groups)
-        yield Table("points", title, frame, f"{text}point.", section="best")
+        yield Table("points", title, frame, f"{text}point.", tuple(findings.dials.names), section="best")
     if findings.systems and findings.rows:
         title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
         text = "Intervals are simultaneous within a column."

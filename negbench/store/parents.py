@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,6 +108,12 @@ class Parent:
         whole = state in ("FINISHED", _PENDING) and self._whole()
         return state == "deleted" or (whole and not any(self._lacks(*each) for each in self._trials().items()))
 
+    def make(self) -> None:
+        """Create the run unless the store has it."""
+        with self._lock():
+            if not self.tracker.state(self.folder / NOTE):
+                self._run(self.tracker.client())
+
     def copy(self) -> int:
         """Copy the runs that the store lacks by their notes, the trials that it lacks, and all that the parent holds.
 
@@ -193,7 +199,8 @@ class Parent:
             client.update_run(run_id, status="RUNNING")
         else:
             kind = "study" if (self.folder / "study.json").exists() else "comparison"
-            experiment, kept = self.tracker.experiment(client, name), announced(note, self.tracker.shown)
+            experiment = self.tracker.experiment(client, name)
+            kept = announced(note, self.tracker.shown, experiment_id=experiment)
             tags = {TOKEN: kept["token"], "mlflow.runName": name, **ORIGIN, "negbench.kind": kind, kind: name}
             run_id = str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
         write_json(note, {**kept, "run_id": run_id, "whole": None})
@@ -232,13 +239,18 @@ def restore(tracker: Tracker) -> Iterator[str]:
         yield from tracker.set_aside()
         if ended := tracker.end_abandoned():
             yield f"marked as ended, because their process is gone: {', '.join(ended)}"
-        copied, trials, names = len(tracker.copy_missing()), 0, list[str]()
         folders = {path.parent for kind in ("comparison", "study") for path in tracker.root.glob(f"*/{kind}.json")}
-        for parent in (Parent(tracker, folder) for folder in sorted(folders) if tracker.enabled):
-            with suppress(BlockingIOError), locked(parent.folder / ALIVE, wait=False):  # else it is computed
-                if not parent.held():
-                    trials += parent.copy()
-                    names.append(parent.folder.name)
+        lacking = list[Parent]()
+        with ExitStack() as locks:
+            for parent in (Parent(tracker, folder) for folder in sorted(folders) if tracker.enabled):
+                with suppress(BlockingIOError):  # it is computed
+                    locks.enter_context(locked(parent.folder / ALIVE, wait=False))
+                    if not parent.held():
+                        parent.make()  # first, so that its runs name it
+                        lacking.append(parent)
+            copied = len(tracker.copy_missing())
+            trials = sum(parent.copy() for parent in lacking)
+    names = [parent.folder.name for parent in lacking]
     parts = [f"{n} {what}{'s' * (n > 1)}" for n, what in ((copied, "run"), (trials, "trial")) if n]
     parts += [f"the summary of {', '.join(names)}"] * bool(names)
     if parts:

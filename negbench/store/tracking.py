@@ -46,7 +46,8 @@ _COMPARED = {  # part of the pages' address: only strategies, best first, as bar
     "orderByAsc": "false",
     "compareRunsMode": "CHART",
 }
-_FOLDER_ONLY = ("mining/", "regime/")  # curves that are not copied
+_FOLDER_ONLY = ("mining/", "regime/", "train/lr", "train/temperature")  # curves that are not copied
+_SUMMARY_ONLY = ("mined/", "regime_end/")  # of a comparison's runs: the summaries hold their means
 _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors")
 
 
@@ -119,7 +120,8 @@ class Tracker:
         from sqlalchemy import create_engine
 
         for name in ("mlflow", "alembic", "sqlalchemy"):  # lines for each table, tracebacks of what is raised as well
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+            if (logger := logging.getLogger(name)).level != logging.CRITICAL:  # setting it empties all loggers' caches
+                logger.setLevel(logging.CRITICAL)
         # MLflow tries a server seven times and a database ten times, for minutes
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_PATIENCE))
@@ -342,6 +344,7 @@ class RunLog:
         self.run_id = ""
         self.error: str | None = None
         self._client: MlflowClient | None = None
+        self._left: tuple[str, ...] = _FOLDER_ONLY
         self._params: dict[str, Any] = {}
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
@@ -349,6 +352,7 @@ class RunLog:
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         """Note the tags; create the MLflow run, in place of an earlier copy of the folder; buffer its points so far."""
         self.guarded(lambda: self._note(tags=dict(tags), whole=False))
+        self._left = _FOLDER_ONLY + (_SUMMARY_ONLY if "comparison" in tags else ())
         if self.tracker.enabled:
             self.guarded(lambda: self._create(params, tags))
             for point in self.folder.metrics():
@@ -357,10 +361,9 @@ class RunLog:
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Add points of curves; `step` counts batches. Values that are not finite are left out.
 
-        Curves of negatives and of the regime are left out too: MLflow takes half a millisecond for each point, and the
-        folder's metrics.jsonl, an artifact, has them.
+        So is what an artifact has or the summaries show: MLflow takes half a millisecond for each point.
         """
-        kept = {name: value for name, value in values.items() if not name.startswith(_FOLDER_ONLY)}
+        kept = {name: value for name, value in values.items() if not name.startswith(self._left)}
         self._buffer.extend((name, value, step) for name, value in kept.items() if math.isfinite(value))
         if time.monotonic() - self._sent > _FLUSH_SECONDS:
             self.guarded(self.flush)
@@ -384,17 +387,21 @@ class RunLog:
         write_json(note, {"uri": "none", "run_id": "", "token": "", **(noted(note) or {}), **more})
 
     def _create(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
         client = self.tracker.client()
-        experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
         note, name, shown = self.folder.path / NOTE, self.folder.run_id, self.tracker.shown
         if (earlier := noted(note, shown)) and (run_id := run_of(client, earlier)):
             delete_run(client, run_id)
         if above := noted(self.tracker.root / tags["experiment"] / NOTE, shown) if "experiment" in tags else None:
             tags = {**tags, PARENT: above["run_id"]}
+        experiment = (above or {}).get("experiment_id")
+        experiment = experiment or self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
         kept = announced(note, shown, tags=dict(tags))
         named = {TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **ORIGIN, **tags}
         run = client.create_run(experiment, tags=named, run_name=name)
         self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
+        self._artifacts: Any = get_artifact_repository(run.info.artifact_uri, tracking_uri=self.tracker.uri)
         self._note(run_id=self.run_id)
         self._params = dict(params)
 
@@ -408,7 +415,7 @@ class RunLog:
     def _send_files(self) -> None:
         for path in (self.folder.path / name for name in _ARTIFACTS):
             if self._client is not None and path.exists():
-                self._client.log_artifact(self.run_id, str(path))
+                self._artifacts.log_artifact(str(path))
 
     def guarded(self, action: Callable[[], object]) -> None:
         """Run `action`; if the store fails, keep the error and stop logging: the folder has everything."""
@@ -434,7 +441,9 @@ def log_values(
 
     now = int(time.time() * 1000)
     metrics = [Metric(name, float(value), now, step) for name, value, step in points]
-    client.log_batch(run_id, metrics, [Param(key, param_text(value)) for key, value in params.items()])
+    client.log_batch(
+        run_id, metrics, [Param(key, text) for key, value in params.items() if (text := param_text(value))]
+    )
 
 
 def delete_run(client: MlflowClient, run_id: str) -> None:

@@ -65,7 +65,7 @@ def test_claims_are_computed_and_judged(computed):
 def test_the_page_shows_every_claim(computed, words_of):
     claims, page = claims_of(computed / "c"), computed / "c" / "report" / "index.html"
     text = words_of(page)
-    assert re.search(r"Of 7 claims: .*2 not testable \(29, 34\)\.", text)
+    assert re.search(r"Of 7 claims: .*2 not testable \(no. 29, 34\)\.", text)
     for number, claim in claims.items():
         row = text.index(f'<td data-sort="{number}" class="number">{number}</td><td')
         cells = text[row : text.index("</tr>", row)]

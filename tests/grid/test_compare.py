@@ -240,6 +240,8 @@ def test_the_command_ends_with_tables_and_summary_runs(both, capsys, monkeypatch
     assert sorted([r.data.tags["negbench.kind"] for r in runs]) == ["cell"] * 4 + ["comparison"] + ["summary"] * 2
     parent = next(r for r in runs if r.data.tags["negbench.kind"] == "comparison").info.run_id
     assert all(r.data.tags.get("mlflow.parentRunId", parent) == parent for r in runs)
+    mined = {(r.data.tags["negbench.kind"], any(name.startswith("mined/") for name in r.data.metrics)) for r in runs}
+    assert mined == {("cell", False), ("comparison", False), ("summary", True)}  # the summaries' means
     for summary in (r for r in runs if r.data.tags["negbench.kind"] == "summary"):
         cells = [
             r.data.metrics["recall_at_10"]

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from negbench.cli.main import run as negbench
+from negbench.machine.files import write_json
+from negbench.report.claims import claims_page
+from negbench.report.page import write_page
 from negbench.store.tracking import Tracker
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -266,3 +269,15 @@ def test_printed_the_report_is_whole(opened):
     assert max(report.evaluate(wide)) <= 720  # nothing is clipped at the right
     assert report.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert report.evaluate("getComputedStyle(document.querySelector('.small')).color") == "rgb(92, 104, 115)"
+
+
+def test_every_column_of_the_claims_is_seen_on_a_desktop(browser, tmp_path):
+    said = "The whole corpus as pool improves steadily, but ends below pools chosen by score. "
+    claim = {"id": 1, "verdict": "undecided", "words": said, "published": said, "measured": [said] * 3, "source": said}
+    write_json(tmp_path / "claims.json", {"about": "vectors", "claims": [claim]})
+    write_page(tmp_path / "report", claims_page(tmp_path))
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto((tmp_path / "report" / "index.html").as_uri())
+    width, shown = page.evaluate("(e => [e.scrollWidth, e.clientWidth])(document.querySelector('.scroll'))")
+    assert width == shown
+    page.close()

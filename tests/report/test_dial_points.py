@@ -73,4 +73,6 @@ def test_dials_of_one_name_in_two_sections():
     assert points_frame(dials, rows)[["dataset.world", "backbone.world", "lr"]].to_numpy().tolist() == [
         [str(x), str(y), "0.1"] for x in (1, 2) for y in (3, 4)
     ]
-    assert [chart.key for chart in dial_charts(dials, rows)] == ["best", "along-dataset.world", "along-backbone.world"]
+    titles = {chart.key: [panel.title for panel in chart.panels] for chart in dial_charts(dials, rows)}
+    along = [[f"{name}.world={n}" for n in values] for name, values in (("backbone", (3, 4)), ("dataset", (1, 2)))]
+    assert titles == {"best": [""], "along-dataset.world": along[0], "along-backbone.world": along[1]}  # without lr

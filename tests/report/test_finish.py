@@ -1,6 +1,7 @@
 """`finish` for every kind of comparison: with dials, with systems, at both settings, over two backbones."""
 
 import io
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from negbench.analysis.answer import say
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import judged, stored
 from negbench.analysis.verdicts import Rules, tables_of
-from negbench.analysis.words import signed
+from negbench.analysis.words import listed, signed
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import read_json, seal, write_json
 from negbench.report.finish import finish
@@ -161,7 +162,9 @@ def test_a_run_that_is_gone_counts_as_missing(compared, cells, undrawn):
     ended(compared, "less", rows, report=False)
     rows = [{**rows[0], "run": "gone"}, {**rows[1], "run": None}, *rows[2:]]
     write_json(compared / "less" / "comparison.json", {"kind": "comparison", "cells": rows})
-    assert "2 of 3 cells are not finished and missing from this page" in undrawn(compared, "less")
+    assert "2 of 3 cells are not finished and missing from this page: " in undrawn(compared, "less")
+    lost = Counter(row["strategy"] for row in rows[:2])
+    assert listed([f"{n} of {name}" for name, n in lost.items()]) + ". All runs" in undrawn(compared, "less")
     assert list(Comparison(compared / "less").cells["average/recall_at_10"].isna()) == [True] * 2 + [False]
 
 
