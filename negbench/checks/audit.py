@@ -159,7 +159,7 @@ def audit(
         if why := unjudged(loss.name, loss.options, negatives):
             remarks.append(f"no window of ranks is named: {why}")
         else:
-            best = window(card.target_rank_median, negatives, card.images)
+            best = window(card.target_rank_median, negatives, card.images, loss.options.get("tau"))
     return AuditResult(
         backbone=subject.config.backbone.name,
         dataset=subject.dataset.identity,

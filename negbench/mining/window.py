@@ -1,48 +1,60 @@
 """Where in the ranking to draw negatives from, said before training: around a multiple of the target's median rank.
 
-The multiple was fitted on generated worlds with 1 and 16 negatives, after 600 steps, and judged on fresh ones with 1, 4
-and 16, and on emoji with 1 and 16 (`examples/zone_formula.py`; docs/findings.md has the regrets).
+At a learned temperature the multiple was fitted on generated worlds with 1 and 16 negatives, after 600 steps, and
+judged on fresh ones with 1, 4 and 16, and on emoji with 1 and 16; at fixed ones it was fitted with 1 and 16 and judged
+with 1 (`examples/zone_formula.py`; docs/findings.md has the regrets).
 """
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from negbench.contracts import DEFAULT_TEMPERATURE
+
 MOVES_SCORES = False  # only recommends
 
 WINDOW = "shifted-top-k"
 FACTOR, POWER = 1.6, 0.24
+FIXED_FACTOR, FIXED_POWER, TEMPER = 0.85, 0.15, 1.25  # at a fixed temperature
+TEMPERATURES = (0.01, 0.15)
 LOSSES = ("bradley-terry", "info-nce")
-MOST = 63  # negatives
+MOST = 63  # negatives, at a learned temperature
 
 
-def middle(target: float, negatives: int) -> float:
-    """Return the rank, from 1, around which to draw negatives.
+def middle(target: float, negatives: int, tau: float | None = None) -> float:
+    """Return the rank, from 1, around which to draw negatives: the nearer to the target, the lower the temperature.
 
     Args:
         target: median rank of the train queries' targets before training, from 1.
         negatives: number per query and step.
+        tau: the loss's temperature; None if it is learned from 0.07.
     """
-    return float(FACTOR * negatives**POWER * target)
+    if tau is None:
+        return float(FACTOR * negatives**POWER * target)
+    return float(FIXED_FACTOR * negatives**FIXED_POWER * (tau / DEFAULT_TEMPERATURE) ** TEMPER * target)
 
 
 def unjudged(loss: str, options: Mapping[str, Any], negatives: int) -> str:
     """Return why no window is known for this loss, its options and number of negatives; "" where one was judged."""
     if loss not in LOSSES:
         return f"it was judged with {' and '.join(LOSSES)}, not with {loss}"
-    if options.get("tau") is not None:
-        return f"it was judged at a learned temperature, and at loss.tau={options['tau']:g} the best ranks are others"
-    return "" if negatives <= MOST else f"it was judged with 1 to {MOST} negatives, not with {negatives}"
+    tau = options.get("tau")
+    if tau is None:
+        return "" if negatives <= MOST else f"it was judged with 1 to {MOST} negatives, not with {negatives}"
+    least, highest = TEMPERATURES
+    if not least <= tau <= highest:
+        return f"it was judged at temperatures of {least} to {highest} and at a learned one, not at {tau:g}"
+    return "" if negatives == 1 else f"at a fixed temperature it was judged with 1 negative, not with {negatives}"
 
 
-def window(target: float, negatives: int, images: float) -> str:
+def window(target: float, negatives: int, images: float, tau: float | None = None) -> str:
     """Return the window around `middle` as a strategy with options: as wide as its start, at least two per negative.
 
     Args:
-        target, negatives: as for `middle`.
+        target, negatives, tau: as for `middle`.
         images: number of images ranked, target included.
     """
-    centre, least = math.log(middle(target, negatives)), 2 * negatives
-    starts = range(max(1, min(math.ceil(middle(target, negatives)), int(images) - least)))
+    rank, least = middle(target, negatives, tau), 2 * negatives
+    centre, starts = math.log(rank), range(max(1, min(math.ceil(rank), int(images) - least)))
     start = min(starts, key=lambda start: abs(math.log((start + 1) * (start + max(start, least))) / 2 - centre))
     return f"{WINDOW}:start={start}:stop={min(start + max(start, least), max(int(images), 1))}"

@@ -156,24 +156,29 @@ def test_the_command_prints_every_corpus_strategy(toy_sets, capsys):
     assert [(row["strategy"], row["pool_size"] == 5) for row in rows] == [("top-k(k=5)", True), ("all-corpus", False)]
     sixteen = document(command(toy_sets, "--set", "train.num_negatives=16"), capsys)
     assert sixteen["window"] == window(card["target_rank_median"], 16, card["images"])
-    for setting, why in (
-        ("loss.tau=0.01", "temperature"),
-        ("loss.name=triplet", "triplet"),
-        ("train.num_negatives=64", "64"),
+    for settings, why in (
+        (["loss.tau=0.2"], "at temperatures of 0.01 to 0.15 and at a learned one, not at 0.2"),
+        (["loss.tau=0.07", "train.num_negatives=2"], "with 1 negative, not with 2"),
+        (["loss.name=triplet"], "triplet"),
+        (["train.num_negatives=64"], "64"),
     ):
-        audited = document(command(toy_sets, "--set", setting, "--strategy", "all-corpus"), capsys)
+        sets = [part for text in settings for part in ("--set", text)]
+        audited = document(command(toy_sets, *sets, "--strategy", "all-corpus"), capsys)
         assert audited["window"] == ""
         assert [why in remark for remark in audited["remarks"] if remark.startswith("no window")] == [True]
+    cold = document(command(toy_sets, "--set", "loss.tau=0.03", "--strategy", "all-corpus"), capsys)
+    assert cold["window"] == window(card["target_rank_median"], 1, card["images"], 0.03)
     every = {row["strategy"] for row in sixteen["rows"]}
     assert {"qure", "cirqrs", "oracle-all"} <= every
     assert not {"in-batch", "hycole"} & every
 
 
 def test_the_window_lies_around_a_multiple_of_the_target_s_rank():
-    for target, negatives in product((6, 18.5, 400), (1, 4, 16)):
-        start, stop = (int(part.split("=")[1]) for part in window(target, negatives, 9000).split(":")[1:])
+    for target, negatives, tau in product((18.5, 400), (1, 4, 16), (None, 0.05, 0.07, 0.14)):
+        start, stop = (int(part.split("=")[1]) for part in window(target, negatives, 9000, tau).split(":")[1:])
         assert stop - start == max(start, 2 * negatives)
-        assert math.sqrt((start + 1) * stop) == pytest.approx(1.6 * negatives**0.24 * target, rel=0.06)
+        at = 1.6 * negatives**0.24 if tau is None else 0.85 * negatives**0.15 * (tau / 0.07) ** 1.25
+        assert math.sqrt((start + 1) * stop) == pytest.approx(at * target, rel=0.06)
     assert window(1, 16, 9000) == "shifted-top-k:start=0:stop=32"
     assert window(400, 16, 1000) == "shifted-top-k:start=880:stop=1000"  # no further than the gallery
     assert window(3, 16, 20) == "shifted-top-k:start=0:stop=20"
