@@ -216,8 +216,9 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name):
 
 
 def test_there_is_a_check_for_every_recipe():
+    claims = ["claims-world", "claims-world-few"]  # tests/claims/test_command.py
     zones = ["kinds-1", "practice", *(f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16"))]
-    assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *zones]) == RECIPES
+    assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *claims, *zones]) == RECIPES
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -316,18 +316,3 @@ def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, out: Any
             first += allowed[i, j] & (scores[i, j] > highest)
             last += allowed[i, j] & (scores[i, j] >= lowest)
         out[0, i], out[1, i], out[2, i], out[3, i] = size, reached, first, last - 1
-
-
-@compiled
-def nearest_below(scores: Any, bits: Any, allowed: Any, bound: Any, out: Any) -> None:
-    """Fill `out` [B] as `ranks.nearest_below` does."""
-    ends = np.empty(1, np.float32)
-    for i in range(len(scores)):
-        high, at = ~_LARGEST, -1
-        for j in range(scores.shape[1]):
-            high = max(high, _key(bits[i, j]) if allowed[i, j] & (scores[i, j] < bound[i]) else ~_LARGEST)
-        if high > ~_LARGEST:
-            at, ends.view(np.int32)[0] = 0, _key(high)
-            while not (allowed[i, at] and scores[i, at] == ends[0]):
-                at += 1
-        out[i] = at

@@ -88,16 +88,6 @@ def masked_scores(scores: Tensor, mask: Tensor, *, low: bool = True) -> Tensor:
     return torch.minimum(wide, bound, out=bound) if low else torch.maximum(wide, bound, out=bound)
 
 
-def nearest_below(scores: Tensor, allowed: Tensor, bound: Tensor) -> Tensor:
-    """[B] int64, column of the highest allowed score below `bound` [B], the first of equal ones; -1 where none is."""
-    if (fast := kernels(scores)) is not None:
-        column = torch.empty(len(scores), dtype=torch.int64)
-        fast.nearest_below(*arrays(scores, allowed, bound), column.numpy())
-        return column
-    nearest, column = masked_scores(scores, allowed & less(scores, bound[:, None])).max(1)
-    return torch.where(nearest > -torch.inf, column, -1)
-
-
 def ranked_scores(scores: Tensor, eligible: Tensor) -> Tensor:
     """[B, N] float32 or wider: the eligible images' scores in descending order, -inf after the last."""
     return _ascending(masked_scores(scores, eligible).neg_()).neg_()

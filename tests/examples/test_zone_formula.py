@@ -12,26 +12,30 @@ from negbench.store.runfolder import RunFolder
 RANKS = [2.0**power for power in range(10)]
 
 
-def test_a_peak_that_follows_the_target_is_said_where_a_constant_window_misses_it(example):
-    records = []
-    for target, negatives in itertools.product((3, 4, 7, 12, 20, 40, 80, 120), (1, 16)):
-        key = (f"target {target}", negatives, target)
+@pytest.mark.parametrize(
+    ("taus", "wanted"), [([0.0], (1.6, 0.24, 0.0)), ([0.03, 0.15], (0.85, 0.15, 1.25))], ids=["learned", "fixed"]
+)
+def test_a_peak_that_follows_the_target_is_said_where_a_constant_window_misses_it(example, taus, wanted):
+    records, (factor, power, temper) = [], wanted
+    for target, negatives, tau in itertools.product((3, 4, 7, 12, 20, 40, 80, 120), (1, 16), taus):
+        key = (f"target {target}", negatives, tau, target)
         for rank in RANKS:
-            score = 80 - 2 * np.log(rank / (1.6 * target * negatives**0.24)) ** 2
+            peak = factor * target * negatives**power * (tau / 0.07) ** temper
+            score = 80 - 2 * np.log(rank / peak) ** 2
             records.append((key[0], f"window {rank}", rank, *key[1:], score + 1, score - 1))
         records.append((key[0], "top-k", np.nan, *key[1:], 79.0, 79.0))
         records.append((key[0], "all-corpus", np.nan, *key[1:], 99.0, 99.0))
     module = example("zone_formula")
     table = pd.DataFrame(records, columns=module.COLUMNS)
     regret = module.regrets(table)
-    best = table[table["rank"].notna()].groupby(["negatives", "world"])[module.HALVES].max().mean(axis=1)
-    assert regret["formula"].tolist() == pytest.approx([0] * 16, abs=1e-9)
+    best = table[table["rank"].notna()].groupby(["negatives", "tau", "world"])[module.HALVES].max().mean(axis=1)
+    assert regret["formula"].tolist() == pytest.approx([0] * 16 * len(taus), abs=1e-9)
     assert regret["rule"].tolist() == pytest.approx((best - 79).tolist())
     frame = module.summary(regret)
     assert frame.loc["constant less formula", "low"] > 0.5
     assert frame.loc["rule", "points"] == pytest.approx(regret["rule"].mean())
-    factor, power = module.fitted(table[table["target"].isin((7, 40))])
-    assert (factor, power) == (pytest.approx(1.6, rel=0.2), pytest.approx(0.24, abs=0.08))
+    found = module.fitted(table[table["target"].isin((7, 40))])
+    assert found == tuple(pytest.approx(value, rel=0.2, abs=0.08) for value in wanted)
 
 
 def test_rows_hold_the_runs_own_numbers(example, tmp_path):

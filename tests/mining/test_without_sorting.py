@@ -19,17 +19,7 @@ from negbench.machine import files
 from negbench.machine.files import SUMS
 from negbench.metrics import _numba, compiled
 from negbench.metrics.drops import between_drops
-from negbench.metrics.ranks import (
-    at_most,
-    descending,
-    less,
-    nearest_below,
-    places,
-    ranked_scores,
-    tally,
-    top_columns,
-    window,
-)
+from negbench.metrics.ranks import at_most, descending, less, places, ranked_scores, tally, top_columns, window
 from negbench.strategies.after_target import AfterTarget
 from negbench.strategies.cirqrs import Cirqrs
 from negbench.strategies.dqe import Dqe
@@ -226,18 +216,6 @@ def same_drops(scores: Tensor, eligible: Tensor, apart: int, monkeypatch: pytest
 
 
 @needs_numba
-def test_the_nearest_image_below_the_target(path):
-    for kind in KINDS:
-        view = view_of(kind)
-        order = descending(view.scores)
-        inside = below(view).gather(1, order)
-        first = order.gather(1, inside.int().argmax(1, keepdim=True))[:, 0]
-        want = torch.where(inside.any(1), first, -1)
-        assert torch.equal(nearest_below(view.scores, view.allowed, view.positive), want), kind
-    zeros, bound = torch.tensor([[0.0, -0.0, 1.0], [-0.0, 0.0, 1.0]]), torch.ones(2)
-    assert nearest_below(zeros, zeros < 2, bound).tolist() == [0, 0]  # the two zeros are equal
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_drops_are_those_of_torch(kind, monkeypatch):
     """Compiled drops equal torch's on many rows, because drops that differ in the last bit only are rare."""
