@@ -235,7 +235,8 @@ class Objective(nn.Module):
         scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
         drawn = scores.slots.get("target")
         if drawn is not None and math.isnan(self.hardest_share) and drawn.scores.requires_grad:
-            drawn.scores.register_hook(lambda gradient: self._note_share(drawn, gradient))
+            fixed = drawn.scores.detach(), drawn.mask  # a hook that holds its own tensor keeps the step's graph alive
+            drawn.scores.register_hook(lambda gradient: self._note_share(*fixed, gradient))
         with full_precision(self.device):
             value = loss_of_slots(
                 self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.extras
@@ -245,13 +246,13 @@ class Objective(nn.Module):
         count = sum(int(part.mask.sum()) for part in scores.slots.values())
         return StepResult(value, count, scores.statistics)
 
-    def _note_share(self, drawn: Corrupted, gradient: Tensor) -> None:
-        """Set `hardest_share` from a loss's gradient in the scores, both [B, M]."""
-        many = drawn.mask.sum(1) > HARDEST
+    def _note_share(self, scores: Tensor, mask: Tensor, gradient: Tensor) -> None:
+        """Set `hardest_share` from negatives' scores, their bool mask and the loss's gradient in them, all [B, M]."""
+        many = mask.sum(1) > HARDEST
         if many.any():
-            mask = drawn.mask[many]  # elsewhere the gradient may be the target's
-            sizes = gradient[many].abs().where(mask, 0)
-            hardest = drawn.scores.detach()[many].where(mask, -math.inf).topk(HARDEST).indices
+            scores, mask = scores[many], mask[many]
+            sizes = gradient[many].abs().where(mask, 0)  # elsewhere it may be the target's
+            hardest = scores.where(mask, -math.inf).topk(HARDEST).indices
             self.hardest_share = float((sizes.gather(1, hardest).sum(1) / sizes.sum(1)).nanmean())
 
     def _queries(self, batch: Batch) -> _Queries:

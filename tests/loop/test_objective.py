@@ -1,8 +1,10 @@
 """One step against loops: which negatives are scored, which are allowed, what the loss is made of."""
 
 import dataclasses
+import gc
 import itertools
 import math
+import weakref
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective, _rows_of, check_objective
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
+from negbench.losses.info_nce import InfoNCE
 from negbench.mining.draws import splitmix
 from negbench.settings.config import HybridConfig, MiningConfig
 from negbench.systems.system import load_config
@@ -129,6 +132,28 @@ def test_the_hardest_negatives_share_of_the_gradient_is_that_of_their_softmax(ce
     assert objective.hardest_share == pytest.approx(sum(shares) / len(shares), abs=1e-4)
     objective.see(scene)
     assert math.isnan(objective.hardest_share)
+
+
+def test_a_step_leaves_nothing_to_the_garbage_collector(cell, monkeypatch):
+    """The graph of a step is as large as the model's activations."""
+    made = list[weakref.ref[Tensor]]()
+    real = InfoNCE.value
+
+    def value(self: InfoNCE, given: LossInput) -> Tensor:
+        made.append(weakref.ref(given.negatives))
+        return real(self, given)
+
+    monkeypatch.setattr(InfoNCE, "value", value)
+    objective = Objective(cell.backbone, make_strategy("in-batch"), make_loss("info-nce"), cell.scene, MiningConfig())
+    gc.collect()
+    gc.disable()
+    try:
+        objective(batch_of(cell.scene, torch.arange(16), None)).loss.backward()
+        assert [tensor() for tensor in made] == [None]
+    finally:
+        gc.enable()
+        cell.backbone.zero_grad()
+    assert objective.hardest_share > 0
 
 
 # --- candidates beside the negatives -------------------------------------------------------------------------------
