@@ -218,7 +218,8 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     sections = ((name, section) for name, section in full if isinstance(section, Section))
     left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
     left -= {f"mining.{name}" for name in type(full.mining).model_fields}  # None where an option is off
-    assert left == {"train.max_grad_norm", "train.num_negatives", "compute.workers", "schedule.refresh_every"}
+    kept = {"train.max_grad_norm", "train.num_negatives", "compute.workers", "schedule.refresh_every", "eval.also"}
+    assert left == kept
     assert full.eval.dev_seed == 3
     assert resolved(build_config([full.model_dump(mode="json")])) == full
     for section in (full, full.train, full.schedule):

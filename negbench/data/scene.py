@@ -50,23 +50,24 @@ FeatureSource = Callable[[Tensor], Tensor]  # int64 rows -> [len, L, C] features
 class Splits:
     """The data sets of a run. `dev` is there if an epoch is selected on it or val must not be read (`eval.dev`).
 
-    If the reported split must not be read (`eval.reported` false), `val` is the dev part itself.
+    If the reported split must not be read (`eval.reported` false), `val` is the dev part itself. `also`: `eval.also`.
     """
 
     train: Dataset
     dev: Dataset | None
     val: Dataset
+    also: Dataset | None = None
 
     @property
     def parts(self) -> list[Dataset]:
-        """Train, dev and val, each once."""
-        every = (self.train, self.dev, self.val)
+        """All of them, each once."""
+        every = (self.train, self.dev, self.val, self.also)
         return list({id(part): part for part in every if part is not None}.values())
 
     @property
     def identity(self) -> str:
-        """Identities of the trained and the scored split, for a run's hash."""
-        return " ".join(part.identity for part in (self.train, self.val))
+        """Identities of the trained and the scored splits, for a run's hash."""
+        return " ".join(part.identity for part in (self.train, self.val, self.also) if part is not None)
 
     def pictures(self) -> str:
         """Return a digest of the image files' contents as they are now; empty for splits loaded without images."""
@@ -228,6 +229,7 @@ class EncodedSplits(Features):
     train: Split
     val: Split
     dev: Split | None
+    also: Split | None
     row_of: Mapping[str, int]  # image id -> feature row, one for pictures that are equal byte for byte
     untrained: dict[Hashable, Any] = field(default_factory=dict)  # results of the initial weights, which runs share
 
@@ -260,6 +262,8 @@ def open_scene(
         DataError: missing images.
     """
     file = {image: path for part in splits.parts for image, path in part.image_paths().items()}
+    if splits.also is not None:
+        _check_names(splits, splits.also)
     stamps = {image: stamp(path) for image, path in file.items()}
     contents = {} if isinstance(backbone, HoldsFeatures) else content_hashes(file, cache_dir())
     place = dict[str | bytes, int]()  # equal pictures share a row
@@ -278,8 +282,18 @@ def open_scene(
         train=read[id(splits.train)],
         val=read[id(splits.val)],
         dev=read[id(splits.dev)] if splits.dev is not None else None,
+        also=read[id(splits.also)] if splits.also is not None else None,
         row_of=row,
     )
+
+
+def _check_names(splits: Splits, also: Dataset) -> None:
+    """Raise DataError if another data set uses the id of one of the run's images for another picture."""
+    known = {image: path for part in splits.parts if part is not also for image, path in part.image_paths().items()}
+    shared = {image: path for image, path in also.image_paths().items() if known.get(image, path) != path}
+    theirs, ours = (content_hashes(files, cache_dir()) for files in (shared, {image: known[image] for image in shared}))
+    if other := next((image for image in shared if theirs[image] != ours[image]), None):
+        raise DataError(f"eval.also: {other} is {shared[other]} in {also.card.name}, {known[other]} in the run's data")
 
 
 def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> Split:
@@ -403,8 +417,9 @@ class DataCache:
         return self._outlines[key]
 
     def files(self, config: ResolvedConfig) -> Iterator[Path]:
-        """Yield the files that a run's data set and backbone were read from."""
-        held = [each for key, each in self._datasets.items() if key.startswith(_named("datasets", config.dataset))]
+        """Yield the files that a run's data sets and backbone were read from."""
+        named = tuple(_named("datasets", section) for section in (config.dataset, config.eval.also) if section)
+        held = [each for key, each in self._datasets.items() if key.startswith(named)]
         yield from (path for dataset, stamps in held for path in (*stamps, *dataset.image_paths().values()))
         yield from (*named_in(config.backbone.options.values()), *self.outline(config).files)
 
@@ -430,7 +445,8 @@ class DataCache:
             train, dev = _kept(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
-        return Splits(train, dev, self._featured(config, "val", images))
+        also = None if config.eval.also is None else self.dataset(config.eval.also, "val", images=images)
+        return Splits(train, dev, self._featured(config, "val", images), also)
 
     def _featured(self, config: RunConfig, split: str, images: bool) -> Dataset:
         """Return a split; if images may be missing, without those that the backbone lists no features of."""

@@ -8,7 +8,8 @@ The file, `hpfiq.json`, is an object: participant -> question set -> six lists o
     preferred set                    "1" or "2"
 
 Only a path's file name counts: the published "/-/image_data/shirt/B000LUIBH8.jpg" is that file, wherever it is
-below the data root. CIRQRS describes the same collection as HS-FashionIQ and published no file of its own.
+below the data root. `--set eval.also=hp-fashioniq` adds the measures to each point of a run's curve. CIRQRS describes
+the same collection as HS-FashionIQ and published no file of its own.
 """
 
 import dataclasses

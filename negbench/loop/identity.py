@@ -73,9 +73,9 @@ def config_hash(config: ResolvedConfig, *, data: str) -> str:
     """Hash a resolved configuration, the code of its run, and the data's identity."""
     identity = {**config.identity(), "code": code_version(config), "data": data}
     # the data's identity replaces the paths it was read from and the world that was drawn
-    identity["dataset"] = {
-        k: v for k, v in identity["dataset"].items() if k not in ("root", "file", "gallery", "world")
-    }
+    for section in (identity["dataset"], identity["eval"].get("also", {})):
+        for key in ("root", "file", "gallery", "world"):
+            section.pop(key, None)
     rule: Any = registry.get("strategies", config.strategy.name)
     if "listed" in rule.reads:  # likewise its file of negatives
         identity["strategy"].pop("file", None)

@@ -1,5 +1,6 @@
 """Cached embeddings and scores of the model between two epochs, for mining, scoring and records."""
 
+import math
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -110,3 +111,12 @@ class ModelCache:
                 return evaluation.measure(run.backbone, scene, dev)
 
         return self.once("dev", make)
+
+    def also(self) -> dict[str, float]:
+        """Return metrics on the data set that `eval.also` names, with its name in front; none if it names none."""
+        run, split = self.run, self.run.scene.also
+        if split is None:
+            return {}
+        with run.display.stage("evaluate", note=split.dataset.card.name):
+            values = evaluation.measure(run.backbone, run.scene, split)
+        return {f"{split.dataset.card.name}/{name}": value for name, value in values.items() if not math.isnan(value)}

@@ -63,7 +63,7 @@ def step_needs(run: OpenRun) -> list[Need]:
     image, (tokens, width) = scene.source(first).numel(), evaluation.embed_candidates(backbone, scene, first).shape[1:]
     batch = min(config.train.batch_size, len(scene.train.dataset.queries))
     drawn = config.train.draws if any(stage.refreshes for stage in stages_of(strategy, config)) else 0
-    corpus = max(len(split.dataset.images) for split in (scene.train, scene.val))
+    corpus = max(len(split.dataset.images) for split in (scene.train, scene.val, scene.also or scene.val))
     parameters = sum(value.numel() for value in trained_state(backbone).values())
     slots = {slot for rule in batch_rules(strategy) for slot in rule.corrupts}
     made = width if slots & {"reference", "modification", "triple"} else tokens  # queries of all pairs, or their scores

@@ -70,7 +70,8 @@ def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
 def untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:
     """Return metrics of the untrained model, for whole queries and for either modality alone."""
     scored, data = now.scored(), now.run.scene.val.dataset
-    log({f"{now.run.scene.scored}/{name}": value for name, value in scored.metrics.items()}, 0, -1)
+    values = {f"{now.run.scene.scored}/{name}": value for name, value in scored.metrics.items()}
+    log(values | now.also(), 0, -1)
     alone = {f"untrained_{name}": metrics for name, metrics in one_modality(now).items()}
     mistakes = {name: value for name, value in data.summarise_mistakes(scored.ranks).items() if not math.isnan(value)}
     return {"untrained": scored.metrics | mistakes, **alone}

@@ -211,12 +211,13 @@ def batch_behaviour(statistics: list[tuple[int, dict[str, float]]]) -> dict[str,
 
 
 def score(now: ModelCache, log: Log) -> None:
-    """Score val for the curve, and the dev part if there is one; keep the best weights if an epoch is selected."""
+    """Score val, the dev part and `eval.also` for the curve; keep the best weights if an epoch is selected."""
     run, state, scene = now.run, now.state, now.run.scene
     scored, dev = now.scored(), now.dev()
     values = {f"{scene.scored}/{name}": value for name, value in scored.metrics.items()}
     values[f"{scene.scored}/query_concentration"] = scored.concentration
     values |= {f"dev/{name}": value for name, value in (dev or {}).items()}
+    values |= now.also()
     main = (dev or scored.metrics)[scene.val.dataset.card.main]
     if run.config.eval.select != "last" and main > state.best:
         state.best, state.best_epoch = main, state.epoch

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.plugins.registry import SECTIONS, checked_options, option_defaults, registry
@@ -147,6 +147,12 @@ class EvalConfig(Section):
     dev_seed: int | None = Field(None, ge=0, le=_SEEDS)  # which queries those are; None: the run's seed decides
     dev: Literal["carved", "generated"] = "carved"  # generated (vectors, synthetic): fresh queries; train stays whole
     reported: bool = True  # false (a study's trials): val is neither loaded nor scored, the dev part replaces it
+    also: PluginConfig | None = None  # a data set whose val is scored for the curve too (hp-fashioniq: preference rate)
+
+    @field_validator("also", mode="before")
+    @classmethod
+    def _named(cls, given: object) -> object:
+        return plugin_section("datasets", given) if isinstance(given, str) else given
 
 
 class ComputeConfig(Section):
@@ -229,8 +235,8 @@ class ResolvedConfig(RunConfig):
             for name, value in settings["mining"].items()
             if not (value is None or value is False or (isinstance(value, str) and is_score_file(value)))
         }
-        if self.eval.dev == "carved":
-            del settings["eval"]["dev"]
+        for name in ("dev",) * (self.eval.dev == "carved") + ("also",) * (self.eval.also is None):
+            del settings["eval"][name]
         schedule = {"refresh_epochs": list(self.schedule.refresh_epochs)}
         if (counts := list(self.schedule.refresh_counts)) != [*range(len(counts))]:
             schedule["refresh_counts"] = counts
@@ -352,7 +358,7 @@ def resolved(config: RunConfig) -> ResolvedConfig:
     sections["train"] = {k: recommended.get(k) if v is None else v for k, v in train.items()}
     sections["schedule"] = _resolved_schedule(config, int(sections["train"]["epochs"]))
     dev_seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
-    sections["eval"] = {**config.eval.model_dump(), "dev_seed": dev_seed}
+    sections["eval"] = {**config.eval.model_dump(), "dev_seed": dev_seed, "also": _resolved_also(config, sections)}
     return _validated(ResolvedConfig, {**config.model_dump(), **sections})
 
 
@@ -365,6 +371,17 @@ def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = Non
     if "world" in table and table["world"] is None and table.get("root") is None:  # a folder holds its own world
         table["world"] = world
     return table
+
+
+def _resolved_also(config: RunConfig, sections: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Complete `eval.also`, in the data set's root unless it has its own; None for a trial, whose curve nobody sees."""
+    also, root = config.eval.also, sections["dataset"].get("root")
+    if also is None or not config.eval.reported:
+        return None
+    if "world" in option_defaults(registry.get("datasets", also.name)):
+        raise OptionError(f"eval.also: {also.name} is generated for one backbone; name a data set of files")
+    given = {"root": root} if root else {}
+    return _resolved_plugin("dataset", PluginConfig(**{**given, **also.model_dump()}))
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from negbench.cli.main import run as negbench
 from negbench.contracts import relevance
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
+from negbench.errors import DataError
 from negbench.loop.runs import Bench, run_config
 from negbench.scoring import scorers as scoring
+from negbench.settings.config import resolved
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests import standin
@@ -90,6 +93,47 @@ def test_a_run_may_be_named_as_scorer(finished, root, capsys, refused):
     assert printed[0] == printed[1]
     refused(["evaluate", "--scorer", str(finished.path)], "synthetic has no preferences between sets: use hp-fashioniq")
     refused(["evaluate", "--scorer", "recall-at-5"], "--scorer: name its data set with --dataset")
+
+
+def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy_sets, tmp_path, capsys):
+    """Point by point: of the untrained model, and in the end what `negbench evaluate` says of the stored weights."""
+    sets = [*toy_sets, f"eval.also='hp-fashioniq:root={root}'"]
+    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
+    run = run_config(config, Bench.open(tmp_path, "none"))
+    assert run.metrics == finished.result["metrics"]  # a second data set changes nothing else
+    assert run.run_id != finished.run_id
+    curve = [point for point in run.folder.metrics() if "hp-fashioniq/accuracy" in point]
+    assert [point["epoch"] for point in curve] == [-1, 0, 1]
+    arguments = ["evaluate", str(run.path), "--dataset", "hp-fashioniq", "--data-root", str(root), "--json"]
+    assert negbench(arguments) == 0
+    values = {f"hp-fashioniq/{name}": value for name, value in printed_json(capsys)["metrics"].items()}
+    last = {name: value for name, value in curve[-1].items() if name.startswith("hp-")}
+    assert last == {name: pytest.approx(value) for name, value in values.items() if value is not None}
+    plans = [[*sets, "eval.reported=false"], [*toy_sets, "eval.also=hp-fashioniq"]]
+    trial, beside = (resolved(load_config(flags={"strategy": {"name": "qure"}}, sets=given)).eval for given in plans)
+    assert trial.also is None
+    assert beside.also.options["root"] == config.dataset.options["root"]
+
+
+def test_a_picture_of_another_data_set_is_not_taken_for_the_runs_own(toy_root, toy_sets, root, tmp_path):
+    """Two data sets may name one picture alike, or two pictures; only the second is refused."""
+    folder = shutil.copytree(root, tmp_path / "hp")
+    shown = sorted(folder.rglob("B*.png"))[0]
+    ours = next(path for path in sorted(toy_root.rglob("*.png")))
+    text = (folder / "hpfiq.json").read_text().replace(f"{shown.stem}.jpg", f"{ours.stem}.jpg")
+    (folder / "hpfiq.json").write_text(text)
+    shutil.copy(ours, shown.with_stem(ours.stem))
+    sets = [*toy_sets, "train.epochs=1", "schedule.n_def=1", f"eval.also='hp-fashioniq:root={folder}'"]
+    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
+    run_config(config, Bench.open(tmp_path / "runs", "none"))
+    shutil.copy(shown, shown.with_stem(ours.stem))
+    with pytest.raises(DataError, match=f"eval.also: {ours.stem} is .* in hp-fashioniq, .* in the run's data"):
+        run_config(config, Bench.open(tmp_path / "runs", "none"))
+
+
+def test_a_generated_data_set_cannot_be_scored_beside(refused):
+    arguments = ["run", "--strategy", "qure", "--set", "eval.also=vectors"]
+    refused(arguments, "eval.also: vectors is generated for one backbone; name a data set of files")
 
 
 def test_training_on_preferences_is_told(tmp_path, root, refused):
