@@ -77,8 +77,9 @@ class Rehearsals:
         curves = config.eval.reported * (1 + any(config.schedule.refresh_epochs[:1]))  # a curve takes as long as a card
         rankings = len(scored | carded) + 4 * config.eval.reported + (chosen != "last")  # four by one modality alone
         rankings += (len(scored) - 1) * (chosen == "dev" and config.eval.reported)
+        also = len(scored) * len(splits.also.queries) / len(splits.val.queries) if splits.also else 0
         total = _STORED + (len(carded) + 1 + curves) * once("card", data)
-        total += rankings * once("scoring", data, len(splits.val.queries))
+        total += (rankings + also) * once("scoring", data, len(splits.val.queries))
         for stage, begin in zip(stages, [0, *(stage.end for stage in stages[:-1])], strict=True):
             if stage.refreshes:
                 total += len(stage.refreshes) * once("refresh", data, rules, repr(stage.mined), of=(stage,))

@@ -15,6 +15,7 @@ from negbench.mining import curves
 from negbench.scoring import evaluation
 from negbench.settings.config import PluginConfig
 from negbench.systems.system import load_config
+from tests import standin
 
 PARTS = {
     (evaluation, "rank"): "scoring",
@@ -50,6 +51,18 @@ def test_each_part_is_counted_as_often_as_a_run_does_it(strategy, sets, vector_s
         for other in PARTS.values():
             monkeypatch.setattr(_Parts, other, lambda *_, is_it=other == part: float(is_it))
         assert Rehearsals(cache).seconds(planned) == pytest.approx(counted[part] + rehearsal._STORED), part
+
+
+def test_another_data_set_counts_as_its_queries(toy_sets, tmp_path, monkeypatch):
+    standin.write_preferences(tmp_path, users=4, judgements=6, images=40)
+    for part in {*PARTS.values()}:
+        monkeypatch.setattr(_Parts, part, lambda *_, is_it=part == "scoring": float(is_it))
+    cache, seconds = DataCache(), []
+    for sets in ([], [f"eval.also='hp-fashioniq:root={tmp_path}'"]):
+        planned = plan_run(load_config(flags={"strategy": {"name": "qure"}}, sets=[*toy_sets, *sets]), cache)
+        seconds.append(Rehearsals(cache)._seconds(planned))
+    points, queries = 3, len(cache.splits(planned.config).val.queries)  # two epochs and the untrained model
+    assert seconds[1] - seconds[0] == pytest.approx(points * 24 / queries)
 
 
 def test_some_queries_and_steps_stand_for_all(monkeypatch):
