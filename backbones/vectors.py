@@ -9,9 +9,9 @@ so the tokens of an image are separate noisy views of its attributes, and no two
 In worlds of three categories the sum of the second and third is sqrt(1 - 0.5^2) times itself plus 0.5 times a random
 unit vector of the category. Where the data set's garments come in lines, the sum is sqrt(1 - look^2) times itself plus
 look times a random unit vector of the line. A text is the sum over the phrases in it that name a value of w_a t(a,
-value), where the cosine of t and e is 0.3. Words that name no value (hints such as "darker", or what the captions never
-say) have vectors of their own. All of this is frozen. Trained on top: a projection of each side, the fusion with any
-hidden layer, the temperature and, optionally, DQE-CIR's attribute weights (see `_given.GivenFeatures`).
+value), where the cosine of t and e is `alignment`. Words that name no value (hints such as "darker", or what the
+captions never say) have vectors of their own. All of this is frozen. Trained on top: a projection of each side, the
+fusion with any hidden layer, the temperature and, optionally, DQE-CIR's attribute weights (`_given.GivenFeatures`).
 """
 
 import hashlib
@@ -42,7 +42,6 @@ BUCKETS = 64  # vectors shared by the words that no caption holds
 MAX_TOKENS = 32  # BLIP-2's number of queries
 DECAY = 0.9  # weight of each attribute over that of the one before
 KIND = 0.5  # weight of the vector of a second and third category, in worlds that have them
-ALIGNMENT = 0.3  # cosine of the text's and the images' vector of a value: how well untrained encoders agree
 
 _PHRASES = phrases()
 _LONGEST = max(map(len, _PHRASES))
@@ -59,6 +58,7 @@ class VectorOptions:
         tokens: tokens per image, 1 .. 32, each with noise of its own; an image's score is the maximum over them.
         noise: length of an image's own random part relative to its attributes, 0 .. 10: it distinguishes the target
             from its twins, and hides the attributes. At 0 twins are equal, and a target at best ties with them.
+        alignment: cosine of the text's and the images' vector of a value, 0 .. 1: how well untrained encoders agree.
         hidden: capacity: width of the hidden layer beside the fusion, 0 (none) .. 65536.
         fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
         attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
@@ -70,6 +70,7 @@ class VectorOptions:
     dim: SharedWidth = 64
     tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 4
     noise: Annotated[float, Field(ge=0, le=10)] = 0.7
+    alignment: Annotated[float, Field(ge=0, le=1)] = 0.3
     hidden: HiddenWidth = 0
     fusion: FusionKind = "sum"
     attribute_weights: AttributeWeight = False
@@ -95,10 +96,11 @@ class Vectors(GivenFeatures):
         super().__init__((dim, dim), dim, options.fusion, generator, hidden)
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
         self.options, self.world = options, world
-        self._values, table = _encoders(dim, torch.Generator().manual_seed(world))
+        self._values, table = _encoders(dim, options.alignment, torch.Generator().manual_seed(world))
         self.text_table: Tensor
         self.register_buffer("text_table", table, persistent=False)
         frozen = {"dim": dim, "tokens": options.tokens, "noise": options.noise, "world": world}
+        frozen |= {"alignment": options.alignment}
         self._feature_key = key_sha256({"backbone": "vectors", **frozen})
         self._identity = BackboneIdentity(
             name="vectors",
@@ -182,16 +184,16 @@ def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
     return tokens
 
 
-def _encoders(dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _encoders(dim: int, alignment: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw the frozen vectors: [attributes, values, dim] of images, [n, dim] of a text's tokens."""
     weights = DECAY ** torch.arange(len(ATTRIBUTES), dtype=torch.float32)
     weights = weights / weights.norm()
     choices = {name: values(CATEGORIES[0], name) for name in ATTRIBUTES}
     shape = (len(ATTRIBUTES), max(map(len, choices.values())), dim)
     images, other = (unit(torch.randn(shape, generator=generator)) for _ in range(2))
-    # the part orthogonal to the image's vector, so that the cosine is ALIGNMENT
+    # the part orthogonal to the image's vector, so that the cosine is `alignment`
     other = unit(other - (other * images).sum(-1, keepdim=True) * images)
-    texts = weights[:, None, None] * (ALIGNMENT * images + math.sqrt(1 - ALIGNMENT**2) * other)
+    texts = weights[:, None, None] * (alignment * images + math.sqrt(1 - alignment**2) * other)
     size = 2 + len(_PHRASES) + BUCKETS
     table = unit(torch.randn(size, dim, generator=generator)) / math.sqrt(len(ATTRIBUTES))
     table[0] = 0

@@ -8,6 +8,7 @@ changes one thing only: images keep their ids while the number of queries change
 """
 
 import hashlib
+import random
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -77,6 +78,7 @@ class VectorWorldOptions(FolderOptions):
         look: weight of what the garments of a line share besides their attributes, 0 .. 0.95. Above 0
             garments come in lines of two, three attributes apart, and a query turns one into the other. A score row
             then has two cliffs, below the right images and below the rest of their line; 0: no lines.
+        wrong: share of the train queries whose annotated target is a random image instead, 0 .. 0.9.
         train_images: size of the mining corpus, at least 8. If one category has too few different garments (10,000
             images with twins of 1, 20,000 with 3), the world has three, and queries stay within theirs.
         train_queries: number of training queries, >= 1.
@@ -90,6 +92,7 @@ class VectorWorldOptions(FolderOptions):
     world: int | None = None
     twins: float = 4.5
     look: Annotated[float, Field(ge=0, le=0.95)] = 0.0
+    wrong: Annotated[float, Field(ge=0, le=0.9)] = 0.0
     train_images: int = 1000
     train_queries: int = 500
     val_images: int = 1000
@@ -133,9 +136,11 @@ class VectorWorld(Dataset):
             own = [f"{name}-{line}x{look}" for name, line in zip(own, part.lines, strict=True)] if look else own
             names += own
             queries += _queries(replace(part, images=own), len(queries))
+        if split == "train":
+            queries = _mislabelled(queries, names, options)
         content = hashlib.sha256("\n".join([*names, *map(repr, queries)]).encode()).hexdigest()
         ids, groups = columns_of({GROUP: names})
-        return cls(card(spec, look), split, queries, ids, groups, content)
+        return cls(card(spec, look, options.wrong), split, queries, ids, groups, content)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
@@ -148,12 +153,13 @@ class VectorWorld(Dataset):
         return attributed(self.queries, self.images, {image: attributes_of(image) for image in self.all_images})
 
 
-def card(spec: Spec, look: float = 0.0) -> DatasetCard:
-    """Card of the world made from `spec`, in lines of that look."""
+def card(spec: Spec, look: float = 0.0, wrong: float = 0.0) -> DatasetCard:
+    """Card of the world made from `spec`, in lines of that look, with that share of wrong targets."""
+    dials = f"{f'-look{look:g}' if look else ''}{f'-wrong{wrong:g}' if wrong else ''}"
     sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
     return DatasetCard(
         name="vectors",
-        protocol=f"twins{spec.twins:g}-{'x'.join(map(str, sizes))}{f'-look{look:g}' if look else ''}",
+        protocol=f"twins{spec.twins:g}-{'x'.join(map(str, sizes))}{dials}",
         version=str(GENERATOR),
         source="made when it is loaded",
         licence="Apache-2.0",
@@ -203,6 +209,18 @@ def _queries(part: WorldPart, start: int) -> list[Query]:
             zip(part.queries, part.captions, part.relevant(), strict=True), start
         )
     ]
+
+
+def _mislabelled(queries: list[Query], images: list[str], options: VectorWorldOptions) -> list[Query]:
+    """Give the share `wrong` of the queries a random target that does not answer them; what does stays relevant."""
+    order, result = random.Random(f"wrong {options.spec().world}"), list(queries)
+    for row in order.sample(range(len(queries)), round(options.wrong * len(queries))):
+        query, wrong = queries[row], order.choice(images)
+        while wrong in (*query.relevant, query.reference):
+            wrong = order.choice(images)
+        text = _description(attributes_of(wrong))
+        result[row] = replace(query, target=wrong, relevant=(wrong, *query.relevant), target_text=text)
+    return result
 
 
 def _description(attributes: Attributes) -> str:

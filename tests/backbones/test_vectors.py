@@ -96,12 +96,13 @@ def test_every_phrase_names_the_value_that_it_is_said_for():
     assert {value for value in named.values() if value} >= {(n, v) for n in ATTRIBUTES for v in values("dress", n)}
 
 
-def test_a_description_points_at_its_image():
+@pytest.mark.parametrize("alignment", [None, 0.8])
+def test_a_description_points_at_its_image(alignment):
     world = build(VectorWorld, train_images=40, twins=1.0, train_queries=20, split="train")
-    backbone = load(noise=0.0, dim=1024)
+    backbone = load(noise=0.0, dim=1024, **({} if alignment is None else {"alignment": alignment}))
     images = backbone.candidates(backbone.features_of([str(query.target) for query in world.queries]))[:, 0]
     cosines = (images * backbone.text_queries([str(query.target_text) for query in world.queries])).sum(-1)
-    assert cosines.tolist() == pytest.approx([0.3] * 20, abs=0.15)
+    assert cosines.tolist() == pytest.approx([alignment or 0.3] * 20, abs=0.15)
 
 
 def test_phrases_are_found_in_sentences():

@@ -114,6 +114,22 @@ def test_lines_change_nothing_where_there_are_none():
     assert load(look=0.7).card.protocol == "twins4.5-160x120x120x80-look0.7"
 
 
+@pytest.mark.parametrize(("share", "count"), [(0.1, 12), (0.9, 108)])
+def test_a_wrong_target_does_not_answer_and_what_does_stays_relevant(share, count):
+    data, right = load(wrong=share, twins=12.0), load(twins=12.0)
+    other = [pair for pair in zip(data.queries, right.queries, strict=True) if pair[0] != pair[1]]
+    assert len(other) == count
+    assert data.images == right.images
+    for query, annotated in other:
+        assert query.target not in (*annotated.relevant, query.reference)
+        assert query.relevant == (query.target, *annotated.relevant)
+        assert query.target_text != annotated.target_text
+        assert (query.id, query.reference, query.text) == (annotated.id, annotated.reference, annotated.text)
+    assert load(wrong=share, split="val").queries == load(split="val").queries
+    assert data.card.protocol.endswith(f"-wrong{share}")
+    assert data.queries == load(wrong=share, twins=12.0, world=0).queries
+
+
 def test_more_images_than_garments():
     data = load(train_images=11_000, twins=3.0)
     assert len(set(data.images)) == 11_000
