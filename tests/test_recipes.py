@@ -217,7 +217,7 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name):
 
 def test_there_is_a_check_for_every_recipe():
     claims = ["claims-world", "claims-world-few"]  # tests/claims/test_command.py
-    zones = ["kinds-1", "practice", *(f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16"))]
+    zones = ["kinds-1", "practice", "practice-emoji", *(f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16"))]
     assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *claims, *zones]) == RECIPES
 
 
@@ -229,9 +229,10 @@ def test_a_recipe_resolves_to_the_published_numbers(name, root_of):
     }
 
 
-def test_practice_uses_the_whole_batch_and_one_draw():
-    configs = [resolved(config) for config in axes_of("practice", [], seeds=3).configs()]
-    assert len(configs) == 264
+@pytest.mark.parametrize(("name", "count"), [("practice", 264), ("practice-emoji", 48)])
+def test_practice_uses_the_whole_batch_and_one_draw(name, count):
+    configs = [resolved(config) for config in axes_of(name, [], seeds=3).configs()]
+    assert len(configs) == count
     kept = {(config.strategy.name == "in-batch", config.train.num_negatives) for config in configs}
     assert kept == {(True, None), (False, 1)}
 
