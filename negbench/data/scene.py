@@ -99,6 +99,7 @@ class Split:
     tokens: Tokens
     _texts: list[Tokens] = field(default_factory=list, init=False, repr=False)
     _excluded: dict[tuple[bool, ...], Ragged | None] = field(default_factory=dict, init=False, repr=False)
+    _kept: dict[tuple[bool, ...], dict[str, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def text_number(self) -> Tensor:
@@ -126,6 +127,10 @@ class Split:
             for row, query in zip(rows, dataset.queries, strict=True):
                 row.extend(dataset.column_of[image] for image in query.subset if image in dataset.column_of)
         return Ragged.of(rows)
+
+    def kept(self, mining: MiningConfig) -> dict[str, Tensor]:
+        """Return what mining keeps between refreshes: it depends on the data and on these exclusions alone."""
+        return self._kept.setdefault(_exclusions(mining), {})
 
     def batch_allowed(self, slot: Slot, rows: Tensor, mining: MiningConfig) -> Tensor:
         """Return [B, B] bool: which members of a batch may corrupt `slot`; not those that leave the triple unchanged.
@@ -157,7 +162,7 @@ class Split:
     def allowed_images(self, rows: Tensor, columns: Tensor, mining: MiningConfig) -> Tensor:
         """Return [B, C] bool: whether image `columns[c]` may be a negative of query `rows[i]`."""
         allowed = self.dataset.target_columns[rows][:, None] != columns[None, :]
-        key = mining.exclude_reference, mining.exclude_relevant, mining.exclude_subset
+        key = _exclusions(mining)
         if key not in self._excluded:
             self._excluded[key] = self.excluded(mining)
         excluded = self._excluded[key]
@@ -167,6 +172,10 @@ class Split:
         """Return [B, C] bool: whether `columns[c]` is known to be relevant to query `rows[i]`; None if unknown."""
         answers = self.dataset.answers
         return None if answers is None else _among(answers, rows, columns, len(self.dataset.images))
+
+
+def _exclusions(mining: MiningConfig) -> tuple[bool, ...]:
+    return mining.exclude_reference, mining.exclude_relevant, mining.exclude_subset
 
 
 def _among(listed: Ragged, rows: Tensor, columns: Tensor, width: int) -> Tensor:

@@ -78,22 +78,21 @@ def _finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: str) ->
     """
     kind: type[Dataset] = registry.get("datasets", full.dataset.name)
     card = kind.made_card(checked_options(kind, full.dataset.options, full.dataset.name))
-    settings = full.model_dump(mode="json")
-    for file in sorted(runs.glob(f"{parts_of(full)}-*/config.json")) if card is not None else ():
+    settings = full.model_dump(mode="json", exclude={"compute", "plugins"})
+    for file in sorted(runs.glob(f"{parts_of(full)}-*/result.json")) if card is not None else ():
         with suppress(NegbenchError):  # the record of another run, damaged
-            manifest = _manifest(file.parent, stamp(file))
-            same = all(manifest["config"].get(key) == settings[key] for key in settings.keys() - {"compute", "plugins"})
-            if card is not None and same and RunFolder(file.parent).status == "finished":
-                made, remarks = manifest["dataset"], tuple(unfamiliar(full, cache.outline(full)))
+            about = _record(file.parent, stamp(file.with_name("config.json")))
+            if card is not None and settings.items() <= about["config"].items():
+                made, remarks = about["dataset"], tuple(unfamiliar(full, cache.outline(full)))
                 data = _contents(full, cache, [made["train"], made["val"], ""])
                 known = PlannedRun(full, made[label], card, data, remarks, socket.gethostname())
-                if known.hash == manifest["hash"]:
+                if known.hash == about["hash"]:
                     return known
     return None
 
 
 @lru_cache(maxsize=4096)
-def _manifest(folder: Path, _changed: tuple[int, ...]) -> dict[str, Any]:
+def _record(folder: Path, _changed: tuple[int, ...]) -> dict[str, Any]:
     return RunFolder(folder).manifest
 
 
