@@ -91,15 +91,16 @@ class Split:
         images: [N] int64 feature row of each of `dataset.images`.
         references: [Q] int64 feature row of each query's reference image.
         tokens: tokenised `query.text`, first dimension Q.
+        mined: by exclusions, what mining keeps between refreshes: it depends on these and the data alone.
     """
 
     dataset: Dataset
     images: Tensor
     references: Tensor
     tokens: Tokens
+    mined: dict[Hashable, dict[str, Tensor]] = field(default_factory=dict, init=False, repr=False)
     _texts: list[Tokens] = field(default_factory=list, init=False, repr=False)
     _excluded: dict[tuple[bool, ...], Ragged | None] = field(default_factory=dict, init=False, repr=False)
-    _kept: dict[tuple[bool, ...], dict[str, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def text_number(self) -> Tensor:
@@ -127,10 +128,6 @@ class Split:
             for row, query in zip(rows, dataset.queries, strict=True):
                 row.extend(dataset.column_of[image] for image in query.subset if image in dataset.column_of)
         return Ragged.of(rows)
-
-    def kept(self, mining: MiningConfig) -> dict[str, Tensor]:
-        """Return what mining keeps between refreshes: it depends on the data and on these exclusions alone."""
-        return self._kept.setdefault(_exclusions(mining), {})
 
     def batch_allowed(self, slot: Slot, rows: Tensor, mining: MiningConfig) -> Tensor:
         """Return [B, B] bool: which members of a batch may corrupt `slot`; not those that leave the triple unchanged.
@@ -162,7 +159,7 @@ class Split:
     def allowed_images(self, rows: Tensor, columns: Tensor, mining: MiningConfig) -> Tensor:
         """Return [B, C] bool: whether image `columns[c]` may be a negative of query `rows[i]`."""
         allowed = self.dataset.target_columns[rows][:, None] != columns[None, :]
-        key = _exclusions(mining)
+        key = mining.exclude_reference, mining.exclude_relevant, mining.exclude_subset
         if key not in self._excluded:
             self._excluded[key] = self.excluded(mining)
         excluded = self._excluded[key]
@@ -172,10 +169,6 @@ class Split:
         """Return [B, C] bool: whether `columns[c]` is known to be relevant to query `rows[i]`; None if unknown."""
         answers = self.dataset.answers
         return None if answers is None else _among(answers, rows, columns, len(self.dataset.images))
-
-
-def _exclusions(mining: MiningConfig) -> tuple[bool, ...]:
-    return mining.exclude_reference, mining.exclude_relevant, mining.exclude_subset
 
 
 def _among(listed: Ragged, rows: Tensor, columns: Tensor, width: int) -> Tensor:

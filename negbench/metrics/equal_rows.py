@@ -32,11 +32,11 @@ class Copies(NamedTuple):
         """Find the copies among N rows; `read` returns those whose key [N] int64 another row has, too."""
         ordered, place = keys.sort()
         same, repeated = ordered[1:] == ordered[:-1], torch.zeros_like(keys, dtype=torch.bool)
-        if not same.any():
-            return cls(place[:0], place[:0])
         repeated[1:] |= same
         repeated[:-1] |= same
         some = place[repeated].sort().values
+        if not len(some):
+            return cls(some, some)
         content = (read(some).detach().flatten(1) + 0.0).contiguous()  # + 0 turns -0 into 0
         bits = content.view(getattr(torch, f"int{8 * content.element_size()}"))
         kind = bits.unique(dim=0, return_inverse=True)[1].to(some.device)
@@ -45,9 +45,8 @@ class Copies(NamedTuple):
 
     def level(self, scores: Tensor) -> Tensor:
         """Give every copy among the columns of [B, N, ...] scores its first row's, in place; gradients stay its own."""
-        if len(self.later):
-            with torch.no_grad():
-                scores[:, self.later] = scores[:, self.first]
+        with torch.no_grad():
+            scores[:, self.later] = scores[:, self.first]
         return scores
 
 

@@ -17,6 +17,8 @@ from negbench.mining.planes import Plane, live_planes
 from negbench.scoring import evaluation
 from negbench.settings.config import MiningConfig
 
+_EXCLUSIONS = ("exclude_reference", "exclude_relevant", "exclude_subset")
+
 
 @dataclass(frozen=True)
 class MiningTask:
@@ -106,7 +108,7 @@ def mining_task(
         excluded=scene.train.excluded(mining),
         relevant=dataset.answers,
         kinds=dataset.kind_table if dataset.kinds else None,
-        kept=scene.train.kept(mining),
+        kept=scene.train.mined.setdefault(tuple(getattr(mining, name) for name in _EXCLUSIONS), {}),
         temperature=float(backbone.temperature.detach()) if temperature is None else temperature,
         filters=Filters.of(mining),
         planes={
