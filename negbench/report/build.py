@@ -24,7 +24,6 @@ from negbench.report.charts import Chart, Form
 from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import Runs
 from negbench.report.kinds_chart import kinds_chart
-from negbench.report.loaded import Comparison
 from negbench.report.page import Examples, Note, Page, PageSection, Part, chapters, write_page
 from negbench.report.published import rows_beside
 from negbench.report.tables import Table, tables
@@ -57,8 +56,8 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     made = unchanged(folder, inputs_of(folder))
     if not made:
         delete(folder / FILE)  # what it tells of the page is no longer so
-    answer = Comparison(folder).answer if made else ()
-    page = comparison_page(folder, findings, tables(findings), galleries, answer)
+    lines = (folder / "answer.md").read_text(encoding="utf-8").splitlines() if made else ()
+    page = comparison_page(folder, findings, tables(findings), galleries, [*filter(None, lines)])
     drawn = (folder / "report/index.html").read_text(encoding="utf-8") if "report/index.html" in made else ""
     return write_page(folder / "report", page, form, drawn)
 
