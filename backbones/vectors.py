@@ -46,6 +46,7 @@ KIND = 0.5  # weight of the vector of a second and third category, in worlds tha
 _PHRASES = phrases()
 _LONGEST = max(map(len, _PHRASES))
 _NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no token, 1: a text that says nothing
+_AT_A_TIME = 4096  # images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +131,9 @@ class Vectors(GivenFeatures):
             shown = [attributes_of(image) for image in ids]
         except DataError as error:
             raise DataError(f"{error}; backbone 'vectors' works only with --dataset vectors") from error
-        codes = torch.tensor([codes_of(each) for each in shown], dtype=torch.int64)
-        signal = self._values[torch.arange(len(ATTRIBUTES)), codes.reshape(-1, len(ATTRIBUTES))].sum(1)
+        codes = torch.tensor([codes_of(each) for each in shown], dtype=torch.int64).reshape(-1, len(ATTRIBUTES))
+        one = torch.arange(len(ATTRIBUTES))  # of each attribute, for some images at a time: six vectors each are much
+        signal = torch.cat([self._values[one, some].sum(1) for some in codes.split(_AT_A_TIME)])
         shape = (self.options.tokens, signal.shape[-1])
         kinds = [each.category for each in shown]
         if others := {*kinds} - {CATEGORIES[0]}:  # other categories lie apart, by a vector of their own
@@ -143,9 +145,10 @@ class Vectors(GivenFeatures):
             drawn = {line: torch.randn(shape[1], generator=self._generator(line)) for line, _ in {*looks}}
             weight = torch.tensor([weight for _, weight in looks])[:, None]
             signal = (1 - weight**2).sqrt() * signal + weight * unit(torch.stack([drawn[line] for line, _ in looks]))
-        own = [torch.randn(shape, generator=self._generator(image)) for image in ids]
-        noise = torch.stack(own) if own else torch.zeros(0, *shape)
-        return signal[:, None] + self.options.noise / math.sqrt(shape[1]) * noise
+        features = torch.empty(len(ids), *shape)
+        for own, image in zip(features, ids, strict=True):
+            torch.randn(shape, generator=self._generator(image), out=own)
+        return features.mul_(self.options.noise / math.sqrt(shape[1])).add_(signal[:, None])
 
     def _generator(self, name: str) -> torch.Generator:
         digest = hashlib.sha256(f"{self.world} {name}".encode()).digest()

@@ -92,12 +92,14 @@ class Split:
         images: [N] int64 feature row of each of `dataset.images`.
         references: [Q] int64 feature row of each query's reference image.
         tokens: tokenised `query.text`, first dimension Q.
+        mined: by exclusions, what mining keeps between refreshes: it depends on these and the data alone.
     """
 
     dataset: Dataset
     images: Tensor
     references: Tensor
     tokens: Tokens
+    mined: dict[Hashable, dict[str, Tensor]] = field(default_factory=dict, init=False, repr=False)
     _texts: list[Tokens] = field(default_factory=list, init=False, repr=False)
     _excluded: dict[tuple[bool, ...], Ragged | None] = field(default_factory=dict, init=False, repr=False)
 

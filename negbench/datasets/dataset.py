@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from negbench.datasets._galleries import Block, Galleries, ScoreBlock, Top
-from negbench.datasets.card import Counts
+from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.image_files import ImageFiles, NothingLeftError
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric
@@ -95,6 +95,11 @@ class Dataset(Galleries, ABC):
     @abstractmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """Return name -> metric, in table order, for the metrics that these ranks (of all or some queries) support."""
+
+    @classmethod
+    def made_card(cls, options: Any) -> DatasetCard | None:
+        """Return the card of splits that these options and the code alone determine; None if `load` reads files."""
+        return None
 
     def loaded(self, files: ImageFiles | None, place: Path, *, allow_missing: bool = False) -> Self:
         """Return this split as `load` should: compared with the published counts, its images found.

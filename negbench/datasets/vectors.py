@@ -143,6 +143,11 @@ class VectorWorld(Dataset):
         return cls(card(spec, look, options.wrong), split, queries, ids, groups, content)
 
     @classmethod
+    def made_card(cls, options: VectorWorldOptions) -> DatasetCard:
+        """Return the card of the world that these options name."""
+        return card(options.spec(), options.look)
+
+    @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images."""
         return dict(_METRICS)

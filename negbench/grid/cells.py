@@ -64,7 +64,7 @@ class Cell:
 
     def with_config(self, config: RunConfig, runs: Path, cache: DataCache, **labels: str) -> Cell:
         """Return a cell of another configuration in this place of the grid, apart from the given labels."""
-        return _cell(plan_run(config, cache), config, {**self.labels, **labels}, self.facts, runs)
+        return _cell(plan_run(config, cache, runs), config, {**self.labels, **labels}, self.facts, runs)
 
 
 def _cell(run: PlannedRun, given: RunConfig, labels: dict[str, str], facts: Mapping[str, Fact], runs: Path) -> Cell:
@@ -92,7 +92,7 @@ def plan(
     cells, seen = list[Cell](), set[tuple[str, str]]()
     with display.stage("prepare", total=len(configs)) as advance:
         for config, choice in zip(configs, choices or [AxisValue()] * len(configs), strict=True):
-            run = plan_run(config, cache)
+            run = plan_run(config, cache, runs)
             labels = {**_labels(run.config, choice.facts), **choice.labels, "dataset": run.dataset}
             place = (run.hash, str(sorted(choice.labels.items())))
             if place in seen:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from negbench.data.held import unfamiliar
 from negbench.data.scene import DataCache, threads
+from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import record
@@ -24,13 +26,13 @@ from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
 from negbench.loop.precision import Precision
 from negbench.loop.train import train
-from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult, Watch
+from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult, Watch, parts_of
 from negbench.machine import files
 from negbench.machine.contents import digest, stamp
 from negbench.machine.heap import keep_memory
 from negbench.machine.signals import ending_of
 from negbench.mining.planes import check_listed, lists_of, planes_read
-from negbench.plugins.registry import registry
+from negbench.plugins.registry import checked_options, registry
 from negbench.settings.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.store.runfolder import RunFolder, claimed
 from negbench.store.tracking import RunLog, Tracker
@@ -40,13 +42,21 @@ DATA = DataCache()  # one per process: its runs share what the first one loaded
 # --- a run before it is computed -----------------------------------------------------------------------------------
 
 
-def plan_run(config: RunConfig, cache: DataCache) -> PlannedRun:
+def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> PlannedRun:
     """Resolve a configuration into a planned run, without loading the weights of a large backbone.
+
+    Args:
+        config: as read.
+        cache: loads data and backbones.
+        runs: a finished run in this folder spares making its data once more.
 
     Raises:
         NegbenchError: the configuration cannot run here, or data are missing.
     """
     full = resolved(config)
+    own_world = config.dataset.options.get("world") is not None
+    if runs is not None and (known := _finished(full, cache, runs, "val" if own_world else "kind")) is not None:
+        return known
     splits = cache.splits(full)  # first: data are sooner put right than weights
     backbone = cache.outline(full)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
@@ -56,20 +66,47 @@ def plan_run(config: RunConfig, cache: DataCache) -> PlannedRun:
     planes_read(strategy, full.mining)
     check_listed(strategy, splits.train)
     val = splits.val
-    dataset = val.kind if config.dataset.options.get("world") is None else val.identity
+    dataset = val.identity if own_world else val.kind
     remarks = tuple(unfamiliar(full, backbone))
     return PlannedRun(full, dataset, val.card, _contents(full, cache), remarks, socket.gethostname())
 
 
-def _contents(config: ResolvedConfig, cache: DataCache) -> str:
-    """Identify what a run reads, by the contents of its files as they are now."""
-    splits = cache.splits(config)
+def _finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: str) -> PlannedRun | None:
+    """Return a run of data that are made, not read, as a finished one in `runs` records it; None if there is none.
+
+    Its hash shows that code and data are those of the record. `label`: what of the recorded data tables print.
+    """
+    kind: type[Dataset] = registry.get("datasets", full.dataset.name)
+    card = kind.made_card(checked_options(kind, full.dataset.options, full.dataset.name))
+    settings = full.model_dump(mode="json", exclude={"compute", "plugins"})
+    for file in sorted(runs.glob(f"{parts_of(full)}-*/result.json")) if card is not None else ():
+        with suppress(NegbenchError):  # the record of another run, damaged
+            about = _record(file.parent, stamp(file.with_name("config.json")))
+            if card is not None and settings.items() <= about["config"].items():
+                made, remarks = about["dataset"], tuple(unfamiliar(full, cache.outline(full)))
+                data = _contents(full, cache, [made["train"], made["val"], ""])
+                known = PlannedRun(full, made[label], card, data, remarks, socket.gethostname())
+                if known.hash == about["hash"]:
+                    return known
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _record(folder: Path, _changed: tuple[int, ...]) -> dict[str, Any]:
+    return RunFolder(folder).manifest
+
+
+def _contents(config: ResolvedConfig, cache: DataCache, made: Sequence[str] = ()) -> str:
+    """Identify what a run reads, by the contents of its files as they are now; `made`: identities of data without."""
     own, *others = [cache.outline(each) for each in (config, *_beside(config))]
     named = [f"{other.key} {other.weights}" for other in others]
+    read = [*map(_digest, _mining_files(config)), digest(read_files(config), files.cache_dir())]
+    if made:
+        return " ".join([*made, own.key, *named, *read])
+    splits = cache.splits(config)
     rule: Any = registry.get("strategies", config.strategy.name)
     truth = rule.reads_truth and splits.train.wrong_digest
-    read = [*map(_digest, _mining_files(config)), digest(read_files(config), files.cache_dir()), *filter(None, [truth])]
-    return " ".join([splits.identity, splits.pictures(), own.key, *named, *read])
+    return " ".join([splits.identity, splits.pictures(), own.key, *named, *read, *filter(None, [truth])])
 
 
 def _beside(config: ResolvedConfig) -> list[ResolvedConfig]:

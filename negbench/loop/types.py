@@ -45,6 +45,12 @@ class Watch:
     stepped: Callable[..., None] = _nothing
 
 
+def parts_of(config: ResolvedConfig) -> str:
+    """Return the names of a run's parts, and its seed."""
+    dataset, strategy = Path(config.dataset.name).stem, re.sub(r"[^\w+-]+", "_", config.strategy.name)
+    return f"{strategy}-{config.loss.name}-{config.backbone.name}-{dataset}-s{config.seed}"
+
+
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
     """A run identified by its hash, before anything is encoded for it.
@@ -73,9 +79,7 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """Folder name: the names of the run's parts, the seed, and the first 8 digits of the hash."""
-        c = self.config
-        dataset, strategy = Path(c.dataset.name).stem, re.sub(r"[^\w+-]+", "_", c.strategy.name)
-        return f"{strategy}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
+        return f"{parts_of(self.config)}-{self.hash[:8]}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from negbench.metrics.equal_rows import Copies
 from negbench.metrics.ranks import count, less, masked_scores
 from negbench.mining.checked import answer_of, filtered, inside
 from negbench.mining.draws import draw, splitmix
-from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, statistics_of
+from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, kind_shares, statistics_of
 from negbench.mining.pool_file import NO_FILES, PoolFiles, opened, overlap, packed, row_bytes, written
 from negbench.mining.task import MiningTask
 from negbench.scoring.tiles import BLOCK_ENTRIES, Corpus, tile_rows, tiled_relevance
@@ -87,6 +87,8 @@ def mine(
                 seed = splitmix(base, task.ids.cpu()[scored.rows]).to(answer.device)
                 drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), inside(answer)
                 block = statistics_of(scored, pool, drawn) | {"fallback": fallback}
+                if task.kinds is not None:
+                    block |= _kind_statistics(task, scored, corpus, drawn)
                 block["negatives"] = corpus.columns[drawn.cpu()]
                 block["overlap"] = torch.full((len(pool),), torch.nan)
                 if files != NO_FILES:
@@ -98,6 +100,8 @@ def mine(
                 del scored, answer, pool  # free them before the next block's planes are computed
             if progress is not None:
                 progress(len(rows))
+    if task.kinds is not None:
+        task.kept["kind_random"] = columns["kind_random"]
     stale = refresh > 0 and not free and bool((columns["overlap"] == 1).all())
     copies = torch.isin(task.target.cpu(), torch.cat(Copies.of(task.candidates)).cpu())
     return Mined(**columns, stale=stale, copies=int(copies.sum()))
@@ -184,7 +188,8 @@ def _part(
     if task.relevant is not None:
         chosen = task.relevant.select(rows)
         relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
-    kinds = None if task.kinds is None else task.kinds(task.ids.cpu()[rows], corpus.columns).to(device)
+    judged = task.kinds is not None and (strategy.reads_truth or "kind_random" not in task.kept)
+    kinds = _kinds(task, rows, corpus.columns, device) if judged else None
     target = corpus.local[task.target.cpu()[rows]].to(device)
     view = ScoreView(
         scores=scores,
@@ -206,6 +211,23 @@ def _part(
             "negative; enlarge the corpus or exclude fewer images"
         )
     return ScoredBlock(rows, view, shown, room, relevant, known.to(device), kinds)
+
+
+def _kinds(task: MiningTask, rows: Tensor, columns: Tensor, device: torch.device) -> Tensor:
+    """[b, n] int8 codes of the judged negatives among these columns."""
+    assert task.kinds is not None
+    return task.kinds(task.ids.cpu()[rows], columns).to(device)
+
+
+def _kind_statistics(task: MiningTask, scored: ScoredBlock, corpus: _Corpus, drawn: Tensor) -> dict[str, Tensor]:
+    """Return the kinds of the draws, and those expected of random draws: as kept, if the block has no table."""
+    columns, place = drawn.unique(return_inverse=True)
+    kinds = _kinds(task, scored.rows, corpus.columns[columns.cpu()], drawn.device).gather(1, place)
+    relevant = None if scored.relevant is None else scored.relevant.gather(1, drawn)
+    shares = {"kind_draws": kind_shares(kinds, relevant, torch.ones_like(drawn))}
+    if scored.kinds is None:
+        return shares | {"kind_random": task.kept["kind_random"][scored.rows]}
+    return shares | {"kind_random": kind_shares(scored.kinds, scored.relevant, scored.view.allowed)}
 
 
 # --- pools -------------------------------------------------------------------------------------------------------

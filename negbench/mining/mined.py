@@ -208,12 +208,7 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
     if scored.relevant is not None:
         of_pool = torch.where(scored.known, count(pool & scored.relevant) / size, torch.nan)
         of_draws = torch.where(scored.known, scored.relevant.gather(1, drawn).sum(1) / drawn.shape[1], torch.nan)
-    kinds = dict[str, Tensor]()
-    if scored.kinds is not None:
-        of_drawn = None if scored.relevant is None else scored.relevant.gather(1, drawn)
-        kinds["kind_draws"] = kind_shares(scored.kinds.gather(1, drawn), of_drawn, torch.ones_like(drawn))
-        kinds["kind_random"] = kind_shares(scored.kinds, scored.relevant, view.allowed)
-    return kinds | {
+    return {
         "scores": scores,
         "positive": view.positive,
         "pool_size": size,

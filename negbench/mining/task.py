@@ -17,6 +17,8 @@ from negbench.mining.planes import Plane, live_planes
 from negbench.scoring import evaluation
 from negbench.settings.config import MiningConfig
 
+_EXCLUSIONS = ("exclude_reference", "exclude_relevant", "exclude_subset")
+
 
 @dataclass(frozen=True)
 class MiningTask:
@@ -34,6 +36,7 @@ class MiningTask:
         relevant: per query, columns known to be relevant, the target included; an empty row where nothing is known.
             None: nothing is known of any query beyond its target, and false-negative rates are NaN.
         kinds: ([b] numbers in `ids`, [n] columns) -> [b, n] int8 codes of judged negatives; None: none are known.
+        kept: receives [Q, SHARES] "kind_random" of `Mined`, which no model changes, for the next task of these queries.
         ids: [Q] int64, the queries' numbers in random streams and in messages; default 0..Q-1. `shard` keeps them.
         temperature: > 0, passed to the strategy.
         planes: further scores, by name, for strategies that declare them (`Strategy.reads`), and for `filters`.
@@ -48,6 +51,7 @@ class MiningTask:
     excluded: Ragged | None = None
     relevant: Ragged | None = None
     kinds: Callable[[Tensor, Tensor], Tensor] | None = None
+    kept: dict[str, Tensor] = field(default_factory=dict)
     ids: Tensor = None  # type: ignore[assignment]  # resolved below
     temperature: float = DEFAULT_TEMPERATURE
     planes: Mapping[str, Plane] = field(default_factory=dict)
@@ -68,6 +72,7 @@ class MiningTask:
             relevant=None if self.relevant is None else self.relevant.select(rows),
             ids=self.ids[rows.to(self.ids.device)],
             planes={name: plane.shard(rows) for name, plane in self.planes.items()},
+            kept={},
         )
 
 
@@ -103,6 +108,7 @@ def mining_task(
         excluded=scene.train.excluded(mining),
         relevant=dataset.answers,
         kinds=dataset.kind_table if dataset.kinds else None,
+        kept=scene.train.mined.setdefault(tuple(getattr(mining, name) for name in _EXCLUSIONS), {}),
         temperature=float(backbone.temperature.detach()) if temperature is None else temperature,
         filters=Filters.of(mining),
         planes={

@@ -17,6 +17,7 @@ from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened
 from negbench.grid.comparison import AXES, CellGroup, grouped
+from negbench.machine.files import delete
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
 from negbench.report.charts import Chart, Form
@@ -26,6 +27,7 @@ from negbench.report.kinds_chart import kinds_chart
 from negbench.report.page import Examples, Note, Page, PageSection, Part, chapters, write_page
 from negbench.report.published import rows_beside
 from negbench.report.tables import Table, tables
+from negbench.report.unchanged import FILE, inputs_of, unchanged
 from negbench.report.zone import zone_chart
 from negbench.store.runfolder import RunFolder
 
@@ -51,10 +53,18 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     if is_of_claims(folder):
         return write_page(folder / "report", claims_page(folder), form)
     findings = stored(runs, name)
-    return write_page(folder / "report", comparison_page(folder, findings, tables(findings), galleries), form)
+    made = unchanged(folder, inputs_of(folder))
+    if not made:
+        delete(folder / FILE)  # what it tells of the page is no longer so
+    lines = (folder / "answer.md").read_text(encoding="utf-8").splitlines() if made else ()
+    page = comparison_page(folder, findings, tables(findings), galleries, [*filter(None, lines)])
+    drawn = (folder / "report/index.html").read_text(encoding="utf-8") if "report/index.html" in made else ""
+    return write_page(folder / "report", page, form, drawn)
 
 
-def comparison_page(folder: Path, findings: Findings, listed: Sequence[Table], galleries: int = GALLERIES) -> Page:
+def comparison_page(
+    folder: Path, findings: Findings, listed: Sequence[Table], galleries: int = GALLERIES, answer: Sequence[str] = ()
+) -> Page:
     """Build the page of the comparison in this folder; figures of runs show published settings alone.
 
     Args:
@@ -62,6 +72,7 @@ def comparison_page(folder: Path, findings: Findings, listed: Sequence[Table], g
         findings: its results.
         listed: its tables.
         galleries: as for `write_report`.
+        answer: as `say` returns it, if it is known.
     """
     groups = ordered(findings.groups, findings.rows)
     cells: Sequence[Mapping[str, Any]] = findings.document["cells"]
@@ -81,7 +92,7 @@ def comparison_page(folder: Path, findings: Findings, listed: Sequence[Table], g
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
         "fixed: for a seed, all strategies share initial weights, batches and epochs.",
         header=header_of(groups),
-        answer=tuple(say(findings)),
+        answer=tuple(answer or say(findings)),
         facts=_facts(findings),
         lead=len(headlines(findings)),
         chapters=chapters(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -54,7 +53,7 @@ class Chart:
     `key`: file name without its ending, and the figure's id in the page. `text`: caption that says what the
     figure shows, with the sample size. `legend`: entries (marker, colour, name) besides the drawing's own. `direct`:
     the drawing labels its lines itself and needs no legend. `full`: one panel as wide as the page, which is drawn again
-    at the width of other panels for small screens.
+    at the width of other panels for small screens. `pictures`: what was drawn so far, by form and narrowness.
     """
 
     key: str
@@ -65,6 +64,7 @@ class Chart:
     legend: tuple[tuple[str, str, str], ...] = ()
     direct: bool = False
     full: bool = False
+    pictures: dict[tuple[Form, bool], bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 def line_style(index: int) -> dict[str, Any]:
@@ -72,16 +72,17 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": _DASHES[index // len(PALETTE) % len(_DASHES)]}
 
 
-@lru_cache(maxsize=64)  # charts of a page: drawn once for page and file, as arguments have one spelling
-def picture(chart: Chart, form: Form, narrow: bool, /) -> bytes:
-    """Render the chart as a file, without its title; the same chart gives the same bytes."""
-    import matplotlib as mpl
+def picture(chart: Chart, form: Form, narrow: bool) -> bytes:
+    """Return the chart as a file, without its title, rendered once; the same chart gives the same bytes."""
+    if (form, narrow) not in chart.pictures:
+        import matplotlib as mpl
 
-    file = io.BytesIO()
-    undated = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}, "png": {}}[form]
-    with mpl.rc_context(_RC):
-        _figure(chart, narrow).savefig(file, format=form, metadata=undated, dpi=200)
-    return file.getvalue()
+        file = io.BytesIO()
+        undated = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}, "png": {}}[form]
+        with mpl.rc_context(_RC):
+            _figure(chart, narrow).savefig(file, format=form, metadata=undated, dpi=200)
+        chart.pictures[form, narrow] = file.getvalue()
+    return chart.pictures[form, narrow]
 
 
 def _figure(chart: Chart, narrow: bool) -> Figure:

@@ -46,7 +46,7 @@ def finish(
     """
     folder, rules = runs / name, rules or Rules()
     inputs, parent = inputs_of(folder, rules, report), Parent(Tracker.open(runs, tracking_uri), folder)
-    same = unchanged(folder, inputs)
+    same = bool(unchanged(folder, inputs))
     findings = stored(runs, name) if same else judged(runs, name, rules)
     listed, answer = tables(findings), Comparison(folder).answer if same else say(findings)
     for table in listed:
@@ -86,7 +86,7 @@ def _renew(
         from negbench.report.build import comparison_page
         from negbench.report.page import write_page
 
-        pages = write_page(folder / "report", comparison_page(folder, findings, listed))
+        pages = write_page(folder / "report", comparison_page(folder, findings, listed, answer=answer))
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
     differing = [axis for axis in AXES if len({group.labels.get(axis) for group in findings.groups}) > 1]
     axes = list(dict.fromkeys(("strategy", *differing)))

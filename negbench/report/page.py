@@ -86,8 +86,10 @@ class Page:
     lead: int = 1
 
 
-def write_page(folder: Path, page: Page, form: Form = "svg") -> list[Path]:
+def write_page(folder: Path, page: Page, form: Form = "svg", before: str = "") -> list[Path]:
     """Write `index.html`, `tables/*` and `figures/*`, as SVG and in this form; returns their paths, the page first.
+
+    `before`: an earlier page of the same charts, whose pictures are not drawn again.
 
     Raises:
         NegbenchError: the folder cannot be written.
@@ -96,6 +98,11 @@ def write_page(folder: Path, page: Page, form: Form = "svg") -> list[Path]:
     for place in (folder, folder / "tables", folder / "figures"):
         sweep(place)  # a killed process may have left something
     written = [folder / "index.html"]
+    figures = dict(re.findall(r'id="figure-([^"]+)">(.*?)</figure>', before, re.DOTALL))
+    for chart in _all(page, Chart):
+        known = re.findall(r'"data:image/svg\+xml;base64,([^"]+)"', figures.get(chart.key, ""))
+        for narrow, data in zip((True, False)[-len(known) :], known, strict=False):  # a page has the narrow one first
+            chart.pictures["svg", narrow] = base64.b64decode(data)
     for table in _all(page, Table):
         written.append(write_text(folder / "tables" / f"{table.key}.csv", table.frame.to_csv(index=False)))
     for chart in _all(page, Chart):

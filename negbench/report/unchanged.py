@@ -15,32 +15,32 @@ FILE = "inputs.json"
 _COPIES = {"mlflow.json", "checkpoint.pt", "error.txt"}  # files of a run's folder that no table or page shows
 
 
-def inputs_of(folder: Path, *settings: object) -> str:
-    """Hash a comparison's cells, the files listed in their folders, the code that judges and draws, and `settings`.
+def inputs_of(folder: Path, *settings: object) -> list[str]:
+    """Return a hash of a comparison's cells, their folders' files and the code that judges and draws; then `settings`.
 
     Deleting, truncating or rewriting a run's file changes the hash; no large file is read.
     """
-    digest = hashlib.sha256(repr(settings).encode())
-    digest.update(_code().encode())
+    digest = hashlib.sha256(_code().encode())
     comparison = folder / "comparison.json"
     if comparison.exists():
         digest.update(comparison.read_bytes())
         for run in dict.fromkeys(row["run"] for row in ComparisonFolder(folder).cells() if row["run"]):
             digest.update(json.dumps([run, *_listed(folder.parent / run)]).encode())
-    return digest.hexdigest()
+    return [digest.hexdigest(), *map(repr, settings)]
 
 
-def unchanged(folder: Path, inputs: str) -> bool:
-    """Whether `keep` stored these inputs, and the folder's files are present and undamaged."""
+def unchanged(folder: Path, inputs: list[str]) -> list[str]:
+    """Return the files that `keep` named if it stored these first inputs and no file is missing or damaged, or none."""
     try:
         stored = files.read_json(folder / FILE)
         names = {*stored["made"], *files.names_in(folder)}
-        return bool(stored["inputs"] == inputs) and not any(files.flaw(folder / name) for name in names)
+        same = stored["inputs"][: len(inputs)] == inputs and not any(files.flaw(folder / name) for name in names)
+        return list(stored["made"]) if same else []
     except (OSError, NegbenchError):
-        return False
+        return []
 
 
-def keep(folder: Path, inputs: str, made: Iterable[Path]) -> None:
+def keep(folder: Path, inputs: list[str], made: Iterable[Path]) -> None:
     """Store the inputs from which these files of the folder were made."""
     names = sorted(path.relative_to(folder).as_posix() for path in made if path.is_relative_to(folder))
     files.write_json(folder / FILE, {"inputs": inputs, "made": names})

@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from negbench.datasets._read import noted
 from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.dataset import Dataset, FolderOptions, QueryRanks
 from negbench.errors import DataError, NegbenchError
-from negbench.plugins.registry import build, option_defaults, options_class
+from negbench.plugins.registry import build, checked_options, option_defaults, options_class
 from negbench.testing.worlds import global_generators
 
 SIGNS = ("mixed", "negative", "ties")
@@ -89,9 +90,12 @@ class DatasetTestCase:
             assert default is not dataclasses.MISSING, name
             assert re.search(rf"^ +(\w+, )*{name}(, \w+)*: ", text, re.MULTILINE), f"{name} is not documented"
 
-    def test_card(self, load: Callable[..., Dataset]) -> None:
-        """The card describes the benchmark and names every metric once."""
-        card = load(images=False).card
+    def test_card(self, load: Callable[..., Dataset], dataset: type[Dataset], options: Mapping[str, Any]) -> None:
+        """The card describes the benchmark and names every metric once; one known in advance needs no file."""
+        with noted() as files:
+            card = load(images=False).card
+        made = dataset.made_card(checked_options(dataset, options))
+        assert made is None or (made == card and not files)
         for field in ("name", "protocol", "version", "source", "licence", "gallery", "text_template"):
             assert getattr(card, field), field
         assert len(set(card.metrics)) == len(card.metrics)

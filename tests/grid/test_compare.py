@@ -22,6 +22,7 @@ from negbench.analysis.words import spread
 from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
+from negbench.datasets import vectors
 from negbench.display import Display, duration
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid import cells as grid_cells
@@ -31,12 +32,16 @@ from negbench.grid.cells import Cell, Outcome, Task, compute_task, plan, title_o
 from negbench.grid.comparison import ComparisonFolder, check_name, groups_of
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Processes
+from negbench.loop import identity
+from negbench.loop.runs import Bench, plan_run, run_config
 from negbench.machine.files import read_json, write_json
 from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
+from negbench.settings.config import RunConfig
 from negbench.settings.options import Compare, parse_negatives, parse_seeds
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
+from negbench.systems.system import load_config
 from tests.made import cell, ended, without
 
 # files that depend on the cells alone
@@ -424,3 +429,41 @@ def test_labels_name_files_without_their_folders_unless_two_are_alike():
 def test_systems_bring_their_own_losses_whatever_the_recipe_compares():
     assert over_recipe(Compare(recipe=Path("demo"), systems="all")).losses is None
     assert over_recipe(Compare(recipe=Path("demo"))).losses == ["bradley-terry"]
+
+
+_WORLD = ("train_images=40", "train_queries=24", "val_images=40", "val_queries=20", "twins=2")
+_SMALL = (*(f"dataset.{text}" for text in ("name=vectors", *_WORLD)), "backbone.name=vectors", "train.epochs=1")
+
+
+@pytest.mark.parametrize("more", [(), ("dataset.world=0", "eval.select=dev", "eval.dev_fraction=0.2")], ids=str)
+def test_a_finished_run_on_a_made_world_is_planned_without_making_it(more, tmp_path, monkeypatch):
+    """From its record, if that is what would be computed; that the strategy reads the truth changes nothing here."""
+    made, parts = list[str](), vectors._parts
+    monkeypatch.setattr(vectors, "_parts", lambda *spec, **lines: made.append("") or parts(*spec, **lines))
+    flags: dict[str, Any] = {"strategy": {"name": "oracle-after-target"}}
+    config = load_config(flags=flags, sets=[*_SMALL, *more])
+    run = run_config(config, Bench.open(tmp_path, "none"))
+
+    def found(config: RunConfig = config) -> bool:
+        """Whether the run is planned, and equal to one whose world was made; True if none was made."""
+        made.clear()
+        kept, plain = plan_run(config, DataCache(), tmp_path), len(made)
+        again = plan_run(config, DataCache())
+        assert {**vars(kept), "hash": kept.hash} == {**vars(again), "hash": again.hash}
+        return plain == 0
+
+    (tmp_path / f"{run.run_id}-2").mkdir()
+    (tmp_path / f"{run.run_id}-2" / "config.json").write_text("{", encoding="utf-8")
+    assert found()
+    for other in (["dataset.world=5", "backbone.world=0"], ["dataset.twins=3"], ["train.epochs=2"]):
+        assert not found(load_config(flags=flags, sets=[*_SMALL, *more, *other]))
+    manifest = run.folder.manifest
+    with monkeypatch.context() as changed:
+        changed.setattr(identity, "code_version", lambda _: "other")
+        assert not found()
+    run.folder.write_manifest({**manifest, "dataset": {**manifest["dataset"], "val": "forged"}})
+    assert not found()
+    run.folder.write_manifest(manifest)
+    assert found(config.model_copy(update={"compute": config.compute.model_copy(update={"threads": 2})}))
+    (run.path / "result.json").unlink()
+    assert not found()

@@ -301,6 +301,21 @@ def test_draws_are_counted_by_kind():
     assert not any(name.startswith("draws_") for name in run(toy_task(known=False), Everything()).summary())
 
 
+@pytest.mark.parametrize(("strategy", "reads"), [(Everything(), False), (OracleEverything(), True)], ids=str)
+def test_kinds_of_random_draws_are_counted_at_the_first_refresh(strategy, reads):
+    """Later ones ask for the kinds of what is drawn, and of all images only for a strategy that is shown them."""
+    task, widths = toy_task(), list[int]()
+    watched = dataclasses.replace(
+        task, kinds=lambda ids, columns: widths.append(len(columns)) or task.kinds(ids, columns)
+    )
+    first = run(watched, strategy, draws=1, block=7)
+    assert {12, 17, 20} <= {*widths}
+    widths.clear()
+    assert_same(run(watched, strategy, draws=1, block=7), first)
+    assert ({*widths} >= {12, 17, 20}) == reads
+    assert torch.equal(run(watched.shard(torch.arange(5, 9)), strategy, draws=1).kind_random, first.kind_random[5:9])
+
+
 def test_large_corpora_shrink_the_block(sized):
     sized(BLOCK_ENTRIES=60)
     done: list[int] = []

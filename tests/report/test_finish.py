@@ -1,9 +1,12 @@
 """`finish` for every kind of comparison: with dials, with systems, at both settings, over two backbones."""
 
+import base64
 import io
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -17,6 +20,9 @@ from negbench.analysis.verdicts import Rules, tables_of
 from negbench.analysis.words import listed, signed
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import read_json, seal, write_json
+from negbench.report import charts
+from negbench.report.build import write_report
+from negbench.report.charts import Chart
 from negbench.report.finish import finish
 from negbench.report.loaded import Comparison, load
 from negbench.report.tables import tables
@@ -179,3 +185,31 @@ def test_what_was_judged_is_read_again(compared, cells, tmp_path):
     assert len(loaded.statistics) == len(first.rows)
     assert set(loaded.plain()) == {"comparison", "path", "answer", "statistics", "behaviour", "cost", "cells"}
     assert set(read_json(compared / "again" / "statistics.json")) == {"rows"}
+
+
+def test_figures_are_drawn_again_where_their_inputs_changed(compared, cells, monkeypatch):
+    """`report` takes pictures and answer from the page that `finish` wrote of the same cells, and only then."""
+    drawn, folder = list[str](), compared / "again"
+
+    def draw(chart: Chart, narrow: bool) -> SimpleNamespace:
+        drawn.append(f'<svg width="9pt">{chart.key} {narrow} {len(drawn)}</svg>')
+        return SimpleNamespace(savefig=lambda file, **_: file.write(drawn[-1].encode()))
+
+    def new() -> int:
+        before = len(drawn)
+        page = write_report(compared, "again", 0)[0].read_text(encoding="utf-8")
+        shown = {base64.b64decode(data).decode() for data in re.findall(r"svg\+xml;base64,([^\"]+)", page)}
+        assert shown == {*drawn[-whole:]}
+        assert {path.read_text() for path in folder.glob("report/figures/*.svg")} < shown
+        return len(drawn) - before
+
+    monkeypatch.setattr(charts, "_figure", draw)
+    one, two = cells("bradley-terry", 1), cells("bradley-terry", 2)
+    ended(compared, "again", two)
+    whole = len(drawn)
+    assert new() == 0
+    for rows in (one, two):  # the second time, the page is that of the first
+        write_json(folder / "comparison.json", {"kind": "comparison", "cells": rows})
+        assert new() == whole
+    ended(compared, "again", one, report=False)  # judged, but the page is that of two seeds
+    assert new() == whole
