@@ -145,7 +145,7 @@ class VectorWorld(Dataset):
     @classmethod
     def made_card(cls, options: VectorWorldOptions) -> DatasetCard:
         """Return the card of the world that these options name."""
-        return card(options.spec(), options.look)
+        return card(options.spec(), options.look, options.wrong)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
