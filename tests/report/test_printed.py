@@ -85,6 +85,7 @@ def test_the_command_prints_it_and_refuses_what_has_no_effect(compared, tmp_path
         (["--columns", "R@10"], "--columns needs --latex or --markdown"),
         (["--latex", "--card"], "--card has no effect beside --latex and --markdown"),
         (["--figures", "gif"], "--figures 'gif'"),
+        (["--output", "x"], "No such option: --output (Possible options: --out, --quiet)"),
     ):
         refused(["report", "small", *given, *where], problem)
 
