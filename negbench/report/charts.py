@@ -53,8 +53,7 @@ class Chart:
 
     `key`: file name without its ending, and the figure's id in the page. `text`: caption that says what the
     figure shows, with the sample size. `legend`: entries (marker, colour, name) besides the drawing's own. `direct`:
-    the drawing labels its lines itself and needs no legend. `full`: one panel as wide as the page, which is drawn again
-    at the width of other panels for small screens.
+    the drawing labels its lines itself and needs no legend. `full`: one panel as wide as the page.
     """
 
     key: str
@@ -66,13 +65,18 @@ class Chart:
     direct: bool = False
     full: bool = False
 
+    @property
+    def narrows(self) -> bool:
+        """Whether it is drawn again for small screens, as wide as one panel, with the panels below each other."""
+        return self.full or min(self.across, len(self.panels)) > 1
+
 
 def line_style(index: int) -> dict[str, Any]:
     """Return colour and dash of the series with this index; beyond the palette, dashes distinguish series."""
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": _DASHES[index // len(PALETTE) % len(_DASHES)]}
 
 
-@lru_cache(maxsize=64)  # charts of a page: drawn once for page and file, as arguments have one spelling
+@lru_cache(maxsize=128)  # charts of a page: drawn once for page and file, as arguments have one spelling
 def picture(chart: Chart, form: Form, narrow: bool, /) -> bytes:
     """Render the chart as a file, without its title; the same chart gives the same bytes."""
     import matplotlib as mpl
@@ -89,7 +93,7 @@ def _figure(chart: Chart, narrow: bool) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    across = min(chart.across, len(chart.panels))
+    across = 1 if narrow else min(chart.across, len(chart.panels))
     rows = [chart.panels[start : start + across] for start in range(0, len(chart.panels), across)]
     heights = [max(panel.tall for panel in row) + _AROUND for row in rows]
     wide = _FULL if chart.full and not narrow else across * _WIDE
