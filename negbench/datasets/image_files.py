@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from operator import eq
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
@@ -116,6 +117,7 @@ class ImageFiles:
         if bad and not allow_missing:
             first = ", ".join(f"{image} ({why})" for image, why in list(bad.items())[:5])
             more = (", ..." if len(bad) > 5 else "") + (f"; expected: {self.tree}" if self.tree else "")
+            more += "" if self.paths else _alike(self.root, bad)
             raise DataError(
                 f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}{named(bad)}; put "
                 "them there, or leave them out with --allow-missing (allow_missing=True): the result is then partial"
@@ -133,6 +135,20 @@ class NothingLeftError(DataError):
     def __init__(self, what: str, files: ImageFiles | None) -> None:
         super().__init__(what)
         self.files = files
+
+
+def _alike(root: Path, images: Iterable[str]) -> str:
+    """Say for an error which file below a folder is called like one of the images, which does not name it."""
+    by_stem: dict[str, list[str]] = {}
+    for path in list_files(root):
+        if path.suffix.lower() in EXTENSIONS:
+            by_stem.setdefault(path.stem, []).append(path.relative_to(root).as_posix())
+    for *folders, name in map(_parts, images):
+        end = [name, *reversed(folders)]
+        if name in by_stem:
+            near = max(by_stem[name], key=lambda path: sum(map(eq, reversed(_parts(path)), end)))
+            return f"; there is {quoted(near)}: name images by such paths"
+    return ""
 
 
 def read_image(path: Path) -> Image:
