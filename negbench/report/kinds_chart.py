@@ -46,7 +46,8 @@ def _draw(lines: Sequence[Line], side: int) -> Callable[[Axes], None]:
             axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
             if not side:
                 axes.plot([100 * each.random for each in shares], y, "|", color=GREY)
-        beside = axes.get_subplotspec().is_first_col()  # where panels stand below each other, all are
+        spot = axes.get_subplotspec()  # the first in its row, where panels stand below each other
+        beside = spot is None or spot.is_first_col()
         axes.set_yticks(range(len(lines)), [name if beside else "" for name, _ in lines])
         axes.set(ylim=(len(lines) - 0.5, -0.5), xlabel="%")
 
