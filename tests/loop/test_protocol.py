@@ -131,15 +131,6 @@ class Everything(Nearest):
 
 
 @dataclass(frozen=True)
-class First(Nearest):
-    """The first k images of the corpus, whatever they score."""
-
-    def pool(self, view: ScoreView) -> Tensor:
-        super().pool(view)
-        return view.allowed & (view.allowed.cumsum(1) <= self.k)
-
-
-@dataclass(frozen=True)
 class Once(Nearest):
     n_def: ClassVar[int] = 1
 
@@ -165,7 +156,7 @@ class Dropping(Precomputed):
 
 
 PLUGINS = {
-    "strategies": {"nearest": Nearest, "everything": Everything, "first": First, "once": Once, "oracle": Oracle},
+    "strategies": {"nearest": Nearest, "everything": Everything, "once": Once, "oracle": Oracle},
     "losses": {"watched": Watched},
     "backbones": {"dropping": Dropping},
 }
@@ -633,15 +624,7 @@ def test_only_an_oracle_is_shown_what_is_relevant(vector_sets, tmp_path, option)
             assert kept_out == {query.target, *further}
 
 
-# --- remarks and summaries of a run ----------------------------------------------------------------------------------
-
-
-def test_a_refresh_that_moves_no_pool_is_remarked(vector_sets, tmp_path):
-    sets = ("train.epochs=3", "schedule.refresh_epochs=[0,1,2]")
-    result = run(config_of(vector_sets, *sets, strategy="first"), tmp_path)
-    remark = "the refresh changed no pool"
-    assert result.details["remarks"] == [f"epoch 1: {remark}", f"epoch 2: {remark}"]
-    assert [row["stale"] for row in result.details["behaviour_by_refresh"]] == [0, 1, 1]
+# --- summaries of a run ---------------------------------------------------------------------------------------------
 
 
 def test_query_concentration_is_the_length_of_the_mean_query(story):
