@@ -31,9 +31,7 @@ from negbench.plugins.registry import (
 from tests.plugin_file import ANSWER, PLUGIN
 
 TESTS = Path(__file__).parent
-EVERY = [
-    (kind, name) for kind in KINDS for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in"
-]
+EVERY = [(kind, name) for kind in KINDS for name, each in registry.plugins(kind).items() if each.origin == "built-in"]
 FIELDED = [(kind, name) for kind, name in EVERY if kind in ("strategies", "losses")]
 
 

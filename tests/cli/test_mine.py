@@ -201,9 +201,7 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, ending
     assert by_id["negatives"].map(list).tolist() == [[ids[c] for c in row] for row in by_row["negatives"]]
     assert by_id["target"].tolist() == [ids[row] for row in rows]  # as the file of images writes them
     assert of_names[["target", "scores"]].astype(str).equals(by_id[["target", "scores"]].astype(str))
-    np.savez(
-        folder / "q.npz", texts=np.array([f"in red {row}" for row in range(Q)]), features=np.load(folder / "q.npy")
-    )
+    np.savez(folder / "q.npz", texts=np.array([f"in red {n}" for n in range(Q)]), features=np.load(folder / "q.npy"))
     out = folder / "out.jsonl"
     assert negbench(_command(folder, queries=folder / "q.npz", images=named, format="flagembedding", out=out)) == 0
     lines = pd.read_json(out, lines=True)

@@ -43,9 +43,7 @@ def test_there_are_commands_of_every_sort():
 
 def test_the_first_table_names_the_rule_of_every_paper_with_the_numbers_of_the_findings():
     title, table = README.partition("\n## ")[0].split("\n\n")[2:4]
-    assert all(
-        words in title for words in ("R@10", "points over the batch alone", "InfoNCE, 64", "25 passes", "worlds")
-    )
+    assert all(word in title for word in ("R@10", "points over the batch alone", "InfoNCE, 64", "25 passes", "worlds"))
     names, *columns = zip(*(map(str.strip, row.strip("|").split("|")) for row in table.splitlines()), strict=True)
     for system in set(systems()) - {"plain"}:
         assert any(name.startswith(f"{systems()[system].title}: ") for name in names), system

@@ -33,9 +33,7 @@ def lines(axes: Any) -> None:
     axes.set(xlabel="x", ylabel="y (%)")
 
 
-CHART = Chart(
-    "k", "Title", "What it shows.", (Panel("one", lines), Panel("two", lines)), legend=(("^", "#123456", "up"),)
-)
+CHART = Chart("k", "Title", "It shows.", (Panel("one", lines), Panel("two", lines)), legend=(("^", "#123456", "up"),))
 
 
 def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
