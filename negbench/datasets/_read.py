@@ -163,11 +163,10 @@ class Reader:
         except UnicodeDecodeError as error:
             if other := _BINARY.get(raw[:4], _BINARY.get(raw[:2])):
                 raise DataError(f"{path} is no text, but begins as {other} files do: give it that ending") from error
-            line = (
-                f"iconv -f {_encoding(raw)} -t UTF-8 {shlex.quote(str(path))} > new && mv new {shlex.quote(str(path))}"
-            )
+            code, file = _encoding(raw), shlex.quote(str(path))
+            line = f"iconv -f {code} -t UTF-8 {file} > new && mv new {file}"
             raise DataError(
-                f"{path} is not UTF-8 (byte {error.start}) but seems to be {_encoding(raw)}: {line}, or fetch it again"
+                f"{path} is not UTF-8 (byte {error.start}) but seems to be {code}: {line}, or fetch it again"
             ) from error
 
     def json(self, path: Path) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,9 +46,8 @@ def _draw(lines: Sequence[Line], side: int) -> Callable[[Axes], None]:
             axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
             if not side:
                 axes.plot([100 * each.random for each in shares], y, "|", color=GREY)
-        spot = axes.get_subplotspec()  # the first in its row, where panels stand below each other
-        beside = spot is None or spot.is_first_col()
-        axes.set_yticks(range(len(lines)), [name if beside else "" for name, _ in lines])
+        spot: Any = axes.get_subplotspec()  # the first in its row, where panels stand below each other
+        axes.set_yticks(range(len(lines)), [name if spot.is_first_col() else "" for name, _ in lines])
         axes.set(ylim=(len(lines) - 0.5, -0.5), xlabel="%")
 
     return draw
