@@ -122,7 +122,6 @@ MISTAKES = [
     ("targets", "goal.parquet", "no column 'target' among goal"),
     ("targets", "list.parquet", "row 1, column 'excluded': expected a list, got 'one'"),
     ("strategy", "in-batch", "chooses among the members of a batch"),
-    ("strategy", "qrue", "did you mean 'qure'"),
     ("draws", "0", "--draws 0: input should be greater"),
     ("draws", "1000000000", "--draws 1000000000: input should be less"),
     ("out", "negatives.csv", "--out 'negatives.csv': must end in .parquet"),
