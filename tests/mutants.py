@@ -57,10 +57,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         [f"tests/loop/test_{name}.py" for name in ("objective", "slots", "hybrid", "extensions", "protocol")],
     ),
     "campaign": ([f"negbench/campaign/{name}.py" for name in ("driver", "seeds", "compare")], ["tests/campaign"]),
-    "grid": (
-        ["negbench/grid/*.py", "negbench/campaign/plan.py"],
-        ["tests/test_executors.py", "tests/grid", "tests/analysis/test_deciding.py"],
-    ),
+    "grid": (["negbench/grid/*.py", "negbench/campaign/plan.py"], ["tests/grid", "tests/analysis/test_deciding.py"]),
     "tuning": (["negbench/tuning/*.py"], ["tests/tuning"]),
     "loop": (
         [
