@@ -56,3 +56,46 @@ def asleep(seconds: float, report: Any) -> None:
 def heard_late(task: None, report: Any) -> None:
     """Lose a signal."""
     Deaf()
+
+
+def device_of(value: object, report: Any) -> str:
+    if value == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.3)  # so that every worker gets a task
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def parent_of(value: int, report: Any) -> int:
+    return os.getppid()
+
+
+def own(value: int, report: Any) -> int:
+    return os.getpid()
+
+
+def hang(pid_file: str, report: Any) -> None:
+    Path(pid_file).write_text(str(os.getpid()), encoding="utf-8")
+    time.sleep(600)
+
+
+def cling(pid_file: str, report: Any) -> None:
+    """Run a task that cannot be stopped: it swallows every exception."""
+    Path(pid_file).write_text(str(os.getpid()), encoding="utf-8")
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException:
+            continue
+
+
+def close(file: str, report: Any, moment: float = 1.2) -> None:
+    """Run a task that takes a moment to clean up, as with a tracking store on a busy machine."""
+    try:
+        hang(file, report)
+    finally:
+        time.sleep(moment)
+        Path(file).write_text("closed", encoding="utf-8")
+
+
+def close_at_once(file: str, report: Any) -> None:
+    close(file, report, 0.2)

@@ -5,8 +5,8 @@
 A group is an area of the code and its tests. The group `protocol` holds the hand-written faults of `tests/faults.toml`;
 the others sample changes to the syntax tree: a comparison, an operator, a constant, a condition, a returned value, a
 removed statement. Each mutant runs in its own process, forked from one that has imported negbench's dependencies, and
-the fault exists only in memory: no file is written. Tests stop at the first failure; a timeout counts as a killed
-mutant.
+the fault exists only in memory: no file is written, and processes that a test starts anew lack it. Tests stop at the
+first failure; a timeout counts as a killed mutant.
 """
 
 import argparse

@@ -27,9 +27,7 @@ def install(site: Path, name: str) -> None:
     (info / "entry_points.txt").write_text(f"[negbench.strategies]\n{name} = keep_plugin:Mine\n", encoding="utf-8")
 
 
-def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_its_module_or_package(
-    site, refused, capsys
-):
+def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_module_or_package(site, refused, capsys):
     install(site, "K-strategy")
     assert run(["list", "strategies"]) == 0
     assert "Nothing at all. [keep]" in capsys.readouterr().out

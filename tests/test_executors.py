@@ -11,9 +11,9 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from negbench.grid.compute import executor_of, gpus
-from negbench.grid.executors import GRACE, Function, Here, Notify, Processes
+from negbench.grid.executors import GRACE, Function, Here, Processes
 from negbench.machine.signals import stop_on_signals
-from tests.cluster_tasks import task
+from tests.cluster_tasks import cling, close, close_at_once, device_of, own, parent_of, task
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -42,13 +42,6 @@ def test_a_worker_that_leaves_without_an_error_is_one():
     assert (event.kind, event.value) == ("failed", "its worker process died (exit code 0)")
 
 
-def device_of(value: object, notify: Notify) -> str:
-    if value == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.3)  # so that every worker gets a task
-    return os.environ["CUDA_VISIBLE_DEVICES"]
-
-
 def test_each_worker_has_a_gpu_of_its_own(monkeypatch):
     """By turns; one that takes the place of a dead worker has its GPU."""
     for given, count, want in ((None, 3, ("0", "1", "2")), ("4, 6", 9, ("4", "6")), ("", 9, ()), (None, 0, ())):
@@ -71,10 +64,6 @@ def test_workers_that_share_gpus_are_told(monkeypatch, logged, tmp_path):
         executor = executor_of("pool", None, workers, tmp_path, "none")
         assert executor.devices == tuple(filter(None, devices.split(",")))
         assert [r.getMessage() for r in logged] == [f"note: {workers} workers share {told}"] * bool(told)
-
-
-def parent_of(value: int, notify: Notify) -> int:
-    return os.getppid()
 
 
 def test_a_server_that_was_prepared_is_the_one_that_workers_come_from(forked):
@@ -109,10 +98,6 @@ def test_a_forked_child_collects_nothing_of_its_parents(forked):
         gc.enable()
 
 
-def own(value: int, notify: Notify) -> int:
-    return os.getpid()
-
-
 def served_by(processes: Processes, function: Function) -> set[int]:
     events = list(processes.run(function, [1, 2, 3]))
     assert [event.kind for event in events] == ["done"] * 3
@@ -136,31 +121,10 @@ def test_processes_serve_later_calls_and_end_with_their_executor():
     assert not any(map(is_alive, third))
 
 
-def hang(pid_file: str, notify: Notify) -> None:
-    Path(pid_file).write_text(str(os.getpid()), encoding="utf-8")
-    time.sleep(600)
-
-
-def cling(pid_file: str, notify: Notify) -> None:
-    """Run a task that cannot be stopped: it swallows every exception."""
-    Path(pid_file).write_text(str(os.getpid()), encoding="utf-8")
-    while True:
-        try:
-            time.sleep(600)
-        except BaseException:
-            continue
-
-
-def close(file: str, notify: Notify) -> None:
-    """Run a task that takes a moment to clean up, as with a tracking store on a busy machine."""
-    try:
-        hang(file, notify)
-    finally:
-        time.sleep(1.2)
-        Path(file).write_text("closed", encoding="utf-8")
-
-
-@pytest.mark.parametrize(("task", "number", "grace"), [(close, signal.SIGTERM, GRACE), (cling, signal.SIGKILL, 1.0)])
+@pytest.mark.parametrize(
+    ("task", "number", "grace"),
+    [(close, signal.SIGTERM, GRACE), (close_at_once, signal.SIGKILL, GRACE), (cling, signal.SIGKILL, 1.0)],
+)
 def test_workers_end_in_order_and_within_two_seconds_of_their_parent(tmp_path, forked, task, number, grace):
     def work() -> None:
         os.dup2(1, 2)
@@ -182,7 +146,7 @@ def test_workers_end_in_order_and_within_two_seconds_of_their_parent(tmp_path, f
     errors = process.communicate()
     assert "BrokenPipe" not in errors
     assert "Process ForkServer" not in errors  # the first words of a worker's traceback
-    assert (pid_file.read_text(encoding="utf-8") == "closed") == (task is close)
+    assert (pid_file.read_text(encoding="utf-8") == "closed") == (task is not cling)
 
 
 def is_alive(pid: int) -> bool:

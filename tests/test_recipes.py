@@ -170,9 +170,7 @@ def test_zones_are_windows_as_wide_as_their_start_beside_the_papers_rules(count)
     assert {(each["start"], each["stop"]) for each in options} == wanted
     rules = {config.strategy.name for config in configs} - {"shifted-top-k"}
     assert rules == {"all-corpus", "in-batch", "top-k", "after-target", "cirqrs", "dqe", "qure"}
-    assert {(config.train.num_negatives, config.dataset.options["train_images"]) for config in configs} == {
-        (count, 4000)
-    }
+    assert {(each.train.num_negatives, each.dataset.options["train_images"]) for each in configs} == {(count, 4000)}
 
 
 @pytest.mark.parametrize("count", [1, 16])
@@ -281,9 +279,7 @@ def test_recipes_on_worlds_redefine_as_often_as_they_say():
     def refreshes(name: str) -> list[tuple[int, ...]]:
         (dial,) = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
         sets = [f"{dial.key}={value}" for value in dial.values]
-        configs = [
-            load_config(recipe=path_of(name), flags={"strategy": {"name": "qure"}}, sets=[each]) for each in sets
-        ]
+        configs = [load_config(recipe=path_of(name), flags={"strategy": {"name": "qure"}}, sets=[one]) for one in sets]
         return [resolved(config).schedule.refresh_epochs or () for config in configs]
 
     assert [len(epochs) for epochs in refreshes("definitions-world")] == [3, 6, 12]

@@ -38,6 +38,7 @@ _ENCODINGS = (  # letters that make up more than a share of the characters beyon
     ("EUC-KR", "[\uac00-\ud7a3]", 0.9),
     ("GB18030", "[\u4e00-\u9fff]", 0.7),
 )
+_BINARY = {b"PK\3\4": ".xlsx or .zip", b"\x1f\x8b": ".gz", b"PAR1": ".parquet"}  # how files of other endings begin
 
 
 _NOTED: ContextVar[dict[Path, tuple[int, ...]]] = ContextVar("noted")
@@ -154,17 +155,18 @@ class Reader:
         """Read the UTF-8 text of a file (a byte-order mark is dropped).
 
         Raises:
-            DataError: missing, unreadable or not UTF-8; names the encoding that it seems to have.
+            DataError: missing, unreadable or not UTF-8; names the encoding, or the ending, that it seems to have.
         """
         raw = self.raw(path)
         try:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            line = (
-                f"iconv -f {_encoding(raw)} -t UTF-8 {shlex.quote(str(path))} > new && mv new {shlex.quote(str(path))}"
-            )
+            if other := _BINARY.get(raw[:4], _BINARY.get(raw[:2])):
+                raise DataError(f"{path} is no text, but begins as {other} files do: give it that ending") from error
+            code, file = _encoding(raw), shlex.quote(str(path))
+            line = f"iconv -f {code} -t UTF-8 {file} > new && mv new {file}"
             raise DataError(
-                f"{path} is not UTF-8 (byte {error.start}) but seems to be {_encoding(raw)}: {line}, or fetch it again"
+                f"{path} is not UTF-8 (byte {error.start}) but seems to be {code}: {line}, or fetch it again"
             ) from error
 
     def json(self, path: Path) -> Any:

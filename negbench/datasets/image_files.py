@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from operator import eq
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
@@ -60,10 +61,9 @@ class ImageFiles:
             tree: for errors, as `ImageFiles.tree`.
         """
         by_id: dict[str, tuple[Path, ...]] = {}
-        by_stem = key is stem
         for path in list_files(root) if files is None else files:
             if path.suffix.lower() in EXTENSIONS:
-                name = path.stem if by_stem else key(path.relative_to(root))
+                name = path.stem if key is stem else key(path.relative_to(root))
                 by_id[name] = (*by_id.get(name, ()), path)
         return cls(root, by_id, tree)
 
@@ -117,10 +117,20 @@ class ImageFiles:
             first = ", ".join(f"{image} ({why})" for image, why in list(bad.items())[:5])
             more = (", ..." if len(bad) > 5 else "") + (f"; expected: {self.tree}" if self.tree else "")
             raise DataError(
-                f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}{named(bad)}; put "
-                "them there, or leave them out with --allow-missing (allow_missing=True): the result is then partial"
+                f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}"
+                f"{self._alike(bad)}{named(bad)}; put them there, or leave them out with --allow-missing "
+                "(allow_missing=True): the result is then partial"
             )
         return tuple(bad)
+
+    def _alike(self, images: Iterable[str]) -> str:
+        """Show for an error, where no id names a file, one that is called like one of these images."""
+        there = {} if self.paths else ImageFiles.scan(self.root).paths
+        for *folders, name in map(_parts, images):
+            if found := there.get(name):
+                near = max(found, key=lambda path: sum(map(eq, path.parts[-2::-1], reversed(folders))))
+                return f"; there is {quoted(near.relative_to(self.root).as_posix())}: name images by such paths"
+        return ""
 
     def open(self, image: str) -> Image:
         """Open an image, decoded, in the mode of its file. Raises DataError naming a file that cannot be read."""

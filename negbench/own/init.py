@@ -45,7 +45,7 @@ _PANDAS = {".xlsx": "excel", ".xls": "excel", ".pkl": "pickle", ".feather": "fea
 _READS = {".tsv": ", sep='\\t'", ".jsonl": ", lines=True"}
 _SAVE = "to_json({!r}, orient='records', lines=True)"
 _CONVERT = {  # what was seen, and the line that converts it
-    ".pt": "np.savez('{1}.npz', ids=names, features=torch.load('{0}').numpy())",
+    ".pt": "np.savez('{1}.npz', {2}=names, features=torch.load('{0}').numpy())",
     ".arrow": "datasets.Dataset.from_file('{0}').to_json('{1}.jsonl')",
     **dict.fromkeys((".tar", ".tar.gz", ".tgz"), "tar xf {0}"),
     **{".zip": "unzip {0}", ".gz": "gunzip {0}", ".bz2": "bunzip2 {0}", ".zst": "unzstd {0}"},
@@ -149,7 +149,7 @@ def _conversion(file: Path) -> str:
     if (ending := file.suffix.lower()) in _PANDAS and ending not in ENDINGS:
         return f"{file.name}: {_reading(file)}.{_SAVE.format(f'{file.stem}.jsonl')}"
     line = next((line for end, line in _CONVERT.items() if file.name.lower().endswith(end)), "")
-    return line and f"{file.name}: {line.format(file.name, file.stem)}"
+    return line and f"{file.name}: {line.format(file.name, file.stem, 'texts' if 'text' in file.stem else 'ids')}"
 
 
 def _reading(file: Path) -> str:

@@ -52,8 +52,8 @@ class Chart:
 
     `key`: file name without its ending, and the figure's id in the page. `text`: caption that says what the
     figure shows, with the sample size. `legend`: entries (marker, colour, name) besides the drawing's own. `direct`:
-    the drawing labels its lines itself and needs no legend. `full`: one panel as wide as the page, which is drawn again
-    at the width of other panels for small screens. `pictures`: what was drawn so far, by form and narrowness.
+    the drawing labels its lines itself and needs no legend. `full`: one panel as wide as the page. `pictures`: what was
+    drawn so far, by form and narrowness.
     """
 
     key: str
@@ -65,6 +65,11 @@ class Chart:
     direct: bool = False
     full: bool = False
     pictures: dict[tuple[Form, bool], bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether it is drawn again for small screens, as wide as one panel, with the panels below each other."""
+        return self.full or min(self.across, len(self.panels)) > 1
 
 
 def line_style(index: int) -> dict[str, Any]:
@@ -90,7 +95,7 @@ def _figure(chart: Chart, narrow: bool) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    across = min(chart.across, len(chart.panels))
+    across = 1 if narrow else min(chart.across, len(chart.panels))
     rows = [chart.panels[start : start + across] for start in range(0, len(chart.panels), across)]
     heights = [max(panel.tall for panel in row) + _AROUND for row in rows]
     wide = _FULL if chart.full and not narrow else across * _WIDE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,8 +25,8 @@ def kinds_chart(runs: Runs) -> Chart | None:
     if not lines:
         return None
     text = (
-        f"Shares of judged negatives, {runs.size}. Left: of the draws, means over refreshes. Right: of the first ten "
-        "images of the scored split. Each 95 % interval stands alone, over seeds; on the right over queries, too. "
+        f"Shares of judged negatives, {runs.size}: of the draws, means over refreshes, and of the first ten images of "
+        "the scored split. Each 95 % interval stands alone, over seeds; of the first ten over queries, too. "
         "Grey: expected of random draws."
     )
     titles, tall = ("drawn", "left among the first ten"), tall_enough(len(lines) * (1 + len(lines[0][1])))
@@ -46,7 +46,8 @@ def _draw(lines: Sequence[Line], side: int) -> Callable[[Axes], None]:
             axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
             if not side:
                 axes.plot([100 * each.random for each in shares], y, "|", color=GREY)
-        axes.set_yticks(range(len(lines)), ["" if side else name for name, _ in lines])
+        spot: Any = axes.get_subplotspec()  # the first in its row, where panels stand below each other
+        axes.set_yticks(range(len(lines)), [name if spot.is_first_col() else "" for name, _ in lines])
         axes.set(ylim=(len(lines) - 0.5, -0.5), xlabel="%")
 
     return draw

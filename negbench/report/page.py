@@ -173,9 +173,9 @@ def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
         yield from (part for part in section.parts if isinstance(part, kind))
 
 
-def _wide(chart: Chart) -> int:
+def _wide(chart: Chart, narrow: bool = False) -> int:
     """Return the width (pixels) at which the chart's letters are nearly as large as the page's."""
-    (points,) = re.findall(rb'<svg [^>]*?width="([\d.]+)pt"', picture(chart, "svg", False))
+    (points,) = re.findall(rb'<svg [^>]*?width="([\d.]+)pt"', picture(chart, "svg", narrow))
     return round(1.5 * float(points))
 
 

@@ -261,6 +261,7 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     for place in reversed(range(1, len(rows))):
         if blocks[place] != blocks[place - 1]:
             lines.insert(first + place, r"\midrule")
+    lines.insert(1, r"\centering\small\setlength{\tabcolsep}{4pt}")  # six columns fit a page
     return "\n".join(lines) + "\n"
 
 

@@ -286,9 +286,7 @@ def test_half_done_it_ends_with_the_same_table_of_two_workers(straight, vector_s
         assert left.metrics() == right.metrics()
 
 
-def test_given_again_it_writes_nothing_and_leaves_no_run_of_mlflow_running(
-    straight, vector_sets, tmp_path, capsys, statuses
-):
+def test_given_again_it_writes_nothing_and_leaves_no_mlflow_run(straight, vector_sets, tmp_path, capsys, statuses):
     """The folder already has the cells of all looks; each look is reported from its own cells alone."""
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     uri = f"sqlite:///{tmp_path}/mlflow.db"

@@ -181,12 +181,8 @@ def test_not_a_checkpoint(family):
 
 def test_pickles_are_refused_and_not_executed(family, capfd):
     path = family.lavis.save({**family.state, "stranger": _Stranger()})
-    objects = {
-        "numpy._core.multiarray.scalar": np.float64(1),
-        "argparse.Namespace": Namespace(lr=1),
-        "print": _Stranger(),
-    }
-    for name, held in objects.items():
+    odd = {"numpy._core.multiarray.scalar": np.float64(1), "argparse.Namespace": Namespace(lr=1), "print": _Stranger()}
+    for name, held in odd.items():
         family.lavis.save({"model": family.state, "held": held}, path.name)
         with pytest.raises(
             WeightsError, match=rf"is refused: it holds a pickled object, {name} .*weights_only=True"

@@ -294,9 +294,7 @@ def test_a_price_is_told_from_twenty_cells_on(computing, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Stopped(15)])
 @pytest.mark.parametrize("inside", [True, False])
-def test_an_interruption_says_what_is_kept_and_frees_the_folder(
-    computing, error, inside, tmp_path, monkeypatch, logged
-):
+def test_an_interruption_says_what_is_kept_and_frees_a_folder(computing, error, inside, tmp_path, monkeypatch, logged):
     """In a round, or within the course."""
     folder, real = ComparisonFolder(tmp_path / "c"), driver.compute_and_log
 

@@ -93,9 +93,7 @@ def test_the_list_shows_all_claims_in_80_columns(tmp_path, capsys):
 
 
 def test_claims_on_cirqrs_sets_suppose_that_what_lies_below_the_target_is_wrong():
-    (few, *_) = {
-        premise for claim in all_claims() for premise in claim.premises if "false_negatives_below" in str(premise)
-    }
+    (few, *_) = {each for claim in all_claims() for each in claim.premises if "false_negatives_below" in str(each)}
     assert {claim.number for claim in all_claims() if few in claim.premises} == {5, 6, 7, 8, 24}
     assert (few.setting, few.holds) == ("cirqrs", Condition.parse("< 0.5"))
 

@@ -118,9 +118,7 @@ def test_a_recipe_gives_backbone_data_and_training_only(tmp_path, world):
     (recipe := tmp_path / "r.toml").write_text("[train]\nepochs = 3\n")
     sets = tuple(text for text in world[1::2] if "epochs" not in text)
     plan = plan_claims(Claims(only="24", seeds=1, recipe=recipe, sets=sets, runs_dir=tmp_path))
-    trained = {
-        cell.labels["system"]: (cell.config.train.num_negatives, cell.config.train.epochs) for cell in plan.cells
-    }
+    trained = {c.labels["system"]: (c.config.train.num_negatives, c.config.train.epochs) for c in plan.cells}
     assert trained == {"qure": (1, 3), "cirqrs": (1, 3), "in-batch": (None, 3)}
 
 

@@ -251,9 +251,7 @@ def test_equal_files_are_encoded_once(pictures, module):
     assert len(images) == 24
     assert len({row.tobytes() for row in images.values()}) == 3
     for name, row in images.items():
-        same = next(
-            file.stem for file in files if file.read_bytes() == (pictures / "pictures" / f"{name}.png").read_bytes()
-        )
+        same = next(f.stem for f in files if f.read_bytes() == (pictures / "pictures" / f"{name}.png").read_bytes())
         assert np.array_equal(row, images[same])
 
 

@@ -74,9 +74,7 @@ def metrics_in(printed: str) -> dict[str, str]:
     lines = printed[printed.index("metric") :].splitlines()
     (_, *parts), *rows = [re.split(" {2,}", line) for line in lines if "  " in line]
     cells = {(part, name): value for name, *values in rows for part, value in zip(parts, values, strict=True)}
-    return {
-        (name if part == "all" else f"{part} {name}"): value for (part, name), value in cells.items() if value != "-"
-    }
+    return {(name if part == "all" else f"{part} {name}"): text for (part, name), text in cells.items() if text != "-"}
 
 
 def shown(metrics: dict[str, float]) -> dict[str, str]:

@@ -122,7 +122,6 @@ MISTAKES = [
     ("targets", "goal.parquet", "no column 'target' among goal"),
     ("targets", "list.parquet", "row 1, column 'excluded': expected a list, got 'one'"),
     ("strategy", "in-batch", "chooses among the members of a batch"),
-    ("strategy", "qrue", "did you mean 'qure'"),
     ("draws", "0", "--draws 0: input should be greater"),
     ("draws", "1000000000", "--draws 1000000000: input should be less"),
     ("out", "negatives.csv", "--out 'negatives.csv': must end in .parquet"),
@@ -201,9 +200,7 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, ending
     assert by_id["negatives"].map(list).tolist() == [[ids[c] for c in row] for row in by_row["negatives"]]
     assert by_id["target"].tolist() == [ids[row] for row in rows]  # as the file of images writes them
     assert of_names[["target", "scores"]].astype(str).equals(by_id[["target", "scores"]].astype(str))
-    np.savez(
-        folder / "q.npz", texts=np.array([f"in red {row}" for row in range(Q)]), features=np.load(folder / "q.npy")
-    )
+    np.savez(folder / "q.npz", texts=np.array([f"in red {n}" for n in range(Q)]), features=np.load(folder / "q.npy"))
     out = folder / "out.jsonl"
     assert negbench(_command(folder, queries=folder / "q.npz", images=named, format="flagembedding", out=out)) == 0
     lines = pd.read_json(out, lines=True)

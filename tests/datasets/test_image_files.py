@@ -1,5 +1,6 @@
 """Images are found under any nesting and extension; flawed files are named."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ def test_missing_and_empty_are_listed(tmp_path):
     assert "--allow-missing" in message
     assert "gone4" not in message
     assert "\n" not in message
+
+
+def test_where_no_id_names_a_file_one_is_shown(tmp_path):
+    for name in ("a/x/1.PNG", "a/y/1.jpg", "a/y/2.jpg"):
+        write(tmp_path / name)
+    for known, images, shown in (
+        ((), ["C:/old/z/9.jpg", "C:/old/y/1.jpg"], "; there is 'a/y/1.jpg': name images by such paths; put them there"),
+        ((), ["y/3"], "(no file); put them there"),
+        (("2",), ["old/y/1.jpg"], "(no file); put them there"),  # as 2 is found, 1 may have been deleted
+    ):
+        files = ImageFiles(tmp_path, {name: (tmp_path / f"a/y/{name}.jpg",) for name in known})
+        with pytest.raises(DataError, match=re.escape(shown)):
+            files.require(images, allow_missing=False)
 
 
 def test_files_that_cannot_be_decoded_are_named(tmp_path):

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from negbench.cli.main import run as negbench
+from negbench.systems.system import systems
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -38,6 +39,27 @@ def test_there_are_commands_of_every_sort():
     assert {words[0] for words in COMMANDS} == {"make", "negbench"}
     assert len(DATA) >= 1
     assert len(WHOLE) >= 3
+
+
+def test_the_first_table_names_the_rule_of_every_paper_with_the_numbers_of_the_findings():
+    title, table = README.partition("\n## ")[0].split("\n\n")[2:4]
+    assert all(word in title for word in ("R@10", "points over the batch alone", "InfoNCE, 64", "25 passes", "worlds"))
+    names, *columns = zip(*(map(str.strip, row.strip("|").split("|")) for row in table.splitlines()), strict=True)
+    for system in set(systems()) - {"plain"}:
+        assert any(name.startswith(f"{systems()[system].title}: ") for name in names), system
+    findings = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    unknown = {column[0]: [cell for cell in column[2:] if cell.strip("*") not in findings] for column in columns}
+    assert {column for column, cells in unknown.items() if cells} == {"0.15"}  # a range there
+    assert len(README.split()) <= 700
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_pages_say_how_to_install_and_what_it_takes(page):
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert "`pip install '.[full]'`" in text
+    assert "then `negbench compare --recipe demo`" in text
+    assert "6 GB" in text
+    assert "without a GPU" in text
 
 
 def test_make():

@@ -14,13 +14,7 @@ from negbench.settings.options import Compare
 from negbench.systems.system import load_config
 
 SMALL = ("dataset.train_images=60", "dataset.train_queries=64", "dataset.val_images=60", "train.epochs=8")
-WORLD: dict[str, Any] = {
-    "backbones": "vectors",
-    "datasets": "vectors",
-    "strategies": "in-batch",
-    "seeds": 1,
-    "lr": "fixed",
-}
+WORLD = {"backbones": "vectors", "datasets": "vectors", "strategies": "in-batch", "seeds": 1, "lr": "fixed"}
 
 
 def planned(runs: Path, *sets: str, **given: Any) -> list[ResolvedConfig]:

@@ -5,7 +5,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
 from negbench.analysis.answer import _turns, say, steps_of, warm_ups
 from negbench.analysis.findings import stored
@@ -15,6 +14,7 @@ from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.errors import OptionError
 from negbench.report.along import budgets_chart, dial_charts
 from negbench.report.build import comparison_page
+from negbench.report.charts import _figure
 from negbench.report.tables import tables
 from negbench.settings.options import Compare
 
@@ -37,8 +37,7 @@ def test_each_budget_has_tables_and_schedules_of_its_own(runs):
     assert groups["2", "qure"].results[0]["refresh_epochs"] == [1]
     assert groups["4", "qure"].results[0]["refresh_epochs"] == [2]
     assert {row.alpha for row in findings.main} == {0.025}  # both budgets hold at once
-    (panel,) = budgets_chart(findings.groups, findings.main).panels
-    panel.draw(axes := Figure().add_subplot())
+    (axes,) = _figure(budgets_chart(findings.groups, findings.main), narrow=False).axes
     assert list(axes.get_xticks()) == sorted(steps_of(findings.groups).values())  # a tick for each budget
 
 

@@ -98,12 +98,8 @@ def test_a_run_is_computed_once_in_the_order_of_the_plan_and_a_failure_stops_not
     outcomes = grid_compute.compute_and_log(folder, planned, execution, [ended(cell("z", 0))])
     assert executor.asked == ["a0", "b0"]
     assert [outcome.cell for outcome in outcomes] == planned
-    assert [(o.run_id, o.reused) for o in outcomes] == [
-        (None, False),
-        ("run-b", True),
-        ("run-c", True),
-        ("run-b", True),
-    ]
+    assert [o.run_id for o in outcomes] == [None, "run-b", "run-c", "run-b"]
+    assert [o.reused for o in outcomes] == [False, True, True, True]
     assert [o.error for o in outcomes] == [fault[1], None, None, None]
     assert (tmp_path / "c" / "fault-a0.txt").read_text() == "Traceback"
     said = [record.getMessage() for record in logged]
@@ -283,9 +279,7 @@ def held(runs: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (stat.st_ino, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
-def test_a_finished_comparison_is_made_again_where_something_has_changed(
-    both, vector_sets, tmp_path, capsys, monkeypatch
-):
+def test_a_finished_comparison_is_made_again_where_something_changed(both, vector_sets, tmp_path, capsys, monkeypatch):
     """An input, a rule or an output; `test_the_command_ends_...` has the rerun that writes nothing."""
     runs = shutil.copytree(both.runs, tmp_path / "runs", ignore=shutil.ignore_patterns("mlflow*"))
     more = ("--seeds", "2", "--name", "both", "--tracking-uri", "none", "--no-report")

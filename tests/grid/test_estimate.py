@@ -31,11 +31,7 @@ def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer,
     assert estimate.add_computed(one, computed(tmp_path / "one", 40.0))
     text = "2 more to compute: about 80 s with 1 worker, 1 MiB (estimated after the first one)"
     assert estimate.text(others, 1) == text
-    assert [estimate.add_computed(others[0], computed(tmp_path / f"{i}", 10.0)) for i in range(3)] == [
-        False,
-        False,
-        True,
-    ]
+    assert [estimate.add_computed(others[0], computed(tmp_path / f"{i}", 10)) for i in range(3)] == [False, False, True]
     assert "about 50 s with 1 worker, 1 MiB (estimated after the first 4)" in estimate.text([again, others[1]], 1)
     estimate.later = (8.0, 32.0)
     assert ", then the rest of the command: about 2 min to 4 min with 1 worker" in estimate.text([again, others[1]], 1)

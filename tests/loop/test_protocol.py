@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
@@ -18,7 +18,6 @@ from negbench.backbones.precomputed import Precomputed
 from negbench.contracts import Backbone, LossInput, ScoreView, Strategy, TextBatch
 from negbench.data.scene import DataCache, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
-from negbench.datasets.triplets import Triplets
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop import checkpoint
@@ -132,15 +131,6 @@ class Everything(Nearest):
 
 
 @dataclass(frozen=True)
-class First(Nearest):
-    """The first k images of the corpus, whatever they score."""
-
-    def pool(self, view: ScoreView) -> Tensor:
-        super().pool(view)
-        return view.allowed & (view.allowed.cumsum(1) <= self.k)
-
-
-@dataclass(frozen=True)
 class Once(Nearest):
     n_def: ClassVar[int] = 1
 
@@ -165,22 +155,10 @@ class Dropping(Precomputed):
         return functional.normalize(functional.dropout(super().queries(features, text), 0.3, self.training), dim=-1)
 
 
-@dataclass(frozen=True, eq=False)
-class Varied(Triplets):
-    """Each epoch, every query has another query's text."""
-
-    def at_epoch(self, epoch: int, seed: int) -> Self:
-        shift = 10 * seed + epoch
-        others = self.queries[shift:] + self.queries[:shift]
-        drawn = [replace(query, text=other.text) for query, other in zip(self.queries, others, strict=True)]
-        return replace(self, queries=drawn)
-
-
 PLUGINS = {
-    "strategies": {"nearest": Nearest, "everything": Everything, "first": First, "once": Once, "oracle": Oracle},
+    "strategies": {"nearest": Nearest, "everything": Everything, "once": Once, "oracle": Oracle},
     "losses": {"watched": Watched},
     "backbones": {"dropping": Dropping},
-    "datasets": {"varied": Varied},
 }
 
 
@@ -199,10 +177,8 @@ def config_of(sets: list[str], *more: str, strategy: str = "nearest", loss: str 
     return load_config(flags={"strategy": {"name": strategy}, "loss": {"name": loss}}, sets=[*sets, *more])
 
 
-def with_plugin(sets: list[str], name: str) -> list[str]:
-    """Return the settings with this file's plug-in in place of the one that it extends."""
-    stands_for = {"dropping": "precomputed", "varied": "triplets"}[name]
-    return [text.replace(f".name={stands_for}", f".name={name}") for text in sets]
+def with_dropout(sets: list[str]) -> list[str]:
+    return [text.replace(".name=precomputed", ".name=dropping") for text in sets]
 
 
 def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResult:
@@ -567,7 +543,7 @@ def test_batches_and_draws_know_nothing_of_each_other_the_strategy_and_dropout(v
     sets, drawn = [*vector_sets, "train.epochs=2"], []
     variants = {
         "plain": (sets, "everything"),
-        "dropout": (with_plugin(sets, "dropping"), "everything"),
+        "dropout": (with_dropout(sets), "everything"),
         "other batches": ([*sets, "train.batch_size=7"], "everything"),
         "more refreshes": ([*sets, "schedule.refresh_epochs=[0,1]"], "nearest"),
         "more draws": ([*sets, "train.num_negatives=5"], "nearest"),
@@ -585,9 +561,10 @@ def test_batches_and_draws_know_nothing_of_each_other_the_strategy_and_dropout(v
 
 
 def test_mining_and_scoring_see_no_dropout(vector_sets, tmp_path):
-    config = config_of(with_plugin(vector_sets, "dropping"), "schedule.refresh_epochs=[0]", "train.epochs=1")
+    config = config_of(with_dropout(vector_sets), "schedule.refresh_epochs=[0]", "train.epochs=1")
     tape, result = recorded(config, tmp_path)
-    (refresh,) = tape.refreshes
+    (refresh,) = tape.refreshes  # at epoch 0: there is no warm-up
+    assert not (result.path / "curves-warm.npz").exists()
     dataset = part_of(resolved(config), "train")
     scores = scores_of(backbone_at(resolved(config), refresh.weights), dataset)
     for view, (group, columns) in zip(refresh.views, dataset.groups.items(), strict=True):
@@ -607,12 +584,6 @@ def test_mining_and_scoring_see_no_dropout(vector_sets, tmp_path):
 def test_a_strategy_of_one_definition_is_mined_once_before_the_first_epoch(vector_sets, tmp_path):
     tape, _ = recorded(config_of(vector_sets, "schedule.n_def=3", strategy="once"), tmp_path)
     assert [(r.strategy, r.refresh, r.steps, r.draws) for r in tape.refreshes] == [("Once", 0, 0, 4)]
-
-
-def test_a_refresh_at_epoch_0_leaves_no_warm_up(vector_sets, tmp_path):
-    tape, result = recorded(config_of(vector_sets, "schedule.refresh_epochs=[0,3]"), tmp_path)
-    assert [(r.strategy, r.refresh, r.steps) for r in tape.refreshes] == [("Nearest", 0, 0), ("Nearest", 1, 9)]
-    assert not (result.path / "curves-warm.npz").exists()
 
 
 def test_an_earlier_stage_counts_its_own_refreshes(vector_sets, tmp_path):
@@ -653,15 +624,7 @@ def test_only_an_oracle_is_shown_what_is_relevant(vector_sets, tmp_path, option)
             assert kept_out == {query.target, *further}
 
 
-# --- remarks and summaries of a run ----------------------------------------------------------------------------------
-
-
-def test_a_refresh_that_moves_no_pool_is_remarked(vector_sets, tmp_path):
-    sets = ("train.epochs=3", "schedule.refresh_epochs=[0,1,2]")
-    result = run(config_of(vector_sets, *sets, strategy="first"), tmp_path)
-    remark = "the refresh changed no pool"
-    assert result.details["remarks"] == [f"epoch 1: {remark}", f"epoch 2: {remark}"]
-    assert [row["stale"] for row in result.details["behaviour_by_refresh"]] == [0, 1, 1]
+# --- summaries of a run ---------------------------------------------------------------------------------------------
 
 
 def test_query_concentration_is_the_length_of_the_mean_query(story):
@@ -681,20 +644,6 @@ def test_behaviour_of_an_epoch_is_the_mean_over_its_batches():
     means = loop.batch_behaviour([(count, dict(zip(names, values, strict=True))) for count, values in rows])
     want = {"pool_size": 1.4, "hardness": 0.4, "false_negative_rate_pool": math.nan, "empty": 1.8}
     assert means == pytest.approx(want, nan_ok=True)
-
-
-# --- texts, gradients ------------------------------------------------------------------------------------------------
-
-
-def test_each_epoch_has_its_own_texts(vector_sets, tmp_path):
-    config = config_of(with_plugin(vector_sets, "varied"), "seed=2", "train.epochs=3")
-    tape, _ = recorded(config, tmp_path)
-    dataset = part_of(resolved(config), "train")
-    backbone = backbone_at(resolved(config))
-    for epoch, steps in enumerate(tape.epochs(STEPS)):
-        want = backbone.tokenize([query.text for query in dataset.at_epoch(epoch, 2).queries])["row"]
-        for step in steps:
-            assert torch.equal(step.tokens["row"], want[step.rows])
 
 
 def test_gradients_are_clipped_only_where_asked(story, vector_sets, tmp_path):
@@ -723,7 +672,7 @@ HALVES = [  # stopped before the first checkpoint, in a refreshed epoch, before 
 @pytest.mark.parametrize(("strategy", "more", "stops"), HALVES)
 def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, strategy, more, stops):
     """A run interrupted in an epoch or after the last gives the same bits when resumed, with global dropout."""
-    config = config_of(with_plugin(vector_sets, "dropping"), *more, "train.epochs=4", "eval.every=2", strategy=strategy)
+    config = config_of(with_dropout(vector_sets), *more, "train.epochs=4", "eval.every=2", strategy=strategy)
     tape, straight = recorded(config, tmp_path / "straight")
     per_epoch = len(tape.steps) // 4
     for stop_at in stops:

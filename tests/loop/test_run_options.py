@@ -220,45 +220,43 @@ def test_progress_reaches_its_total(tmp_path, vector_sets):
 # --- pairs that change with the epoch --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patch `Triplets` so that the pairs of its train split change with the epoch."""
+@pytest.mark.parametrize(
+    ("strategy", "redraws", "pairs_of_epoch"),
+    [
+        ("in-batch", True, [0, 1, 2, 3, 4, 5]),
+        ("after-target", True, [0, 0, 2, 2, 4, 4]),
+        ("after-target", False, [0, 1, 2, 3, 4, 5]),  # only the texts change
+    ],
+)
+def test_pairs_are_those_of_the_epoch_or_of_the_interval(
+    vector_sets, tmp_path, monkeypatch, strategy, redraws, pairs_of_epoch
+):
+    mined = list[Tensor]()
 
     def at_epoch(self: Triplets, epoch: int, seed: int) -> Triplets:
-        if self.split != "train" or epoch == 0:
-            return self
-        of_group = {name: [q for q in self.queries if q.group == name] for name in self.groups}
+        of_group = {name: [q for q in first.queries if q.group == name] for name in self.groups}
         queries = []
-        for query in self.queries:
+        for query in first.queries:
             own = of_group[query.group]
-            other = own[(own.index(query) + epoch) % len(own)]
-            queries.append(dataclasses.replace(query, target=other.target, text=other.text, relevant=()))
+            other = own[(own.index(query) + 3 * seed + epoch) % len(own)]
+            target = other.target if redraws else query.target
+            queries.append(dataclasses.replace(query, target=target, text=other.text, relevant=()))
         return dataclasses.replace(self, queries=queries)
 
-    monkeypatch.setattr(Triplets, "at_epoch", at_epoch)
-    monkeypatch.setattr(Triplets, "redraws", property(lambda self: self.split == "train"))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "pairs_of_epoch"), [("in-batch", [0, 1, 2, 3, 4, 5]), ("after-target", [0, 0, 2, 2, 4, 4])]
-)
-def test_pairs_are_those_of_the_epoch_or_of_the_interval(vector_sets, pairs, tmp_path, strategy, pairs_of_epoch):
-    seen, tokens, mined = list[Tensor](), list[Tensor](), list[Tensor]()
-
     def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
-        if (batch.rows == 0).any():
-            seen.append(parts.objective.scene.train.dataset.target_columns)
-            tokens.append(next(iter(batch.tokens.values()))[batch.rows == 0])
+        drawn = first.at_epoch(pairs_of_epoch[state.epoch], 2)
+        assert torch.equal(parts.objective.scene.train.dataset.target_columns, drawn.target_columns)
+        texts = parts.objective.backbone.tokenize([query.text for query in drawn.queries])
+        assert all(torch.equal(batch.tokens[name], rows[batch.rows]) for name, rows in texts.items())
 
     def refreshed(now: ModelCache, stage: Stage, _: Mined) -> None:
         mined.append(now.task(now.mined_scene(), stage.mined).target)
 
-    sets = ["train.epochs=6", "train.batch_size=16", "schedule.n_def=3"]
-    run(config_of(strategy, vector_sets, *sets), tmp_path, stepped=stepped, refreshed=refreshed)
-    assert len(seen) == 6
-    same = [[bool((a == b).all()) for b in seen] for a in seen]
-    assert same == [[a == b for b in pairs_of_epoch] for a in pairs_of_epoch]
-    changed = [bool((tokens[0] != token).any()) for token in tokens]
-    assert changed == [epoch > 0 for epoch in pairs_of_epoch]  # the texts change with the pairs
-    if strategy == "after-target":
-        assert all(bool((task == seen[epoch]).all()) for task, epoch in zip(mined, (0, 2, 4), strict=True))
+    config = config_of(strategy, vector_sets, "train.epochs=6", "train.batch_size=16", "schedule.n_def=3", "seed=2")
+    first = DataCache().dataset(config.dataset, "train", images=False)
+    monkeypatch.setattr(Triplets, "at_epoch", at_epoch)
+    monkeypatch.setattr(Triplets, "redraws", property(lambda self: redraws and self.split == "train"))
+    run(config, tmp_path, stepped=stepped, refreshed=refreshed)
+    assert len(mined) == 3 * (strategy == "after-target")
+    for task, epoch in zip(mined, (0, 2, 4), strict=False):
+        assert torch.equal(task, first.at_epoch(epoch, 2).target_columns)

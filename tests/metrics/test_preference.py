@@ -103,9 +103,7 @@ def test_closed_forms():
 
 
 def mean_ranks(values: list[float]) -> list[float]:
-    return [
-        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
-    ]
+    return [sum(x < value for x in values) + (sum(x == value for x in values) + 1) / 2 for value in values]
 
 
 def test_spearman_is_pearson_of_mean_ranks():

@@ -43,11 +43,7 @@ def joined(separator: str = ";") -> pd.DataFrame:
 
 FORMS: dict[str, tuple[str, Any, str]] = {
     "lists": ("a.json", [{**row, "negatives": names} for row, names in zip(ROWS, LISTS, strict=True)], ""),
-    "another name": (
-        "a.json",
-        [{**row, "hns": names} for row, names in zip(ROWS, LISTS, strict=True)],
-        "negatives=hns",
-    ),
+    "another name": ("a.json", [{**r, "hns": names} for r, names in zip(ROWS, LISTS, strict=True)], "negatives=hns"),
     "cells": ("a.csv", joined(), ""),
     "lists as texts": ("a.csv", pd.DataFrame(ROWS).assign(negatives=[str(names) for names in LISTS]), ""),
 }

@@ -1,5 +1,6 @@
 """Forms in which people have triplets: files, columns, splits, images; and what is refused, by name."""
 
+import gzip
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from PIL import Image
 from negbench.datasets._row_files import at, read_rows, unwritten
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.own import init
 from negbench.own.init import inspect_folder
 from negbench.plugins.registry import build
 from negbench.scoring.scorers import trained_on
@@ -154,6 +156,9 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "Japanese": ("a.csv", "reference,text,target\na,もっと長く,c".encode("shift_jis"), "", "seems to be SHIFT_JIS"),
     "Excel's": ("a.csv", "reference,text,target\na,b,ü".encode("utf-16"), "", "seems to be UTF-16"),
     "four bytes": ("a.csv", "reference,text,target\na,b,ü".encode("utf-32"), "", "seems to be UTF-32"),
+    "a workbook": ("a.csv", b"PK\3\4\x14\0\xff", "", "begins as .xlsx or .zip files do: give it that ending"),
+    "compressed": ("a.jsonl", gzip.compress(b"{}"), "", "begins as .gz files do"),
+    "a parquet file": ("a.csv", b"PAR1\x15\xff", "", "begins as .parquet files do"),
     "no parquet": ("a.parquet", b"PAR1", "", "cannot be read as parquet"),
     "two targets": ("a.csv", f"{HEADER}a,t,b|c,val\nb,t,c,val\n", "", r"'target': 'b\|c' is 2 images with '\|'"),
     "slashes": ("a.csv", "reference,text,target,judged_wrong\na,t,b,a/c\nb,t,c,", "", "is 2 images with '/' between"),
@@ -239,7 +244,8 @@ SPLITS = [  # files -> sizes of train and val, or an error
 
 
 @pytest.mark.parametrize(("files", "want"), SPLITS)
-def test_names_of_files_are_splits(tmp_path, files, want):
+def test_names_of_files_are_splits(tmp_path, monkeypatch, files, want):
+    monkeypatch.setattr(init, "audit", lambda *_: SimpleNamespace(window=""))  # which takes a second
     for name, count in files.items():
         write(tmp_path / name, bare(count, name))
     stored(tmp_path, "npz", "ids", [f"{a}{n}" for a in ("r", *files) for n in range(4)])
@@ -413,7 +419,8 @@ def test_embeddings_of_any_form_and_those_that_are_absent(tmp_path, kind, spelle
 
 def test_what_was_seen_is_named_with_the_line_that_converts_it(tmp_path):
     lines = {"a.tar": "tar xf a.tar", "B.TAR.GZ": "tar xf B.TAR.GZ", "d.csv.gz": "gunzip d.csv.gz", "e.zst": "unzstd",
-             "b.xlsx": "pandas.read_excel('b.xlsx').to_json('b.jsonl'", "c.pt": "np.savez('c.npz'"}  # fmt: skip
+             "b.xlsx": "pandas.read_excel('b.xlsx').to_json('b.jsonl'", "c.pt": "np.savez('c.npz', ids=names",
+             "texts.pt": "np.savez('texts.npz', texts=names"}  # fmt: skip
     for name in lines:
         (tmp_path / name).write_bytes(b"x")
     (problem, _) = inspect_folder(tmp_path).missing

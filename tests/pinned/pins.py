@@ -124,9 +124,7 @@ def recipes(runs: Path) -> Any:
 
     for name in sorted(shipped()):
         asked = over_recipe(Compare(recipe=Path(name), datasets="vectors", backbones="vectors", seeds=1))
-        sets = tuple(
-            text for text in SETS[:4] if not any(dial.startswith(text.partition("=")[0]) for dial in asked.dials)
-        )
+        sets = tuple(one for one in SETS[:4] if not any(dial.startswith(one.partition("=")[0]) for dial in asked.dials))
         try:
             cells = plan_comparison(asked.model_copy(update={"sets": sets}), runs).cells
         except NegbenchError as error:  # it does not go with data this small

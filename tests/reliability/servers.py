@@ -112,9 +112,7 @@ def contents(uri: str, name: str) -> dict[str, Any]:
         return {}
     runs = sorted(client.search_runs([experiment.experiment_id]), key=lambda run: str(run.info.run_name))
     parents = [run.info.run_id for run in runs if run.data.tags["negbench.kind"] in ("comparison", "study")]
-    below = {
-        run.info.run_name: run.data.tags.get("mlflow.parentRunId") for run in runs if run.info.run_id not in parents
-    }
+    below = {r.info.run_name: r.data.tags.get("mlflow.parentRunId") for r in runs if r.info.run_id not in parents}
     files = {run.info.run_name: sorted(file.path for file in client.list_artifacts(run.info.run_id)) for run in runs}
     return {
         "runs": Counter(f"{run.data.tags['negbench.kind']} {run.info.status}" for run in runs),

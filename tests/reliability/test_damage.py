@@ -164,14 +164,8 @@ def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(halfway, vector_f
 def again(vector_flags: list[str], runs: Path) -> list[str]:
     """Return the command that resumes `halfway`."""
     kept = [text for text in vector_flags[1::2] if "n_def" not in text]  # which refresh_epochs overrides
-    flags = [
-        *(part for text in kept for part in ("--set", text)),
-        "--set",
-        "schedule.refresh_epochs=[0,1]",
-        "--tracking-uri",
-        "none",
-    ]
-    return ["run", "--strategy", "qure", *flags, "--runs-dir", str(runs)]
+    flags = [part for text in (*kept, "schedule.refresh_epochs=[0,1]") for part in ("--set", text)]
+    return ["run", "--strategy", "qure", *flags, "--tracking-uri", "none", "--runs-dir", str(runs)]
 
 
 # --- what is made again -----------------------------------------------------------------------------------------------

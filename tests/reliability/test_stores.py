@@ -73,9 +73,7 @@ def none(undisturbed: tuple[Path, dict[str, Any]], vector_flags: list[str], tmp_
 
 
 @pytest.mark.parametrize(("sent", "again"), [(0, "rerun"), (60, "doctor"), (7, "ui"), (100, "ui")][: many(2, 4)])
-def test_a_server_that_stops_gets_the_whole_when_it_is_back(
-    sent, again, line, undisturbed, vector_flags, tmp_path, capfd
-):
+def test_a_server_that_stops_gets_all_when_it_is_back(sent, again, line, undisturbed, vector_flags, tmp_path, capfd):
     """It stops at the start, or after some packets: while it gets a parent, a cell, a summary."""
     uri, address = f"http://alice:{SECRET}@127.0.0.1:{line.port}", f"http://127.0.0.1:{line.port}"
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", uri]

@@ -33,9 +33,7 @@ def lines(axes: Any) -> None:
     axes.set(xlabel="x", ylabel="y (%)")
 
 
-CHART = Chart(
-    "k", "Title", "What it shows.", (Panel("one", lines), Panel("two", lines)), legend=(("^", "#123456", "up"),)
-)
+CHART = Chart("k", "Title", "It shows.", (Panel("one", lines), Panel("two", lines)), legend=(("^", "#123456", "up"),))
 
 
 def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
@@ -47,9 +45,24 @@ def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
     assert [words.count(name) for name in ("up", "a", "b")] == [1, 1, 1]
     assert root.get("width") == f"{2 * 3.9 * 72:g}pt"  # two panels of 3.9 inches
     assert {f"stroke: {PALETTE[0]}", f"fill: {PALETTE[1]}", "fill: #123456"} <= set(re.findall(r"\w+: #\w+", text))
-    full = Chart("f", "", "", (Panel("one", lines),), full=True)
-    wide, narrow = (ElementTree.fromstring(picture(full, "svg", narrow)).get("width") for narrow in (False, True))
-    assert (wide, narrow) == (f"{9.4 * 72:g}pt", f"{3.9 * 72:g}pt")
+
+
+@pytest.mark.parametrize(
+    ("given", "wide", "tall"),
+    [
+        ({"panels": CHART.panels[:1], "full": True}, 9.4, 1),
+        ({}, 7.8, 2),  # its panels stand below each other
+        ({"panels": CHART.panels[:1]}, 3.9, 1),
+        ({"across": 1}, 3.9, 1),
+    ],
+)
+def test_small_screens_get_a_picture_as_wide_as_one_panel(given, wide, tall):
+    chart = replace(CHART, **given)
+    sizes = [_figure(chart, narrow).get_size_inches() for narrow in (False, True)]
+    assert [size[0] for size in sizes] == [wide, 3.9]
+    assert chart.narrows == (wide > 3.9)
+    plot = (sizes[1][1] - sizes[0][1]) / 2.8
+    assert plot == pytest.approx(tall - 1, abs=0.2)
 
 
 def test_names_at_the_ends_of_lines_are_in_order_and_apart():

@@ -11,6 +11,7 @@ from negbench.analysis.kinds import kind_shares, kinds_answer
 from negbench.analysis.leader import ordered
 from negbench.analysis.statistics import over_seeds
 from negbench.metrics.mistakes import KINDS
+from negbench.report.charts import _figure
 from negbench.report.figures import parts_of
 from negbench.report.kinds_chart import kinds_chart
 
@@ -40,16 +41,14 @@ def test_shares_are_the_means_of_what_the_runs_stored(compared):
 
 
 def test_the_figure_shows_them(compared):
-    from matplotlib.figure import Figure
-
     findings = stored(compared, "small")
     (runs,) = parts_of(ordered(findings.groups, findings.rows), findings.rows)
     chart = kinds_chart(runs)
     groups = [group for _, of_loss in runs.by_loss() for group in of_loss]
     names = [f"{group.labels['strategy']}, {group.labels['loss']}" for group in groups]
-    for side, panel in enumerate(chart.panels):
-        axes = Figure().add_subplot()
-        panel.draw(axes)
+    for axes in _figure(chart, narrow=True).axes:
+        assert [label.get_text() for label in axes.get_yticklabels()] == names
+    for side, axes in enumerate(_figure(chart, narrow=False).axes):
         assert [label.get_text() for label in axes.get_yticklabels()] == [name * (not side) for name in names]
         for place, container in enumerate(axes.containers):
             shares = [kind_shares(group)[place] for group in groups]

@@ -67,12 +67,14 @@ def test_the_terminal_has_one_number_of_negatives_below_the_table():
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
 def test_tex_reads_it(tmp_path):
     odd = FRAME.assign(strategy=[r"a\b", "50 % & more", "~^", "$x$ #1", "{q}", "a_b"])
+    odd = odd.assign(loss=["bradley-terry", "info-nce"] * 3, negatives=["1", "52.9", "1"] * 2)  # as wide as most are
     text = printed(Table("table", "Leader: it's 5 %", odd, best=("R@10",)), "latex")
     document = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + text + r"\end{document}"
     (tmp_path / "d.tex").write_text(document, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "d.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
 
 
 def test_the_command_prints_it_and_refuses_what_has_no_effect(compared, tmp_path, capsys, refused):
@@ -85,6 +87,7 @@ def test_the_command_prints_it_and_refuses_what_has_no_effect(compared, tmp_path
         (["--columns", "R@10"], "--columns needs --latex or --markdown"),
         (["--latex", "--card"], "--card has no effect beside --latex and --markdown"),
         (["--figures", "gif"], "--figures 'gif'"),
+        (["--output", "x"], "No such option: --output (Possible options: --out"),
     ):
         refused(["report", "small", *given, *where], problem)
 

@@ -8,6 +8,7 @@ import pytest
 
 from negbench.analysis.findings import stored
 from negbench.api import compare
+from negbench.report.charts import _figure
 from negbench.report.zone import zone_chart
 from negbench.settings.options import Compare
 
@@ -21,18 +22,16 @@ def windows(longer: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
     asked = {"strategies": strategies, "seeds": 1, "lr": "fixed", "baseline": "all-corpus"}
     more = {"tracking_uri": "none", "report": False, "name": "zone", "backbones": "vectors", "datasets": "vectors"}
     training = [text for text in longer if not text.startswith(("backbone", "dataset"))]
-    compare(Compare(runs_dir=runs, sets=(*training, "train.epochs=2"), **asked, **more))
+    sizes = [f"dataset.{name}=64" for name in ("train_images", "train_queries", "val_images", "val_queries")]
+    compare(Compare(runs_dir=runs, sets=(*training, *sizes, "train.epochs=2"), **asked, **more))
     return runs
 
 
 def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows):
-    from matplotlib.figure import Figure
-
     findings = stored(windows, "zone")
     chart = zone_chart(findings.groups, findings.main)
     assert [panel.title for panel in chart.panels] == ["1 negative per query and step"]
-    axes = Figure().add_subplot()
-    chart.panels[0].draw(axes)
+    (axes,) = _figure(chart, narrow=False).axes
     line, points = axes.containers
     ranks = line[0].get_xdata()
     assert len(ranks) == 3
@@ -54,16 +53,12 @@ def test_panels_name_their_budgets_shortest_first(windows):
 
 
 def test_panels_share_a_scale_and_say_over_what(windows):
-    from matplotlib.figure import Figure
-
     findings = stored(windows, "zone")
     half = [replace(r, epochs="120", difference=r.difference / 2, diff_high=r.diff_high / 9) for r in findings.main]
     rows = [*(replace(row, epochs="20") for row in findings.main), *half]
     groups = [replace(each, labels={**each.labels, "epochs": n}) for each in findings.groups for n in ("20", "120")]
     limits = set()
-    for panel in zone_chart(groups, rows).panels:
-        axes = Figure().add_subplot()
-        panel.draw(axes)
+    for axes in _figure(zone_chart(groups, rows), narrow=False).axes:
         assert axes.get_ylabel() == "R@10, points over all-corpus"
         limits.add(axes.get_ylim())
     assert len(limits) == 1

@@ -263,9 +263,7 @@ def test_the_command_from_start_to_test(longer, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(optuna.storages, "get_storage", guarded)
     storage, recipe = f"sqlite:///file:{tmp_path}/s.db?uri=true&password=hidden", tmp_path / "r.toml"
     recipe.write_text("[study]\nuntil = 'decided'\nmax_seeds = 3\n", encoding="utf-8")
-    sets = [
-        part for text in (*without(longer, "schedule.n_def"), *DEV, "train.lr=0.000001") for part in ("--set", text)
-    ]
+    sets = [part for one in (*without(longer, "schedule.n_def"), *DEV, "train.lr=0.000001") for part in ("--set", one)]
     grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--storage", storage, "--name", "s"]
     asked = ["study", "--strategy", "all-corpus", "--recipe", str(recipe), *sets, *grid, "--runs-dir", str(tmp_path)]
     arguments = [*asked, "--final-seeds", "2"]
