@@ -1,9 +1,14 @@
-"""What a backbone knows of a data set: the images that it has features of, and whether it learned from them."""
+"""What is known of a data set's images: which have features, whether weights learned from them, equal names."""
 
-from negbench.contracts import Backbone, ListsFeatures, Outline
+from collections.abc import Sequence
+
+from negbench.contracts import Backbone, HoldsFeatures, ListsFeatures, Outline
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError
-from negbench.settings.config import RunConfig
+from negbench.machine.contents import content_hashes
+from negbench.machine.files import cache_dir
+from negbench.plugins.registry import registry
+from negbench.settings.config import ResolvedConfig, RunConfig
 
 
 def with_features(dataset: Dataset, backbone: Backbone, config: RunConfig) -> Dataset:
@@ -23,6 +28,12 @@ def with_features(dataset: Dataset, backbone: Backbone, config: RunConfig) -> Da
     return dataset
 
 
+def reads_pixels(config: ResolvedConfig) -> bool:
+    """Whether one of a run's backbones reads image files."""
+    names = [config.backbone.name, *(other.name for other in config.mining.backbones)]
+    return not all(issubclass(registry.get("backbones", name), HoldsFeatures) for name in names)
+
+
 def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
     """Return a warning if the backbone's weights were not trained on images like the data set's; else nothing."""
     known, data = backbone.learned_from, config.dataset.name
@@ -32,3 +43,14 @@ def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
         f"backbone '{config.backbone.name}' was trained only on the pictures of {' and '.join(known)}, not on those of "
         f"{data}: use it to try things out; for results use clip, blip, blip2 or your own embeddings (precomputed)"
     ]
+
+
+def check_pictures(parts: Sequence[Dataset], also: Dataset | None) -> None:
+    """Raise DataError if another data set uses the id of one of the run's images for another picture."""
+    theirs = {} if also is None else also.image_paths()
+    ours = {image: path for part in parts if part is not also for image, path in part.image_paths().items()}
+    shared = [image for image, path in theirs.items() if ours.get(image, path) != path]
+    known, other = (content_hashes({image: paths[image] for image in shared}, cache_dir()) for paths in (ours, theirs))
+    if image := next((image for image in shared if known[image] != other[image]), None):
+        where = f"{theirs[image]} in the data set of eval.also, {ours[image]} in the run's data"
+        raise DataError(f"eval.also: {image} is {where}: rename one")

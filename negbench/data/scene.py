@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
-from negbench.data.held import with_features
+from negbench.data.held import check_pictures, reads_pixels, with_features
 from negbench.data.reading import pixel_source
 from negbench.datasets._read import noted
 from negbench.datasets.dataset import Dataset
@@ -264,13 +264,12 @@ def open_scene(
         DataError: missing images.
     """
     file = {image: path for part in splits.parts for image, path in part.image_paths().items()}
-    if splits.also is not None:
-        _check_names(splits, splits.also)
+    check_pictures(splits.parts, splits.also)
     stamps = {image: stamp(path) for image, path in file.items()}
     contents = {} if isinstance(backbone, HoldsFeatures) else content_hashes(file, cache_dir())
     place = dict[str | bytes, int]()  # equal pictures share a row
-    known = dict.fromkeys(image for part in splits.parts for image in part.all_images)
-    row = {image: place.setdefault(contents.get(image, image), len(place)) for image in known}
+    every = (image for part in splits.parts for image in part.all_images)
+    row = {image: place.setdefault(contents.get(image, image), len(place)) for image in every}
     ids = list({index: image for image, index in row.items()}.values())
     if isinstance(backbone, HoldsFeatures) or backbone.frozen_images:
         source, encoded = _stored(config, backbone, ids, file, device, display)
@@ -287,15 +286,6 @@ def open_scene(
         also=read[id(splits.also)] if splits.also is not None else None,
         row_of=row,
     )
-
-
-def _check_names(splits: Splits, also: Dataset) -> None:
-    """Raise DataError if another data set uses the id of one of the run's images for another picture."""
-    known = {image: path for part in splits.parts if part is not also for image, path in part.image_paths().items()}
-    shared = {image: path for image, path in also.image_paths().items() if known.get(image, path) != path}
-    theirs, ours = (content_hashes(files, cache_dir()) for files in (shared, {image: known[image] for image in shared}))
-    if other := next((image for image in shared if theirs[image] != ours[image]), None):
-        raise DataError(f"eval.also: {other} is {shared[other]} in {also.card.name}, {known[other]} in the run's data")
 
 
 def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> Split:
@@ -447,7 +437,7 @@ class DataCache:
             train, dev = _kept(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
-        also = None if config.eval.also is None else self.dataset(config.eval.also, "val", images=images)
+        also = self.dataset(config.eval.also, "val", images=images) if config.eval.also else None
         return Splits(train, dev, self._featured(config, "val", images), also)
 
     def _featured(self, config: RunConfig, split: str, images: bool) -> Dataset:
@@ -485,12 +475,6 @@ class DataCache:
         return self._scene[1]
 
 
-def reads_pixels(config: ResolvedConfig) -> bool:
-    """Whether one of a run's backbones reads image files."""
-    names = [config.backbone.name, *(other.name for other in config.mining.backbones)]
-    return not all(issubclass(registry.get("backbones", name), HoldsFeatures) for name in names)
-
-
 def _kept(known: dict[str, T], key: str, make: Callable[[], T]) -> T:
     """Return the value of a key, made if absent; drop the oldest of 64."""
     if key not in known:
@@ -501,9 +485,7 @@ def _kept(known: dict[str, T], key: str, make: Callable[[], T]) -> T:
 
 
 def _bytes_of(kept: tuple[Backbone, dict[str, Tensor]]) -> int:
-    backbone, initial = kept
-    tensors = (*backbone.parameters(), *backbone.buffers(), *initial.values())
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.nbytes for tensor in (*kept[0].parameters(), *kept[0].buffers(), *kept[1].values()))
 
 
 def load_backbone(config: PluginConfig, seed: int) -> Backbone:

@@ -206,15 +206,13 @@ class Dataset(Galleries, ABC):
         return dataclasses.replace(self, queries=[self.queries[i] for i in index], part=name)
 
     def split_dev(self, fraction: float, seed: int) -> tuple[Self, Self]:
-        """Carve a development part out of this split, for choices that must not look at the reported split.
+        """Return the training part and a development part, for choices that must not look at the reported split.
 
         All queries of one target, or of what `set_apart` names, go together (`dev_rows`). Both parts keep the groups as
         they are: the development queries are ranked against the full corpus.
 
         Args:
             fraction, seed: share of the queries, between 0 and 1; seed of the order.
-
-        Returns the training part and the development part.
 
         Raises:
             OptionError: a fraction outside (0, 1).

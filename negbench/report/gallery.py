@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone
-from negbench.data.scene import DataCache, EncodedSplits, Split, device_of, reads_pixels
+from negbench.data.held import reads_pixels
+from negbench.data.scene import DataCache, EncodedSplits, Split, device_of
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError

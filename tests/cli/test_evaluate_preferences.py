@@ -127,7 +127,7 @@ def test_a_picture_of_another_data_set_is_not_taken_for_the_runs_own(toy_root, t
     config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
     run_config(config, Bench.open(tmp_path / "runs", "none"))
     shutil.copy(shown, shown.with_stem(ours.stem))
-    with pytest.raises(DataError, match=f"eval.also: {ours.stem} is .* in hp-fashioniq, .* in the run's data"):
+    with pytest.raises(DataError, match=f"eval.also: {ours.stem} is .* in the data set of eval.also, .* in the run's"):
         run_config(config, Bench.open(tmp_path / "runs", "none"))
 
 
