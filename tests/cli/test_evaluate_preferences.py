@@ -12,10 +12,11 @@ import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.contracts import relevance
+from negbench.data.scene import DataCache
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
 from negbench.errors import DataError
-from negbench.loop.runs import Bench, run_config
+from negbench.loop.runs import Bench, plan_run, run_config
 from negbench.scoring import scorers as scoring
 from negbench.settings.config import resolved
 from negbench.store.runfolder import RunFolder
@@ -102,6 +103,12 @@ def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy
     run = run_config(config, Bench.open(tmp_path, "none"))
     assert run.metrics == finished.result["metrics"]  # a second data set changes nothing else
     assert run.run_id != finished.run_id
+    elsewhere = f"eval.also='hp-fashioniq:root={shutil.copytree(root, tmp_path / 'moved')}'"
+    moved = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=[*toy_sets, elsewhere])
+    assert plan_run(moved, DataCache()).name == run.run_id  # wherever it lies
+    judged = tmp_path / "moved" / "hpfiq.json"
+    judged.write_text(judged.read_text().replace("darker", "lighter"))
+    assert plan_run(moved, DataCache()).name != run.run_id
     curve = [point for point in run.folder.metrics() if "hp-fashioniq/accuracy" in point]
     assert [point["epoch"] for point in curve] == [-1, 0, 1]
     arguments = ["evaluate", str(run.path), "--dataset", "hp-fashioniq", "--data-root", str(root), "--json"]

@@ -12,7 +12,7 @@ from negbench.datasets import _galleries
 from negbench.datasets._garments import ATTRIBUTES, codes_of
 from negbench.datasets._synthesis import Spec, plan
 from negbench.datasets._wording import clauses
-from negbench.datasets.vectors import VectorWorld, attributes_of, look_of
+from negbench.datasets.vectors import VectorWorld, VectorWorldOptions, attributes_of, look_of
 from negbench.errors import DataError, OptionError
 from negbench.metrics.mistakes import KINDS
 from negbench.plugins.registry import build, registry
@@ -127,6 +127,7 @@ def test_a_wrong_target_does_not_answer_and_what_does_stays_relevant(share, coun
         assert (query.id, query.reference, query.text) == (annotated.id, annotated.reference, annotated.text)
     assert load(wrong=share, split="val").queries == load(split="val").queries
     assert data.card.protocol.endswith(f"-wrong{share}")
+    assert VectorWorld.made_card(VectorWorldOptions(wrong=share, twins=12.0, **SMALL)) == data.card
     assert data.queries == load(wrong=share, twins=12.0, world=0).queries
 
 
