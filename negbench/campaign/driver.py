@@ -124,6 +124,8 @@ def foreseen(first: Round) -> list[str]:
         splits = DATA.splits(cell.config)
         counts = f"{len(splits.train.queries):,} train and {len(splits.val.queries):,} scored queries"
         counts += f", {len({*splits.train.all_images, *splits.val.all_images}):,} images"
+        if splits.also is not None:
+            counts += f"; at each point {splits.also.identity}, {len(splits.also.queries):,} queries"
         lines[f"reads {cell.labels['dataset']} ({counts}), backbone {cell.labels['backbone']}"] = None
     unknown = "how long it takes is unknown: no such run is finished, and it cannot be rehearsed here"
     price = first.price(Estimate()) or [unknown] * any(cell.step(first.runs) != "reuse" for cell in cells)

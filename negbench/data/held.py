@@ -1,4 +1,4 @@
-"""What is known of a data set's images: which have features, whether weights learned from them, equal names."""
+"""What a data set's images are to a run: known to its backbones or not, read as pixels or not, and of one name each."""
 
 from collections.abc import Sequence
 

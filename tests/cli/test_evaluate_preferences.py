@@ -109,6 +109,9 @@ def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy
     judged = tmp_path / "moved" / "hpfiq.json"
     judged.write_text(judged.read_text().replace("darker", "lighter"))
     assert plan_run(moved, DataCache()).name != run.run_id
+    given = [word for each in sets for word in ("--set", each)]
+    assert negbench(["run", "--strategy", "qure", "--runs-dir", str(tmp_path), *given, "--dry-run"]) == 0
+    assert re.search(r"at each point hp-fashioniq@sets-of-5-\w+, 24 queries", capsys.readouterr().out)
     curve = [point for point in run.folder.metrics() if "hp-fashioniq/accuracy" in point]
     assert [point["epoch"] for point in curve] == [-1, 0, 1]
     arguments = ["evaluate", str(run.path), "--dataset", "hp-fashioniq", "--data-root", str(root), "--json"]
