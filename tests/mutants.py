@@ -57,7 +57,10 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         [f"tests/loop/test_{name}.py" for name in ("objective", "slots", "hybrid", "extensions", "protocol")],
     ),
     "campaign": ([f"negbench/campaign/{name}.py" for name in ("driver", "seeds", "compare")], ["tests/campaign"]),
-    "grid": (["negbench/grid/*.py", "negbench/campaign/plan.py"], ["tests/grid", "tests/analysis/test_deciding.py"]),
+    "grid": (
+        ["negbench/grid/*.py", "negbench/campaign/plan.py"],
+        ["tests/grid", "tests/test_executors.py", "tests/test_cluster.py", "tests/analysis/test_deciding.py"],
+    ),
     "tuning": (["negbench/tuning/*.py"], ["tests/tuning"]),
     "loop": (
         [
@@ -274,6 +277,7 @@ def warm() -> None:
     import scipy.stats  # noqa: F401
     import torch  # noqa: F401
 
+    sys.path[0] = str(ROOT)  # not tests/: workers import tests.cluster_tasks
     assert not any(name.split(".")[0] == "negbench" for name in sys.modules)
 
 
