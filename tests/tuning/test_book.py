@@ -423,14 +423,10 @@ def test_a_recipe_cannot_name_a_storage(tmp_path):
 
 # --- samplers and pruners --------------------------------------------------------------------------------------------
 
-TABLE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8").partition("| `--sampler` |")[2]
-ROWS = {row[1].strip(" `"): row[2:-1] for row in (line.split("|") for line in TABLE.split("\n")) if len(row) > 4}
-
-
 @pytest.mark.parametrize("sampler", get_args(Sampler))
 def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_path):
     """Against the points of the random sampler, also where the pruner leaves fewer finished trials than ten."""
-    for pruner, cell in zip(("none", "median", "hyperband"), ROWS[sampler], strict=True):
+    for pruner in ("none", "median", "hyperband"):
 
         def drawn(name: Any, pruner: str = pruner, root: Path = tmp_path) -> StudyStore:
             spec = toy_spec(name, pruner=pruner, base={**BASE.model_dump(), "train": {"epochs": 4}}, space=SPACE)
@@ -439,12 +435,11 @@ def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_pat
             return book
 
         if sampler == "grid":
-            assert (cell.strip(), StudySpec.of(BASE, GRID, sampler="grid", pruner=pruner).pruner) == ("listed", "none")
+            assert StudySpec.of(BASE, GRID, sampler="grid", pruner=pruner).pruner == "none"
             continue
         book, plain = drawn(sampler), points(drawn("random"))
         own = [number for number, point in enumerate(points(book)) if point != plain[number]]
-        assert (f"from trial {own[0]} on" if own else "random") == cell.strip()
-        assert own in ([], [10, 11, 12])
+        assert own == ([10, 11, 12] if sampler in ("tpe", "gp", "cmaes") else [])
         assert (sum(trial.state == TrialState.COMPLETE for trial in book.frozen()[:10]) < 10) == (pruner != "none")
 
 
