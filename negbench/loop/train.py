@@ -183,7 +183,7 @@ def _epoch_values(
     values = {
         "train/loss": loss,
         "train/lr": float(parts.schedule.get_last_lr()[0]),
-        "train/temperature": float(run.backbone.temperature.detach()),
+        "train/temperature": parts.objective.divisor,
     }
     if not math.isnan(parts.objective.hardest_share):
         values["train/hardest_share"] = parts.objective.hardest_share

@@ -68,8 +68,11 @@ def test_own_temperatures_are_trained_and_written_down(tmp_path, toy_sets):
         assert len(set(curve)) == 3
         assert abs(math.log(curve[0]) + 1) < 0.2  # starts at e^-1
         assert result.details["temperatures"][term] == curve[-1]
-    # no term uses the backbone's temperature, so it stays
-    assert len({p["train/temperature"] for p in points}) == 1
+    # the divisor of the loss on images; no term uses the backbone's temperature, so that stays
+    assert [p["train/temperature"] for p in points] == [p["train/temperature_icm"] for p in points]
+    assert result.details["temperatures"]["backbone"] == pytest.approx(0.07)
+    fixed = run(config_of("hycole", toy_sets, "loss.tau=0.2", "train.epochs=1"), tmp_path).folder.metrics()
+    assert [p["train/temperature"] for p in fixed if "train/temperature" in p] == [0.2]
     plain = run(config_of("hycole", toy_sets, "train.epochs=2"), tmp_path)
     assert list(plain.details["temperatures"]) == ["backbone"]
     assert len({p["train/temperature"] for p in plain.folder.metrics() if "train/temperature" in p}) == 2
