@@ -1,8 +1,8 @@
 """Where in the ranking to draw negatives from, said before training: around a multiple of the target's median rank.
 
 At a learned temperature the multiple was fitted on generated worlds with 1 and 16 negatives, after 600 steps, and
-judged on fresh ones with 1, 4 and 16, and on emoji with 1 and 16; at fixed ones it was fitted with 1 and 16 and judged
-with 1 (`examples/zone_formula.py`; docs/findings.md has the regrets).
+judged on fresh ones with 1, 4 and 16, and on emoji with 1 and 16; at fixed ones it was fitted and judged with 1 and 16
+(`examples/zone_formula.py`; docs/findings.md has the regrets).
 """
 
 import math
@@ -18,7 +18,7 @@ FACTOR, POWER = 1.6, 0.24
 FIXED_FACTOR, FIXED_POWER, TEMPER = 0.85, 0.15, 1.25  # at a fixed temperature
 TEMPERATURES = (0.01, 0.15)
 LOSSES = ("bradley-terry", "info-nce")
-MOST = 63  # negatives, at a learned temperature
+MOST, FIXED_MOST = 63, 16  # negatives, at a learned and at a fixed temperature
 
 
 def middle(target: float, negatives: int, tau: float | None = None) -> float:
@@ -38,13 +38,11 @@ def unjudged(loss: str, options: Mapping[str, Any], negatives: int) -> str:
     """Return why no window is known for this loss, its options and number of negatives; "" where one was judged."""
     if loss not in LOSSES:
         return f"it was judged with {' and '.join(LOSSES)}, not with {loss}"
-    tau = options.get("tau")
-    if tau is None:
-        return "" if negatives <= MOST else f"it was judged with 1 to {MOST} negatives, not with {negatives}"
-    least, highest = TEMPERATURES
-    if not least <= tau <= highest:
+    tau, (least, highest) = options.get("tau"), TEMPERATURES
+    if tau is not None and not least <= tau <= highest:
         return f"it was judged at temperatures of {least} to {highest} and at a learned one, not at {tau:g}"
-    return "" if negatives == 1 else f"at a fixed temperature it was judged with 1 negative, not with {negatives}"
+    most, where = (MOST, "") if tau is None else (FIXED_MOST, "at a fixed temperature ")
+    return "" if negatives <= most else f"{where}it was judged with 1 to {most} negatives, not with {negatives}"
 
 
 def window(target: float, negatives: int, images: float, tau: float | None = None) -> str:

@@ -158,7 +158,7 @@ def test_the_command_prints_every_corpus_strategy(toy_sets, capsys):
     assert sixteen["window"] == window(card["target_rank_median"], 16, card["images"])
     for settings, why in (
         (["loss.tau=0.2"], "at temperatures of 0.01 to 0.15 and at a learned one, not at 0.2"),
-        (["loss.tau=0.07", "train.num_negatives=2"], "with 1 negative, not with 2"),
+        (["loss.tau=0.07", "train.num_negatives=17"], "at a fixed temperature it was judged with 1 to 16 negatives"),
         (["loss.name=triplet"], "triplet"),
         (["train.num_negatives=64"], "64"),
     ):
