@@ -123,16 +123,3 @@ def test_what_cannot_be_scored():
     ranks = QueryRanks(("a",), ("all",), torch.tensor([1]), torch.tensor([9]), Ragged.of([[1]]))
     with pytest.raises(DataError, match="ranks within image groups, and these ranks have none"):
         Metric((subset_hits(1),)).mean(ranks)
-
-
-def test_a_number_that_is_no_mean_has_no_values():
-    """Numbers that a data set reports without being means over queries have no values per query."""
-    base: Any = registry.get("datasets", "cirr")
-
-    class WithMedian(base):
-        @classmethod
-        def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
-            return {**super().summarise(ranks), "median_rank": float(ranks.target_rank.double().median())}
-
-    assert WithMedian.summarise(six())["median_rank"] == 6
-    assert list(WithMedian.per_query(six(), ["median_rank", "recall_at_1"])) == ["recall_at_1"]
