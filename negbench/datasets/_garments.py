@@ -79,14 +79,6 @@ class Nuisance:
 BACKDROPS = ("plain", "gradient", "checks", "bands", "blotches")
 
 
-@dataclass(frozen=True, slots=True)
-class Garment:
-    """Content of a picture, drawn by `render`."""
-
-    attributes: Attributes
-    nuisance: Nuisance
-
-
 @cache
 def values(category: str, attribute: str) -> tuple[str, ...]:
     """Values that an attribute (one of ATTRIBUTES) may take in a category."""
@@ -142,9 +134,8 @@ def sample_nuisance(stream: Stream) -> Nuisance:
     )
 
 
-def render(garment: Garment) -> Pixels:
-    """Render a garment as [SIZE, SIZE, 3] uint8 RGB, a pure function of `garment`, in integer arithmetic only."""
-    attributes, nuisance = garment.attributes, garment.nuisance
+def render(attributes: Attributes, nuisance: Nuisance) -> Pixels:
+    """Render a garment as [SIZE, SIZE, 3] uint8 RGB, a pure function of the arguments, in integer arithmetic only."""
     u, v = _canonical(nuisance)
     side = np.abs(u)
     torso, sleeves = _silhouette(attributes, nuisance, side, v)
