@@ -102,7 +102,8 @@ class Icons:
             DataError: a folder that cannot be written, or drawings that were changed since.
             NegbenchError: resvg-py is not installed.
         """
-        folder = self.folder / f"drawn-{self._drawing(wanted)}"
+        what = json.dumps(["checked", PACKAGES[self.artist].icons, SIDE, sorted(wanted.values())])
+        folder = self.folder / f"drawn-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
         index = folder / "pictures.json"
         if not index.exists():
             try:
@@ -125,11 +126,6 @@ class Icons:
             if found[name].hex() != picture.sha256:
                 raise DataError(f"{picture.path} is not as it was drawn: move {folder} elsewhere to draw it again")
         return pictures
-
-    def _drawing(self, wanted: Mapping[str, str]) -> str:
-        """Hash the pictures to draw and their source."""
-        what = json.dumps(["checked", PACKAGES[self.artist].icons, SIDE, sorted(wanted.values())])
-        return hashlib.sha256(what.encode()).hexdigest()[:12]
 
     def _draw(self, folder: Path, wanted: Mapping[str, str], progress: Progress | None) -> None:
         """Draw into a temporary folder, then rename it: `folder` exists complete or not at all."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-import uuid
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -339,17 +339,13 @@ def check(folder: Path) -> Spec:
 
 def _build(folder: Path, spec: Spec) -> None:
     """Build in a temporary folder, then rename it."""
-    building = folder.parent / f".{folder.name}.building-{uuid.uuid4().hex[:8]}"
-    building.mkdir()
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.building-", dir=folder.parent) as scratch:
+        building = Path(scratch) / folder.name
+        building.mkdir()
         parts = [plan(spec, split, category) for split in SPLITS for category in CATEGORIES]
-        files = _write_annotations(building, parts)
-        made = {"generator": GENERATOR, "spec": asdict(spec), "files": files}
+        made = {"generator": GENERATOR, "spec": asdict(spec), "files": _write_annotations(building, parts)}
         _write_json(building / MANIFEST, made | {"pixels": _write_images(building, spec, parts)})
         building.rename(folder)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
 
 
 def _write_annotations(folder: Path, parts: list[WorldPart]) -> dict[str, str]:

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.scoring.scorers import cirqrs_of_file, encode_run
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
-from tests.datasets import toys
+from tests.datasets.toys import put
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +31,20 @@ def run(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> RunFol
 
 
 @pytest.fixture(scope="session")
-def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def benchmarks(standin: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a toy CIRR (val, test1) with stand-in images."""
     root = tmp_path_factory.mktemp("benchmarks")
-    toys.cirr(root / "cirr", ("val", "test1"), 60)
+    for split, prefix in (("val", "dev"), ("test1", "test1")):
+        ids = [f"{prefix}-{n}-0-img0" for n in range(60)]
+        entries: list[dict[str, Any]] = []
+        for n in range(20):
+            members = [ids[(n + 7 * m) % 60] for m in range(6)]
+            entry = {"pairid": n, "reference": members[n % 6], "caption": f"is dress {n}"}
+            entry |= {"img_set": {"members": members}}
+            entries.append(entry if split == "test1" else entry | {"target_hard": members[(n + 1) % 6]})
+        put(root / f"cirr/captions/cap.rc2.{split}.json", entries)
+        put(root / f"cirr/image_splits/split.rc2.{split}.json", {name: f"./{prefix}/{name}.png" for name in ids})
+        standin.write_images(root / "cirr" / prefix, ids)
     return root
 
 
@@ -88,7 +99,7 @@ def test_a_run_scored_again_gives_its_own_ranks(run, call, tmp_path):
 def test_another_data_set_is_zero_shot(run, call, benchmarks, tmp_path):
     printed = call(run.run_id, "--dataset", "cirr", *("--data-root", benchmarks, "--out", tmp_path / "ranks.parquet"))
     assert f"trained on {run.manifest['dataset']['train']}: this is zero-shot" in printed
-    assert "all val: 60 queries, but 4,181 are published" in printed
+    assert "all val: 20 queries, but 4,181 are published" in printed
     assert negbench.load_dataset("cirr", root=str(benchmarks), images=False).identity in printed
     ranks = pd.read_parquet(tmp_path / "ranks.parquet")
     assert set(ranks["gallery_size"]) == {59}
@@ -103,7 +114,7 @@ def test_submissions_of_closed_splits(run, call, benchmarks, tmp_path):
     assert str(tmp_path / "cirr-test1-recall.json") in printed
     for value, metric, count in ((recall, "recall", 50), (subset, "recall_subset", 3)):
         assert (value.pop("version"), value.pop("metric")) == ("rc2", metric)
-        assert sorted(value, key=int) == [str(n) for n in range(60)]
+        assert sorted(value, key=int) == [str(n) for n in range(20)]
         assert all(len(listed) == len(set(listed)) == count for listed in value.values())
 
 

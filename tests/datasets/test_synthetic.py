@@ -12,17 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from negbench.datasets import _synthesis
-from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, render
+from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, render
 from negbench.datasets._synthesis import GENERATOR, MANIFEST, SPLITS, check, ensure, nuisance_of, plan
 from negbench.datasets._wording import clauses
 from negbench.datasets.fashioniq import FashionIQ
 from negbench.datasets.synthetic import Spec, Synthetic
 from negbench.errors import DataError, OptionError
-from negbench.metrics.mistakes import KINDS
 from negbench.plugins.registry import build
 
 TINY = Spec(train_images=40, train_queries=30, val_images=24, val_queries=20, twins=2.5)
@@ -80,21 +78,11 @@ def test_attributes_file_says_what_was_drawn(folder):
     part = plan(TINY, "train", "toptee")
     for index, image in enumerate(part.images):
         assert Attributes(**attributes[image]) == part.attributes[index]
+    data = build(Synthetic, root=folder, split="train", corpus="targets", images=False)
+    codes = [[CATEGORIES.index(each.category), *codes_of(each)] for each in map(data.garments.get, data.images)]
+    assert data.attributed.shown.tolist() == codes  # which tell the kinds, as test_vectors.py shows
     picture = np.asarray(Image.open(folder / "images" / "toptee" / f"{part.images[3]}.png"))
     assert (picture == render(part.attributes[3], nuisance_of(TINY, part, 3))).all()
-
-
-def test_kinds_follow_from_the_attributes_drawn(folder, toys):
-    for split, corpus in (("val", "images"), ("train", "targets")):
-        data = build(Synthetic, root=folder, split=split, corpus=corpus, images=False)
-        table = data.kind_table(torch.arange(len(data.queries)), torch.arange(len(data.images)))
-        assert {*table.flatten().tolist()} == {0, 1, 2, 3}
-        for query, row in zip(data.queries, table, strict=True):
-            asked, before = data.garments[query.target], data.garments[query.reference]
-            told = {*before.changed(asked)}
-            for image in (data.images[column] for column in data.groups[query.group].tolist()):
-                name = toys.kind_of({*asked.changed(data.garments[image])}, told)
-                assert row[data.column_of[image]] == (KINDS.index(name) + 1 if name in KINDS else 0)
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

@@ -5,7 +5,7 @@ import io
 import json
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +43,16 @@ def synthetic(root: Path) -> dict[str, Any]:
     return {"root": ensure(root, spec)}
 
 
-def cirr(root: Path, splits: Sequence[str] = ("train", "val"), images: int = 12) -> dict[str, Any]:
-    """Write groups of six images, each a reference once; test1 has no targets."""
-    for split in splits:
-        prefix = {"val": "dev"}.get(split, split)
-        ids = [f"{prefix}-{n}-0-img0" for n in range(images)]
-        entries: list[dict[str, Any]] = [
-            {"pairid": n, "reference": ids[n], "caption": f"{n} times", "img_set": {"members": ids[n // 6 * 6 :][:6]}}
-            for n in range(images)
-        ]
-        for n, entry in enumerate(entries if split != "test1" else ()):
-            entry["target_hard"] = ids[n // 6 * 6 + (n + 1) % 6]
+def cirr(root: Path) -> dict[str, Any]:
+    for split, prefix in (("train", "train"), ("val", "dev")):
+        ids = [f"{prefix}-{n}-0-img0" for n in range(12)]
+        entries = [
+            {
+                "pairid": n, "reference": ids[n], "target_hard": ids[n // 6 * 6 + (n + 1) % 6], "caption": f"{n} times",
+                "img_set": {"id": n // 6, "members": ids[n // 6 * 6 :][:6]},
+            }
+            for n in range(12)
+        ]  # fmt: skip
         put(root / f"captions/cap.rc2.{split}.json", entries)
         put(root / f"image_splits/split.rc2.{split}.json", {name: f"./{prefix}/{name}.png" for name in ids})
         write_images(root / prefix, ids)
