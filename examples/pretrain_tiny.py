@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from negbench.backbones._composed import MIN_TEMPERATURE
 from negbench.backbones.tiny import FORMAT, Encoders
 from negbench.contracts import DEFAULT_TEMPERATURE, check_option
-from negbench.datasets._garments import CATEGORIES, Garment, mutate, render, sample_attributes, sample_nuisance
+from negbench.datasets._garments import CATEGORIES, mutate, render, sample_attributes, sample_nuisance
 from negbench.datasets._stream import Stream
 from negbench.datasets._synthesis import GENERATOR
 from negbench.datasets._wording import VOCABULARY, describe
@@ -46,7 +46,7 @@ def examples(seed: int, count: int) -> tuple[Tensor, list[str]]:
     for index in range(count):
         stream = Stream(seed, "pretrain", index)
         attributes = sample_attributes(stream, CATEGORIES[index % len(CATEGORIES)])
-        pictures.append(render(Garment(attributes, sample_nuisance(stream))))
+        pictures.append(render(attributes, sample_nuisance(stream)))
         texts.append(describe(attributes, stream))
         texts += [describe(mutate(stream, attributes, 1), stream) for _ in range(TEXTS - 1)]
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous(), texts

@@ -28,12 +28,12 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
     """Score and print."""
     from negbench.scoring import benchmark
 
-    evaluation, console = benchmark.evaluate(asked), output.console()
-    if evaluation.scores is not None:
-        _print(console, evaluation.scores)
-    for path in evaluation.written:
+    (scores, written), console = benchmark.evaluate(asked), output.console()
+    if scores is not None:
+        _print(console, scores)
+    for path in written:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    return {} if evaluation.scores is None else evaluation.scores.plain()
+    return {} if scores is None else scores.plain()
 
 
 def _print(console: Console, scores: Scores) -> None:

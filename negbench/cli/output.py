@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,17 +21,12 @@ if TYPE_CHECKING:
     from negbench.campaign.driver import Round
 
 
-@dataclass
-class _Asked:
-    json: bool = False
-
-
-_ASKED = _Asked()  # shared options of the running command
+_JSON = ContextVar("json", default=False)  # of the running command
 
 
 def wants_json() -> bool:
     """Whether standard output is one JSON document, and nothing else may be printed there."""
-    return _ASKED.json
+    return _JSON.get()
 
 
 class _Handler(logging.Handler):
@@ -49,13 +44,13 @@ def logged() -> Iterator[None]:
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    _ASKED.json = False
+    token = _JSON.set(False)
     try:
         yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
-        _ASKED.json = False
+        _JSON.reset(token)
 
 
 def console() -> Any:
@@ -69,7 +64,7 @@ def console() -> Any:
     return default if default.is_terminal else Console(soft_wrap=True, quiet=default.quiet)
 
 
-_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+_AS_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 _QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result: no notes, no progress.")]
 _VERBOSE = Annotated[
     bool, typer.Option("--verbose", "-v", help="Also print detailed tables and the time of each stage.")
@@ -81,16 +76,16 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function, eval_str=True)
     shared: dict[str, Any] = {"quiet": _QUIET, "verbose": _VERBOSE}
     if signature.return_annotation is not None and "as_json" not in signature.parameters:
-        shared = {"as_json": _JSON, **shared}
+        shared = {"as_json": _AS_JSON, **shared}
 
     @functools.wraps(function)
     def command(**given: Any) -> None:
         chosen = {name: given.pop(name) for name in shared}
-        _ASKED.json = chosen.get("as_json", False)
+        _JSON.set(chosen.get("as_json", False))
         level = logging.DEBUG if chosen["verbose"] else logging.ERROR if chosen["quiet"] else logging.INFO
         logging.getLogger("negbench").setLevel(level)
         document = function(**given)
-        if _ASKED.json and document is not None:
+        if _JSON.get() and document is not None:
             typer.echo(json.dumps(_plain(document), indent=2, allow_nan=False))
 
     more = [

@@ -21,7 +21,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -44,7 +44,7 @@ from negbench.machine.room import Need, check_disk
 Progress = Callable[[int], None]
 
 _log = logging.getLogger("negbench")
-_FORMAT = "negbench-features-2"  # 1: of keys that left out part of what a tower is built from
+_FORMAT = "negbench-features-2"
 _DTYPE = torch.float16  # as kept on disk
 _SHARD_BYTES = 128 * 2**20  # the writer holds about three times this much
 _SHARD_SECONDS = 60.0  # a slow encoder finishes a shard after this time, so that a kill costs a minute at most
@@ -293,27 +293,7 @@ class FeatureStore:
                 (self.folder / name).unlink(missing_ok=True)
                 self._shards.pop(name, None)
             self._damaged.clear()
-            _note_outdated(self.folder.parent)
             yield
-
-
-@cache
-def _note_outdated(root: Path) -> None:
-    """Say, once per process, which stores below `root` have another format and so are not read."""
-    outdated = [folder.name for folder in sorted(root.glob("*/")) if _is_outdated(folder)]
-    if outdated:
-        _log.warning(
-            "note: %d stores of image features in %s are not read, as their keys left out part of what made them: "
-            "images are encoded again; delete the old stores (the first: %s)",
-            *(len(outdated), root, outdated[0]),
-        )
-
-
-def _is_outdated(folder: Path) -> bool:
-    for path in folder.glob("*.safetensors"):
-        with suppress(SafetensorError, OSError), safe_open(path, framework="pt") as file:
-            return (file.metadata() or {}).get("format") != _FORMAT
-    return False
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,28 +1,19 @@
 """Parse an emoji's code points into its family (firefighter, waving hand, ...) and look, and put looks into words."""
 
 import hashlib
+import tomllib
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 JOINER, VARIATION = "200d", "fe0f"
-TONES = {"1f3fb": "light", "1f3fc": "medium-light", "1f3fd": "medium", "1f3fe": "medium-dark", "1f3ff": "dark"}
-ADULTS = {"1f468": "man", "1f469": "woman", "1f9d1": "person"}
-SIGNS = {"2640": "woman", "2642": "man"}
-HAIR = {"1f9b0": "red", "1f9b1": "curly", "1f9b2": "no", "1f9b3": "white"}
-RIGHT = "27a1"
-PERSON = "1f9d1"
-# short forms of two people share one skin tone; they are read as the long form, each person with that tone
-LONG = {
-    "1f46b": ("1f469", "1f91d", "1f468"),
-    "1f46c": ("1f468", "1f91d", "1f468"),
-    "1f46d": ("1f469", "1f91d", "1f469"),
-    "1f46f": (PERSON, "1f430", PERSON),
-    "1f48f": (PERSON, "2764", "1f48b", PERSON),
-    "1f491": (PERSON, "2764", PERSON),
-    "1f91d": ("1faf1", "1faf2"),
-    "1f93c": (PERSON, "1faef", PERSON),
-}
+RIGHT, PERSON = "27a1", "1f9d1"
+READS = ("_emoji_codes.toml",)
+_TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
+TONES, ADULTS, SIGNS, HAIR, LONG, _WORDS = (
+    _TABLES[name] for name in ("tones", "adults", "signs", "hair", "long", "words")
+)
 _SKINNED = {*ADULTS, "1faf1", "1faf2"}  # code points that take a skin tone in a long form
 
 
@@ -91,13 +82,6 @@ def difference(first: Look, second: Look) -> int:
 
 # --- words -------------------------------------------------------------------------------------------------------
 
-_SKIN = ("{} skin", "with {} skin", "a {} skin tone", "skin that is {}")
-_NO_TONE = ("plain yellow skin", "without a skin tone", "the default yellow", "yellow all over")
-_WHO = ("as a {}", "a {} instead", "make it a {}", "now a {}")
-_HAIR = ("with {} hair", "{} hair", "the hair: {}", "give them {} hair")
-_FACING = ("facing {}", "turned to the {}", "looking {}", "towards the {}")
-_STYLE = ("as {} draws it", "in the hand of {}", "drawn by {}", "the one of {}")
-
 
 def modification(before: Look, after: Look, key: str, artist: str = "") -> str:
     """Describe in English how to change one look into another, in one of several wordings.
@@ -116,7 +100,7 @@ def modification(before: Look, after: Look, key: str, artist: str = "") -> str:
     pair = bool(before.other_who or before.other_tone or after.other_tone)
     phrases = [_phrase(name, value, choice[place], pair) for place, (name, value) in enumerate(changed)]
     if artist:
-        phrases.append(_STYLE[choice[-1] % len(_STYLE)].format(artist))
+        phrases.append(_WORDS["artist"][choice[-1] % 4].format(artist))
     return ", ".join(phrases)
 
 
@@ -124,13 +108,9 @@ def _phrase(name: str, value: str, choice: int, pair: bool) -> str:
     """Put one changed attribute into words."""
     side = {"other_tone": " on the right", "other_who": " on the right"}.get(name, " on the left") if pair else ""
     kind = name.removeprefix("other_")
-    if kind == "tone":
-        return (_SKIN if value else _NO_TONE)[choice % 4].format(value) + side
-    if kind == "who":
-        return _WHO[choice % 4].format(value) + side
-    if kind == "hair":
-        return _HAIR[choice % 4].format(value or "ordinary")
-    return _FACING[choice % 4].format(value or "left")
+    absent = {"hair": "ordinary", "facing": "left"}.get(kind, "")
+    form: str = _WORDS["no_tone" if kind == "tone" and not value else kind][choice % 4]
+    return form.format(value or absent) + side * (kind in ("tone", "who"))
 
 
 def description(family: str, look: Look) -> str:

@@ -211,13 +211,10 @@ class Galleries:
         """Column -> code of every query's judged negatives; what answers the query is none."""
         judged = list[dict[int, int]]()
         for row, query in enumerate(self.queries):
-            right = {int(self.target_columns[row])} | set(
-                () if self.answers is None else self.answers.row(row).tolist()
-            )
-            named = {
-                self.column_of[image]: KINDS.index(kind) + 1 for kind, image in query.wrong if image in self.column_of
-            }
-            judged.append({column: code for column, code in named.items() if column not in right})
+            answers = () if self.answers is None else self.answers.row(row).tolist()
+            wrong = {self.column_of.get(image, -1): KINDS.index(kind) + 1 for kind, image in query.wrong}
+            right = {-1, int(self.target_columns[row]), *answers}
+            judged.append({column: code for column, code in wrong.items() if column not in right})
         return judged
 
     def kind_table(self, rows: Tensor, columns: Tensor) -> Tensor:

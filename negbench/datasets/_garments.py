@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,35 +23,16 @@ SIZE = 64  # pixels of a side
 _GRID = 2 * SIZE  # drawn at twice the size, then averaged over 2x2 blocks: soft edges
 _STEP = 4  # canonical units per half pixel of the grid: the picture is 1024 units wide and high at scale 1
 
+READS = ("_garments.toml",)
 CATEGORIES = ("dress", "shirt", "toptee")
 ATTRIBUTES = ("colour", "sleeve", "neckline", "pattern", "length", "print")
-COLOURS: dict[str, tuple[int, int, int]] = {
-    "black": (34, 34, 38),
-    "white": (240, 240, 236),
-    "grey": (136, 138, 142),
-    "red": (200, 30, 40),
-    "orange": (240, 128, 28),
-    "yellow": (246, 218, 60),
-    "green": (40, 142, 70),
-    "blue": (40, 82, 196),
-    "purple": (122, 48, 156),
-    "pink": (246, 150, 192),
-    "brown": (116, 72, 40),
-}
-SLEEVES = {"none": 0, "short": 170, "three-quarter": 330, "long": 520}  # length in canonical units
-NECKLINES = ("round", "v", "square", "collar")
-PATTERNS = ("plain", "striped", "checked", "dotted", "colourblock")
-PRINTS = ("none", "star", "heart", "logo")
-# y of the hem
-LENGTHS: dict[str, dict[str, int]] = {
-    "dress": {"short": 600, "medium": 760, "long": 960},
-    "shirt": {"short": 520, "medium": 680, "long": 870},
-    "toptee": {"short": 515, "medium": 660, "long": 840},
-}
-# half widths of the torso at the shoulder, the waist and the hem of the longest garment
-_WIDTHS = {"dress": (140, 105, 290), "shirt": (190, 180, 186), "toptee": (152, 140, 240)}
+_TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
+COLOURS: dict[str, tuple[int, int, int]] = _TABLES["colours"]
+SLEEVES: dict[str, int] = _TABLES["sleeves"]
+LENGTHS: dict[str, dict[str, int]] = _TABLES["lengths"]
+_VALUES = {"colour": COLOURS, "sleeve": SLEEVES, **_TABLES["shapes"]}  # of attributes that are alike in every category
 _CENTRE = 475  # y of the middle of the picture
-_TOP, _WAIST, _BOTTOM = 150, 400, 960  # y of the shoulder, the waist and where _WIDTHS's last figure is reached
+_TOP, _WAIST, _BOTTOM = 150, 400, 960  # y of the shoulder, the waist and where the last width is reached
 _ARMS = ((290, 982), (392, 946), (490, 899), (587, 839), (679, 766))  # 1024 * (sin, cos) of 17..42 degrees
 # 1024 * the outward normals of a pentagon: a point that lies inside four of the five sides is in the pentagram
 _PENTAGON = ((0, 1024), (974, 316), (602, -828), (-602, -828), (-974, 316))
@@ -95,26 +79,10 @@ class Nuisance:
 BACKDROPS = ("plain", "gradient", "checks", "bands", "blotches")
 
 
-@dataclass(frozen=True, slots=True)
-class Garment:
-    """Content of a picture, drawn by `render`."""
-
-    attributes: Attributes
-    nuisance: Nuisance
-
-
 @cache
 def values(category: str, attribute: str) -> tuple[str, ...]:
     """Values that an attribute (one of ATTRIBUTES) may take in a category."""
-    table: dict[str, tuple[str, ...]] = {
-        "colour": tuple(COLOURS),
-        "sleeve": tuple(SLEEVES),
-        "neckline": NECKLINES,
-        "pattern": PATTERNS,
-        "length": tuple(LENGTHS[category]),
-        "print": PRINTS,
-    }
-    return table[attribute]
+    return tuple(LENGTHS[category] if attribute == "length" else _VALUES[attribute])
 
 
 def codes_of(attributes: Attributes) -> list[int]:
@@ -166,9 +134,8 @@ def sample_nuisance(stream: Stream) -> Nuisance:
     )
 
 
-def render(garment: Garment) -> Pixels:
-    """Render a garment as [SIZE, SIZE, 3] uint8 RGB, a pure function of `garment`, in integer arithmetic only."""
-    attributes, nuisance = garment.attributes, garment.nuisance
+def render(attributes: Attributes, nuisance: Nuisance) -> Pixels:
+    """Render a garment as [SIZE, SIZE, 3] uint8 RGB, a pure function of the arguments, in integer arithmetic only."""
     u, v = _canonical(nuisance)
     side = np.abs(u)
     torso, sleeves = _silhouette(attributes, nuisance, side, v)
@@ -200,7 +167,7 @@ def _canonical(nuisance: Nuisance) -> tuple[_Ints, _Ints]:
 
 def _silhouette(attributes: Attributes, nuisance: Nuisance, side: _Ints, v: _Ints) -> tuple[_Mask, _Mask]:
     """Masks of the torso and of both sleeves."""
-    shoulder, waist, bottom = _WIDTHS[attributes.category]
+    shoulder, waist, bottom = _TABLES["widths"][attributes.category]
     upper = shoulder + (waist - shoulder) * (v - _TOP) // (_WAIST - _TOP)
     lower = waist + (bottom - waist) * (v - _WAIST) // (_BOTTOM - _WAIST)
     width = np.where(v < _WAIST, upper, lower)

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import shutil
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from negbench.errors import DataError, NegbenchError, missing_package
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import cache_dir, locked, sha256_of, write_json
 
+READS = ("_icons.toml",)
 FILES = ("icons.json", "chars.json", "info.json")
 SIDE = 128  # pixels
 SPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
@@ -61,32 +63,8 @@ class Package:
         return ""
 
 
-PACKAGES = {
-    "noto": Package(
-        "@iconify-json/noto", "1.2.9", "Google Inc", "Apache-2.0", "Noto",
-        "3e918d88fc945c0bb3d468dbace6f88caef67f01c9f0e7bcae0915a042e8f1ad",
-        "9eac6ef4e7ec122b6f0e7ac281d61008afdbc720d0ce861e398b939daaa347c6",
-        "91485653ca890bff640f2a6c2d7be62d625a90527b6b4d816b41593675bf5c8f",
-    ),
-    "twemoji": Package(
-        "@iconify-json/twemoji", "1.2.5", "Twitter", "CC-BY-4.0", "Twemoji",
-        "19046dff7d8707ce96212ec86468b36ac5f8e60409629dd13f809265c6d0ebb7",
-        "5d5d820790565b764f2728675d487c9ee4c1fc83916d8567d5aca8ba7527c242",
-        "8e6a83d5a3ac185b2446154b9c4ee07c983bd4a5b2a21aa4b9ff04af9831eefe",
-    ),
-    "openmoji": Package(
-        "@iconify-json/openmoji", "1.2.29", "OpenMoji", "CC-BY-SA-4.0", "OpenMoji",
-        "03181e2c156cab35cf4a62f1f7886bd971d59212e75ac3f189d5a4cae3930fc5",
-        "7075331faab544067dbff4236471dd378bb5410aa05799a8a343c9ebf5c5984c",
-        "8583c4c65723c22c043a50a27038c43d3d12de336ad409872b23356f4c3e3825",
-    ),
-    "fluent": Package(
-        "@iconify-json/fluent-emoji-flat", "1.2.6", "Microsoft Corporation", "MIT", "Fluent",
-        "7d064769dee690815f823bc5bcc511d957198caf9f5edd8dd9c1aa48a6aeb175",
-        "f5f4cf457c0db2ad5a2e42e033e02e0c87d10e43d0164cfffb3bb84914970a63",
-        "7f084c5a95807edb4702a7c9f6f18e74d59026d1c34ceb8cae85df0b9a9f0a10",
-    ),
-}  # fmt: skip
+_KNOWN = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
+PACKAGES = {artist: Package(**known) for artist, known in _KNOWN.items()}
 
 
 @dataclass(frozen=True)
@@ -124,7 +102,8 @@ class Icons:
             DataError: a folder that cannot be written, or drawings that were changed since.
             NegbenchError: resvg-py is not installed.
         """
-        folder = self.folder / f"drawn-{self._drawing(wanted)}"
+        what = json.dumps(["checked", PACKAGES[self.artist].icons, SIDE, sorted(wanted.values())])
+        folder = self.folder / f"drawn-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
         index = folder / "pictures.json"
         if not index.exists():
             try:
@@ -147,11 +126,6 @@ class Icons:
             if found[name].hex() != picture.sha256:
                 raise DataError(f"{picture.path} is not as it was drawn: move {folder} elsewhere to draw it again")
         return pictures
-
-    def _drawing(self, wanted: Mapping[str, str]) -> str:
-        """Hash the pictures to draw and their source."""
-        what = json.dumps(["checked", PACKAGES[self.artist].icons, SIDE, sorted(wanted.values())])
-        return hashlib.sha256(what.encode()).hexdigest()[:12]
 
     def _draw(self, folder: Path, wanted: Mapping[str, str], progress: Progress | None) -> None:
         """Draw into a temporary folder, then rename it: `folder` exists complete or not at all."""

@@ -8,12 +8,12 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from negbench.contracts import Query, check_option
 from negbench.datasets.card import DatasetCard
@@ -66,25 +66,18 @@ def list_files(root: Path) -> list[Path]:
     Raises:
         DataError: a folder that cannot be read.
     """
-    paths: list[str] = []
-    entered: set[tuple[int, int]] = set()
-    waiting = [str(root)]
-    while waiting:
-        folder = waiting.pop()
-        try:
-            status = os.stat(folder)  # noqa: PTH116 - strings are twice as fast as Path for 80,000 files
-            if (status.st_dev, status.st_ino) in entered:
-                continue
-            entered.add((status.st_dev, status.st_ino))
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    with suppress(OSError):  # a link that points to itself leads nowhere, like one to no file
-                        if entry.is_dir():
-                            waiting.append(entry.path)
-                        elif entry.is_file():
-                            paths.append(entry.path)
-        except OSError as error:
-            raise DataError(f"folder {folder} cannot be read: {error.strerror or error}") from error
+    paths, entered = list[str](), set[tuple[int, int]]()
+
+    def fail(error: OSError) -> NoReturn:
+        raise DataError(f"folder {error.filename} cannot be read: {error.strerror or error}") from error
+
+    for folder, below, files in os.walk(root, onerror=fail, followlinks=True):
+        status = os.stat(folder)  # noqa: PTH116 - strings are twice as fast as Path for 80,000 files
+        if (status.st_dev, status.st_ino) in entered:
+            below.clear()
+            continue
+        entered.add((status.st_dev, status.st_ino))
+        paths += [path for name in files if os.path.isfile(path := os.path.join(folder, name))]  # noqa: PTH113, PTH118
     return [Path(path) for path in sorted(paths)]
 
 

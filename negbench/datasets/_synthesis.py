@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-import uuid
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -20,7 +20,7 @@ from negbench.datasets._garments import (
     ATTRIBUTES,
     CATEGORIES,
     Attributes,
-    Garment,
+    Nuisance,
     codes_of,
     mutate,
     render,
@@ -84,6 +84,11 @@ class Spec:
         return self.train_queries if split == "train" else self.val_queries
 
     @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Images and queries of train, then of val."""
+        return self.train_images, self.train_queries, self.val_images, self.val_queries
+
+    @property
     def fingerprint(self) -> str:
         """Six characters in every image id, so that an id means the same pixels everywhere."""
         return hashlib.sha256(self.folder.encode()).hexdigest()[:6]
@@ -91,25 +96,7 @@ class Spec:
     @property
     def folder(self) -> str:
         """Name of its folder in the cache."""
-        sizes = f"{self.train_images}-{self.train_queries}-{self.val_images}-{self.val_queries}"
-        return f"synthetic-v{GENERATOR}-world{self.world}-twins{self.twins:g}-{sizes}"
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """`synthetic.json`: which generator made the folder, from what, and what it holds.
-
-    Args:
-        generator: version of the code that made it.
-        spec: its parameters.
-        files: annotation file, relative to the folder -> SHA-256.
-        pixels: SHA-256 over the RGB bytes of all images in the order of splits, categories and split files.
-    """
-
-    generator: int
-    spec: Spec
-    files: dict[str, str]
-    pixels: str
+        return f"synthetic-v{GENERATOR}-world{self.world}-twins{self.twins:g}-{'-'.join(map(str, self.sizes))}"
 
 
 # --- which garments, which queries -------------------------------------------------------------------------------
@@ -183,10 +170,9 @@ def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mappin
     return Attributed(asked, asked != before, shown)
 
 
-def garment(spec: Spec, part: WorldPart, index: int) -> Garment:
-    """Return picture `index` of a part: its attributes, and a nuisance fixed by world, split, category and index."""
-    stream = Stream(spec.world, "picture", part.split, part.category, index)
-    return Garment(part.attributes[index], sample_nuisance(stream))
+def nuisance_of(spec: Spec, part: WorldPart, index: int) -> Nuisance:
+    """Return the nuisance of picture `index` of a part, fixed by world, split, category and index."""
+    return sample_nuisance(Stream(spec.world, "picture", part.split, part.category, index))
 
 
 def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
@@ -221,11 +207,8 @@ def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
 def fits_one(spec: Spec, category: str) -> bool:
     """Whether one category has enough different garments for each split."""
     most = _MOST * _possible(category)
-    large = [split for split in SPLITS if spec.images(split) > most]
-    streams = (Stream(spec.world, "plan", split, category) for split in large)
-    return all(
-        len(_group_sizes(s, spec.images(split), spec.twins)) <= most for s, split in zip(streams, large, strict=True)
-    )
+    sizes = [(Stream(spec.world, "plan", split, category), spec.images(split)) for split in SPLITS]
+    return all(count <= most or len(_group_sizes(stream, count, spec.twins)) <= most for stream, count in sizes)
 
 
 def _possible(category: str) -> int:
@@ -325,8 +308,8 @@ def garments_of(folder: Path) -> dict[str, Attributes]:
     return {image: Attributes(**attributes) for image, attributes in stored.items()}
 
 
-def check(folder: Path) -> Manifest:
-    """Check a folder's annotation files by hash and return its manifest.
+def check(folder: Path) -> Spec:
+    """Check a folder's annotation files by the hashes in `synthetic.json`, and return what it was made from.
 
     Raises:
         DataError: no manifest, one that is not ours or of another generator, or an annotation file changed or lost.
@@ -335,11 +318,10 @@ def check(folder: Path) -> Manifest:
     fix = "move the folder elsewhere and make it again"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        generator, files = int(raw["generator"]), dict(raw["files"])
+        generator, files, _ = int(raw["generator"]), dict(raw["files"]), raw["pixels"]
         if generator != GENERATOR:
             raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: leave root out")
         spec = Spec(**{each.name: raw["spec"][each.name] for each in fields(Spec)})
-        manifest = Manifest(generator, spec, files, str(raw["pixels"]))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(
             f"{folder} has no {MANIFEST}: leave root out, and the data set is built in the cache"
@@ -352,22 +334,18 @@ def check(folder: Path) -> Manifest:
         file = folder / name
         if not file.is_file() or sha256_of(file) != digest:
             raise DataError(f"{file} {f'was changed: {fix}' if file.is_file() else 'is missing: leave root out'}")
-    return manifest
+    return spec
 
 
 def _build(folder: Path, spec: Spec) -> None:
     """Build in a temporary folder, then rename it."""
-    building = folder.parent / f".{folder.name}.building-{uuid.uuid4().hex[:8]}"
-    building.mkdir()
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.building-", dir=folder.parent) as scratch:
+        building = Path(scratch) / folder.name
+        building.mkdir()
         parts = [plan(spec, split, category) for split in SPLITS for category in CATEGORIES]
-        files = _write_annotations(building, parts)
-        manifest = Manifest(GENERATOR, spec, files, _write_images(building, spec, parts))
-        _write_json(building / MANIFEST, asdict(manifest))
+        made = {"generator": GENERATOR, "spec": asdict(spec), "files": _write_annotations(building, parts)}
+        _write_json(building / MANIFEST, made | {"pixels": _write_images(building, spec, parts)})
         building.rename(folder)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
 
 
 def _write_annotations(folder: Path, parts: list[WorldPart]) -> dict[str, str]:
@@ -408,7 +386,7 @@ def _write_images(folder: Path, spec: Spec, parts: list[WorldPart]) -> str:
         target = folder / "images" / part.category
         target.mkdir(parents=True, exist_ok=True)
         for index, image in enumerate(part.images):
-            pixels = render(garment(spec, part, index))
+            pixels = render(part.attributes[index], nuisance_of(spec, part, index))
             digest.update(pixels.tobytes())
             Image.fromarray(pixels).save(target / f"{image}.png", compress_type=_HUFFMAN)
     return digest.hexdigest()

@@ -14,7 +14,7 @@ from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import joined
 from negbench.datasets._read import Reader, note, quoted
 from negbench.datasets._row_files import SEPARATOR, SPLITS, VAL, FileRow, at, check_one, names_of, read_rows, unwritten
-from negbench.datasets.image_files import EXTENSIONS, path_below
+from negbench.datasets.image_files import is_picture, path_below
 from negbench.errors import DataError, printable
 from negbench.machine.vector_files import read_vectors
 
@@ -203,7 +203,7 @@ class _Form:
             if self.path(column) not in names and all(at(row.values, self.path(column)) is None for row in rows)
         ]
         images = [self.named[column] for column in ("reference", "target") if column in self.named]
-        likely = [path for path in images if _is_picture(path) or any(at(row.values, path) == path for row in rows)]
+        likely = [path for path in images if is_picture(path) or any(at(row.values, path) == path for row in rows)]
         by_place = "name the columns by place, as reference=0,target=1,text=2"
         cells = rows[0].cells and not self.by_place
         if cells and likely:
@@ -330,10 +330,6 @@ def _image(value: str, where: str, folders: Sequence[Path]) -> str:
     return path_below(value.replace("\\", "/"), where, folders).as_posix()
 
 
-def _is_picture(name: str) -> bool:
-    return Path(name).suffix.lower() in EXTENSIONS
-
-
 # --- over all rows -----------------------------------------------------------------------------------------------
 
 
@@ -343,7 +339,7 @@ def _check_separators(rows: Sequence[TripletRow]) -> None:
     for row, column in product(rows, ("target", *LISTS)):
         for entry in row.listed(column):
             if entry not in names:
-                check_one(entry, f"{row.where}, column '{column}'", lambda part: part in names or _is_picture(part))
+                check_one(entry, f"{row.where}, column '{column}'", lambda part: part in names or is_picture(part))
 
 
 def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRow]:

@@ -1,8 +1,10 @@
 """Words of the synthetic data: captions by two simulated annotators, descriptions, and the vocabulary of both."""
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from negbench.datasets._garments import ATTRIBUTES, COLOURS, LENGTHS, SLEEVES, Attributes
 from negbench.datasets._stream import Stream
@@ -15,81 +17,23 @@ class Clause(NamedTuple):
     phrase: str
 
 
-_COLOUR_WORDS = {name: (name,) for name in COLOURS} | {
-    "grey": ("grey", "gray"),
-    "purple": ("purple", "violet"),
-    "brown": ("brown", "tan"),
-    "blue": ("blue", "royal blue"),
-}
+READS = ("_wording.toml",)
 
 
-def _said(*clauses: str) -> tuple[Clause, ...]:
-    return tuple(Clause(*clause.split(" ", 1)) for clause in clauses)
+def _said(table: Mapping[str, Sequence[str]]) -> dict[str, tuple[Clause, ...]]:
+    return {name: tuple(Clause(*form.split(" ", 1)) for form in forms) for name, forms in table.items()}
 
 
-_COLOUR_FORMS = _said("is {}", "is {}", "is more {}", "is {} in color", "is {} colored", "has a {} color")
-_COLOUR_CLAUSES = {
-    name: tuple(Clause(verb, form.format(colour)) for colour in own for verb, form in _COLOUR_FORMS)
-    for name, own in _COLOUR_WORDS.items()
-}
-_SLEEVE_FORMS = {
-    "none": _said("is sleeveless", "has no sleeves", "has bare arms"),
-    "short": _said("has short sleeves", "is short sleeved", "has cap sleeves"),
-    "three-quarter": _said("has 3/4 sleeves", "has three quarter sleeves", "has elbow length sleeves"),
-    "long": _said("has long sleeves", "is long sleeved", "has full length sleeves"),
-}
-_NECKLINE_FORMS = {
-    "round": _said("has a round neck", "has a crew neck", "has a round neckline"),
-    "v": _said("has a v neck", "has a v-neck", "has a v shaped neckline"),
-    "square": _said("has a square neck", "has a square neckline", "is square necked"),
-    "collar": _said("has a collar", "is collared", "has a collar and a front closing"),
-}
-_PATTERN_FORMS = {
-    "plain": _said("is plain", "is solid", "has no pattern"),
-    "striped": _said("is striped", "has stripes", "has horizontal stripes"),
-    "checked": _said("is checked", "is plaid", "has a checkered pattern"),
-    "dotted": _said("is dotted", "has polka dots", "has dots all over"),
-    "colourblock": _said("is color blocked", "is two toned", "has a color block design"),
-}
-_GOWN = {
-    "short": _said("is mini", "is above the knee", "has a short skirt"),
-    "medium": _said("is knee length", "is of medium length", "has a midi skirt"),
-    "long": _said("is floor length", "is maxi", "has a maxi skirt"),
-}
-_UPPER = {
-    "short": _said("is cropped", "is waist length", "has a high hem"),
-    "medium": _said("is hip length", "is of regular length", "has a regular hem"),
-    "long": _said("is tunic length", "is thigh length", "has a low hem"),
-}
-_LENGTH_FORMS = {"dress": _GOWN, "shirt": _UPPER, "toptee": _UPPER}
-_PRINT_FORMS = {
-    "none": _said("has no print", "has no graphic", "has nothing on the chest"),
-    "star": _said("has a star on it", "has a star print", "has a star graphic"),
-    "heart": _said("has a heart on it", "has a heart print", "has a heart graphic"),
-    "logo": _said("has a logo on it", "has writing on it", "has a text logo"),
-}
-_FORMS: Mapping[str, Mapping[str, tuple[Clause, ...]]] = {  # attributes worded alike in every category
-    "sleeve": _SLEEVE_FORMS,
-    "neckline": _NECKLINE_FORMS,
-    "pattern": _PATTERN_FORMS,
-    "print": _PRINT_FORMS,
-}
-_NOUNS = {"dress": ("dress", "gown"), "shirt": ("shirt", "tee shirt"), "toptee": ("top", "blouse")}
-# how an annotator hints at a change without saying what is new; the other annotator then says it
-_VAGUE = {
-    "colour lighter": _said("is lighter", "is brighter", "is a different color"),
-    "colour darker": _said("is darker", "is less bright", "is a different color"),
-    "sleeve longer": _said("has longer sleeves", "has more sleeve"),
-    "sleeve shorter": _said("has shorter sleeves", "has less sleeve"),
-    "length longer": _said("is longer", "is longer in the body"),
-    "length shorter": _said("is shorter", "is shorter in the body"),
-    "neckline": _said("has a different neckline", "has another neck"),
-    "pattern": _said("has a different pattern", "is patterned another way"),
-    "print": _said("has a different graphic", "has something else on the chest"),
-}
-_OPENINGS = ("", "", "", "", "it ", "the {} ", "this {} ", "similar but ", "the same {} but it ")
-_JOINTS = (" and ", " and ", ", ")
-_DESCRIPTIONS = ("a {colour} {noun}", "{colour} {noun}", "this is a {colour} {noun}", "a picture of a {colour} {noun}")
+_TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
+_OPENINGS, _JOINTS, _DESCRIPTIONS = _TABLES["openings"], _TABLES["joints"], _TABLES["descriptions"]
+_NOUNS, _VAGUE = _TABLES["nouns"], _said(_TABLES["vague"])
+_COLOUR_WORDS: dict[str, list[str]] = _TABLES["colours"]
+_FORMS_OF_COLOURS = [
+    [form.format(word) for word in own for form in _TABLES["colour_forms"]] for own in _COLOUR_WORDS.values()
+]
+_COLOUR_CLAUSES = _said(dict(zip(_COLOUR_WORDS, _FORMS_OF_COLOURS, strict=True)))
+_LENGTH_FORMS = {name: _said(_TABLES["length"][name]) for name in _NOUNS}
+_FORMS = {name: _said(table) for name, table in _TABLES["forms"].items()}  # worded alike in every category
 
 
 def words(text: str) -> list[str]:
@@ -188,7 +132,7 @@ def _vocabulary() -> tuple[str, ...]:
     texts = ["is has with and", *_OPENINGS, *(d.format(colour="", noun="") for d in _DESCRIPTIONS)]
     texts += [noun for nouns in _NOUNS.values() for noun in nouns]
     texts += [word for synonyms in _COLOUR_WORDS.values() for word in synonyms]
-    texts += [form.phrase for form in _COLOUR_FORMS]
+    texts += [form.partition(" ")[2] for form in _TABLES["colour_forms"]]
     tables = (*_FORMS.values(), _VAGUE, *_LENGTH_FORMS.values())
     texts += [clause.phrase for table in tables for forms in table.values() for clause in forms]
     return tuple(sorted({word for text in texts for word in words(text)}))

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath, PurePosixPath
+from pathlib import PurePath
 from typing import ClassVar, Self
 
 from negbench.contracts import Query
@@ -141,14 +141,9 @@ def _read_labels(reader: Reader, split: str) -> Labels:
             raise DataError(f"{where}: image '{image}' has an empty caption")
         repeated += image in captions
         conflicting += captions.setdefault(image, caption) != caption
-    kinds = [_category(image) for image in captions]
+    kinds = ["/".join(image.split("/")[:-1][:2]) for image in captions]  # women/dresses/casual/51/51_0: women/dresses
     remark = f"{split}: {repeated:,} lines repeat an image, {conflicting:,} with another caption: the first counts"
     return Labels(list(captions), list(captions.values()), kinds, remarks=(remark,) if repeated else ())
-
-
-def _category(image: str) -> str:
-    """women/dresses/casual_and_day_dresses/51727804/51727804_0 -> 'women/dresses'."""
-    return PurePosixPath(*PurePosixPath(image).parts[:-1][:2]).as_posix()
 
 
 def _read_queries(reader: Reader, labels: Labels) -> list[tuple[str, str, str, str]]:

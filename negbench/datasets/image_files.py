@@ -29,6 +29,11 @@ _AHEAD = 64  # images decoded before they are asked for, at most
 T = TypeVar("T")
 
 
+def is_picture(name: str | PurePath) -> bool:
+    """Whether a file's name ends as a picture's does, in any case."""
+    return PurePath(name).suffix.lower() in EXTENSIONS
+
+
 def stem(path: PurePath) -> str:
     """File name without its extension: the default id."""
     return path.stem
@@ -62,7 +67,7 @@ class ImageFiles:
         """
         by_id: dict[str, tuple[Path, ...]] = {}
         for path in list_files(root) if files is None else files:
-            if path.suffix.lower() in EXTENSIONS:
+            if is_picture(path):
                 name = path.stem if key is stem else key(path.relative_to(root))
                 by_id[name] = (*by_id.get(name, ()), path)
         return cls(root, by_id, tree)
@@ -334,4 +339,4 @@ def without_extension(path: PurePath) -> str:
         >>> without_extension(PurePosixPath("women/dresses/51_0.jpeg")), without_extension(PurePosixPath("a/v1.2"))
         ('women/dresses/51_0', 'a/v1.2')
     """
-    return (path.with_suffix("") if path.suffix.lower() in EXTENSIONS else path).as_posix()
+    return (path.with_suffix("") if is_picture(path) else path).as_posix()

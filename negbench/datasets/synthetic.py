@@ -11,7 +11,7 @@ from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import CATEGORIES, METRICS, TEMPLATES, Corpus, FashionIQFormat, FormatOptions
 from negbench.datasets._galleries import Attributed
 from negbench.datasets._garments import Attributes
-from negbench.datasets._synthesis import GENERATOR, SPLITS, Manifest, Spec, attributed, check, ensure, garments_of
+from negbench.datasets._synthesis import GENERATOR, SPLITS, Spec, attributed, check, ensure, garments_of
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import DEV_QUERIES
 from negbench.errors import OptionError
@@ -19,7 +19,7 @@ from negbench.machine.files import cache_dir
 from negbench.metrics.metric import Metric, precision
 from negbench.metrics.query_ranks import QueryRanks
 
-__all__ = ["Manifest", "Spec", "Synthetic"]
+__all__ = ["Spec", "Synthetic"]
 
 PAPER = "ours; in the format of Fashion IQ (Wu et al., CVPR 2021), with CIRCO's density of ground truths (ICCV 2023)"
 
@@ -116,9 +116,7 @@ class Synthetic(FashionIQFormat):
 
 def card(spec: Spec, options: FormatOptions, split: str) -> DatasetCard:
     """Card of a split of the data set made from `spec`, as read with these options."""
-    sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
-    usual = (Spec.train_images, Spec.train_queries, Spec.val_images, Spec.val_queries)
-    marks = "" if sizes == usual else f"-{'x'.join(map(str, sizes))}"
+    marks = "" if spec.sizes == Spec().sizes else f"-{'x'.join(map(str, spec.sizes))}"
     precisions = tuple(f"{name}/map_at_{_CUTOFF}" for name in (*CATEGORIES, "average"))
     return DatasetCard(
         name="synthetic",
@@ -139,8 +137,8 @@ def _find(options: SyntheticOptions) -> tuple[Path, Spec]:
     """Return the folder to read and the Spec it was made from."""
     if options.root is None:
         folder = ensure(cache_dir(), options.spec(Spec()))
-        return folder, check(folder).spec
-    spec = check(options.root).spec
+        return folder, check(folder)
+    spec = check(options.root)
     for name, value in options.set_values.items():
         has = getattr(spec, name)
         if value != has:

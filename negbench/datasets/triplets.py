@@ -16,7 +16,7 @@ from negbench.datasets._stream import Stream
 from negbench.datasets._triplet_files import TripletRow, TripletTable, read_names, read_triplets
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
-from negbench.datasets.image_files import EXTENSIONS, ImageFiles, Spellings, check_names, one_spelling
+from negbench.datasets.image_files import EXTENSIONS, ImageFiles, Spellings, check_names, is_picture, one_spelling
 from negbench.errors import DataError, OptionError
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
@@ -231,7 +231,7 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
     """Find files by path below one of the folders; plain names and numbers also anywhere below the first."""
     paths: dict[str, tuple[Path, ...]] = {}
     for name in names:
-        ends = [""] if _has_extension(name) else sorted(EXTENSIONS)
+        ends = [""] if is_picture(name) else sorted(EXTENSIONS)
         tried = (folder / f"{name}{end}" for folder in folders for end in ends)
         if direct := next((path for path in tried if os.path.isfile(path)), None):  # noqa: PTH113 - names of any length
             paths[name] = (direct,)
@@ -242,7 +242,3 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
         paths |= {name: indexed[found] for name in elsewhere if (found := spellings.find(name))}
     check_names(paths, [found[0] for found in paths.values()])
     return ImageFiles(folders[0], paths)
-
-
-def _has_extension(name: str) -> bool:
-    return Path(name).suffix.lower() in EXTENSIONS

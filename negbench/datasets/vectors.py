@@ -132,7 +132,8 @@ class VectorWorld(Dataset):
         many = replace(spec, val_queries=max(spec.val_queries, DEV_QUERIES)) if split == "dev" else spec
         names, queries = list[str](), list[Query]()
         for part in _parts(many, split, in_lines=look > 0):
-            own = [_id(split, spec.world, number, attributes) for number, attributes in enumerate(part.attributes)]
+            codes = ("".join(_DIGITS[code] for code in codes_of(attributes)) for attributes in part.attributes)
+            own = [f"{part.category}-{split}-{spec.world}-{code}-{number:05}" for number, code in enumerate(codes)]
             own = [f"{name}-{line}x{look}" for name, line in zip(own, part.lines, strict=True)] if look else own
             names += own
             queries += _queries(replace(part, images=own), len(queries))
@@ -161,10 +162,9 @@ class VectorWorld(Dataset):
 def card(spec: Spec, look: float = 0.0, wrong: float = 0.0) -> DatasetCard:
     """Card of the world made from `spec`, in lines of that look, with that share of wrong targets."""
     dials = f"{f'-look{look:g}' if look else ''}{f'-wrong{wrong:g}' if wrong else ''}"
-    sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
     return DatasetCard(
         name="vectors",
-        protocol=f"twins{spec.twins:g}-{'x'.join(map(str, sizes))}{dials}",
+        protocol=f"twins{spec.twins:g}-{'x'.join(map(str, spec.sizes))}{dials}",
         version=str(GENERATOR),
         source="made when it is loaded",
         licence="Apache-2.0",
@@ -186,12 +186,6 @@ def _parts(spec: Spec, split: str, *, in_lines: bool) -> list[WorldPart]:
     return [
         plan(replace(spec, **share), split, kind, in_lines=in_lines) for kind, share in zip(kinds, shares, strict=True)
     ]
-
-
-def _id(split: str, world: int, number: int, attributes: Attributes) -> str:
-    return (
-        f"{attributes.category}-{split}-{world}-{''.join(_DIGITS[code] for code in codes_of(attributes))}-{number:05}"
-    )
 
 
 def _queries(part: WorldPart, start: int) -> list[Query]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.datasets.dataset import Dataset
-from negbench.datasets.image_files import THREADS, ImageFiles, NothingLeftError, decoded
+from negbench.datasets.image_files import THREADS, NothingLeftError, decoded
 from negbench.datasets.overlap import overlap
 from negbench.errors import DataError, OptionError
 from negbench.plugins.registry import registry
@@ -100,8 +100,7 @@ def verify(
             read[split] = annotated
             _check_annotations(report, split, annotated)
             if images and annotated.has_images:
-                located = _files(report, name, options, split)
-                files |= {} if located is None else _located(report, split, annotated, located)
+                files |= _located(report, name, options, split, annotated)
         except OptionError as error:  # a split that the data set does not have, unless it was asked for
             if splits:
                 raise
@@ -137,18 +136,13 @@ def _check_annotations(report: Verification, split: str, data: Dataset) -> None:
     report.splits.append(Checked(split, data.identity, len(data.queries), gallery, published))
 
 
-def _files(report: Verification, name: str, options: Mapping[str, Any], split: str) -> ImageFiles | None:
-    """Return the image files of a split, and report it if all queries need a missing one."""
+def _located(report: Verification, name: str, options: Mapping[str, Any], split: str, data: Dataset) -> dict[str, Path]:
+    """Return the file of each image of a split that has one; report the others, and a split that loses all queries."""
     try:
-        data: Dataset = registry.make("datasets", name, **options, split=split, allow_missing=True)
-        return data.files
+        files = registry.make("datasets", name, **options, split=split, allow_missing=True).files
     except NothingLeftError as error:
         report.problems.append(Problem("load", str(error), split=split))
-        return error.files
-
-
-def _located(report: Verification, split: str, data: Dataset, files: ImageFiles) -> dict[str, Path]:
-    """Return the file of every image of a split that has one, and report the others."""
+        files = error.files
     lacking = files.missing(data.all_images)
     report.problems.extend(Problem("missing", f"{i}: {why}", (i,), split) for i, why in lacking.items())
     return {image: files.path(image) for image in data.all_images if image not in lacking}

@@ -39,8 +39,8 @@ def code_version(config: ResolvedConfig) -> str:
 
 
 def read_files(config: ResolvedConfig) -> dict[str, Path]:
-    """Return the data files that this run's plug-ins and the modules beside them name in `READS`."""
-    return files_read({name: path for name, path in modules_of(config).items() if not name.startswith("negbench.")})
+    """Return the data files that the modules of `modules_of` name in `READS`."""
+    return files_read(modules_of(config))
 
 
 def modules_of(config: ResolvedConfig) -> dict[str, Path]:

@@ -1,7 +1,9 @@
 """What a modification text changes, told by its words: the kinds of DQE-CIR fig. 5, shown there in pictures only."""
 
 import re
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -9,20 +11,7 @@ from torch import Tensor
 from negbench.metrics.query_ranks import QueryRanks
 
 LEAST = 30  # queries of a kind below which its recall is not given
-_WORDS = {  # ours, English
-    "colour": """colou?r(s|ed|ful)? shade hue dark(er)? light(er|-coloured)? bright(er)? pale(r)? pastel neon
-        multicolou?red black white gr[ea]y(ish)? red(dish)? blue(ish)? green(ish)? yellow(ish)? orange purple
-        pink(ish)? brown(ish)? beige navy teal tan gold(en)? silver violet turquoise maroon burgundy cream khaki""",
-    "quantity": """two three four five six seven eight nine ten \\d+ single double both several many multiple pair
-        fewer another additional extra group""",
-    "appearance": """pattern(s|ed)? print(s|ed)? stripe[sd]? striped floral flowers? plaid solid plain polka dots?
-        graphic logo text writing letters? image picture design texture[sd]? material fabric lace leather denim silk
-        cotton sheer shiny shinier glossy matte sequins? furry fluffy spotted decorated embellished background""",
-    "form": """long(er)? short(er)? sleeves? sleeved sleeveless straps? strapless neck(line)? v-neck collar(ed)? hem
-        length waist fit(s|ted|ting)? tight(er)? loose(r)? flowy flowing shape[ds]? round(er)? square oval wide(r)?
-        narrow(er)? big(ger)? large(r)? small(er)? tall(er)? thin(ner)? thick(er)? flat curved pointed open
-        closed""",
-}
+_WORDS = tomllib.loads(Path(__file__).with_name("changes.toml").read_text(encoding="utf-8"))
 _KINDS = {kind: re.compile(rf"\b({'|'.join(words.split())})\b", re.IGNORECASE) for kind, words in _WORDS.items()}
 
 

@@ -85,11 +85,6 @@ def agreement(scores: Tensor, first: Tensor) -> Tensor:
     return (1 + torch.where(first, ahead, -ahead)) / 2
 
 
-def spearman(scores: Tensor, ratings: Tensor) -> float:
-    """Spearman's rank correlation in [-1, 1], ties at their mean rank; nan where either side is constant."""
-    return spearman_test(scores, ratings)[0]
-
-
 def spearman_test(scores: Tensor, ratings: Tensor) -> tuple[float, float]:
     """Spearman's rank correlation in [-1, 1], ties at their mean rank, and its p; nan where either side is constant.
 

@@ -126,13 +126,14 @@ class Miner:
         """
         task = self._task(query_embeddings, image_embeddings, targets, excluded, relevant, exclude_relevant)
         shape = (len(task.queries), len(task.candidates))
+        number = splitmix(torch.tensor(self.seed), torch.tensor(self.refreshes))
         pools = Path(self._folder.name) / f"pools-{self.refreshes}.npy"
         mined = mine(
             task,
             self.strategy,
             refresh=self.refreshes,
             draws=self.draws,
-            generator=self._generator(),
+            generator=torch.Generator().manual_seed(int(number) & (2**63 - 1)),
             # pools of another shape cannot be compared
             files=PoolFiles(pools, self._previous if shape == self._shape else None),
             progress=progress,
@@ -145,10 +146,6 @@ class Miner:
             hint = "was the model trained in between, and were queries and images embedded again?"
             warnings.warn(f"stale pools: this refresh changed no pool; {hint}", stacklevel=2)
         return mined
-
-    def _generator(self) -> torch.Generator:
-        number = splitmix(torch.tensor(self.seed), torch.tensor(self.refreshes))
-        return torch.Generator().manual_seed(int(number) & (2**63 - 1))
 
     def _task(
         self,

@@ -188,7 +188,7 @@ def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     )
     texts, queries = _vectors("--queries", asked.queries)
     names, images = _vectors("--images", asked.images)
-    known = _targets(asked, names)
+    known = _targets(asked.targets, asked.images, names)
     total = len(known["target"])
     if most:
         queries, known = queries[:most], {name: values[:most] for name, values in known.items()}
@@ -228,10 +228,8 @@ def _vectors(flag: str, file: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
     return names, vectors
 
 
-def _targets(asked: Mine, names: Sequence[str]) -> dict[str, Any]:
+def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read `target`, and from a table also the lists `excluded` and `relevant`; ids of images become their rows."""
-    file = asked.targets
-    assert file is not None
     if file.suffix.lower() in ENDINGS:
         rows = read_rows(file)
     else:
@@ -265,7 +263,7 @@ def _targets(asked: Mine, names: Sequence[str]) -> dict[str, Any]:
         if index is None and text:
             check_one(value, place, lambda part: image(part) is not None)
             like = f"its ids are like {quoted(names[0])}" if names else "it has no ids"
-            raise DataError(f"{place}: {quoted(value)} is not in {asked.images}: {like}")
+            raise DataError(f"{place}: {quoted(value)} is not in {images}: {like}")
         return value if index is None else index  # of what is no text, `Miner` takes whole numbers only
 
     known = {

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from negbench.analysis import differences
 from negbench.analysis.statistics import POWER, Design
 from negbench.grid.looks import Looks
-from negbench.metrics.preference import spearman
+from negbench.metrics.preference import spearman_test
 from negbench.papers.claim import Claim, ClaimTest
 from negbench.papers.evidence import Evidence, Untestable
 from negbench.papers.measure import Measured
@@ -187,7 +187,7 @@ def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: floa
     for seed in seeds:
         runs = [evidence.run(name, seed) for name in test.settings]
         means = [[_mean(measure.of(run)) for run in runs] for measure in (test.measure, test.other)]
-        correlations.append(spearman(*torch.tensor(means, dtype=torch.float64)))
+        correlations.append(spearman_test(*torch.tensor(means, dtype=torch.float64))[0])
     if np.isnan(correlations).any():
         raise Untestable("needs at least three settings, and measures that differ between them")
     return estimate_of(np.array(correlations), np.zeros(len(correlations)), None, share)

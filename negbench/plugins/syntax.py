@@ -137,6 +137,7 @@ def imports(module: str, path: Path) -> frozenset[str]:
     return frozenset(modules)
 
 
+@cache
 def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:
     """Return the literal value that a module or class assigns to a name, annotated or not; None if there is none."""
     for node in tree.body:

@@ -1,6 +1,5 @@
 """Run `negbench evaluate`: score a run on any data set, or a file of rankings without a model."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from negbench.datasets._preferences import PreferenceFormat
@@ -17,16 +16,11 @@ from negbench.store.runfolder import find_run
 RECALL_AT_5 = "recall-at-5"  # a scorer of sets: whether a set holds the target
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores (None for a split with closed labels) and the files that were written."""
-
-    scores: Scores | None
-    written: tuple[Path, ...] = ()
-
-
-def evaluate(asked: Evaluate) -> Evaluation:
+def evaluate(asked: Evaluate) -> tuple[Scores | None, list[Path]]:
     """Score the run or the rankings, and write the requested files.
+
+    Returns:
+        Scores (None for a split with closed labels) and the files that were written.
 
     Raises:
         NegbenchError: a user's mistake: files, data or weights that are missing or do not fit.
@@ -48,7 +42,7 @@ def evaluate(asked: Evaluate) -> Evaluation:
         with atomic_write(asked.out, "wb") as file:
             scores.queries.to_parquet(file, index=False)
         written.append(asked.out)
-    return Evaluation(scores, tuple(written))
+    return scores, written
 
 
 def _check(asked: Evaluate, dataset: Dataset) -> None:

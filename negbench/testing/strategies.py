@@ -20,11 +20,9 @@ SIGNS: tuple[Sign, ...] = ("mixed", "negative", "positive")
 
 def _views(strategy: Strategy) -> Iterator[ScoreView]:
     """Yield tables of every sign, with and without ties, narrower than most k, and square for a batch strategy."""
-    for columns in (8, 40):
-        for sign in SIGNS:
-            for ties in (False, True):
-                rows = columns if isinstance(strategy, BatchStrategy) else 8
-                yield _shown(strategy, toy_view(rows, columns, seed=columns, sign=sign, ties=ties))
+    for columns, sign, ties in itertools.product((8, 40), SIGNS, (False, True)):
+        rows = columns if isinstance(strategy, BatchStrategy) else 8
+        yield _shown(strategy, toy_view(rows, columns, seed=columns, sign=sign, ties=ties))
 
 
 def _shown(strategy: Strategy, view: ScoreView) -> ScoreView:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from negbench.backbones import tiny
 from negbench.backbones.tiny import BUCKETS, FORMAT, MAX_WORDS, SHIPPED, Encoders, Tiny, load_encoders, read_metadata
-from negbench.datasets._garments import CATEGORIES, Garment, render, sample_attributes, sample_nuisance
+from negbench.datasets._garments import CATEGORIES, render, sample_attributes, sample_nuisance
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import VOCABULARY, describe
 from negbench.errors import WeightsError
@@ -47,7 +47,7 @@ def _garments(count: int = 300) -> tuple[Tensor, list[str], list[str]]:
     for index in range(count):
         stream = Stream(7, "test of tiny", index)
         attributes = sample_attributes(stream, CATEGORIES[index % 3])
-        picture = render(Garment(attributes, sample_nuisance(stream)))
+        picture = render(attributes, sample_nuisance(stream))
         pixels.append(_tiny().preprocess(Image.fromarray(picture)))
         texts.append(describe(attributes, stream))
         colours.append(attributes.colour)

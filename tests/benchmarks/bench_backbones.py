@@ -13,7 +13,6 @@ and optimiser: of the GPU's tensors, or of the process.
 """
 
 import argparse
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,21 +91,13 @@ def encoded(model: Backbone, pixels: Tensor) -> Tensor:
         return torch.cat([model.image_features(part) for part in pixels.chunk(3)])
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Seconds of one call and the peak memory during it."""
-
-    seconds: float
-    gib: float
-
-
-def cost(run: Callable[[], object], steps: int, device: torch.device) -> Cost:
-    """Return the mean time of `steps` calls and their peak memory."""
+def cost(run: Callable[[], object], steps: int, device: torch.device) -> tuple[float, float]:
+    """Return the mean seconds of `steps` calls and their peak memory in GiB."""
     reset_peak(device)
     started = clock(device)
     for _ in range(steps):
         run()
-    return Cost((clock(device) - started) / steps, peak_gib(device))
+    return (clock(device) - started) / steps, peak_gib(device)
 
 
 def clock(device: torch.device) -> float:
@@ -118,10 +109,10 @@ def clock(device: torch.device) -> float:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Reset the peak memory; a process's peak can be reset on Linux only."""
+    """Reset the peak memory."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    elif Path("/proc/self/clear_refs").exists():
+    else:
         Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -129,10 +120,8 @@ def peak_gib(device: torch.device) -> float:
     """Return the peak memory since `reset_peak`, in GiB."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
-    status = Path("/proc/self/status")
-    if status.exists():
-        return next(int(line.split()[1]) for line in status.read_text().splitlines() if "VmHWM" in line) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**30  # macOS counts bytes
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if "VmHWM" in line) / 2**20
 
 
 def bench(row: Row, batch: int, steps: int, device: torch.device) -> str:
@@ -145,15 +134,17 @@ def bench(row: Row, batch: int, steps: int, device: torch.device) -> str:
     tokens = {name: tensor.to(device) for name, tensor in model.tokenize([TEXT] * batch).items()}
     held = encoded(model, pixels).half()  # half precision, as in the feature store; also warms up the tower
     train_step(model, optimizer, lambda: held.float(), tokens)
-    stored = cost(lambda: train_step(model, optimizer, lambda: held.float(), tokens), steps, device)
+    stored, held_gib = cost(lambda: train_step(model, optimizer, lambda: held.float(), tokens), steps, device)
     # encoding at full size is slow on a CPU, and one step is enough
     repeats = 1 if device.type == "cpu" and row.size == "full" else steps
-    fresh = cost(lambda: train_step(model, optimizer, lambda: encoded(model, pixels), tokens), repeats, device)
+    fresh, fresh_gib = cost(
+        lambda: train_step(model, optimizer, lambda: encoded(model, pixels), tokens), repeats, device
+    )
     total, trained = count_parameters(model), count_parameters(model, trainable=True)
     return (
         f"{total / 1e6:>9.1f} M{trained / 1e6:>9.1f} M{held[0].numel() * 2 / 1e6:>9.3f} MB{batch:>7}"
-        f"{batch / stored.seconds:>11.3g}/s{batch / fresh.seconds:>11.3g}/s{fresh.seconds / stored.seconds:>9.1f} x"
-        f"{stored.gib:>9.2f} GiB{fresh.gib:>9.2f} GiB"
+        f"{batch / stored:>11.3g}/s{batch / fresh:>11.3g}/s{fresh / stored:>9.1f} x"
+        f"{held_gib:>9.2f} GiB{fresh_gib:>9.2f} GiB"
     )
 
 

@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -52,32 +51,29 @@ BLOCK = 2**14  # images drawn at once
 TILE = 2**10  # images per product; the fastest of 2^10, 2^12 and 2^14, with and without half precision
 
 
-@dataclass(frozen=True)
-class Size:
-    """Size of a task: queries (Q), images (N), tokens per image (T), width of a token (D)."""
+def task_of(
+    queries: int, images: int, *, tokens: int = 1, width: int = 512, half: bool = False, folder: Path | None = None
+) -> MiningTask:
+    """Return a task on random unit vectors; given `folder`, images are in a memory-mapped file there.
 
-    queries: int
-    images: int
-    tokens: int = 1
-    width: int = 512
-    half: bool = False
-
-
-def task_of(size: Size, folder: Path | None = None) -> MiningTask:
-    """Return a task on random unit vectors; given `folder`, images are in a memory-mapped file there."""
+    Args:
+        queries, images: how many.
+        tokens, width: per image, and of a token.
+        half: whether images are in half precision.
+        folder: of the file.
+    """
     generator = torch.Generator().manual_seed(0)
-    shape, kind = (size.images, size.tokens, size.width), np.float16 if size.half else np.float32
-    file = None if folder is None else folder / str(size.images)
+    shape, kind = (images, tokens, width), np.float16 if half else np.float32
+    file = None if folder is None else folder / str(images)
     table = np.empty(shape, kind) if file is None else np.lib.format.open_memmap(file, "w+", kind, shape)
     for part in torch.from_numpy(table).split(BLOCK):
         part.copy_(normalize(torch.randn(part.shape, generator=generator), dim=-1))
     if file is not None:
         table.flush()
         table = np.lib.format.open_memmap(file, "c")
-    queries = normalize(torch.randn(size.queries, size.width, generator=generator), dim=-1)
-    target = torch.randint(size.images, (size.queries,), generator=generator)
-    group = torch.zeros(size.queries, dtype=torch.int64)
-    return MiningTask(queries, torch.from_numpy(table), target, group, [torch.arange(size.images)])
+    rows = normalize(torch.randn(queries, width, generator=generator), dim=-1)
+    target = torch.randint(images, (queries,), generator=generator)
+    return MiningTask(rows, torch.from_numpy(table), target, torch.zeros_like(target), [torch.arange(images)])
 
 
 def product(task: MiningTask) -> None:
@@ -210,15 +206,10 @@ def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, flo
     )
     print(f"{'':<48}{'x product':>10}{'spread':>16}{'ms a query':>12}")
     for name, seconds in times.items():
-        line(name, seconds, floors, queries)
+        ratios = [value / floor for value, floor in zip(seconds, floors, strict=True)]
+        spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
+        print(f"{name:<48}{median(ratios):>10.3f}{spread:>16}{1e3 * median(seconds) / queries:>12.3f}", flush=True)
     return {name: min(seconds) / queries for name, seconds in times.items()}
-
-
-def line(name: str, seconds: list[float], floors: list[float], queries: int) -> None:
-    """Print one row of a table."""
-    ratios = [value / floor for value, floor in zip(seconds, floors, strict=True)]
-    spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
-    print(f"{name:<48}{median(ratios):>10.3f}{spread:>16}{1e3 * median(seconds) / queries:>12.3f}", flush=True)
 
 
 @contextmanager
@@ -249,7 +240,7 @@ def large(sizes: Sequence[int], queries: int) -> None:
     costs: dict[int, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for images in sizes:
-            task = task_of(Size(queries, images, half=True), Path(folder))
+            task = task_of(queries, images, half=True, folder=Path(folder))
             with memory() as grown:
                 costs[images] = report(task, 1, others=False)
             print(f"memory beside the features: {grown[0]:.0f} MiB")
@@ -283,9 +274,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(machine())
-    report(task_of(Size(options.queries, options.images)), options.repetitions, others=True)
-    many = Size(max(1, options.queries // 4), options.images, tokens=32, width=256)
-    report(task_of(many), options.repetitions, others=False)
+    report(task_of(options.queries, options.images), options.repetitions, others=True)
+    many = task_of(max(1, options.queries // 4), options.images, tokens=32, width=256)
+    report(many, options.repetitions, others=False)
     if options.large:
         large(options.large, options.queries)
 

@@ -9,11 +9,11 @@ seconds, the least of three rounds; only ratios are comparable.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from functools import partial
 
 import torch
+from bench_mining import seconds_of
 
 from negbench.contracts import Strategy
 from negbench.data.scene import DataCache
@@ -31,12 +31,7 @@ ROUNDS = 3
 
 
 def least(action: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(ROUNDS):
-        started = time.process_time()
-        action()
-        seconds.append(time.process_time() - started)
-    return min(seconds)
+    return min(seconds_of(action) for _ in range(ROUNDS))
 
 
 def product(both: Embeddings) -> None:

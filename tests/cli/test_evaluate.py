@@ -116,11 +116,6 @@ def test_submissions_of_closed_splits(run, call, benchmarks, tmp_path):
         assert (value.pop("version"), value.pop("metric")) == ("rc2", metric)
         assert sorted(value, key=int) == [str(n) for n in range(20)]
         assert all(len(listed) == len(set(listed)) == count for listed in value.values())
-    data = negbench.load_dataset("cirr", root=str(benchmarks), split="test1", images=False)
-    for query in data.queries:
-        assert query.reference not in recall[query.id]
-        inside = [image for image in recall[query.id] if image in query.subset]
-        assert subset[query.id][: len(inside)] == inside[:3]  # the same order in both files
 
 
 def test_lists_of_an_open_split_score_as_the_run(run, call, benchmarks, tmp_path):

@@ -152,14 +152,6 @@ def test_a_long_error_loses_its_middle(capsys):
     assert len(line) < 1000
 
 
-def test_a_dry_run_is_json(place, capsys):
-    compare = ["compare", "--strategies", "qure,in-batch", "--seeds", "2", "--lr=fixed", *place]
-    plan = document([*compare, "--dry-run"], capsys)
-    assert [(row["strategy"], row["seed"], row["step"]) for row in plan["cells"]] == [
-        (strategy, seed, "anew") for seed in (0, 1) for strategy in ("qure", "in-batch")
-    ]
-
-
 def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, capsys):
     shutil.copytree(toy_root, tmp_path / "data")
     for image in [path for path in (tmp_path / "data").rglob("*") if path.suffix in (".png", ".jpg")]:

@@ -329,23 +329,6 @@ def test_bad_keys(tmp_path):
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-def test_stores_of_another_format_are_named_once_and_not_read(tmp_path, folder, monkeypatch, logged):
-    images = images_of(folder)
-    monkeypatch.setattr(features, "_FORMAT", "negbench-features-1")
-    old = {name: FeatureStore(tmp_path / "cache", name, (ROWS, WIDTH)) for name in ("pooled", "another")}
-    for store in old.values():
-        store.ensure(images, Pooled())
-    monkeypatch.undo()
-    features._note_outdated.cache_clear()  # as in another process
-    assert not len(new_store(tmp_path))
-    assert [new_store(tmp_path).ensure(images, Pooled()) for _ in range(2)] == [12, 0]
-    FeatureStore(tmp_path / "cache", "third", (ROWS, WIDTH)).ensure(images, Pooled())
-    notes = [each.getMessage() for each in logged if each.getMessage().startswith("note:")]
-    assert len(notes) == 1
-    assert f"note: 1 stores of image features in {tmp_path / 'cache' / 'features'} are not read" in notes[0]
-    assert notes[0].endswith("(the first: another)")
-
-
 def test_a_damaged_shard_is_encoded_anew_and_a_reader_keeps_its_rows(tmp_path, folder, small_shards, logged):
     """A damaged list of hashes; tests/reliability/test_damage.py damages the other parts bit by bit."""
     images, backbone = images_of(folder), Pooled()

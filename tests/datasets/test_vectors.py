@@ -14,8 +14,10 @@ from negbench.datasets._synthesis import Spec, plan
 from negbench.datasets._wording import clauses
 from negbench.datasets.vectors import VectorWorld, VectorWorldOptions, attributes_of, look_of
 from negbench.errors import DataError, OptionError
+from negbench.loop.identity import read_files
 from negbench.metrics.mistakes import KINDS
 from negbench.plugins.registry import build, registry
+from negbench.settings.config import build_config, resolved
 
 SMALL = {"train_images": 160, "train_queries": 120, "val_images": 120, "val_queries": 80}
 
@@ -160,6 +162,11 @@ def test_a_world_too_large_for_one_category_has_three():
 def test_the_world_is_the_golden_one():
     # a change here changes published numbers: raise GENERATOR in _synthesis.py
     assert load().identity == "vectors@twins4.5-160x120x120x80-764a3018"
+    run = resolved(build_config([{"strategy": "qure", "dataset": "vectors", "backbone": "vectors"}]))
+    assert {file.name for file in read_files(run).values()} == {
+        "_garments.toml",
+        "_wording.toml",
+    }  # a run's hash has both
 
 
 def test_seeds_make_other_worlds():

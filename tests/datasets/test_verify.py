@@ -107,14 +107,6 @@ def test_splits(file):
         check(file, splits=("dev",))
 
 
-def test_no_image_at_all(file):
-    for path in (file.parent / "images").iterdir():
-        path.unlink()
-    verification = check(file)
-    assert [problem.kind for problem in verification.problems] == (["load"] + 3 * ["missing"]) * 2
-    assert "3 images missing" in verification.problems[0].detail
-
-
 def test_counts_against_the_card(tmp_path):
     toys.fashioniq(tmp_path)
     verification = verify("fashioniq", {"root": tmp_path})

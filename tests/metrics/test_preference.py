@@ -9,15 +9,7 @@ from scipy import stats
 from torch import Tensor
 
 from negbench.errors import NegbenchError, OptionError
-from negbench.metrics.preference import (
-    agreement,
-    cirqrs_at_k,
-    normality_p,
-    preference_rate,
-    set_scores,
-    spearman,
-    spearman_test,
-)
+from negbench.metrics.preference import agreement, cirqrs_at_k, normality_p, preference_rate, set_scores, spearman_test
 
 
 def draw(seed: int, count: int = 60) -> tuple[Tensor, Tensor]:
@@ -81,15 +73,6 @@ def test_rates_against_a_loop():
         )
 
 
-def test_accuracy_against_a_loop():
-    for seed in range(5):
-        scores, first = draw(seed)
-        want = []
-        for (one, two), chosen in zip(scores.tolist(), first.tolist(), strict=True):
-            want.append(0.5 if one == two else float((one > two) == chosen))
-        assert agreement(scores, first).tolist() == want
-
-
 def test_closed_forms():
     _, first = draw(3)
     base = float(first.double().mean())
@@ -117,6 +100,9 @@ def test_spearman_is_pearson_of_mean_ranks():
         assert spearman_test(scores, ratings) == pytest.approx(
             (r, 2 * stats.t.sf(abs(r) * math.sqrt(78 / (1 - r**2)), 78))
         )
+    ratings = torch.tensor([[1, 2], [3, 4]])
+    for scores, rated in ((torch.zeros(2, 2), ratings), (ratings.float(), torch.ones(2, 2)), (ratings[0], ratings[0])):
+        assert all(map(math.isnan, spearman_test(scores, rated)))  # a constant, and next to nothing
 
 
 def test_normality_of_a_published_example():
@@ -126,13 +112,6 @@ def test_normality_of_a_published_example():
     many = torch.randn(6000, generator=torch.Generator().manual_seed(0))
     assert normality_p(many) > 0.05 > normality_p(many.exp())
     assert math.isnan(normality_p(torch.ones(9)))
-
-
-def test_spearman_of_a_constant_or_of_next_to_nothing_is_nan():
-    ratings = torch.tensor([[1, 2], [3, 4]])
-    for scores, rated in ((torch.zeros(2, 2), ratings), (ratings.float(), torch.ones(2, 2)), (ratings[0], ratings[0])):
-        assert math.isnan(spearman(scores, rated))
-    assert spearman(-ratings.float(), ratings) == pytest.approx(-1)
 
 
 # --- CIRQRS ---
@@ -152,13 +131,3 @@ def test_an_empty_ranking_and_a_wrong_k_are_told():
         cirqrs_at_k(torch.tensor([[1.0], [torch.nan]]), 1)
     with pytest.raises(OptionError, match="k must be >= 1"):
         cirqrs_at_k(torch.zeros(1, 1), 0)
-
-
-def test_order_of_four_models_by_hand():
-    """CIRQRS sec. 5.4 and table 6: the order by CIRQRS@10 is the order by preference rate."""
-    rate = torch.tensor([0.7339, 0.7276, 0.6700, 0.6608])  # SPRC, CoVR-BLIP, Bi-BLIP4CIR, CLIP4CIR
-    at_10 = torch.tensor([71.97, 71.62, 70.36, 68.07])
-    assert spearman(at_10, rate) == pytest.approx(1)
-    swapped = torch.tensor([0.7339, 0.7276, 0.65, 0.7])  # one neighbouring pair is swapped: 1 - 6 * 2 / (4 * 15)
-    assert spearman(swapped, at_10) == pytest.approx(0.8)
-    assert spearman(-rate, at_10) == pytest.approx(-1)
