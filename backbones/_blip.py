@@ -14,21 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_wordpieces
-from negbench.backbones._captions import (
-    BUILT_IN,
-    UNCASED,
-    CaptionTokenizer,
-    built_in_vocabulary,
-    make_tokenizer,
-    read_spelling,
-    read_vocabulary,
-    vocabulary_files,
-)
+from negbench.backbones._captions import UNCASED, CaptionTokenizer, make_tokenizer, vocabulary_files
 from negbench.backbones._composed import Composed, Init, bounded, check_without_weights, planned
 from negbench.backbones._hashing import key_sha256, tower_sha256
 from negbench.backbones._lavis import (
     BLIP_TRAINING,
-    Layout,
     Sizes,
     State,
     assign,
@@ -129,12 +119,8 @@ class BlipFamily(Composed):
         dropout_calls: number of dropout masks drawn; saved with the weights, so that a resumed run continues alike.
     """
 
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 5e-6,  # QuRe with BLIP-2 on FashionIQ: cosine to 5e-8 (CIRR: 1e-5, 50 epochs); it prints none for BLIP
-        "weight_decay": 0.05,
-        "batch_size": 32,
-        "epochs": 30,
-    }
+    # QuRe with BLIP-2 on FashionIQ: cosine to 5e-8 (CIRR: 1e-5, 50 epochs); it prints none for BLIP
+    recommended: ClassVar = {"lr": 5e-6, "weight_decay": 0.05, "batch_size": 32, "epochs": 30}
     advice: ClassVar[Advice]
     published: ClassVar[Sizes]
     random_sizes: ClassVar[Mapping[str, Sizes]]  # option `size` -> sizes of random weights
@@ -157,11 +143,6 @@ class BlipFamily(Composed):
         self.frozen_images = options.freeze_images
 
     # --- what a family adds -----------------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def layout(self) -> Layout:
-        """Translation of parameter names into LAVIS's."""
 
     @staticmethod
     @abstractmethod
@@ -229,14 +210,14 @@ class BlipFamily(Composed):
         lacks = "temp" not in state  # a plain number in CoVR's classes
         state.setdefault("temp", torch.tensor(DEFAULT_TEMPERATURE))
         skeleton = cls(sizes.skeleton(), options, seed)
-        dropped = check_names(skeleton, state, skeleton.layout, source.path)
+        dropped = check_names(skeleton, state, sizes.layout, source.path)
         training = dict.fromkeys(name.split(".")[0] for name in dropped if BLIP_TRAINING.fullmatch(name))
         if lacks:
             _log.warning("note: %s: it holds no temp, which starts at %s", source.path, DEFAULT_TEMPERATURE)
         if training:
             _log.warning("note: %s: left out, as only training reads them: %s", source.path, ", ".join(training))
         backbone = cls(configured(sizes, config, source=source.label), options, seed)
-        load_state(backbone, state, backbone.layout, source.path)
+        load_state(backbone, state, sizes.layout, source.path)
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
 
     @classmethod
@@ -300,26 +281,17 @@ class BlipFamily(Composed):
             WeightsError: no vocabulary, or one that does not fit the word embeddings.
         """
         given = self.options.tokenizer
-        if given is None and origin.folder is None:
-            name, vocabulary, spelling = BUILT_IN, built_in_vocabulary(), read_spelling()
-        else:
-            files = vocabulary_files(vocabulary_source(given, origin.folder, self.advice))
-            name, vocabulary, spelling = files[0].name, read_vocabulary(files[0]), read_spelling(*files[1:])
-        tokenizer = make_tokenizer(
-            vocabulary,
-            spelling=spelling,
-            added=self.added_tokens,
-            max_length=self.sizes.max_txt_len,
-            name=name,
-            processed=self.options.captions == "blip_caption",
-        )
+        made_in_code = given is None and origin.folder is None
+        files = () if made_in_code else vocabulary_files(vocabulary_source(given, origin.folder, self.advice))
+        processed = self.options.captions == "blip_caption"
+        tokenizer = make_tokenizer(files, self.added_tokens, self.sizes.max_txt_len, processed=processed)
         rows = self.sizes.vocab_size
         # rows of random weights are untrained: having more of them than words does no harm
         enough = len(tokenizer) - self.unused_tokens <= rows
         if not enough or (rows > len(tokenizer) and origin.folder is not None):
             raise WeightsError(
-                f"the tokenizer {name} has {len(tokenizer)} tokens with {' and '.join(self.added_tokens)}, but the "
-                f"weights have {rows} embeddings: give the vocabulary that they were trained with: "
+                f"the tokenizer {tokenizer.name} has {len(tokenizer)} tokens with {' and '.join(self.added_tokens)}, "
+                f"but the weights have {rows} embeddings: give the vocabulary that they were trained with: "
                 "--set backbone.tokenizer=FILE"
             )
         return tokenizer

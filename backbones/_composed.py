@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from negbench.backbones._attributes import AttributeWeights
 from negbench.backbones._fusion import Fusion
-from negbench.backbones._hashing import count_parameters, module_sha256
+from negbench.backbones._hashing import module_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
 
@@ -78,8 +78,8 @@ class Composed(Backbone):
         """Return the fields of `BackboneIdentity` that follow from the parameters: their current hash, and counts."""
         return {
             "sha256": module_sha256(self),
-            "parameters": count_parameters(self),
-            "trainable_parameters": count_parameters(self, trainable=True),
+            "parameters": sum(p.numel() for p in self.parameters()),
+            "trainable_parameters": sum(p.numel() for p in self.parameters() if p.requires_grad),
         }
 
     def _composition(self, fusion: str) -> str:

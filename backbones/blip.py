@@ -17,7 +17,7 @@ from negbench.backbones._blip import BlipFamily, FamilyOptions, Precision
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
-from negbench.backbones._lavis import LAYOUTS, BlipSizes, Layout, State, blip_sizes, read_checkpoint
+from negbench.backbones._lavis import BlipSizes, State, blip_sizes, read_checkpoint
 from negbench.backbones._weights import Advice, Source
 from negbench.contracts import TextBatch
 from negbench.errors import WeightsError
@@ -136,11 +136,6 @@ class Blip(BlipFamily):
                 input_ids=ids, attention_mask=mask, encoder_hidden_states=image
             ).last_hidden_state
         return unit(self.text_proj(hidden[:, 0])), hidden
-
-    @property
-    def layout(self) -> Layout:
-        """Translation of parameter names into LAVIS's."""
-        return LAYOUTS["blip"]
 
 
 def _model(sizes: BlipSizes, config: Any) -> Any:

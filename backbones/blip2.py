@@ -20,7 +20,7 @@ from negbench.backbones._blip import BlipFamily, FamilyOptions, Precision
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
-from negbench.backbones._lavis import LAYOUTS, Blip2Sizes, Layout, State, blip2_sizes, read_blip2
+from negbench.backbones._lavis import Blip2Sizes, State, blip2_sizes, read_blip2
 from negbench.backbones._weights import Advice, Source
 from negbench.contracts import TextBatch
 
@@ -193,11 +193,6 @@ class Blip2(BlipFamily):
     def _mask(self, tokens: Mapping[str, Tensor]) -> Tensor:
         mask = tokens["attention_mask"]
         return torch.cat([mask.new_ones(mask.shape[0], self.sizes.num_query_tokens), mask], dim=1)
-
-    @property
-    def layout(self) -> Layout:
-        """Translation of parameter names into LAVIS's."""
-        return LAYOUTS[self.sizes.tower]
 
 
 def _tower(sizes: Blip2Sizes, saved: Any) -> Any:

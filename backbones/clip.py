@@ -140,12 +140,8 @@ class Clip(TwoTowers):
         options: as loaded.
     """
 
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 1e-4,  # HyCoLe-HNM
-        "weight_decay": 0.01,
-        "batch_size": 64,
-        "epochs": 64,
-    }
+    # the learning rate is HyCoLe-HNM's
+    recommended: ClassVar = {"lr": 1e-4, "weight_decay": 0.01, "batch_size": 64, "epochs": 64}
 
     def __init__(self, options: ClipOptions, seed: int) -> None:
         blueprint = options.blueprint(seed)
@@ -168,7 +164,10 @@ class Clip(TwoTowers):
         self.project_image, self.project_text = (
             nn.Identity() if options.projection is False else make_linear(encoded, width, generator) for _ in range(2)
         )
-        self._choose_trained()
+        self.clip.requires_grad_(not options.frozen)  # the fusion and the temperature always train
+        self.clip.logit_scale.requires_grad_(True)
+        if options.grad_checkpointing:
+            self.clip.set_grad_checkpointing(True)
         # the whole of it, and the tokenizer's settings: texts are frozen too
         self._feature_key = tower_sha256(clip, self.transform, blueprint.config)
         self._identity = BackboneIdentity(
@@ -210,13 +209,6 @@ class Clip(TwoTowers):
         if blueprint.file is None:
             return Outline(cls, "clip", options.frozen, settings={**settings, "seed": seed})
         return Outline(cls, "clip", options.frozen, files=(blueprint.file,), settings=settings)
-
-    def _choose_trained(self) -> None:
-        """Select which parameters train: the fusion and the temperature always, the encoders when fine-tuned."""
-        self.clip.requires_grad_(not self.options.frozen)
-        self.clip.logit_scale.requires_grad_(True)
-        if self.options.grad_checkpointing:
-            self.clip.set_grad_checkpointing(True)
 
     @property
     def temperature(self) -> Tensor:

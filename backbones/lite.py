@@ -68,20 +68,13 @@ class Lite(GivenFeatures):
     Features are [B, 1, 2560] and a candidate has one token.
     """
 
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 1e-3,
-        "epochs": 20,
-        "batch_size": 128,
-        "weight_decay": 0.01,
-    }
+    recommended: ClassVar = {"lr": 1e-3, "epochs": 20, "batch_size": 128, "weight_decay": 0.01}
 
     def __init__(self, options: LiteOptions, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         dim, hidden, fusion, gamma = options.dim, options.hidden, options.fusion, options.gamma
         super().__init__((2 * CHANNELS, TEXT_WIDTH), dim, fusion, generator, hidden)
-        self.transform = Preprocess(
-            pad="square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bicubic"
-        )
+        self.transform = Preprocess("square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
         tower, weights = _tower()
         self.gamma, self.frozen_images = gamma, gamma == 0
         self.tower = tower.requires_grad_(gamma > 0)

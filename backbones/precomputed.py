@@ -60,7 +60,7 @@ class Precomputed(GivenFeatures):
     """Trainable projections and fusion over given embeddings. Build it with `load`."""
 
     # the trained part is linear and new: 1e-4, an encoder's rate, leaves it far from converged after ten epochs
-    recommended: ClassVar[Mapping[str, float | int]] = {"lr": 1e-3}
+    recommended: ClassVar = {"lr": 1e-3}
 
     def __init__(self, options: PrecomputedOptions, seed: int) -> None:
         files = options.files()
@@ -130,11 +130,8 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
     indices = [row.get(name, -1) for name in names]
     absent = list(dict.fromkeys(name for name, index in zip(names, indices, strict=True) if index < 0))
     if absent:
-        fix = (
-            "embed each id of the data set, or leave them out with --allow-missing"
-            if what == "image"
-            else "embed each text as the data set spells it"
-        )
+        of_images = "embed each id of the data set, or leave them out with --allow-missing"
+        fix = of_images if what == "image" else "embed each text as the data set spells it"
         first, other = quoted(absent[0]), quoted(next(iter(row)))
         raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {first}; it has {other}; {fix}")
     return torch.tensor(indices, dtype=torch.int64)

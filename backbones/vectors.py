@@ -84,12 +84,7 @@ class Vectors(GivenFeatures):
     Features are [B, tokens, dim] and a candidate has as many tokens.
     """
 
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 3e-3,
-        "epochs": 20,
-        "batch_size": 64,
-        "weight_decay": 0.01,
-    }
+    recommended: ClassVar = {"lr": 3e-3, "epochs": 20, "batch_size": 64, "weight_decay": 0.01}
 
     def __init__(self, options: VectorOptions, seed: int) -> None:
         dim, hidden, world = options.dim, options.hidden, options.world or 0

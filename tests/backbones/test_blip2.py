@@ -145,7 +145,7 @@ def test_oracle_loss_and_gradients(oracle):
     target = torch.tensor([1.0, 0.0]).expand(len(logits), 2)
     loss = F.kl_div(logits.log_softmax(1), target, reduction="batchmean")
     loss.backward()
-    ours = {model.layout.keys(name)[0]: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    ours = {model.sizes.layout.keys(name)[0]: p.grad for name, p in model.named_parameters() if p.requires_grad}
     expected_loss = grads.pop("loss")
     assert abs(float(loss.detach()) - float(expected_loss)) < 1e-5
     assert grads

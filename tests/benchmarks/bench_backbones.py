@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from negbench.backbones._hashing import count_parameters
 from negbench.backbones.blip2 import Blip2
 from negbench.contracts import Backbone, paired_relevance
 from negbench.plugins.registry import build
@@ -149,7 +148,7 @@ def bench(row: Row, batch: int, steps: int, device: torch.device) -> str:
     # encoding at full size is slow on a CPU, and one step is enough
     repeats = 1 if device.type == "cpu" and row.size == "full" else steps
     fresh = cost(lambda: train_step(model, optimizer, lambda: encoded(model, pixels), tokens), repeats, device)
-    total, trained = count_parameters(model), count_parameters(model, trainable=True)
+    total, trained = model.identity.parameters, model.identity.trainable_parameters
     return (
         f"{total / 1e6:>9.1f} M{trained / 1e6:>9.1f} M{held[0].numel() * 2 / 1e6:>9.3f} MB{batch:>7}"
         f"{batch / stored.seconds:>11.3g}/s{batch / fresh.seconds:>11.3g}/s{fresh.seconds / stored.seconds:>9.1f} x"
