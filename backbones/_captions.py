@@ -149,14 +149,10 @@ class CaptionTokenizer:
         if not texts:
             empty = torch.zeros(0, self.max_length, dtype=torch.int64)
             return {"input_ids": empty, "attention_mask": empty.clone()}
-        batch = self.bert(
-            [process_caption(text, lower=self.bert.do_lower_case) if self.processed else text for text in texts],
-            padding="max_length",
-            truncation=True,
-            max_length=self.max_length,
-            return_tensors="pt",
-            return_token_type_ids=False,  # the Q-Former has no token types
-        )
+        if self.processed:
+            texts = [process_caption(text, lower=self.bert.do_lower_case) for text in texts]
+        how = {"padding": "max_length", "truncation": True, "max_length": self.max_length, "return_tensors": "pt"}
+        batch = self.bert(list(texts), **how)  # the Q-Former has no token types
         return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
 
     def pieces(self, ids: Tensor) -> list[list[str]]:

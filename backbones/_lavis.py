@@ -92,13 +92,8 @@ class Layout:
         if len(tensors) == 2:
             query, value = tensors
             return torch.cat([query, torch.zeros_like(query), value])
-        part = _packed_part(name) if self.qkv == "packed" else None
-        return tensors[0] if part is None else tensors[0].chunk(3)[part]
-
-
-def _packed_part(name: str) -> int | None:
-    match = re.search(r"self_attn\.([qkv])_proj\.", name)
-    return "qkv".index(match[1]) if match else None
+        part = re.search(r"self_attn\.([qkv])_proj\.", name) if self.qkv == "packed" else None
+        return tensors[0] if part is None else tensors[0].chunk(3)["qkv".index(part[1])]
 
 
 _QFORMER_DROPPABLE = re.compile(
@@ -265,11 +260,16 @@ class Sizes:
     max_positions: int = 512
     max_txt_len: int = 32
 
-    @property
-    def text_width(self) -> int:
-        """Width of the text's token features."""
-        width: int = getattr(self, f"{self.text}_hidden_size")
-        return width
+    def side(self, part: str) -> dict[str, Any]:
+        """Return the sizes of one side, "vit" or `text`, by transformers' names."""
+        names = {name: f"{part}_{name}" for name in ("hidden_size", "intermediate_size")}
+        names |= {"num_hidden_layers": f"{part}_layers", "num_attention_heads": f"{part}_heads"}
+        if part == "vit":
+            names |= {name: name for name in ("image_size", "patch_size")}
+        else:
+            names |= {"max_position_embeddings": "max_positions", "encoder_hidden_size": "vit_hidden_size"}
+            names |= {"vocab_size": "vocab_size"}
+        return {theirs: getattr(self, ours) for theirs, ours in names.items()}
 
     @property
     def layout(self) -> Layout:
@@ -332,6 +332,12 @@ class BlipSizes(Sizes):
     max_positions: int = _from_tensor(512, "text_encoder.embeddings.position_embeddings.weight")
     embed_dim: int = _from_tensor(256, "vision_proj.weight")
     max_txt_len: int = 35
+
+
+def toy_sides(*parts: str) -> dict[str, Any]:
+    """Return small sizes of these sides, and of the embeddings, as fields of `Sizes`."""
+    small = {"hidden_size": 32, "layers": 2, "heads": 2, "intermediate_size": 64}
+    return {"embed_dim": 32, **{f"{part}_{name}": size for part in parts for name, size in small.items()}}
 
 
 AnySizes = TypeVar("AnySizes", bound=Sizes)

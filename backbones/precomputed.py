@@ -74,24 +74,15 @@ class Precomputed(GivenFeatures):
         self._image_row, self._images = images
         self._spellings = Spellings(self._image_row)
         self._text_row = texts[0]
-        self.text_table: Tensor
         self.register_buffer("text_table", table.float(), persistent=False)
         self._files = files[0].name, files[1].name
         self._feature_key = key_sha256({"precomputed": digests})
-        measured = self._measured()
+        about = self._about(f"{fusion} fusion", width, tokens=self._images.shape[1])
         # the given embeddings are part of what was loaded, though not parameters
-        measured["sha256"] = key_sha256({"module": measured["sha256"], "files": digests})
-        self._identity = BackboneIdentity(
-            name="precomputed",
-            weights=" + ".join(self._files),
-            revision="local",
-            embedding_dim=width,
-            tokens_per_image=self._images.shape[1],
-            preprocessing="none: embeddings given",
-            composition=self._composition(f"{fusion} fusion"),
-            details={"images_sha256": digests[0], "texts_sha256": digests[1]},
-            **measured,
-        )
+        about["sha256"] = key_sha256({"module": about["sha256"], "files": digests})
+        about["details"] = {"images_sha256": digests[0], "texts_sha256": digests[1]}
+        about |= {"revision": "local", "preprocessing": "none: embeddings given"}
+        self._identity = BackboneIdentity("precomputed", " + ".join(self._files), **about)
 
     @classmethod
     def load(cls, options: PrecomputedOptions, seed: Seed = 0) -> Self:

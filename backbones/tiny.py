@@ -199,18 +199,11 @@ class Tiny(TwoTowers):
         self.attributes = make_attributes(options.attribute_weights, WIDTH, WIDTH, generator)
         self.start_temperature()
         self._feature_key = tower_sha256(self.encoders, self.transform)
-        self._identity = BackboneIdentity(
-            name="tiny",
-            weights=weights,
-            revision="" if weights.startswith("random:") else "local",
-            embedding_dim=WIDTH,
-            tokens_per_image=1,
-            preprocessing=self.transform.description,
-            composition=self._composition(f"{options.fusion} fusion"),
-            activation="relu",
-            details={"encoders_sha256": module_sha256(self.encoders), "vocabulary": len(self.encoders.vocabulary)},
-            **self._measured(),
-        )
+        about = self._about(f"{options.fusion} fusion", WIDTH, "relu")
+        hashed = module_sha256(self.encoders)
+        about |= {"details": {"encoders_sha256": hashed, "vocabulary": len(self.encoders.vocabulary)}}
+        about |= {"revision": "local" if self.learned_from else "", "preprocessing": self.transform.description}
+        self._identity = BackboneIdentity("tiny", weights, **about)
 
     @classmethod
     def load(cls, options: TinyOptions, seed: Seed = 0) -> Self:

@@ -93,23 +93,14 @@ class Vectors(GivenFeatures):
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
         self.options, self.world = options, world
         self._values, table = _encoders(dim, options.alignment, torch.Generator().manual_seed(world))
-        self.text_table: Tensor
         self.register_buffer("text_table", table, persistent=False)
         frozen = {"dim": dim, "tokens": options.tokens, "noise": options.noise, "world": world}
         frozen |= {"alignment": options.alignment}
         self._feature_key = key_sha256({"backbone": "vectors", **frozen})
-        self._identity = BackboneIdentity(
-            name="vectors",
-            weights=f"random:{world}",
-            revision="",
-            embedding_dim=dim,
-            tokens_per_image=options.tokens,
-            preprocessing="none: features drawn by id",
-            composition=self._composition(f"{options.fusion} fusion" + (f" + {hidden} hidden" if hidden else "")),
-            activation="relu" if hidden else "",
-            details=frozen,
-            **self._measured(),
-        )
+        fusion = f"{options.fusion} fusion" + (f" + {hidden} hidden" if hidden else "")
+        about = self._about(fusion, dim, "relu" if hidden else "", options.tokens)
+        about |= {"revision": "", "preprocessing": "none: features drawn by id", "details": frozen}
+        self._identity = BackboneIdentity("vectors", f"random:{world}", **about)
 
     @classmethod
     def load(cls, options: VectorOptions, seed: Seed = 0) -> Self:

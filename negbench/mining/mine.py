@@ -159,58 +159,43 @@ def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strat
     wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
     planes: dict[str, Tensor] = {name: task.planes[name].block(rows, corpus.columns) for name in wanted}
     height = max(1, (_PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES) // width)
-    for top in range(0, len(rows), height):
-        part = slice(top, top + height)
-        own = {name: plane[part] for name, plane in planes.items()}
-        yield _part(task, rows[part], corpus, scores[part], own, refresh, strategy)
-
-
-def _part(
-    task: MiningTask,
-    rows: Tensor,
-    corpus: _Corpus,
-    scores: Tensor,
-    planes: dict[str, Tensor],
-    refresh: int,
-    strategy: Strategy,
-) -> ScoredBlock:
-    device, width = scores.device, scores.shape[1]
-    bad = (~scores.sum(1).isfinite()).nonzero()
-    if len(bad):
-        raise NegbenchError(
-            f"query {int(task.ids[rows[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
-            "try a tenth of train.lr, or --set train.precision=fp32"
-        )
-    allowed = relevant = None
-    if task.excluded is not None:
-        allowed = ~task.excluded.select(rows).mask(corpus.local, width).to(device)
-    known = torch.zeros(len(rows), dtype=torch.bool)
-    if task.relevant is not None:
-        chosen = task.relevant.select(rows)
-        relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
     judged = task.kinds is not None and (strategy.reads_truth or "kind_random" not in task.kept)
-    kinds = _kinds(task, rows, corpus.columns, device) if judged else None
-    target = corpus.local[task.target.cpu()[rows]].to(device)
-    view = ScoreView(
-        scores=scores,
-        target=target,
-        allowed=allowed,  # type: ignore[arg-type]  # None: all but the target
-        refresh=refresh,
-        relevant=relevant if strategy.reads_truth else None,
-        kinds=kinds if strategy.reads_truth else None,
-        temperature=task.temperature,
-        dim=task.queries.shape[1],
-        planes=planes,
-    )
-    shown = filtered(view, task.filters, strategy)
-    room = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
-    alone = (room == 0).nonzero()
-    if len(alone):
-        raise NegbenchError(
-            f"query {int(task.ids[rows[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
-            "negative; enlarge the corpus or exclude fewer images"
+    for top, own in zip(range(0, len(rows), height), rows.split(height), strict=True):
+        part = slice(top, top + height)
+        bad = (~scores[part].sum(1).isfinite()).nonzero()
+        if len(bad):
+            raise NegbenchError(
+                f"query {int(task.ids[own[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
+                "try a tenth of train.lr, or --set train.precision=fp32"
+            )
+        allowed = relevant = None
+        if task.excluded is not None:
+            allowed = ~task.excluded.select(own).mask(corpus.local, width).to(device)
+        known = torch.zeros(len(own), dtype=torch.bool)
+        if task.relevant is not None:
+            chosen = task.relevant.select(own)
+            relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
+        kinds = _kinds(task, own, corpus.columns, device) if judged else None
+        view = ScoreView(
+            scores=scores[part],
+            target=corpus.local[task.target.cpu()[own]].to(device),
+            allowed=allowed,  # type: ignore[arg-type]  # None: all but the target
+            refresh=refresh,
+            relevant=relevant if strategy.reads_truth else None,
+            kinds=kinds if strategy.reads_truth else None,
+            temperature=task.temperature,
+            dim=task.queries.shape[1],
+            planes={name: plane[part] for name, plane in planes.items()},
         )
-    return ScoredBlock(rows, view, shown, room, relevant, known.to(device), kinds)
+        room = torch.full_like(view.target, width - 1) if allowed is None else count(view.allowed)
+        alone = (room == 0).nonzero()
+        if len(alone):
+            raise NegbenchError(
+                f"query {int(task.ids[own[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
+                "negative; enlarge the corpus or exclude fewer images"
+            )
+        shown = filtered(view, task.filters, strategy)
+        yield ScoredBlock(own, view, shown, room, relevant, known.to(device), kinds)
 
 
 def _kinds(task: MiningTask, rows: Tensor, columns: Tensor, device: torch.device) -> Tensor:

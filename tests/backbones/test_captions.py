@@ -95,18 +95,16 @@ def test_vocabulary_from_txt_json_and_folder(tmp_path):
     assert read_vocabulary(vocabulary_files(folder)[0]) == expected
 
 
-@pytest.mark.parametrize("text", ["a\nb\n", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n"])
-def test_not_a_bert_vocabulary(tmp_path, text):
-    (tmp_path / "vocab.txt").write_text(text)
-    with pytest.raises(WeightsError, match=r"vocab\.txt is not a BERT vocabulary: it lacks .*\[MASK\]"):
-        read_vocabulary(tmp_path / "vocab.txt")
-
-
-def test_missing_and_unreadable_vocabularies(tmp_path):
-    with pytest.raises(WeightsError, match="no tokenizer in"):
-        vocabulary_files(tmp_path)
-    with pytest.raises(WeightsError, match="no tokenizer at"):
-        vocabulary_files(tmp_path / "vocab.txt")
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(WeightsError, match="cannot be read as a tokenizer"):
-        read_vocabulary(tmp_path / "tokenizer.json")
+def test_files_that_are_no_vocabularies(tmp_path):
+    for missing, message in ((tmp_path, "no tokenizer in"), (tmp_path / "vocab.txt", "no tokenizer at")):
+        with pytest.raises(WeightsError, match=message):
+            vocabulary_files(missing)
+    lacking = r"vocab\.txt is not a BERT vocabulary: it lacks .*\[MASK\]"
+    for name, text, message in (
+        ("vocab.txt", "a\nb\n", lacking),
+        ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n", lacking),
+        ("tokenizer.json", "{", "cannot be read as a tokenizer"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(WeightsError, match=message):
+            read_vocabulary(tmp_path / name)
