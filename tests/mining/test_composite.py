@@ -195,3 +195,15 @@ def test_stages_of_a_run(vector_sets):
         planned("all-corpus:5>qure", "schedule.warmup=3")
     with pytest.raises(NegbenchError, match="must begin with 5"):
         planned("all-corpus:5>qure", "schedule.refresh_epochs=[4,6]")
+
+
+@pytest.mark.usefixtures("every_epoch")
+def test_a_switch_goes_on_with_what_came_before(vector_sets, tmp_path, interrupted):
+    """The first epoch equals the first strategy bit for bit, the second does not; resumed, the run is the same."""
+    name, sets = "in-batch:1>top-k:k=5", [*vector_sets, "train.epochs=3"]
+    whole = run(config_of(sets, name), tmp_path / "whole")
+    first = run(config_of(sets, "in-batch"), tmp_path / "first")
+    curve, want = ([p for p in result.folder.metrics() if "train/loss" in p] for result in (whole, first))
+    assert [p["train/loss"] == q["train/loss"] for p, q in zip(curve, want, strict=True)] == [True, False, False]
+    config = config_of(sets, name)
+    assert run_config(config, interrupted(config, tmp_path / "h", 2)).metrics == whole.metrics
