@@ -15,14 +15,8 @@ from negbench.contracts import SubQuery
 ASPECTS = ("colour", "shape")
 INITIAL_WEIGHT = 0.1
 
-
-def _word_set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 # Colours as fashion captions name them, and the words for how light or how saturated a colour is.
-COLOUR_WORDS = _word_set(
-    """
+COLOUR_WORDS = """
     amber aqua aquamarine azure beige black blue bluer bluish blush bright brighter bronze brown burgundy camel
     charcoal chocolate color colored colorful colorless colors colour coloured colourful colours copper coral
     cream crimson cyan dark darker denim ecru emerald fuchsia gold golden gray green greener grey indigo ivory
@@ -30,12 +24,10 @@ COLOUR_WORDS = _word_set(
     multicolored mustard navy neon nude ochre olive orange pale paler pastel peach peachy pink pinker plum
     purple red redder rose ruby rust salmon sand scarlet silver sky tan taupe teal terracotta turquoise umber
     vermilion violet vivid white whiter wine yellow
-    """
-)
+"""
 
 # Cut and fit: sleeves, necklines, lengths, waists, hems, straps, collars, silhouettes, and how they compare.
-SHAPE_WORDS = _word_set(
-    """
+SHAPE_WORDS = """
     aline ankle asymmetric asymmetrical backless baggier baggy band belt belted boat boatneck bodycon boxy
     button buttoned buttons cap capped cinched collar collared collarless cowl crew crewneck crop cropped cuff
     cuffs curved deep drop empire fit fits fitted fitting flare flared flares flowier flowing flowy form full
@@ -46,10 +38,9 @@ SHAPE_WORDS = _word_set(
     skirt sleeve sleeved sleeveless sleeves slim slimmer slit spaghetti square straight strap strapless strappy
     straps sweetheart swing tailored tank tapered thick thicker thin thinner tight tighter tunic turtleneck v
     v-neck vneck waist waisted waistline wide wider wrap zip zipper
-    """
-)
+"""
 
-_WORDS = {"colour": COLOUR_WORDS, "shape": SHAPE_WORDS}
+_WORDS = {"colour": {*COLOUR_WORDS.split()}, "shape": {*SHAPE_WORDS.split()}}
 _EDGES = re.compile(r"^[^a-z0-9]+|[^a-z0-9]+$")
 
 

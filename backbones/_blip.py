@@ -13,41 +13,14 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from negbench.backbones import _lavis, _weights
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_wordpieces
-from negbench.backbones._captions import (
-    BUILT_IN,
-    UNCASED,
-    CaptionTokenizer,
-    built_in_vocabulary,
-    make_tokenizer,
-    read_spelling,
-    read_vocabulary,
-    vocabulary_files,
-)
+from negbench.backbones._captions import UNCASED, CaptionTokenizer, make_tokenizer, vocabulary_files
 from negbench.backbones._composed import Composed, Init, bounded, check_without_weights, planned
 from negbench.backbones._hashing import key_sha256, tower_sha256
-from negbench.backbones._lavis import (
-    BLIP_TRAINING,
-    Layout,
-    Sizes,
-    State,
-    assign,
-    check_names,
-    configured,
-    load_state,
-    restore_positions,
-    sizes_of_pretrained,
-)
+from negbench.backbones._lavis import Sizes, State
 from negbench.backbones._preprocess import Preprocess
-from negbench.backbones._weights import (
-    Advice,
-    Source,
-    files_of,
-    parse_weights,
-    read_pixels,
-    read_pretrained,
-    vocabulary_source,
-)
+from negbench.backbones._weights import Advice, Source
 from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline
 from negbench.errors import OptionError, WeightsError
 
@@ -129,12 +102,8 @@ class BlipFamily(Composed):
         dropout_calls: number of dropout masks drawn; saved with the weights, so that a resumed run continues alike.
     """
 
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 5e-6,  # QuRe with BLIP-2 on FashionIQ: cosine to 5e-8 (CIRR: 1e-5, 50 epochs); it prints none for BLIP
-        "weight_decay": 0.05,
-        "batch_size": 32,
-        "epochs": 30,
-    }
+    # QuRe with BLIP-2 on FashionIQ: cosine to 5e-8 (CIRR: 1e-5, 50 epochs); it prints none for BLIP
+    recommended: ClassVar = {"lr": 5e-6, "weight_decay": 0.05, "batch_size": 32, "epochs": 30}
     advice: ClassVar[Advice]
     published: ClassVar[Sizes]
     random_sizes: ClassVar[Mapping[str, Sizes]]  # option `size` -> sizes of random weights
@@ -158,19 +127,14 @@ class BlipFamily(Composed):
 
     # --- what a family adds -----------------------------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def layout(self) -> Layout:
-        """Translation of parameter names into LAVIS's."""
-
     @staticmethod
     @abstractmethod
     def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, Sizes]:
         """Read a LAVIS checkpoint, and the sizes from its tensors."""
 
     @abstractmethod
-    def _character(self) -> dict[str, Any]:
-        """Return `composition`, `activation`, `tokens_per_image` and `details` of the identity."""
+    def _character(self) -> tuple[str, int, dict[str, Any]]:
+        """Return `composition`, `tokens_per_image` and further `details` of the identity."""
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
@@ -184,7 +148,8 @@ class BlipFamily(Composed):
         """
         source = cls._source(options)
         if source is None:
-            backbone = cls(configured(cls.random_sizes[options.size], options.config or {}, source=""), options, seed)
+            sizes = _lavis.configured(cls.random_sizes[options.size], options.config or {}, source="")
+            backbone = cls(sizes, options, seed)
             randomise(backbone, seed)
             origin = Origin(f"random:{seed}", "", details={"size": options.size})
         elif source.kind == "lavis":
@@ -207,8 +172,8 @@ class BlipFamily(Composed):
         if source is None:
             given = () if options.tokenizer is None else vocabulary_files(Path(options.tokenizer).expanduser())
             return Outline(cls, name, frozen, files=given, settings={**settings, "seed": seed})
-        weights = files_of(source, cls.advice)
-        vocabulary = vocabulary_files(vocabulary_source(options.tokenizer, weights[0].parent, cls.advice))
+        weights = _weights.files_of(source, cls.advice)
+        vocabulary = vocabulary_files(_weights.vocabulary_source(options.tokenizer, weights[0].parent, cls.advice))
         return Outline(cls, name, frozen, files=(*weights, *vocabulary), settings={**settings, "key": source.key})
 
     @classmethod
@@ -216,7 +181,7 @@ class BlipFamily(Composed):
         """Return where the weights are; None for random ones."""
         if options.init == "random":
             return None
-        source = parse_weights(str(options.weights or cls.advice.hub_id), cls.advice)
+        source = _weights.parse_weights(str(options.weights or cls.advice.hub_id), cls.advice)
         if options.config and source.kind != "lavis":
             raise OptionError("backbone.config is for lavis: weights; a folder or hub id has its own config.json")
         return source
@@ -229,31 +194,31 @@ class BlipFamily(Composed):
         lacks = "temp" not in state  # a plain number in CoVR's classes
         state.setdefault("temp", torch.tensor(DEFAULT_TEMPERATURE))
         skeleton = cls(sizes.skeleton(), options, seed)
-        dropped = check_names(skeleton, state, skeleton.layout, source.path)
-        training = dict.fromkeys(name.split(".")[0] for name in dropped if BLIP_TRAINING.fullmatch(name))
+        dropped = _lavis.check_names(skeleton, state, sizes.layout, source.path)
+        training = dict.fromkeys(name.split(".")[0] for name in dropped if _lavis.BLIP_TRAINING.fullmatch(name))
         if lacks:
             _log.warning("note: %s: it holds no temp, which starts at %s", source.path, DEFAULT_TEMPERATURE)
         if training:
             _log.warning("note: %s: left out, as only training reads them: %s", source.path, ", ".join(training))
-        backbone = cls(configured(sizes, config, source=source.label), options, seed)
-        load_state(backbone, state, backbone.layout, source.path)
+        backbone = cls(_lavis.configured(sizes, config, source=source.label), options, seed)
+        _lavis.load_state(backbone, state, sizes.layout, source.path)
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
 
     @classmethod
     def _from_transformers(cls, source: Source, options: FamilyOptions, seed: int) -> tuple[Self, Origin]:
         import transformers
 
-        folder = files_of(source, cls.advice)[0].parent
-        config, state = read_pretrained(getattr(transformers, cls.their_class), folder)
+        folder = _weights.files_of(source, cls.advice)[0].parent
+        config, state = _weights.read_pretrained(getattr(transformers, cls.their_class), folder)
         tensors = {"temp": torch.tensor(DEFAULT_TEMPERATURE)}  # transformers' class has none
         for name, tensor in state.items():
             theirs, ours = next((pair for pair in cls.own_names if name.startswith(pair[0])), ("", ""))
             if not name.startswith("itm_head."):
                 tensors[ours + name.removeprefix(theirs)] = tensor
-        sizes = sizes_of_pretrained(cls.published, config, tensors, str(folder))
+        sizes = _lavis.sizes_of_pretrained(cls.published, config, tensors, str(folder))
         backbone = cls(sizes, options, seed, config)
-        backbone.transform = replace(backbone.transform, **read_pixels(folder, sizes.image_size))
-        assign(backbone, tensors, folder)
+        backbone.transform = replace(backbone.transform, **_weights.read_pixels(folder, sizes.image_size))
+        _lavis.assign(backbone, tensors, folder)
         return backbone, Origin(source.label, folder.name if source.kind == "hub" else "local", folder)
 
     def _complete(self, origin: Origin) -> None:
@@ -263,32 +228,23 @@ class BlipFamily(Composed):
         bert = self._tokenizer.bert
         self.register_buffer("dropout_calls", torch.zeros((), dtype=torch.int64))
         generator = torch.Generator().manual_seed(self.seed)
-        self.attributes = make_attributes(options.attribute_weights, sizes.embed_dim, sizes.text_width, generator)
+        width = getattr(sizes, f"{sizes.text}_hidden_size")
+        self.attributes = make_attributes(options.attribute_weights, sizes.embed_dim, width, generator)
         if self.frozen_images:
             self.vision_model.requires_grad_(False)
         self._feature_key = tower_sha256(self.vision_model, self.transform, options.precision)
-        character = self._character()
+        composition, tokens, own = self._character()
         details = {
-            "vit_layers": sizes.vit_layers,
-            "vit_hidden_size": sizes.vit_hidden_size,
-            "vit_heads": sizes.vit_heads,
+            **{name: getattr(sizes, name) for name in ("vit_layers", "vit_hidden_size", "vit_heads")},
             "vision_precision": options.precision,
             "tokenizer": self._tokenizer.name,
             "tokenizer_sha256": key_sha256({"vocabulary": bert.get_vocab(), **{k: getattr(bert, k) for k in UNCASED}}),
-            **character.pop("details"),
+            **own,
             **origin.details,
         }
-        self._identity = BackboneIdentity(
-            name=self.advice.backbone,
-            weights=origin.weights,
-            revision=origin.revision,
-            embedding_dim=sizes.embed_dim,
-            preprocessing=self.transform.description,
-            composition=self._composition(character.pop("composition")),
-            details=details,
-            **character,
-            **self._measured(),
-        )
+        about = self._about(composition, sizes.embed_dim, self.vision_model.config.hidden_act, tokens)
+        about |= {"revision": origin.revision, "preprocessing": self.transform.description, "details": details}
+        self._identity = BackboneIdentity(self.advice.backbone, origin.weights, **about)
         self.eval()
 
     def _caption_tokenizer(self, origin: Origin) -> CaptionTokenizer:
@@ -300,26 +256,17 @@ class BlipFamily(Composed):
             WeightsError: no vocabulary, or one that does not fit the word embeddings.
         """
         given = self.options.tokenizer
-        if given is None and origin.folder is None:
-            name, vocabulary, spelling = BUILT_IN, built_in_vocabulary(), read_spelling()
-        else:
-            files = vocabulary_files(vocabulary_source(given, origin.folder, self.advice))
-            name, vocabulary, spelling = files[0].name, read_vocabulary(files[0]), read_spelling(*files[1:])
-        tokenizer = make_tokenizer(
-            vocabulary,
-            spelling=spelling,
-            added=self.added_tokens,
-            max_length=self.sizes.max_txt_len,
-            name=name,
-            processed=self.options.captions == "blip_caption",
-        )
+        made_in_code = given is None and origin.folder is None
+        files = () if made_in_code else vocabulary_files(_weights.vocabulary_source(given, origin.folder, self.advice))
+        processed = self.options.captions == "blip_caption"
+        tokenizer = make_tokenizer(files, self.added_tokens, self.sizes.max_txt_len, processed=processed)
         rows = self.sizes.vocab_size
         # rows of random weights are untrained: having more of them than words does no harm
         enough = len(tokenizer) - self.unused_tokens <= rows
         if not enough or (rows > len(tokenizer) and origin.folder is not None):
             raise WeightsError(
-                f"the tokenizer {name} has {len(tokenizer)} tokens with {' and '.join(self.added_tokens)}, but the "
-                f"weights have {rows} embeddings: give the vocabulary that they were trained with: "
+                f"the tokenizer {tokenizer.name} has {len(tokenizer)} tokens with {' and '.join(self.added_tokens)}, "
+                f"but the weights have {rows} embeddings: give the vocabulary that they were trained with: "
                 "--set backbone.tokenizer=FILE"
             )
         return tokenizer
@@ -416,4 +363,4 @@ def randomise(module: nn.Module, seed: int) -> None:
         for name, parameter in named.items():
             if "_query." in name:
                 parameter.copy_(named[name.replace("_query.", ".")])
-    restore_positions(module)
+    _lavis.restore_positions(module)

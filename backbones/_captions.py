@@ -110,11 +110,9 @@ def read_vocabulary(source: Path) -> dict[str, int]:
 
 def _read_lines(source: Path) -> dict[str, int]:
     try:
-        lines = source.read_text(encoding="utf-8").split("\n")
+        lines = source.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise WeightsError(f"{source} cannot be read as a vocabulary: {error}") from error
-    if lines and not lines[-1]:
-        lines.pop()
     return {line.rstrip("\r"): index for index, line in enumerate(lines)}
 
 
@@ -151,14 +149,10 @@ class CaptionTokenizer:
         if not texts:
             empty = torch.zeros(0, self.max_length, dtype=torch.int64)
             return {"input_ids": empty, "attention_mask": empty.clone()}
-        batch = self.bert(
-            [process_caption(text, lower=self.bert.do_lower_case) if self.processed else text for text in texts],
-            padding="max_length",
-            truncation=True,
-            max_length=self.max_length,
-            return_tensors="pt",
-            return_token_type_ids=False,  # the Q-Former has no token types
-        )
+        if self.processed:
+            texts = [process_caption(text, lower=self.bert.do_lower_case) for text in texts]
+        how = {"padding": "max_length", "truncation": True, "max_length": self.max_length, "return_tensors": "pt"}
+        batch = self.bert(list(texts), **how)  # the Q-Former has no token types
         return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
 
     def pieces(self, ids: Tensor) -> list[list[str]]:
@@ -170,23 +164,18 @@ class CaptionTokenizer:
 
 
 def make_tokenizer(
-    vocabulary: dict[str, int],
-    *,
-    added: Sequence[str],
-    max_length: int,
-    name: str = BUILT_IN,
-    processed: bool = True,
-    spelling: Mapping[str, Any] = UNCASED,
+    files: Sequence[Path], added: Sequence[str], max_length: int, *, processed: bool = True
 ) -> CaptionTokenizer:
-    """Make a BertTokenizer of a vocabulary with LAVIS's added tokens: "[DEC]" (BLIP-2), or "[DEC]" and "[ENC]" (BLIP).
+    """Make a BertTokenizer with LAVIS's added tokens: "[DEC]" (BLIP-2), or "[DEC]" and "[ENC]" (BLIP).
 
     Each takes the next id after the vocabulary (30522, 30523 for bert-base-uncased), or keeps the one it has there.
-    `spelling` is from `read_spelling`.
+    `files` are those of `vocabulary_files`; none: the vocabulary made in code.
     """
     from transformers import BertTokenizer
 
-    bert = BertTokenizer(vocab=dict(vocabulary), **spelling)
+    vocabulary = read_vocabulary(files[0]) if files else built_in_vocabulary()
+    bert = BertTokenizer(vocab=dict(vocabulary), **read_spelling(*files[1:]))
     for token in added:
         if token not in vocabulary:
             bert.add_tokens([token], special_tokens=True)
-    return CaptionTokenizer(bert, max_length, name, processed)
+    return CaptionTokenizer(bert, max_length, files[0].name if files else BUILT_IN, processed)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from negbench.backbones._attributes import AttributeWeights
 from negbench.backbones._fusion import Fusion
-from negbench.backbones._hashing import count_parameters, module_sha256
+from negbench.backbones._hashing import module_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
 
@@ -74,17 +74,18 @@ class Composed(Backbone):
         """Hash of what determines the stored features: frozen weights as loaded, preprocessing, precision."""
         return self._feature_key
 
-    def _measured(self) -> dict[str, Any]:
-        """Return the fields of `BackboneIdentity` that follow from the parameters: their current hash, and counts."""
+    def _about(self, fusion: str, width: int, activation: str = "", tokens: int = 1) -> dict[str, Any]:
+        """Return fields of `BackboneIdentity`, among them the parameters' current hash and counts."""
+        attributes = "" if self.attributes is None else " + attribute weights"
         return {
+            "embedding_dim": width,
+            "tokens_per_image": tokens,
+            "composition": fusion + attributes,
+            "activation": activation,
             "sha256": module_sha256(self),
-            "parameters": count_parameters(self),
-            "trainable_parameters": count_parameters(self, trainable=True),
+            "parameters": sum(p.numel() for p in self.parameters()),
+            "trainable_parameters": sum(p.numel() for p in self.parameters() if p.requires_grad),
         }
-
-    def _composition(self, fusion: str) -> str:
-        """Describe how queries are composed, for the identity."""
-        return fusion + (" + attribute weights" if self.attributes is not None else "")
 
     @abstractmethod
     def _compose(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -118,8 +119,7 @@ class Composed(Backbone):
     def _tokens(self, text: TextBatch) -> dict[str, Tensor]:
         """Tokenised batch on the model's device."""
         batch = text if isinstance(text, Mapping) else self.tokenize(text)
-        device = self.device
-        return {name: tensor.to(device) for name, tensor in batch.items()}
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
 
 class TwoTowers(Composed):

@@ -123,10 +123,8 @@ def _open_clip_options(name: str) -> dict[str, Any]:
 class _Transformers:
     def __init__(self, model: Any, processor: Any, device: torch.device) -> None:
         self._model, self._processor, self._device = model.eval().to(device), processor, device
-        limits = [
-            getattr(processor.tokenizer, "model_max_length", None),
-            getattr(getattr(model.config, "text_config", None), "max_position_embeddings", None),
-        ]
+        text = getattr(model.config, "text_config", None)
+        limits = getattr(processor.tokenizer, "model_max_length", None), getattr(text, "max_position_embeddings", None)
         self._most = min((limit for limit in limits if limit and limit < _MOST_TOKENS), default=None)
 
     def encode_image(self, images: Sequence[Image]) -> Tensor:
@@ -186,7 +184,4 @@ def _folder(library: str, name: str, wanted: Sequence[str]) -> Path:
     return fetch(hub[0], wanted, fix, beside=(*_BESIDE, "*.safetensors"), revision=hub[1]).parent
 
 
-LIBRARIES: Mapping[str, Callable[[str, torch.device], Encoder]] = {
-    "open_clip": _open_clip,
-    "transformers": _transformers,
-}
+LIBRARIES = {"open_clip": _open_clip, "transformers": _transformers}

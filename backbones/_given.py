@@ -1,18 +1,12 @@
 """Base of backbones that train projections and a fusion on top of given features."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from negbench.backbones._composed import TwoTowers
 from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
 from negbench.errors import NegbenchError
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 
 class GivenFeatures(TwoTowers):
@@ -29,6 +23,8 @@ class GivenFeatures(TwoTowers):
         generator: the initial weights' only source of randomness.
         hidden: width of the fusion's hidden layer; 0 for none.
     """
+
+    text_table: Tensor  # frozen vectors of texts
 
     def __init__(
         self, inputs: tuple[int, int], width: int, fusion: FusionKind, generator: torch.Generator, hidden: int = 0

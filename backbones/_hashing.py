@@ -1,4 +1,4 @@
-"""Identity of weights and towers: content hashes of tensors and of what a module is built from; parameter counts."""
+"""Identity of weights and towers: content hashes of tensors and of what a module is built from."""
 
 import hashlib
 import json
@@ -68,8 +68,3 @@ def _plain(value: object) -> object:
 def key_sha256(parts: Mapping[str, object]) -> str:
     """SHA-256 (hex) of plain values (what JSON can carry); the order of the keys does not matter."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def count_parameters(module: nn.Module, *, trainable: bool = False) -> int:
-    """Number of parameter values, each shared parameter once; `trainable` counts those that require a gradient."""
-    return sum(p.numel() for p in module.parameters() if p.requires_grad or not trainable)

@@ -80,11 +80,8 @@ class Layout:
 
     def keys(self, name: str) -> tuple[str, ...]:
         """Return the LAVIS keys of one of our tensors."""
-        for pattern, replacement in self.rules:
-            renamed, count = re.subn(rf"\A{pattern}", replacement, name)
-            if count:
-                name = renamed
-                break
+        renamed = (re.sub(rf"\A{pattern}", replacement, name) for pattern, replacement in self.rules)
+        name = next((each for each in renamed if each != name), name)
         if self.qkv == "split-bias" and name.endswith(".attn.qkv.bias"):
             stem = name.removesuffix("qkv.bias")
             return stem + "q_bias", stem + "v_bias"
@@ -95,13 +92,8 @@ class Layout:
         if len(tensors) == 2:
             query, value = tensors
             return torch.cat([query, torch.zeros_like(query), value])
-        part = _packed_part(name) if self.qkv == "packed" else None
-        return tensors[0] if part is None else tensors[0].chunk(3)[part]
-
-
-def _packed_part(name: str) -> int | None:
-    match = re.search(r"self_attn\.([qkv])_proj\.", name)
-    return "qkv".index(match[1]) if match else None
+        part = re.search(r"self_attn\.([qkv])_proj\.", name) if self.qkv == "packed" else None
+        return tensors[0] if part is None else tensors[0].chunk(3)["qkv".index(part[1])]
 
 
 _QFORMER_DROPPABLE = re.compile(
@@ -172,11 +164,8 @@ def _state_dict(loaded: object, path: Path, key: str) -> State:
 
 
 def _is_state(value: object) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items())
-    )
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    return bool(pairs) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in pairs)
 
 
 def tower_of(names: Iterable[str]) -> Tower | None:
@@ -204,8 +193,7 @@ def read_tower(path: Path, depth: int | None) -> State:
         WeightsError: not a tower, or fewer blocks than `depth`.
     """
     state = read_checkpoint(path)
-    tower = tower_of(state)
-    if tower is None:
+    if (tower := tower_of(state)) is None:
         raise WeightsError(
             f"{path} is not a visual tower: it has neither blocks. (EVA) nor transformer.resblocks. (CLIP)"
         )
@@ -218,12 +206,9 @@ def read_tower(path: Path, depth: int | None) -> State:
         depth = min(blocks, published) if published else blocks - 1 if whole else blocks
     if not 0 < depth <= blocks:
         raise WeightsError(f"{path} has {blocks} blocks, config asks for vit_layers {depth}")
-    kept = {}
-    for key, tensor in state.items():
-        block = pattern.match(key)
-        if not unused.fullmatch(key) and (block is None or int(block[1]) < depth):
-            kept[f"visual_encoder.{key}"] = tensor
-    return kept
+    used = {key: tensor for key, tensor in state.items() if not unused.fullmatch(key)}
+    far = {key for key in used if (block := pattern.match(key)) and int(block[1]) >= depth}
+    return {f"visual_encoder.{key}": tensor for key, tensor in used.items() if key not in far}
 
 
 def read_blip2(path: Path, tower: Path | None, depth: int | None, key: str = "") -> State:
@@ -275,11 +260,21 @@ class Sizes:
     max_positions: int = 512
     max_txt_len: int = 32
 
+    def side(self, part: str) -> dict[str, Any]:
+        """Return the sizes of one side, "vit" or `text`, by transformers' names."""
+        names = {name: f"{part}_{name}" for name in ("hidden_size", "intermediate_size")}
+        names |= {"num_hidden_layers": f"{part}_layers", "num_attention_heads": f"{part}_heads"}
+        if part == "vit":
+            names |= {name: name for name in ("image_size", "patch_size")}
+        else:
+            names |= {"max_position_embeddings": "max_positions", "encoder_hidden_size": "vit_hidden_size"}
+            names |= {"vocab_size": "vocab_size"}
+        return {theirs: getattr(self, ours) for theirs, ours in names.items()}
+
     @property
-    def text_width(self) -> int:
-        """Width of the text's token features."""
-        width: int = getattr(self, f"{self.text}_hidden_size")
-        return width
+    def layout(self) -> Layout:
+        """Translation of the model's parameter names into LAVIS's."""
+        return LAYOUTS[getattr(self, "tower", "blip")]
 
     def skeleton(self) -> Self:
         """Return default sizes for a model with the same tensor names, whatever its other sizes are."""
@@ -339,6 +334,12 @@ class BlipSizes(Sizes):
     max_txt_len: int = 35
 
 
+def toy_sides(*parts: str) -> dict[str, Any]:
+    """Return small sizes of these sides, and of the embeddings, as fields of `Sizes`."""
+    small = {"hidden_size": 32, "layers": 2, "heads": 2, "intermediate_size": 64}
+    return {"embed_dim": 32, **{f"{part}_{name}": size for part in parts for name, size in small.items()}}
+
+
 AnySizes = TypeVar("AnySizes", bound=Sizes)
 
 
@@ -375,8 +376,7 @@ def _sizes_of(base: AnySizes, state: State, layout: Layout, where: Path | str) -
 def blip2_sizes(state: State, path: Path) -> Blip2Sizes:
     """Read the sizes from the tensors of LAVIS's BLIP-2; heads and max_txt_len as published."""
     own = [key.removeprefix("visual_encoder.") for key in state if key.startswith("visual_encoder.")]
-    tower = tower_of(own)
-    if tower is None:
+    if (tower := tower_of(own)) is None:
         raise WeightsError(
             f"{path}: its visual_encoder is neither EVA (blocks.) nor CLIP (transformer.resblocks.): "
             f"{_listed(sorted(own)[:5])}"

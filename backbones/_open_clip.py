@@ -35,7 +35,7 @@ _HUB = "hf-hub:"
 _CONFIG_FILE = "open_clip_config.json"
 _WEIGHT_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
 _FILE_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-_OPENAI_KEYS = ("input_resolution", "context_length", "vocab_size")  # numbers that only OpenAI's own files hold
+_OPENAI_KEYS = {"input_resolution", "context_length", "vocab_size"}  # numbers that only OpenAI's own files hold
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
     if quick and not name.endswith(_SUFFIX) and _has_twin(name):
         name += _SUFFIX
     hub_id, _, filename = known["hf_hub"].rpartition("/")
-    names = [_safe(filename), filename] if filename else list(_WEIGHT_FILES)
+    names = [str(Path(filename).with_suffix(".safetensors")), filename] if filename else list(_WEIGHT_FILES)
     options = f"--set backbone.model={name} --set backbone.activation={'quick_gelu' if quick else 'gelu'}"
     fix = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give --set backbone.weights=FILE {options}"
     file = fetch(hub_id, names, f"{fix}; {WITHOUT_WEIGHTS}")
@@ -144,11 +144,9 @@ def _of_file(model: str | None, path: Path, activation: Activation, key: str) ->
     if model is None:
         raise OptionError(f"backbone.weights {path}: name its architecture, e.g. --set backbone.model=ViT-B/32")
     name, config = architecture(model)
-    quick: bool | None = bool(config.get("quick_gelu"))
-    if _from_openai(_names(path, key)):
+    quick = None if _has_twin(name) else bool(config.get("quick_gelu"))
+    if {*_names(path, key)} >= _OPENAI_KEYS:
         quick = True
-    elif _has_twin(name):
-        quick = None
     config["quick_gelu"] = _resolved(activation, quick, str(path))
     return Blueprint(name, config, path.name, "local", path)
 
@@ -224,10 +222,6 @@ def _resolved(asked: Activation, known: bool | None, what: str) -> bool:
     return known
 
 
-def _safe(filename: str) -> str:
-    return str(Path(filename).with_suffix(".safetensors"))
-
-
 # --- reading and building ----------------------------------------------------------------------------------------
 
 
@@ -254,10 +248,6 @@ def _names(path: Path, key: str) -> Iterable[str]:
             return unwrapped(dict.fromkeys(file.keys()))
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"{path} cannot be read as a checkpoint: {error}") from error
-
-
-def _from_openai(names: Iterable[str]) -> bool:
-    return {*_OPENAI_KEYS} <= {*names}
 
 
 def build(config: dict[str, Any], seed: int) -> nn.Module:
@@ -288,7 +278,8 @@ def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     from open_clip.model import convert_to_custom_text_state_dict
 
     wanted = model.state_dict()
-    state = {name: tensor for name, tensor in state.items() if not (name in _OPENAI_KEYS and _from_openai(state))}
+    extra = _OPENAI_KEYS if state.keys() >= _OPENAI_KEYS else ()
+    state = {name: tensor for name, tensor in state.items() if name not in extra}
     if "positional_embedding" in state and "positional_embedding" not in wanted:
         state = convert_to_custom_text_state_dict(state)
     if "logit_scale" in state and state["logit_scale"].numel() == 1:

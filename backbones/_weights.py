@@ -1,7 +1,5 @@
 """Parse `weights=` and locate the files it names: LAVIS files, transformers folders and files, hub ids."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import re
@@ -9,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
 
 from negbench.errors import WeightsError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BERT = "google-bert/bert-base-uncased"  # whose vocabulary BLIP and BLIP-2 use
 
@@ -248,21 +246,14 @@ def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tens
     Raises:
         WeightsError: a file unreadable, another kind of model, or keys that do not fit.
     """
-    import torch
-
     want = model_class.config_class.model_type
     with loading(f"{folder} "):
         kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
         if kind != want:
             raise WeightsError(f"{folder} holds a model of type {kind}, expected {want}")
-        model, info = model_class.from_pretrained(
-            folder,
-            dtype=torch.float32,
-            local_files_only=True,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,  # `refuse` lists them with all the others
-            output_loading_info=True,
-        )
+        how = {"dtype": torch.float32, "local_files_only": True, "use_safetensors": True, "output_loading_info": True}
+        # `refuse` lists mismatched sizes with all the others
+        model, info = model_class.from_pretrained(folder, ignore_mismatched_sizes=True, **how)
     refuse(
         f"{folder} does not fit {model_class.__name__}",
         missing=info["missing_keys"],
@@ -309,7 +300,6 @@ def loading(what: str = "") -> Iterator[None]:
 
     Its exceptions become a WeightsError that begins with `what`.
     """
-    import torch
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -17,7 +17,7 @@ from negbench.backbones._blip import BlipFamily, FamilyOptions, Precision
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
-from negbench.backbones._lavis import LAYOUTS, BlipSizes, Layout, State, blip_sizes, read_checkpoint
+from negbench.backbones._lavis import BlipSizes, State, blip_sizes, read_checkpoint, toy_sides
 from negbench.backbones._weights import Advice, Source
 from negbench.contracts import TextBatch
 from negbench.errors import WeightsError
@@ -27,20 +27,8 @@ PAPER = "Li et al., BLIP, ICML 2022 (arXiv:2201.12086); as used by Kwak et al., 
 Size = Literal["toy", "base", "large"]
 
 _ADDED = ("[DEC]", "[ENC]")
-_TOY = BlipSizes(
-    image_size=64,
-    vit_hidden_size=32,
-    vit_layers=2,
-    vit_heads=2,
-    vit_intermediate_size=64,
-    text_hidden_size=32,
-    text_layers=2,
-    text_heads=2,
-    text_intermediate_size=64,
-    vocab_size=len(built_in_vocabulary()) + len(_ADDED),
-    max_positions=64,
-    embed_dim=32,
-)
+_ROWS = len(built_in_vocabulary()) + len(_ADDED)
+_TOY = BlipSizes(image_size=64, vocab_size=_ROWS, max_positions=64, **toy_sides("vit", "text"))
 _LARGE = BlipSizes(image_size=224, vit_hidden_size=1024, vit_layers=24, vit_heads=16, vit_intermediate_size=4096)
 
 
@@ -108,13 +96,9 @@ class Blip(BlipFamily):
         state = read_checkpoint(source.path, source.key)
         return state, blip_sizes(state, source.path)
 
-    def _character(self) -> dict[str, Any]:
-        return {
-            "composition": "text encoder with cross-attention to the image in every layer, first token ([ENC])",
-            "activation": self.vision_model.config.hidden_act,
-            "tokens_per_image": 1,
-            "details": {"captions": self.options.captions, "freeze_images": self.frozen_images},
-        }
+    def _character(self) -> tuple[str, int, dict[str, Any]]:
+        composition = "text encoder with cross-attention to the image in every layer, first token ([ENC])"
+        return composition, 1, {"captions": self.options.captions, "freeze_images": self.frozen_images}
 
     def candidates(self, features: Tensor) -> Tensor:
         """[B, L, C] -> [B, 1, D], unit norm: the projected [CLS] token."""
@@ -137,44 +121,15 @@ class Blip(BlipFamily):
             ).last_hidden_state
         return unit(self.text_proj(hidden[:, 0])), hidden
 
-    @property
-    def layout(self) -> Layout:
-        """Translation of parameter names into LAVIS's."""
-        return LAYOUTS["blip"]
-
 
 def _model(sizes: BlipSizes, config: Any) -> Any:
-    from transformers import BlipForImageTextRetrieval
+    from transformers import BlipConfig, BlipForImageTextRetrieval
 
-    config = _config(sizes) if config is None else config
+    if config is None:
+        vision = sizes.side("vit") | {"layer_norm_eps": 1e-6}  # LAVIS 1e-6, transformers' default 1e-5
+        # without token ids for generation, which is not used
+        text = sizes.side("text") | dict.fromkeys(("bos_token_id", "eos_token_id", "sep_token_id"))
+        config = BlipConfig(vision_config=vision, text_config=text, image_text_hidden_size=sizes.embed_dim)
     # transformers' default is 0, and what it saves does not say how the model was trained
     config.text_config.hidden_dropout_prob = config.text_config.attention_probs_dropout_prob = 0.1
     return BlipForImageTextRetrieval(config)
-
-
-def _config(sizes: BlipSizes) -> Any:
-    from transformers import BlipConfig
-
-    vision = {
-        "hidden_size": sizes.vit_hidden_size,
-        "intermediate_size": sizes.vit_intermediate_size,
-        "num_hidden_layers": sizes.vit_layers,
-        "num_attention_heads": sizes.vit_heads,
-        "image_size": sizes.image_size,
-        "patch_size": sizes.patch_size,
-        "layer_norm_eps": 1e-6,  # LAVIS 1e-6, transformers' default 1e-5
-    }
-    text = {
-        "vocab_size": sizes.vocab_size,
-        "hidden_size": sizes.text_hidden_size,
-        "encoder_hidden_size": sizes.vit_hidden_size,
-        "intermediate_size": sizes.text_intermediate_size,
-        "num_hidden_layers": sizes.text_layers,
-        "num_attention_heads": sizes.text_heads,  # transformers' default 8 is not LAVIS's 12
-        "max_position_embeddings": sizes.max_positions,
-        # token ids for generation, which is not used
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "sep_token_id": None,
-    }
-    return BlipConfig(vision_config=vision, text_config=text, image_text_hidden_size=sizes.embed_dim)

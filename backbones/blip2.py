@@ -20,7 +20,7 @@ from negbench.backbones._blip import BlipFamily, FamilyOptions, Precision
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
-from negbench.backbones._lavis import LAYOUTS, Blip2Sizes, Layout, State, blip2_sizes, read_blip2
+from negbench.backbones._lavis import Blip2Sizes, State, blip2_sizes, read_blip2, toy_sides
 from negbench.backbones._weights import Advice, Source
 from negbench.contracts import TextBatch
 
@@ -32,21 +32,9 @@ PAPER = (
 Size = Literal["toy", "vit_l", "vit_g"]
 
 _POOLINGS = {"query": "mean of the query tokens", "text": "first text token of a second pass (SPRC)"}
-_TOY = Blip2Sizes(
-    image_size=56,
-    vit_hidden_size=32,
-    vit_layers=2,
-    vit_heads=2,
-    vit_intermediate_size=64,
-    num_query_tokens=8,
-    qformer_hidden_size=32,
-    qformer_layers=2,
-    qformer_heads=2,
-    qformer_intermediate_size=64,
-    vocab_size=len(built_in_vocabulary()) + 1,  # "[DEC]"
-    max_positions=32,
-    embed_dim=32,
-)
+_TOY_SIDES = toy_sides("vit", "qformer")
+_ROWS = len(built_in_vocabulary()) + 1  # "[DEC]"
+_TOY = Blip2Sizes(image_size=56, num_query_tokens=8, vocab_size=_ROWS, max_positions=32, **_TOY_SIDES)
 _VIT_L = Blip2Sizes(tower="clip_vit_L", vit_hidden_size=1024, vit_layers=23, vit_intermediate_size=4096)
 
 
@@ -129,14 +117,10 @@ class Blip2(BlipFamily):
         state = read_blip2(source.path, source.tower, depth if isinstance(depth, int) else None, source.key)
         return state, blip2_sizes(state, source.path)
 
-    def _character(self) -> dict[str, Any]:
-        pooling = self.options.pooling
-        return {
-            "composition": f"Q-Former over image features and text, {_POOLINGS[pooling]}",
-            "activation": self.vision_model.config.hidden_act,
-            "tokens_per_image": self.sizes.num_query_tokens,
-            "details": {"tower": self.sizes.tower, "pooling": pooling},
-        }
+    def _character(self) -> tuple[str, int, dict[str, Any]]:
+        composition = f"Q-Former over image features and text, {_POOLINGS[self.options.pooling]}"
+        details = {"tower": self.sizes.tower, "pooling": self.options.pooling}
+        return composition, self.sizes.num_query_tokens, details
 
     def candidates(self, features: Tensor) -> Tensor:
         """[B, L, C] -> [B, Q, D], unit norm: one embedding for each of the Q query tokens."""
@@ -194,11 +178,6 @@ class Blip2(BlipFamily):
         mask = tokens["attention_mask"]
         return torch.cat([mask.new_ones(mask.shape[0], self.sizes.num_query_tokens), mask], dim=1)
 
-    @property
-    def layout(self) -> Layout:
-        """Translation of parameter names into LAVIS's."""
-        return LAYOUTS[self.sizes.tower]
-
 
 def _tower(sizes: Blip2Sizes, saved: Any) -> Any:
     """Make the visual tower, whose last_hidden_state holds the tokens before any final norm.
@@ -210,16 +189,8 @@ def _tower(sizes: Blip2Sizes, saved: Any) -> Any:
     from transformers import Blip2VisionConfig, Blip2VisionModel, CLIPVisionConfig, CLIPVisionModel
 
     eva = sizes.tower == "eva_clip_g"
-    config: Any = (Blip2VisionConfig if eva else CLIPVisionConfig)(
-        hidden_size=sizes.vit_hidden_size,
-        intermediate_size=sizes.vit_intermediate_size,
-        num_hidden_layers=sizes.vit_layers,
-        num_attention_heads=sizes.vit_heads,
-        image_size=sizes.image_size,
-        patch_size=sizes.patch_size,
-        hidden_act="gelu" if eva else "quick_gelu",
-        layer_norm_eps=1e-6 if eva else 1e-5,
-    )
+    kind, act, eps = (Blip2VisionConfig, "gelu", 1e-6) if eva else (CLIPVisionConfig, "quick_gelu", 1e-5)
+    config: Any = kind(**sizes.side("vit"), hidden_act=act, layer_norm_eps=eps)
     tower: Any = (Blip2VisionModel if eva else CLIPVisionModel)(saved.vision_config if saved else config)
     # EVA's is ln_vision, which trains and so is outside the frozen tower; CLIP's affects the pooled output only
     tower.post_layernorm = nn.Identity()
@@ -229,16 +200,8 @@ def _tower(sizes: Blip2Sizes, saved: Any) -> Any:
 def _qformer(sizes: Blip2Sizes, saved: Any) -> nn.Module:
     from transformers import Blip2QFormerConfig, Blip2QFormerModel
 
-    config = Blip2QFormerConfig(
-        vocab_size=sizes.vocab_size,
-        hidden_size=sizes.qformer_hidden_size,
-        num_hidden_layers=sizes.qformer_layers,
-        num_attention_heads=sizes.qformer_heads,
-        intermediate_size=sizes.qformer_intermediate_size,
-        max_position_embeddings=sizes.max_positions,
-        cross_attention_frequency=sizes.cross_attention_freq,
-        encoder_hidden_size=sizes.vit_hidden_size,
-        use_qformer_text_input=True,  # the default leaves out the feed-forward layers for text
-    )
+    # by default transformers leaves out the feed-forward layers for text
+    more = {"cross_attention_frequency": sizes.cross_attention_freq, "use_qformer_text_input": True}
+    config = Blip2QFormerConfig(**sizes.side("qformer"), **more)
     qformer: nn.Module = Blip2QFormerModel(saved.qformer_config if saved else config)
     return qformer

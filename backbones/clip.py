@@ -15,31 +15,12 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
+from negbench.backbones import _composed, _open_clip
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_clip_pieces
-from negbench.backbones._composed import (
-    AttributeWeight,
-    Init,
-    Seed,
-    TargetRatio,
-    TwoTowers,
-    bounded,
-    check_without_weights,
-    planned,
-)
+from negbench.backbones._composed import AttributeWeight, Init, Seed, TargetRatio, TwoTowers
 from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
 from negbench.backbones._hashing import tower_sha256
-from negbench.backbones._open_clip import (
-    Activation,
-    Blueprint,
-    build,
-    final_norm,
-    find,
-    load_into,
-    make_tokenizer,
-    random_blueprint,
-    read_state,
-    side_of,
-)
+from negbench.backbones._open_clip import Activation, Blueprint
 from negbench.backbones._preprocess import Pad, Preprocess
 from negbench.contracts import BackboneIdentity, Outline, check_option
 from negbench.errors import OptionError
@@ -100,7 +81,7 @@ class ClipOptions:
 
     def __post_init__(self) -> None:
         if self.init == "random":
-            check_without_weights(self.weights)
+            _composed.check_without_weights(self.weights)
         else:
             check_option("backbone.size", self.size, self.size == "model", "left out without backbone.init=random")
         if self.frozen and (self.gamma is not None or self.grad_checkpointing):
@@ -110,21 +91,13 @@ class ClipOptions:
     def blueprint(self, seed: int) -> Blueprint:
         """Find the weights, or what they are drawn for; raise as `Clip.load`."""
         if self.init == "random":
-            return random_blueprint(self.model, self.size == "toy", self.activation, seed)
-        return find(self.model, self.weights or "openai", self.activation)
+            return _open_clip.random_blueprint(self.model, self.size == "toy", self.activation, seed)
+        return _open_clip.find(self.model, self.weights or "openai", self.activation)
 
     @property
     def ratio(self) -> float:
         """Learning rate of the encoders relative to the rest."""
         return GAMMA if self.gamma is None else self.gamma
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """These options as entries of the identity."""
-        shared: dict[str, Any] = {"frozen": self.frozen}
-        if self.projection is not False:
-            shared |= {"projection": self.projection}
-        return shared if self.frozen else shared | {"gamma": self.ratio, "grad_checkpointing": self.grad_checkpointing}
 
 
 class Clip(TwoTowers):
@@ -140,21 +113,17 @@ class Clip(TwoTowers):
         options: as loaded.
     """
 
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 1e-4,  # HyCoLe-HNM
-        "weight_decay": 0.01,
-        "batch_size": 64,
-        "epochs": 64,
-    }
+    # the learning rate is HyCoLe-HNM's
+    recommended: ClassVar = {"lr": 1e-4, "weight_decay": 0.01, "batch_size": 64, "epochs": 64}
 
     def __init__(self, options: ClipOptions, seed: int) -> None:
         blueprint = options.blueprint(seed)
-        tokenizer, clip = make_tokenizer(blueprint), build(blueprint.config, seed)
+        tokenizer, clip = _open_clip.make_tokenizer(blueprint), _open_clip.build(blueprint.config, seed)
         if blueprint.file is not None:
-            load_into(clip, read_state(blueprint.file, blueprint.key), blueprint.label)
+            _open_clip.load_into(clip, _open_clip.read_state(blueprint.file, blueprint.key), blueprint.label)
         super().__init__()
         self.clip: Any = clip
-        self.transform = Preprocess(options.pad, options.target_ratio, side_of(clip), **blueprint.pixels)
+        self.transform = Preprocess(options.pad, options.target_ratio, _open_clip.side_of(clip), **blueprint.pixels)
         self.options = options
         self.frozen_images = options.frozen
         self._tokenizer = tokenizer
@@ -163,26 +132,25 @@ class Clip(TwoTowers):
         width = encoded if isinstance(options.projection, bool) else options.projection
         generator = torch.Generator().manual_seed(seed)
         self.fusion = make_fusion(options.fusion, width, generator)
-        token_width = final_norm(clip).normalized_shape[0]
+        token_width = _open_clip.final_norm(clip).normalized_shape[0]
         self.attributes = make_attributes(options.attribute_weights, width, token_width, generator)
         self.project_image, self.project_text = (
             nn.Identity() if options.projection is False else make_linear(encoded, width, generator) for _ in range(2)
         )
-        self._choose_trained()
+        self.clip.requires_grad_(not options.frozen)  # the fusion and the temperature always train
+        self.clip.logit_scale.requires_grad_(True)
+        if options.grad_checkpointing:
+            self.clip.set_grad_checkpointing(True)
         # the whole of it, and the tokenizer's settings: texts are frozen too
         self._feature_key = tower_sha256(clip, self.transform, blueprint.config)
-        self._identity = BackboneIdentity(
-            name="clip",
-            weights=blueprint.label,
-            revision=blueprint.revision,
-            embedding_dim=width,
-            tokens_per_image=1,
-            preprocessing=self.transform.description,
-            composition=self._composition(f"{options.fusion} fusion"),
-            activation="quick_gelu" if blueprint.config.get("quick_gelu") else "gelu",
-            details={"model": blueprint.name, **options.details, **blueprint.details},
-            **self._measured(),
-        )
+        activation = "quick_gelu" if blueprint.config.get("quick_gelu") else "gelu"
+        about = self._about(f"{options.fusion} fusion", width, activation)
+        details = {"model": blueprint.name, "frozen": options.frozen}
+        details |= {} if options.projection is False else {"projection": options.projection}
+        tuned = {"gamma": options.ratio, "grad_checkpointing": options.grad_checkpointing}
+        about["details"] = details | ({} if options.frozen else tuned) | {**blueprint.details}
+        about |= {"revision": blueprint.revision, "preprocessing": self.transform.description}
+        self._identity = BackboneIdentity("clip", blueprint.label, **about)
         self.eval()
 
     @classmethod
@@ -205,23 +173,19 @@ class Clip(TwoTowers):
     def outline(cls, options: ClipOptions, seed: int) -> Outline:
         """See `Outlines`; weights that do not fit are detected only when loaded."""
         blueprint = options.blueprint(seed)
-        make_tokenizer(blueprint)  # raises
-        settings = {**planned(options), **{key: getattr(blueprint, key) for key in ("config", "pixels", "key")}}
+        _open_clip.make_tokenizer(blueprint)  # raises
+        settings = {
+            **_composed.planned(options),
+            **{key: getattr(blueprint, key) for key in ("config", "pixels", "key")},
+        }
         if blueprint.file is None:
             return Outline(cls, "clip", options.frozen, settings={**settings, "seed": seed})
         return Outline(cls, "clip", options.frozen, files=(blueprint.file,), settings=settings)
 
-    def _choose_trained(self) -> None:
-        """Select which parameters train: the fusion and the temperature always, the encoders when fine-tuned."""
-        self.clip.requires_grad_(not self.options.frozen)
-        self.clip.logit_scale.requires_grad_(True)
-        if self.options.grad_checkpointing:
-            self.clip.set_grad_checkpointing(True)
-
     @property
     def temperature(self) -> Tensor:
         """Learned temperature, initially that of the weights (CLIP's is 0.01); see `bounded`."""
-        return bounded(torch.exp(-self.clip.logit_scale.reshape(())))
+        return _composed.bounded(torch.exp(-self.clip.logit_scale.reshape(())))
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """[B, 3, size, size] -> [B, 1, C] float32; with gradients when fine-tuned."""
@@ -259,8 +223,8 @@ class Clip(TwoTowers):
 
     def _encoded(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Text embeddings [B, C] and token features [B, S, C] (the embeddings without attribute weights), float32."""
-        caught: list[Tensor] = []
-        hook = final_norm(self.clip).register_forward_hook(lambda module, given, output: caught.append(output))
+        norm, caught = _open_clip.final_norm(self.clip), list[Tensor]()
+        hook = norm.register_forward_hook(lambda module, given, output: caught.append(output))
         try:
             with self._encoding():
                 embedding: Tensor = self.clip.encode_text(tokens["ids"])

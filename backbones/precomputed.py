@@ -60,7 +60,7 @@ class Precomputed(GivenFeatures):
     """Trainable projections and fusion over given embeddings. Build it with `load`."""
 
     # the trained part is linear and new: 1e-4, an encoder's rate, leaves it far from converged after ten epochs
-    recommended: ClassVar[Mapping[str, float | int]] = {"lr": 1e-3}
+    recommended: ClassVar = {"lr": 1e-3}
 
     def __init__(self, options: PrecomputedOptions, seed: int) -> None:
         files = options.files()
@@ -74,24 +74,15 @@ class Precomputed(GivenFeatures):
         self._image_row, self._images = images
         self._spellings = Spellings(self._image_row)
         self._text_row = texts[0]
-        self.text_table: Tensor
         self.register_buffer("text_table", table.float(), persistent=False)
         self._files = files[0].name, files[1].name
         self._feature_key = key_sha256({"precomputed": digests})
-        measured = self._measured()
+        about = self._about(f"{fusion} fusion", width, tokens=self._images.shape[1])
         # the given embeddings are part of what was loaded, though not parameters
-        measured["sha256"] = key_sha256({"module": measured["sha256"], "files": digests})
-        self._identity = BackboneIdentity(
-            name="precomputed",
-            weights=" + ".join(self._files),
-            revision="local",
-            embedding_dim=width,
-            tokens_per_image=self._images.shape[1],
-            preprocessing="none: embeddings given",
-            composition=self._composition(f"{fusion} fusion"),
-            details={"images_sha256": digests[0], "texts_sha256": digests[1]},
-            **measured,
-        )
+        about["sha256"] = key_sha256({"module": about["sha256"], "files": digests})
+        about["details"] = {"images_sha256": digests[0], "texts_sha256": digests[1]}
+        about |= {"revision": "local", "preprocessing": "none: embeddings given"}
+        self._identity = BackboneIdentity("precomputed", " + ".join(self._files), **about)
 
     @classmethod
     def load(cls, options: PrecomputedOptions, seed: Seed = 0) -> Self:
@@ -130,11 +121,8 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
     indices = [row.get(name, -1) for name in names]
     absent = list(dict.fromkeys(name for name, index in zip(names, indices, strict=True) if index < 0))
     if absent:
-        fix = (
-            "embed each id of the data set, or leave them out with --allow-missing"
-            if what == "image"
-            else "embed each text as the data set spells it"
-        )
+        of_images = "embed each id of the data set, or leave them out with --allow-missing"
+        fix = of_images if what == "image" else "embed each text as the data set spells it"
         first, other = quoted(absent[0]), quoted(next(iter(row)))
         raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {first}; it has {other}; {fix}")
     return torch.tensor(indices, dtype=torch.int64)

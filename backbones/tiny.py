@@ -184,12 +184,7 @@ class Tiny(TwoTowers):
 
     # chosen on a fifth of the synthetic train queries, left out of training: bradley-terry with random negatives has
     # its best R@10 at 3e-3 (43.3 %; 41.0 at 1e-3, 41.5 at 1e-2), in-batch info-nce gains two points more at 1e-2
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 3e-3,
-        "epochs": 12,
-        "batch_size": 64,
-        "weight_decay": 0.01,
-    }
+    recommended: ClassVar = {"lr": 3e-3, "epochs": 12, "batch_size": 64, "weight_decay": 0.01}
 
     def __init__(self, options: TinyOptions, seed: int) -> None:
         super().__init__()
@@ -204,18 +199,11 @@ class Tiny(TwoTowers):
         self.attributes = make_attributes(options.attribute_weights, WIDTH, WIDTH, generator)
         self.start_temperature()
         self._feature_key = tower_sha256(self.encoders, self.transform)
-        self._identity = BackboneIdentity(
-            name="tiny",
-            weights=weights,
-            revision="" if weights.startswith("random:") else "local",
-            embedding_dim=WIDTH,
-            tokens_per_image=1,
-            preprocessing=self.transform.description,
-            composition=self._composition(f"{options.fusion} fusion"),
-            activation="relu",
-            details={"encoders_sha256": module_sha256(self.encoders), "vocabulary": len(self.encoders.vocabulary)},
-            **self._measured(),
-        )
+        about = self._about(f"{options.fusion} fusion", WIDTH, "relu")
+        hashed = module_sha256(self.encoders)
+        about |= {"details": {"encoders_sha256": hashed, "vocabulary": len(self.encoders.vocabulary)}}
+        about |= {"revision": "local" if self.learned_from else "", "preprocessing": self.transform.description}
+        self._identity = BackboneIdentity("tiny", weights, **about)
 
     @classmethod
     def load(cls, options: TinyOptions, seed: Seed = 0) -> Self:

@@ -84,12 +84,7 @@ class Vectors(GivenFeatures):
     Features are [B, tokens, dim] and a candidate has as many tokens.
     """
 
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 3e-3,
-        "epochs": 20,
-        "batch_size": 64,
-        "weight_decay": 0.01,
-    }
+    recommended: ClassVar = {"lr": 3e-3, "epochs": 20, "batch_size": 64, "weight_decay": 0.01}
 
     def __init__(self, options: VectorOptions, seed: int) -> None:
         dim, hidden, world = options.dim, options.hidden, options.world or 0
@@ -98,23 +93,14 @@ class Vectors(GivenFeatures):
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
         self.options, self.world = options, world
         self._values, table = _encoders(dim, options.alignment, torch.Generator().manual_seed(world))
-        self.text_table: Tensor
         self.register_buffer("text_table", table, persistent=False)
         frozen = {"dim": dim, "tokens": options.tokens, "noise": options.noise, "world": world}
         frozen |= {"alignment": options.alignment}
         self._feature_key = key_sha256({"backbone": "vectors", **frozen})
-        self._identity = BackboneIdentity(
-            name="vectors",
-            weights=f"random:{world}",
-            revision="",
-            embedding_dim=dim,
-            tokens_per_image=options.tokens,
-            preprocessing="none: features drawn by id",
-            composition=self._composition(f"{options.fusion} fusion" + (f" + {hidden} hidden" if hidden else "")),
-            activation="relu" if hidden else "",
-            details=frozen,
-            **self._measured(),
-        )
+        fusion = f"{options.fusion} fusion" + (f" + {hidden} hidden" if hidden else "")
+        about = self._about(fusion, dim, "relu" if hidden else "", options.tokens)
+        about |= {"revision": "", "preprocessing": "none: features drawn by id", "details": frozen}
+        self._identity = BackboneIdentity("vectors", f"random:{world}", **about)
 
     @classmethod
     def load(cls, options: VectorOptions, seed: Seed = 0) -> Self:

@@ -6,7 +6,6 @@ Fallback: a query without allowed images has an empty pool.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -19,7 +18,7 @@ PAPER = "QuRe sec. 5.4 (1); CIRQRS 'Baseline'"
 class AllCorpus(Strategy):
     """Pool: all allowed images, whatever they score."""
 
-    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
+    n_def = 1  # the pool does not depend on scores: nothing to refresh
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, True at every allowed image."""

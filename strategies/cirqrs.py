@@ -8,7 +8,6 @@ Fallback: with fewer images below the target than asked for, the pool holds all 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -26,7 +25,7 @@ class Cirqrs(Strategy):
         n_neg: pool size at the first refresh (refresh 0), images >= 1 or a share of the gallery ("0.6%").
     """
 
-    n_def: ClassVar[int] = 5
+    n_def = 5
 
     n_neg: PoolSize = tunable(50, low=10, high=500, log=True)
 

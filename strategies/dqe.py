@@ -10,7 +10,7 @@ Fallback: if no image is inside the band, the pool is empty.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ class Dqe(Strategy):
             "quantile": share of the query's other allowed images that rank above, ties by corpus index.
     """
 
-    schedule: ClassVar[Literal["equal"]] = "equal"
+    schedule = "equal"
 
     alpha: NonNegativeFloat = tunable(0.2, low=0.0, high=0.4, below="beta")
     beta: float = tunable(0.8, low=0.5, high=1.0)

@@ -11,13 +11,12 @@ Fallback: none; if every member is dropped, the query has no negatives.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from negbench.contracts import BatchStrategy, PlaneName, ScoreView, tunable
+from negbench.contracts import BatchStrategy, ScoreView, tunable
 from negbench.metrics.ranks import at_least_float32, descending
 
 PAPER = "FNC, arXiv:2011.11765 (elimination)"
@@ -32,15 +31,14 @@ class Fnc(BatchStrategy):
         k: maximum number of members dropped, >= 1; ties by place in the batch.
     """
 
-    reads: ClassVar[tuple[PlaneName, ...]] = ("target",)
+    reads = ("target",)
 
     threshold: float = tunable(0.7, low=0.3, high=0.95)
     k: PositiveInt = tunable(10, low=1, high=100, log=True)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] bool."""
-        likeness = (
-            at_least_float32(view.plane("target")).nan_to_num(nan=-torch.inf).masked_fill(~view.allowed, -torch.inf)
-        )
+        likeness = at_least_float32(view.plane("target")).nan_to_num(nan=-torch.inf)
+        likeness = likeness.masked_fill(~view.allowed, -torch.inf)
         place = descending(likeness).argsort(1)
         return view.allowed & ~((likeness > self.threshold) & (place < self.k))

@@ -11,11 +11,10 @@ Fallback: none; if every member is dropped, the query has no negatives.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import BatchStrategy, PlaneName, ScoreView, tunable
+from negbench.contracts import BatchStrategy, ScoreView, tunable
 from negbench.mining.filters import above_positive
 
 PAPER = "GISTEmbed, arXiv:2402.16829"
@@ -30,7 +29,7 @@ class Gist(BatchStrategy):
         relative: take the margin as a share of |g+| instead of absolute.
     """
 
-    reads: ClassVar[tuple[PlaneName, ...]] = ("guide",)
+    reads = ("guide",)
 
     margin: float = tunable(0.0, low=0.0, high=0.3)
     relative: bool = False

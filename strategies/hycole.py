@@ -11,9 +11,8 @@ reference makes the target textual in 92 %, composed in 7 %, right in 1 %; anoth
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from negbench.contracts import BatchStrategy, Slot
+from negbench.contracts import BatchStrategy
 
 PAPER = "HyCoLe-HNM sec. 2.3, eq. 3"
 
@@ -22,4 +21,4 @@ PAPER = "HyCoLe-HNM sec. 2.3, eq. 3"
 class Hycole(BatchStrategy):
     """Pool: all allowed columns of the slot's [B, B] score matrix."""
 
-    corrupts: ClassVar[tuple[Slot, ...]] = ("reference", "modification", "target")
+    corrupts = ("reference", "modification", "target")

@@ -7,9 +7,8 @@ Fallback: none needed; a row without allowed columns has no negatives in that di
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from negbench.contracts import BatchStrategy, Slot
+from negbench.contracts import BatchStrategy
 
 PAPER = "CLIP fig. 3: the symmetric loss"
 
@@ -18,4 +17,4 @@ PAPER = "CLIP fig. 3: the symmetric loss"
 class InBatchBoth(BatchStrategy):
     """Pool: all allowed columns of the batch's [B, B] scores, by rows (targets) and by columns (queries)."""
 
-    corrupts: ClassVar[tuple[Slot, ...]] = ("target", "query")
+    corrupts = ("target", "query")

@@ -9,13 +9,12 @@ Fallback: with fewer than k allowed triples, all of them.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from negbench.contracts import BatchStrategy, ScoreView, Slot, tunable
+from negbench.contracts import BatchStrategy, ScoreView, tunable
 from negbench.metrics.ranks import top_columns
 
 PAPER = "HyCoLe-HNM table 4, 'hard negative mining'"
@@ -30,7 +29,7 @@ class InBatchCube(BatchStrategy):
             which takes seconds on a CPU at a batch of 64: lower train.batch_size.
     """
 
-    corrupts: ClassVar[tuple[Slot, ...]] = ("triple",)
+    corrupts = ("triple",)
 
     k: PositiveInt | None = tunable(189, low=10, high=1000, log=True)
 

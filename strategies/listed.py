@@ -6,11 +6,10 @@ Fallback: the pool of a query without a list is empty.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import PlaneName, ScoreView, Strategy
+from negbench.contracts import ScoreView, Strategy
 
 PAPER = "no paper: negatives that you bring"
 
@@ -24,8 +23,8 @@ class Listed(Strategy):
             `negatives` of the data.
     """
 
-    reads: ClassVar[tuple[PlaneName, ...]] = ("listed",)
-    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
+    reads = ("listed",)
+    n_def = 1  # the pool does not depend on scores: nothing to refresh
     file: Path | None = None
 
     def pool(self, view: ScoreView) -> Tensor:

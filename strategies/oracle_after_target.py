@@ -7,7 +7,6 @@ beyond the target is refused, because the result would equal `after-target`.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -25,7 +24,7 @@ class OracleAfterTarget(Strategy):
         k: pool size, images >= 1 or a share of the gallery ("0.6%"); relevant images do not count.
     """
 
-    reads_truth: ClassVar[bool] = True
+    reads_truth = True
 
     k: PoolSize = tunable(100, low=10, high=1000, log=True)
 

@@ -7,7 +7,6 @@ target is refused, because the result would equal `all-corpus`.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,8 +20,8 @@ PAPER = "ours: the ceiling of all-corpus"
 class OracleAll(Strategy):
     """Pool: all allowed images that are not known to satisfy the query."""
 
-    reads_truth: ClassVar[bool] = True
-    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
+    reads_truth = True
+    n_def = 1  # the pool does not depend on scores: nothing to refresh
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool. Raises OptionError where `view.relevant` is None."""

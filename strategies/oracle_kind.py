@@ -7,7 +7,7 @@ is refused.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -28,8 +28,8 @@ class OracleKind(Strategy):
             not the reference), unspecified (judged wrong, of no known kind), or unrelated (none of these).
     """
 
-    reads_truth: ClassVar[bool] = True
-    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
+    reads_truth = True
+    n_def = 1  # the pool does not depend on scores: nothing to refresh
 
     kind: Literal["composed", "visual", "textual", "unspecified", "unrelated"] = "composed"
 

@@ -13,12 +13,11 @@ Fallback: with at most k images and none below the limit, the pool is empty.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from negbench.contracts import PlaneName, ScoreView, Strategy, tunable
+from negbench.contracts import ScoreView, Strategy, tunable
 from negbench.metrics.ranks import at_least_float32
 from negbench.strategies._ranked import PoolSize, images
 
@@ -35,7 +34,7 @@ class Rocketqa(Strategy):
         limit: guide score below which an image counts as a true negative.
     """
 
-    reads: ClassVar[tuple[PlaneName, ...]] = ("guide",)
+    reads = ("guide",)
 
     k: PoolSize = tunable(50, low=10, high=1000, log=True)
     n: PoolSize = tunable(4, low=1, high=100, log=True)

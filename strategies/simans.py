@@ -46,9 +46,6 @@ class Simans(Strategy):
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] float64 weights, > 0 for at most k images per row."""
         above = -gap(view).double()
-        off = (
-            above.abs()
-            if self.variant == "absolute"
-            else (above + (self.b if self.variant == "release" else -self.b)) ** 2
-        )
+        centre = -self.b if self.variant == "release" else self.b
+        off = above.abs() if self.variant == "absolute" else (above - centre) ** 2
         return weights_of(-self.a * off, view.window(view.allowed, images(self.k, view)))

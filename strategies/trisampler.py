@@ -9,11 +9,10 @@ Fallback: if none of the k images is nearer to the target than to the query, the
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import PlaneName, ScoreView, Strategy, tunable
+from negbench.contracts import ScoreView, Strategy, tunable
 from negbench.strategies._ranked import PoolSize, images
 from negbench.strategies._scores import gap
 
@@ -28,7 +27,7 @@ class Trisampler(Strategy):
         k: depth of the ranking that is searched, images >= 1 or a share of the gallery ("0.6%").
     """
 
-    reads: ClassVar[tuple[PlaneName, ...]] = ("target",)
+    reads = ("target",)
 
     k: PoolSize = tunable(100, low=10, high=1000, log=True)
 

@@ -11,11 +11,10 @@ Fallback: none; a query without allowed columns has no negatives.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from negbench.contracts import BankStrategy, Slot, tunable
+from negbench.contracts import BankStrategy, tunable
 
 PAPER = "XBM, arXiv:1912.06798"
 
@@ -28,6 +27,6 @@ class Xbm(BankStrategy):
         queue: K, number of targets in the queue, >= 1.
     """
 
-    corrupts: ClassVar[tuple[Slot, ...]] = ("target", "bank")
+    corrupts = ("target", "bank")
 
     queue: PositiveInt = tunable(8192, low=64, high=65536, log=True)

@@ -97,12 +97,9 @@ class LossInput:
         if candidates.ndim != 2 or len(candidates) != len(positive):
             raise ValueError(f"candidates must be [{len(positive)}, C], got {tuple(candidates.shape)}")
         object.__setattr__(self, "candidates", candidates)
-        completed = (
-            ("mask", negatives, torch.bool),
-            ("weights", negatives, negatives.dtype),
-            ("candidate_mask", candidates, torch.bool),
-        )
-        for name, like, dtype in completed:
+        completed = {"mask": (negatives, torch.bool), "weights": (negatives, negatives.dtype)}
+        completed |= {"candidate_mask": (candidates, torch.bool)}
+        for name, (like, dtype) in completed.items():
             tensor = getattr(self, name)
             if tensor is None:
                 object.__setattr__(self, name, torch.ones_like(like, dtype=dtype))

@@ -43,14 +43,9 @@ class Outline:
         """Return the outline of a loaded backbone, or an outline unchanged."""
         if isinstance(backbone, Outline):
             return backbone
-        return cls(
-            kind=type(backbone),
-            name=backbone.identity.name,
-            frozen_images=backbone.frozen_images,
-            learned_from=backbone.learned_from,
-            settings={"features": backbone.feature_key},
-            weights=backbone.identity.sha256,
-        )
+        identity, settings = backbone.identity, {"features": backbone.feature_key}
+        frozen, learned = backbone.frozen_images, backbone.learned_from
+        return cls(type(backbone), identity.name, frozen, learned, settings=settings, weights=identity.sha256)
 
     @property
     def key(self) -> str:

@@ -31,30 +31,21 @@ def epoch_batches(
         NegbenchError: the strategy's order omits or repeats a query.
     """
     config, current, scene = run.config, objective.strategy, objective.scene
-    draws, tokens = epoch_draws(state, config.train.draws), scene.train.texts(run.backbone)
+    start = (state.epoch - state.interval_start) * config.train.draws
+    draws = None if state.negatives is None else state.negatives[:, start : start + config.train.draws]
+    tokens = scene.train.texts(run.backbone)
     chunks = _order(run, objective, state, streams["batches"]).split(config.train.batch_size)
     # negatives to keep per pool; a batch strategy that precedes or joins a corpus strategy uses its whole pool
     kept = config.train.num_negatives if draws is None and strategy.scope == "batch" else None
     random = kept is not None or isinstance(batch_rule(current), SyntheticStrategy)
     base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
 
-    def made() -> Iterator[Batch]:
-        for rows in chunks:
-            yield Batch(
-                rows,
-                None if draws is None else draws[rows],
-                {name: value[rows] for name, value in tokens.items()},
-                kept,
-                None if base is None else splitmix(base, rows),
-            )
+    def made(rows: Tensor) -> Batch:
+        seed = None if base is None else splitmix(base, rows)
+        own = {name: value[rows] for name, value in tokens.items()}
+        return Batch(rows, None if draws is None else draws[rows], own, kept, seed)
 
-    return made()
-
-
-def epoch_draws(state: State, num_negatives: int) -> Tensor | None:
-    """Return the columns drawn for the epoch, [Q, num_negatives]; None for a batch strategy."""
-    start = (state.epoch - state.interval_start) * num_negatives
-    return None if state.negatives is None else state.negatives[:, start : start + num_negatives]
+    return map(made, chunks)
 
 
 def _order(run: OpenRun, objective: Objective, state: State, generator: torch.Generator) -> Tensor:
@@ -63,15 +54,9 @@ def _order(run: OpenRun, objective: Objective, state: State, generator: torch.Ge
     queries = len(scene.train.dataset.queries)
     if not isinstance(rule, OrderedBatches):
         return torch.randperm(queries, generator=generator)
-    order = rule.order(
-        Epoch(
-            state.epoch,
-            scene.train.dataset.target_columns,
-            run.config.train.batch_size,
-            generator,
-            partial(evaluation.embed_queries, run.backbone, scene, scene.train),
-        )
-    )
+    embed = partial(evaluation.embed_queries, run.backbone, scene, scene.train)
+    columns, size = scene.train.dataset.target_columns, run.config.train.batch_size
+    order = rule.order(Epoch(state.epoch, columns, size, generator, embed))
     if not torch.equal(order.sort().values, torch.arange(queries)):
         raise NegbenchError(f"{type(rule).__name__}.order must return a permutation of the {queries} queries")
     return order

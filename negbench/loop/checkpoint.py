@@ -35,6 +35,12 @@ class TrainingParts:
     scaler: torch.amp.GradScaler
     streams: Mapping[str, torch.Generator]
 
+    @property
+    def _parts(self) -> dict[str, Any]:
+        """What is saved and restored by its own `state_dict`."""
+        parts = {"temperatures": self.objective.temperatures, "memory": self.objective.memory}
+        return parts | {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
+
     def save(self, folder: RunFolder, state: State) -> float:
         """Replace the folder's checkpoint, then its metrics, which the next save rewrites after a kill in between.
 
@@ -46,17 +52,8 @@ class TrainingParts:
         state.generators["global"] = torch.get_rng_state()
         if torch.cuda.is_available():
             state.generators["cuda"] = torch.cuda.get_rng_state()
-        folder.write_checkpoint(
-            {
-                "state": vars(state),
-                "weights": trained_state(self.objective.backbone),
-                "temperatures": self.objective.temperatures.state_dict(),
-                "memory": self.objective.memory.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "schedule": self.schedule.state_dict(),
-                "scaler": self.scaler.state_dict(),
-            }
-        )
+        saved = {"state": vars(state), "weights": trained_state(self.objective.backbone)}
+        folder.write_checkpoint(saved | {name: part.state_dict() for name, part in self._parts.items()})
         folder.write_metrics(state.points)
         return (end := time.monotonic()) + PAUSE * (end - start)
 
@@ -66,33 +63,26 @@ class TrainingParts:
         if saved is None:
             return None
         with folder.in_checkpoint():
-            return self._restore(saved)
-
-    def _restore(self, saved: Mapping[str, Any]) -> State:
-        fresh = _types(self.optimizer.state_dict())
-        self.objective.backbone.load_state_dict(saved["weights"], strict=False)
-        self.objective.temperatures.load_state_dict(saved["temperatures"])
-        self.objective.memory.load_state_dict(saved["memory"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.schedule.load_state_dict(saved["schedule"])
-        if self.scaler.is_enabled():
-            self.scaler.load_state_dict(saved["scaler"])
-        state = _state(saved["state"])
-        if fresh != _types(saved["optimizer"]):
-            raise ValueError("it was saved with a different optimizer")
-        for parameter, kept in self.optimizer.state.items():  # AdamW's step and two moments
-            shapes = [each.shape for each in kept.values() if each.is_floating_point()]
-            if shapes != [torch.Size(), parameter.shape, parameter.shape] or not kept["step"] >= 0:
-                raise ValueError("its optimizer's step and moments do not fit the parameters")
-        queries = len(self.objective.scene.train.dataset.target_columns)
-        if state.negatives is not None and (state.negatives.ndim, len(state.negatives)) != (2, queries):
-            raise ValueError("its negatives belong to other queries")
-        for name, generator in self.streams.items():
-            generator.set_state(state.generators[name])
-        torch.set_rng_state(state.generators["global"])
-        if torch.cuda.is_available() and "cuda" in state.generators:
-            torch.cuda.set_rng_state(state.generators["cuda"])
-        return state
+            fresh = _types(self.optimizer.state_dict())
+            self.objective.backbone.load_state_dict(saved["weights"], strict=False)
+            for name, part in self._parts.items():
+                part.load_state_dict(saved[name])
+            state = _state(saved["state"])
+            if fresh != _types(saved["optimizer"]):
+                raise ValueError("it was saved with a different optimizer")
+            for parameter, kept in self.optimizer.state.items():  # AdamW's step and two moments
+                shapes = [each.shape for each in kept.values() if each.is_floating_point()]
+                if shapes != [torch.Size(), parameter.shape, parameter.shape] or not kept["step"] >= 0:
+                    raise ValueError("its optimizer's step and moments do not fit the parameters")
+            queries = len(self.objective.scene.train.dataset.target_columns)
+            if state.negatives is not None and (state.negatives.ndim, len(state.negatives)) != (2, queries):
+                raise ValueError("its negatives belong to other queries")
+            for name, generator in self.streams.items():
+                generator.set_state(state.generators[name])
+            torch.set_rng_state(state.generators["global"])
+            if torch.cuda.is_available() and "cuda" in state.generators:
+                torch.cuda.set_rng_state(state.generators["cuda"])
+            return state
 
 
 def _types(optimizer: Mapping[str, Any]) -> list[dict[str, type]]:
@@ -118,7 +108,6 @@ def stream(seed: int, purpose: str) -> torch.Generator:
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the global generator, which dropout uses, for the run, and restore it afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(stream(seed, "dropout").initial_seed())
         yield

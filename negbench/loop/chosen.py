@@ -6,16 +6,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from negbench.contracts import (
-    Backbone,
-    BankStep,
-    BatchStrategy,
-    ScoreView,
-    Slot,
-    SyntheticStrategy,
-    paired_relevance,
-    relevance,
-)
+from negbench.contracts import Backbone, BankStep, BatchStrategy, ScoreView, Slot, SyntheticStrategy
+from negbench.contracts.scores import paired_relevance, relevance
 from negbench.data.scene import Tokens
 from negbench.loop.slots import Corrupted, check_triples, corrupted_triples, full_precision
 from negbench.metrics.equal_rows import Copies
@@ -170,9 +162,8 @@ def _kept(slots: dict[Slot, Corrupted], inputs: ChoiceInputs) -> dict[Slot, Corr
         return slots
     assert inputs.seed is not None
     mask = torch.cat([part.mask for part in slots.values()], dim=1)
-    kept = keep(mask, inputs.seed.to(mask.device), inputs.kept).split(
-        [part.mask.shape[1] for part in slots.values()], 1
-    )
+    widths = [part.mask.shape[1] for part in slots.values()]
+    kept = keep(mask, inputs.seed.to(mask.device), inputs.kept).split(widths, 1)
     return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
 
 

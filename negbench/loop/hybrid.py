@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,9 +81,8 @@ class Temperatures(nn.Module):
             raise OptionError(
                 f"hybrid.temperature = 'own', but loss.tau = {loss.tau} fixes the temperature: leave one of them out"
             )
-        if config.temperature == "backbone" or loss.tau is not None:
-            return cls(())
-        if config.temperature == "auto" and not config.active:
+        of_backbone = config.temperature == "backbone" or (config.temperature == "auto" and not config.active)
+        if of_backbone or loss.tau is not None:
             return cls(())
         return cls(("icm",) + ("tcm",) * (config.alpha > 0) + ("ritm", "titm") * (config.beta > 0))
 
@@ -189,7 +189,8 @@ class HybridTerms:
         self, members: Members, reference: _Texts, target: _Texts, embedded: Tensor, temperature: Tensor
     ) -> Tensor:
         """Return TCM: the loss of composed texts against target texts, corrupted in the strategy's slots."""
-        corrupts, device, cross = slots_of(self.strategy), embedded.device, None
+        corrupts, device = slots_of(self.strategy), embedded.device
+        cross: Any = None
         assert isinstance(self.backbone, ComposesTexts)
         if set(corrupts) - {"target", "query"}:
             # cross[r, p] composes text r with modification p
@@ -203,7 +204,6 @@ class HybridTerms:
             slots: dict[Slot, Corrupted] = {}
             for slot in corrupts:
                 if slot == "triple":
-                    assert cross is not None
                     slots[slot] = self._triples(members, reference, target, cross, embedded, rows)
                     continue
                 if slot == "target":
@@ -211,7 +211,6 @@ class HybridTerms:
                 elif slot == "query":
                     corrupted, valid = scores.T, target.distinct & rows.T
                 else:
-                    assert cross is not None
                     corrupted = torch.einsum("ijd,id->ij" if slot == "modification" else "jid,id->ij", cross, embedded)
                     valid = reference.distinct if slot == "reference" else torch.ones_like(rows)
                 slots[slot] = Corrupted(corrupted, (members.allowed[slot].cpu() & valid & rows).to(device))

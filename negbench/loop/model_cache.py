@@ -75,14 +75,11 @@ class ModelCache:
     def task(self, scene: EncodedSplits, strategy: Strategy | None = None) -> MiningTask:
         """Embed the train split with the current model, with the planes that the strategy reads."""
         run, split = self.run, scene.train
+        mining, offline, divisor = run.config.mining, self.objective.offline, self.objective.divisor
+        reads = () if strategy is None else planes_read(strategy, mining)
+        made = self.once(("train", id(split)), lambda: evaluation.embed(run.backbone, scene, split))
         return mining_task(
-            run.backbone,
-            scene,
-            run.config.mining,
-            reads=() if strategy is None else planes_read(strategy, run.config.mining),
-            offline=self.objective.offline,
-            temperature=self.objective.divisor,
-            embeddings=self.once(("train", id(split)), lambda: evaluation.embed(run.backbone, scene, split)),
+            run.backbone, scene, mining, reads=reads, offline=offline, temperature=divisor, embeddings=made
         )
 
     def scored(self) -> Scored:

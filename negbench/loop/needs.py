@@ -46,12 +46,8 @@ def check_room(run: OpenRun, folder: Path) -> None:
 def memory_needs(run: OpenRun) -> list[Need]:
     """Return the CPU memory that grows with the counts of a configuration."""
     config, queries = run.config, len(run.scene.train.dataset.queries)
-    factors = (
-        (queries, "queries"),
-        (_longest_interval(config), "epochs between refreshes"),
-        (config.train.draws, "negatives"),
-        (_DRAWN_BYTES, "bytes"),
-    )
+    epochs = (_longest_interval(config), "epochs between refreshes")
+    factors = ((queries, "queries"), epochs, (config.train.draws, "negatives"), (_DRAWN_BYTES, "bytes"))
     return [Need("drawn negatives", factors, _fewer(config))]
 
 
@@ -67,22 +63,16 @@ def step_needs(run: OpenRun) -> list[Need]:
     parameters = sum(value.numel() for value in trained_state(backbone).values())
     slots = {slot for rule in batch_rules(strategy) for slot in rule.corrupts}
     made = width if slots & {"reference", "modification", "triple"} else tokens  # queries of all pairs, or their scores
-    square = ((batch, "queries"), (batch, "members of the batch"))
+    pairs = ((batch, "queries"), (batch, "members of the batch"), (made if slots else 0, "values"))
+    images, smaller = ((batch, "queries"), (2 + drawn, "images"), (image, "values")), _quarter(batch)
+    fewer = f"--set train.batch_size={smaller}, or --set train.num_negatives={_quarter(config.train.draws)}"
     queue = max((rule.queue for rule in batch_rules(strategy) if isinstance(rule, BankStrategy)), default=0)
     four = (4, "bytes")
     return [
-        Need(
-            "images of a step",
-            ((batch, "queries"), (2 + drawn, "images"), (image, "values"), four),
-            f"--set train.batch_size={_quarter(batch)}, or --set train.num_negatives={_quarter(config.train.draws)}",
-        ),
+        Need("images of a step", (*images, four), fewer),
         Need("candidates", ((corpus + queue, "images"), (tokens * width, "values"), four), "use a smaller corpus"),
         Need("trained parameters", ((_ADAM * parameters, "values"), four), "use a smaller backbone"),
-        Need(
-            "scores of a batch",
-            (*square, (made if slots else 0, "values"), four),
-            f"--set train.batch_size={_quarter(batch)}",
-        ),
+        Need("scores of a batch", (*pairs, four), f"--set train.batch_size={smaller}"),
     ]
 
 
@@ -98,27 +88,17 @@ def _fewer(config: ResolvedConfig) -> str:
 def disk_needs(run: OpenRun) -> list[Need]:
     """Return the disk space of the run's folder, where old and new versions of a file may coexist."""
     config, queries = run.config, len(run.scene.train.dataset.queries)
-    interval = _longest_interval(config)
     weights = sum(value.numel() * value.element_size() for value in trained_state(run.backbone).values())
     mined = sum(stage.end - min(stage.refreshes) for stage in _mined(config) if stage.kept)
     corpus = max(len(split.dataset.images) for split in (run.scene.train, run.scene.val))
+    checkpoint = (_ADAM - 1) * weights + queries * _longest_interval(config) * config.train.draws * 8
+    tables = ((mined, "epochs"), (config.train.draws, "negatives"), (_DRAWN_DISK, "bytes"))
+    pools = (_KEPT_POOLS if mined else 0, "refreshes"), (queries, "queries"), (row_bytes(corpus), "bytes")
     fewer = _fewer(config)
     return [
-        Need(
-            "the last two checkpoints",
-            ((2, "checkpoints"), ((_ADAM - 1) * weights + queries * interval * config.train.draws * 8, "bytes")),
-            fewer,
-        ),
-        Need(
-            "tables of mined negatives",
-            ((queries, "queries"), (mined, "epochs"), (config.train.draws, "negatives"), (_DRAWN_DISK, "bytes")),
-            fewer,
-        ),
-        Need(
-            "pools",
-            ((_KEPT_POOLS if mined else 0, "refreshes"), (queries, "queries"), (row_bytes(corpus), "bytes")),
-            "use a smaller corpus",
-        ),
+        Need("the last two checkpoints", ((2, "checkpoints"), (checkpoint, "bytes")), fewer),
+        Need("tables of mined negatives", ((queries, "queries"), *tables), fewer),
+        Need("pools", pools, "use a smaller corpus"),
         Need("weights", ((2, "copies"), (weights, "bytes")), "use a smaller backbone"),
     ]
 

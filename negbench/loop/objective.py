@@ -1,7 +1,7 @@
 """Training objective: maps a batch to a scalar loss, for strategies of either scope and any loss."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,20 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from negbench.contracts import (
-    AspectScores,
-    Backbone,
-    BankStrategy,
-    BatchStrategy,
-    HasSubQueries,
-    Loss,
-    Outline,
-    Slot,
-    Strategy,
-    SubQuery,
-    paired_relevance,
-    relevance,
-)
+from negbench.contracts import AspectScores, Backbone, BankStrategy, BatchStrategy, Loss, Slot, Strategy
+from negbench.contracts.optional import HasSubQueries, Outline, SubQuery
+from negbench.contracts.scores import paired_relevance, relevance
 from negbench.data.scene import EMBED_BATCH, EncodedSplits, Tokens
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
@@ -186,11 +175,8 @@ class Objective(nn.Module):
         super().__init__()
         hybrid = hybrid or HybridConfig()
         check_objective(strategy, loss, hybrid, backbone, scene.train.dataset)
-        self.backbone = backbone
-        self.strategy = strategy
-        self.loss = loss
-        self.scene = scene
-        self.mining = mining
+        self.backbone, self.strategy, self.loss = backbone, strategy, loss
+        self.scene, self.mining = scene, mining
         self.reads = planes_read(strategy, mining)
         self.filters = Filters.of(mining)
         self.offline = offline or {}
@@ -348,13 +334,16 @@ class Objective(nn.Module):
             columns, tokens = torch.cat([columns, images["bank"]]), torch.cat([tokens, bank])
             with full_precision(self.device):
                 by_slot["bank"] = relevance(made.query, bank)
+        with full_precision(self.device):
+            planes = batch_planes(self.reads, self.backbone, made.reference, made.tokens, tokens)
+        planes |= {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
         inputs = ChoiceInputs(
             temperature=self.divisor,
             queries=made.query,
             bank=bank,
             relevant=split.relevant_images(batch.rows, columns),
             kinds=split.dataset.kind_table(batch.rows, columns) if split.dataset.kinds else None,
-            planes=self._planes(batch, made, columns, tokens),
+            planes=planes,
             filters=self.filters,
             kept=batch.kept,
             seed=batch.seed,
@@ -381,12 +370,6 @@ class Objective(nn.Module):
         inside = self._in_group[split.dataset.group_index[rows]][:, columns]
         return columns, tokens, split.allowed_images(rows, columns, self.mining) & inside
 
-    def _planes(self, batch: Batch, made: _Queries, columns: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Return name -> [B, C] for each plane read, over [C] images with [C, T, D] tokens, batch targets first."""
-        with full_precision(self.device):
-            planes = batch_planes(self.reads, self.backbone, made.reference, made.tokens, tokens)
-        return planes | {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
-
     def _allowed(self, slot: Slot, batch: Batch) -> Tensor:
         """Return `Split.batch_allowed` under the run's mining options."""
         return self.scene.train.batch_allowed(slot, batch.rows, self.mining)
@@ -397,7 +380,10 @@ class Objective(nn.Module):
     def _in_group(self) -> Tensor:
         """[G, N] bool: which images each gallery group has."""
         dataset = self.scene.train.dataset
-        return _group_members(len(dataset.images), dataset.groups.values())
+        members = torch.zeros(len(dataset.groups), len(dataset.images), dtype=torch.bool)
+        for row, columns in zip(members, dataset.groups.values(), strict=True):
+            row[columns] = True
+        return members
 
     def _corpus_of(self, rows: Tensor) -> Tensor:
         """Return [C] int64 columns of the rows' gallery groups if the loss uses the whole corpus; else none."""
@@ -463,8 +449,3 @@ def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:
     distinct, position = torch.unique(columns, return_inverse=True)
     places = torch.arange(len(columns))
     return distinct, torch.full_like(distinct, len(columns)).scatter_reduce_(0, position, places, "amin")
-
-
-def _group_members(images: int, groups: Iterable[Tensor]) -> Tensor:
-    """Return [G, N] bool: which images each gallery group has."""
-    return torch.stack([torch.zeros(images, dtype=torch.bool).index_fill_(0, group, True) for group in groups])

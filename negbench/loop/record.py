@@ -22,6 +22,7 @@ from negbench.machine.files import sha256_of
 
 MOVES_SCORES = False  # only records
 
+_CARD = ("text_template", "exclude_reference", "source", "licence", "citation")  # fields that are recorded
 _PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "mlflow", "optuna", "numpy")
 
 
@@ -45,11 +46,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "corpus": {name: len(columns) for name, columns in train.groups.items()},
             "train_queries": len(train.queries),
             "val_queries": len(val.queries),
-            "text_template": val.card.text_template,
-            "exclude_reference": val.card.exclude_reference,
-            "source": val.card.source,
-            "licence": val.card.licence,
-            "citation": val.card.citation,
+            **{name: getattr(val.card, name) for name in _CARD},
             "partial": train.partial or val.partial,
             "remarks": [*train.remarks, *val.remarks, *overlap(train, val)],
         },

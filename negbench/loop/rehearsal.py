@@ -60,11 +60,8 @@ class Rehearsals:
         config, splits, parts = planned.config, self._scenes.splits(planned.config), _Parts(planned, self._scenes)
         queries, epochs, chosen = len(splits.train.queries), config.train.epochs, config.eval.select
         data = (config.model_dump_json(include={"dataset", "backbone"}, exclude=_WORLDS), queries)
-        rules = (
-            config.model_dump_json(include={"loss", "mining", "hybrid"}),
-            config.train.draws,
-            config.train.batch_size,
-        )
+        named = config.model_dump_json(include={"loss", "mining", "hybrid"})
+        rules = (named, config.train.draws, config.train.batch_size)
 
         def once(what: str, *key: Hashable, of: tuple[Stage, ...] = ()) -> float:
             if (what, key) not in self._known:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Loss, Strategy
-from negbench.data.scene import EncodedSplits, trained_state
+from negbench.data.scene import trained_state
 from negbench.errors import NegbenchError
 from negbench.loop import observe, record
 from negbench.loop.batches import epoch_batches
@@ -64,7 +64,10 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             if state.epoch in carded:
                 observe.note_regime(now, log)
             now.clear()
-            parts.objective.see(_epoch_scene(run, state, stage))
+            # mined pairs stay fixed for their refresh interval; texts and other pairs are the epoch's
+            kept = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
+            epoch = state.interval_start if kept else state.epoch
+            parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config.seed))
             batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
             loss, behaviour = train_epoch(run, parts, state, batches)
             log(_epoch_values(run, parts, state, loss, behaviour), state.step, state.epoch)
@@ -117,12 +120,6 @@ def _refresh(now: ModelCache, parts: TrainingParts, stage: Stage, folder: RunFol
     log({f"mining/{name}": value for name, value in summary.items()}, state.step, state.epoch)
     if after_warmup:
         observe.keep_curves(now, folder, "warm")
-
-
-def _epoch_scene(run: OpenRun, state: State, stage: Stage) -> EncodedSplits:
-    """Return the scene with this epoch's texts and pairs; mined pairs stay fixed for their refresh interval."""
-    kept = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
-    return run.scene.at_epoch(run.backbone, state.interval_start if kept else state.epoch, run.config.seed)
 
 
 # --- train ------------------------------------------------------------------------------------------------------------

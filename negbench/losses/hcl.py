@@ -8,15 +8,16 @@ Departures: the released code can lower beta over the epochs; here it is constan
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import Loss, LossInput, mean_over_rows, tunable
+from negbench.contracts import Loss, LossInput, tunable
 from negbench.losses._importance import Hardened
+from negbench.losses._rows import mean_of_rows
 from negbench.metrics.ranks import at_least_float32
 
 PAPER = "HCL, arXiv:2010.04592; debiased (beta 0), arXiv:2007.00224"
@@ -44,7 +45,7 @@ class HCL(Loss):
     are absolute: doubling them equals listing each negative twice.
     """
 
-    monotone: ClassVar[bool] = False
+    monotone = False
 
     tau_plus: Annotated[float, Field(ge=0, lt=1)] = tunable(0.1, low=0.0, high=0.3)
     beta: NonNegativeFloat = tunable(1.0, low=0.0, high=2.0)
@@ -57,5 +58,4 @@ class HCL(Loss):
         excess = hardened.log_sum - taken
         left = excess > 0  # else nothing is left of the sum, and the floor applies
         rest = hardened.log_sum + (-torch.expm1(-torch.where(left, excess, 1.0))).log() - math.log(1 - self.tau_plus)
-        rows = softplus(torch.where(left, torch.maximum(rest, floor), floor))[:, None]
-        return mean_over_rows(rows, hardened.some[:, None], torch.ones_like(rows))
+        return mean_of_rows(softplus(torch.where(left, torch.maximum(rest, floor), floor)), hardened.some)

@@ -8,15 +8,14 @@ divides the weight of row i, column j by the sum of row j (a broadcast), where t
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import Loss, LossInput, mean_over_rows, tunable
+from negbench.contracts import Loss, LossInput, tunable
 from negbench.losses._importance import Hardened
+from negbench.losses._rows import mean_of_rows
 
 PAPER = "DiHT, arXiv:2301.02280, as CoVR has it"
 
@@ -41,7 +40,7 @@ class HnNCE(Loss):
     are absolute: doubling them equals listing each negative twice.
     """
 
-    monotone: ClassVar[bool] = False
+    monotone = False
 
     alpha: PositiveFloat = tunable(1.0, low=0.1, high=2.0)
     beta: NonNegativeFloat = tunable(0.5, low=0.0, high=2.0)
@@ -49,5 +48,4 @@ class HnNCE(Loss):
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""
         hardened, log_alpha = Hardened.of(given, self.beta), math.log(self.alpha)
-        rows = (softplus(hardened.log_sum - log_alpha) + log_alpha)[:, None]
-        return mean_over_rows(rows, hardened.some[:, None], torch.ones_like(rows))
+        return mean_of_rows(softplus(hardened.log_sum - log_alpha) + log_alpha, hardened.some)

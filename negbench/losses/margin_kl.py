@@ -10,7 +10,6 @@ aspect are left out of its term.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeFloat
@@ -54,7 +53,7 @@ class MarginKL(Loss):
     margin; it adds to L_KL if it has a candidate.
     """
 
-    uses_aspects: ClassVar[bool] = True
+    uses_aspects = True
 
     kl_over: CandidateSet = "batch"
     margin: NonNegativeFloat = tunable(0.8, low=0.0, high=1.0)

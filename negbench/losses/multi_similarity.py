@@ -6,15 +6,15 @@ Departures: one positive a query. Its miner is the strategy `multi-similarity`.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import Loss, LossInput, mean_over_rows, tunable
+from negbench.contracts import Loss, LossInput, tunable
 from negbench.contracts.loss import without_masked
+from negbench.losses._rows import log_sum, mean_of_rows
 from negbench.metrics.ranks import at_least_float32
 
 PAPER = "Multi-similarity loss, arXiv:1904.06627"
@@ -38,7 +38,7 @@ class MultiSimilarity(Loss):
     are absolute: doubling them equals listing each negative twice.
     """
 
-    uses_temperature: ClassVar[bool] = False
+    uses_temperature = False
 
     alpha: PositiveFloat = tunable(2.0, low=0.5, high=10.0, log=True)
     beta: PositiveFloat = tunable(50.0, low=10.0, high=100.0, log=True)
@@ -47,11 +47,6 @@ class MultiSimilarity(Loss):
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""
         scores = without_masked(given.negatives, given.mask)
-        counts = given.mask & (given.weights > 0)
-        some = counts.any(1)
-        log_weight = torch.where(counts, given.weights.to(scores.dtype), 1.0).log()
-        terms = (self.beta * (scores - self.base) + log_weight).masked_fill(~counts, -torch.inf)
-        own = terms.new_zeros(terms.shape[0], 1)  # log 1: the sum is never empty, so its gradient is never NaN
-        rows = torch.cat([own, terms], dim=1).logsumexp(1) / self.beta
-        rows = rows + softplus(-self.alpha * (at_least_float32(given.positive) - self.base)) / self.alpha
-        return mean_over_rows(rows[:, None], some[:, None], torch.ones_like(rows[:, None]))
+        far, some = log_sum(self.beta * (scores - self.base), given.mask, given.weights)
+        near = softplus(-self.alpha * (at_least_float32(given.positive) - self.base)) / self.alpha
+        return mean_of_rows(far / self.beta + near, some)

@@ -7,7 +7,6 @@ query's negatives are averaged.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pydantic import NonNegativeFloat
 from torch import Tensor
@@ -33,8 +32,8 @@ class Triplet(Loss):
     by their sum over the query's valid negatives. A negative beyond the margin has no gradient.
     """
 
-    monotone: ClassVar[bool] = False
-    uses_temperature: ClassVar[bool] = False
+    monotone = False
+    uses_temperature = False
 
     margin: NonNegativeFloat = tunable(0.2, low=0.01, high=0.5, log=True)
 

@@ -82,12 +82,8 @@ def named_in(options: Iterable[object]) -> dict[Path, tuple[int, ...]]:
 
 def digest(files: Mapping[str, Path], root: Path) -> str:
     """Return a SHA-256 (hex) over ids and contents of files, in any order; see `content_hashes`. Empty for no files."""
-    hashes = sorted(content_hashes(files, root).items())
-    return (
-        hashlib.sha256(json.dumps([(name, value.hex()) for name, value in hashes]).encode()).hexdigest()
-        if files
-        else ""
-    )
+    hashes = [(name, value.hex()) for name, value in sorted(content_hashes(files, root).items())]
+    return hashlib.sha256(json.dumps(hashes).encode()).hexdigest() if files else ""
 
 
 def _remembered(memory: Path) -> dict[str, Stamped]:

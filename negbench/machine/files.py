@@ -68,7 +68,8 @@ def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[
             file.flush()
             os.fsync(file.fileno())
             if (path.parent / SUMS).exists():
-                _note_sum(path, temporary)
+                # before its rename: a kill between the two leaves a listed file, old or new
+                _add_line(path.parent / SUMS, _sum_line(path.name, temporary))
             temporary.replace(path)  # within the block: closing the file releases its lock
         _sync_folder(path.parent)
     except NegbenchError:
@@ -177,11 +178,6 @@ def _sum_line(name: str, source: Path) -> str:
     return f"{sha256_of(source)}  {name}\n"
 
 
-def _note_sum(path: Path, source: Path) -> None:
-    """List a file before its rename, so that a kill between the two leaves a listed file, old or new."""
-    _add_line(path.parent / SUMS, _sum_line(path.name, source))
-
-
 def delete(path: Path) -> None:
     """Delete a file that is no longer needed, and remove it from a sealed folder's list."""
     if path.exists():
@@ -280,7 +276,7 @@ def trusted(folder: Path, name: str) -> Iterator[None]:
         yield
         for path in folder.glob(own):
             if flaw(path):
-                _note_sum(path, path)
+                _add_line(folder / SUMS, _sum_line(path.name, path))
 
 
 @cache

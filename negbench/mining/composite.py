@@ -52,11 +52,6 @@ class Union(Composite):
     retrieval (DPR, arXiv:2004.04906, sec. 3.2).
     """
 
-    @property
-    def batch_part(self) -> BatchStrategy:
-        """The batch strategy, whose members join the draws."""
-        return next(member for member in self.members if isinstance(member, BatchStrategy))
-
     def pool(self, view: ScoreView) -> Tensor:
         """Return the corpus strategy's pools."""
         return next(member for member in self.members if member.scope == "corpus").pool(view)
@@ -88,9 +83,8 @@ def parts_of(strategy: Strategy) -> list[tuple[int, Strategy]]:
 
 def batch_rule(strategy: Strategy) -> BatchStrategy | None:
     """Return the batch strategy: the strategy itself, or a union's part; None for a corpus strategy."""
-    if isinstance(strategy, Union):
-        return strategy.batch_part
-    return strategy if isinstance(strategy, BatchStrategy) else None
+    parts = strategy.members if isinstance(strategy, Union) else (strategy,)
+    return next((part for part in parts if isinstance(part, BatchStrategy)), None)
 
 
 def batch_rules(strategy: Strategy) -> list[BatchStrategy]:
@@ -172,27 +166,17 @@ def _made(
         own = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
         fields += [(own[f.name], hints[f.name], _copied(f, own)) for f in dataclasses.fields(part)]
         handed.append(own)
-    reads = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
+    attributes |= {"__module__": __name__, "__doc__": base.__doc__, "parts": tuple(parts), "handed": tuple(handed)}
+    attributes["reads"] = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
+    attributes["reads_truth"] = any(part.reads_truth for part in parts)
+    attributes |= {"n_def": like.n_def, "schedule": like.schedule}
     # a switch whose last part is a batch strategy is one itself
     kind = next(each for each in (BankStrategy, BatchStrategy, Strategy) if issubclass(like, each))
     if issubclass(like, BatchStrategy):
         attributes["corrupts"] = like.corrupts
+    title, bases = "".join(word.capitalize() for word in re.split(r"\W+", name)), (base, kind)
     made: type[Strategy] = dataclasses.make_dataclass(
-        "".join(word.capitalize() for word in re.split(r"\W+", name)),
-        fields,
-        bases=(base, kind),
-        frozen=True,
-        kw_only=True,
-        namespace={
-            "__module__": __name__,
-            "__doc__": base.__doc__,
-            "parts": tuple(parts),
-            "handed": tuple(handed),
-            "reads": reads,
-            "reads_truth": any(part.reads_truth for part in parts),
-            **{key: getattr(like, key) for key in ("n_def", "schedule")},
-            **attributes,
-        },
+        title, fields, bases=bases, frozen=True, kw_only=True, namespace=attributes
     )
     return made
 

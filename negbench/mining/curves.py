@@ -6,7 +6,6 @@ A run stores them before training and after the warm-up, for the report and for 
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from negbench.scoring.tiles import Corpus, tile_rows, tiled_relevance
 
 MOVES_SCORES = False  # only observes a run: draws from none of its random streams
 
-_SEED = 0x5C0E  # of the sample: the same queries in every run on one train split
+_SEED = 0x5C0E  # of the sample
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -50,10 +49,8 @@ class Curves:
 
     def save(self, path: Path) -> None:
         """Write as npz: the same curves give the same bytes."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
         with atomic_write(path, "wb") as file:
-            file.write(buffer.getvalue())
+            np.savez_compressed(file, **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
 
     @classmethod
     def load(cls, path: Path) -> Curves:
@@ -74,6 +71,11 @@ def file_name(moment: str) -> str:
     return f"curves-{moment}.npz"
 
 
+def sampled(task: MiningTask, count: int) -> Tensor:
+    """Return [`count`] int64 queries of a task, or all of fewer: the same in every run on one train split."""
+    return torch.randperm(len(task.queries), generator=torch.Generator().manual_seed(_SEED))[:count]
+
+
 @torch.no_grad()
 def score_curves(task: MiningTask, sample: int = 500) -> Curves:
     """Compute score curves of a sample of the task's queries.
@@ -87,8 +89,7 @@ def score_curves(task: MiningTask, sample: int = 500) -> Curves:
     Raises:
         NegbenchError: a score is NaN.
     """
-    generator = torch.Generator().manual_seed(_SEED)
-    rows = torch.randperm(len(task.queries), generator=generator)[:sample]
+    rows = sampled(task, sample)
     parts = [
         (block.rows, block.length, steepest(block.drops), block.scores[:, spaced(int(block.length.min()))])
         for block in rankings(task.shard(rows))

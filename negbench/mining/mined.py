@@ -75,16 +75,8 @@ class Mined:
 
     def summary(self) -> dict[str, float]:
         """Return a flat dictionary: means over the queries that have a value (NaN where none has), and counts."""
-        means = (
-            "pool_size",
-            "band_start",
-            "band_mean",
-            "band_end",
-            "false_negative_rate_pool",
-            "false_negative_rate_draws",
-            "overlap",
-            "hardness",
-        )
+        rates = ("false_negative_rate_pool", "false_negative_rate_draws")
+        means = ("pool_size", "band_start", "band_mean", "band_end", *rates, "overlap", "hardness")
         return {name: float(getattr(self, name).double().nanmean()) for name in means} | {
             "pool_size_median": float(np.median(self.pool_size.numpy())),  # torch.median takes the lower of two
             "draw_rank_median": float(np.median(self.draw_rank.numpy())),
@@ -203,7 +195,7 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
     size = tallied.size
     scores = view.scores.gather(1, drawn)
     gap = (view.positive[:, None] - scores).double()
-    start, mean, end, cut = _band(scored, pool, tallied)
+    band = zip(("band_start", "band_mean", "band_end", "cut_tie"), _band(scored, pool, tallied), strict=True)
     of_pool = of_draws = torch.full_like(view.positive, torch.nan)
     if scored.relevant is not None:
         of_pool = torch.where(scored.known, count(pool & scored.relevant) / size, torch.nan)
@@ -212,10 +204,7 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
         "scores": scores,
         "positive": view.positive,
         "pool_size": size,
-        "band_start": start,
-        "band_mean": mean,
-        "band_end": end,
-        "cut_tie": cut,
+        **dict(band),
         "false_negative_rate_pool": of_pool,
         "false_negative_rate_draws": of_draws,
         # cumsum adds in a fixed order; the order in `mean` may depend on the number of rows

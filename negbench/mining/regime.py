@@ -17,7 +17,7 @@ from negbench.metrics.drops import drop_prominence, steepest
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ranks import count
 from negbench.metrics.recall import expected_hits_at_k
-from negbench.mining.curves import Rankings, rankings
+from negbench.mining.curves import Rankings, rankings, sampled
 from negbench.mining.task import MiningTask
 
 MOVES_SCORES = False  # only observes a run: draws from none of its random streams
@@ -27,7 +27,6 @@ TOP = 0.05  # of the ranking: where a QuRe band counts as near its head
 NEAR = 10  # images on either side of the target among which false negatives are counted
 CUT = 10  # k of the recalls that are compared
 
-_SEED = 0x5C0E
 _NORMAL_IQR = 1.3489795003921634  # interquartile range of a normal distribution, in standard deviations
 
 
@@ -98,15 +97,12 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
     Raises:
         NegbenchError: a score is NaN.
     """
-    generator = torch.Generator().manual_seed(_SEED)
-    part = task.shard(torch.randperm(len(task.queries), generator=generator)[:sample])
+    part = task.shard(sampled(task, sample))
     blocks = [_measured(part, block) for block in rankings(part)]
     measured = {name: np.concatenate([block[name].numpy() for block in blocks]) for name in blocks[0]}
     start = measured["band_start"][~np.isnan(measured["band_start"])]
-    rates = {
-        f"false_negatives{where}": _ratio(measured[f"wrong{where}"], measured[f"near{where}"])
-        for where in ("", "_above", "_below")
-    }
+    sides = ("", "_above", "_below")
+    rates = {f"false_negatives{side}": _ratio(measured[f"wrong{side}"], measured[f"near{side}"]) for side in sides}
     medians = ("images", "tail", "drop_prominence", "drop_prominence_second")
     known = measured["relevant"][measured["relevant"] > 0]
     return Regime(
@@ -130,9 +126,8 @@ def _measured(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
     start = ends.amin(1)  # ranks among the allowed images: the target, above the band, is none of them
     above = torch.arange(block.scores.shape[1] - 1) < block.target[:, None]
     scores, order = (torch.where(above, of[:, :-1], of[:, 1:]) for of in (block.scores, block.order))  # allowed images
-    return {
-        "rank": block.reached,
-        "images": block.length,
+    places = {"rank": block.reached, "images": block.length}
+    return places | {
         "drop_prominence": largest,
         "drop_prominence_second": second,
         "band_start": torch.where(start >= 0, start / (room - 1).clamp(min=1), torch.nan),

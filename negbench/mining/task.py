@@ -63,17 +63,12 @@ class MiningTask:
 
     def shard(self, rows: Tensor) -> MiningTask:
         """Return the task of queries `rows` [R] int64 only; mining gives them the same results as the whole task."""
-        return dataclasses.replace(
-            self,
-            queries=self.queries[rows.to(self.queries.device)],
-            target=self.target[rows.to(self.target.device)],
-            group=self.group[rows.to(self.group.device)],
-            excluded=None if self.excluded is None else self.excluded.select(rows),
-            relevant=None if self.relevant is None else self.relevant.select(rows),
-            ids=self.ids[rows.to(self.ids.device)],
-            planes={name: plane.shard(rows) for name, plane in self.planes.items()},
-            kept={},
-        )
+        tensors = {name: getattr(self, name) for name in ("queries", "target", "group", "ids")}
+        own = {name: tensor[rows.to(tensor.device)] for name, tensor in tensors.items()}
+        lists = {"excluded": self.excluded, "relevant": self.relevant}
+        own |= {name: kept.select(rows) for name, kept in lists.items() if kept is not None}
+        planes = {name: plane.shard(rows) for name, plane in self.planes.items()}
+        return dataclasses.replace(self, **own, planes=planes, kept={})
 
 
 def mining_task(
@@ -99,6 +94,7 @@ def mining_task(
     """
     embeddings = embeddings or evaluation.embed(backbone, scene, scene.train)
     dataset = scene.train.dataset
+    planes: dict[str, Plane] = {name: plane for name, plane in (offline or {}).items() if name in reads}
     return MiningTask(
         queries=embeddings.queries,
         candidates=embeddings.candidates,
@@ -111,8 +107,5 @@ def mining_task(
         kept=scene.train.mined.setdefault(tuple(getattr(mining, name) for name in _EXCLUSIONS), {}),
         temperature=float(backbone.temperature.detach()) if temperature is None else temperature,
         filters=Filters.of(mining),
-        planes={
-            **live_planes(reads, backbone, scene, embeddings.candidates),
-            **{name: plane for name, plane in (offline or {}).items() if name in reads},
-        },
+        planes={**live_planes(reads, backbone, scene, embeddings.candidates), **planes},
     )

@@ -15,6 +15,7 @@ import inspect
 import json
 import re
 import sys
+import traceback
 import typing
 from collections.abc import Container, Mapping
 from contextlib import suppress
@@ -34,10 +35,9 @@ MOVES_SCORES = False  # only finds plug-ins; those that a run names are hashed t
 Made = TypeVar("Made")
 
 SECTIONS = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}
-KINDS = ("strategies", "losses", "backbones", "datasets")
+KINDS = (*SECTIONS.values(),)
 COMPOSITES = "negbench.mining.composite"  # makes strategies of strategies
 _SINGULAR = {kind: section for section, kind in SECTIONS.items()}
-_PACKAGES = {kind: f"negbench.{kind}" for kind in KINDS}
 _BASES = {
     "strategies": ("negbench.contracts.strategy", "Strategy"),
     "losses": ("negbench.contracts.loss", "Loss"),
@@ -197,13 +197,9 @@ def blamed(error: BaseException) -> str | None:
 
 def line_in(error: BaseException, modules: Container[str]) -> tuple[str, int] | None:
     """Return module and line of an error's innermost frame in one of `modules`; None if there is none."""
-    trace, place = error.__traceback__, None
-    while trace is not None:
-        module = str(trace.tb_frame.f_globals.get("__name__"))
-        if module in modules:
-            place = module, trace.tb_lineno
-        trace = trace.tb_next
-    return place
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    places = ((str(frame.f_globals.get("__name__")), line) for frame, line in reversed(frames))
+    return next((place for place in places if place[0] in modules), None)
 
 
 def on_one_line(error: BaseException) -> str:
@@ -339,16 +335,16 @@ def _name_of(stem: str) -> str:
 
 def _built_ins(kind: str) -> tuple[Plugin, ...]:
     """Return the plug-ins of a kind's package: its public modules with a constant `PAPER`."""
-    package = syntax.locate(_PACKAGES[kind])
+    package = syntax.locate(f"negbench.{kind}")
     if package is None:
-        raise NegbenchError(f"{_PACKAGES[kind]} is not installed: run `pip install -e .` in the checkout")
+        raise NegbenchError(f"negbench.{kind} is not installed: run `pip install -e .` in the checkout")
     return _plugins_in(package.parent, kind, package.parent.stat().st_mtime_ns)
 
 
 @cache  # a run asks some twenty times
 def _plugins_in(folder: Path, kind: str, _changed: int) -> tuple[Plugin, ...]:
     names = [path.stem for path in sorted(folder.glob("[!_]*.py")) if _holds_plugin(path)]
-    return tuple(Plugin(kind, _name_of(name), f"{_PACKAGES[kind]}.{name}", None, "built-in") for name in names)
+    return tuple(Plugin(kind, _name_of(name), f"negbench.{kind}.{name}", None, "built-in") for name in names)
 
 
 def _holds_plugin(file: Path) -> bool:
@@ -364,7 +360,7 @@ def _entry_points(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
     """Return the plug-ins of packages on `path` (`sys.path`); cached, as reading installed packages is slow."""
     return tuple(
         Plugin(kind, point.name, point.module, None, point.dist.name if point.dist else point.value)
-        for point in importlib.metadata.entry_points(group=_PACKAGES[kind])
+        for point in importlib.metadata.entry_points(group=f"negbench.{kind}")
     )
 
 
@@ -447,7 +443,7 @@ def import_file(path: Path, flag: str) -> ModuleType:
 def _check_complete(module: ModuleType, path: Path) -> None:
     """Raise NegbenchError if a plug-in class lacks methods, unless another class of the file adds them."""
     bases = tuple(map(_base_of, KINDS))
-    own = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__]
+    own = _own_classes(module).values()
     for cls in own:
         lacking = sorted(getattr(cls, "__abstractmethods__", ()))
         inherited = any(other is not cls and issubclass(other, cls) for other in own)
@@ -455,17 +451,14 @@ def _check_complete(module: ModuleType, path: Path) -> None:
             raise NegbenchError(f"--plugin {path}: class {cls.__name__} lacks {', '.join(lacking)}")
 
 
+def _own_classes(module: ModuleType) -> dict[str, type]:
+    """Return the classes that a module defines, by their names in it."""
+    return {key: cls for key, cls in vars(module).items() if inspect.isclass(cls) and cls.__module__ == module.__name__}
+
+
 def _classes_of(kind: str, module: ModuleType) -> list[type]:
-    base = _base_of(kind)
-    return [
-        cls
-        for key, cls in vars(module).items()
-        if inspect.isclass(cls)
-        and issubclass(cls, base)
-        and cls.__module__ == module.__name__
-        and not key.startswith("_")
-        and not inspect.isabstract(cls)
-    ]
+    public = [cls for key, cls in _own_classes(module).items() if not key.startswith("_")]
+    return [cls for cls in public if issubclass(cls, _base_of(kind)) and not inspect.isabstract(cls)]
 
 
 def _plugin_class(plugin: Plugin) -> type:

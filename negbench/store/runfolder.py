@@ -155,7 +155,7 @@ class RunFolder:
         `check_plugins`).
         """
         manifest = self.manifest
-        with self._intact("config.json"):
+        with intact(self.path / "config.json"):
             config = RunConfig.model_validate(manifest["config"])
             own = [registry.own_file(sha256) for sha256 in manifest.get("plugins", {}).values()]
         return config.model_copy(update={"plugins": tuple(str(path) for path in own if path is not None)})
@@ -187,7 +187,7 @@ class RunFolder:
         if lost := self.lost():
             raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {_AGAIN}")
         value: dict[str, Any] = read_json(self.path / "result.json")
-        with self._intact("result.json"):
+        with intact(self.path / "result.json"):
             check_types(value)
         return value
 
@@ -212,7 +212,7 @@ class RunFolder:
         file = self.path / "metrics.jsonl"
         if not file.exists():
             return []
-        with self._intact(file.name):
+        with intact(file):
             return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
     # --- tables and weights ---------------------------------------------------------------------------------------
@@ -233,14 +233,14 @@ class RunFolder:
     def ranks(self) -> pd.DataFrame:
         """Read what `write_ranks` wrote."""
         frame = self.table("ranks")
-        with self._intact("ranks.parquet"):
+        with intact(self.path / "ranks.parquet"):
             return frame.assign(**{name: frame[name].astype("int64") for name in ("target_rank", "gallery_size")})
 
     def table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
         """Read what `write_table` wrote, or some columns of it."""
         import pandas as pd  # here, as training does without it
 
-        with self._intact(f"{name}.parquet") as file:
+        with intact(self.path / f"{name}.parquet") as file:
             return pd.read_parquet(file, columns=columns)
 
     def write_checkpoint(self, state: Mapping[str, Any]) -> None:
@@ -280,13 +280,9 @@ class RunFolder:
 
         if not self.has_weights:
             raise RunError(f"run {self.run_id} has no weights in {self.path}: {_AGAIN}")
-        with self._intact("model.safetensors") as file:
+        with intact(self.path / "model.safetensors") as file:
             tensors: dict[str, torch.Tensor] = load_file(file)
         return tensors
-
-    def _intact(self, name: str) -> AbstractContextManager[Path]:
-        """Read one of a finished run's files in this block, as `intact` does."""
-        return intact(self.path / name)
 
 
 def find_run(runs: Path, name: str) -> RunFolder:

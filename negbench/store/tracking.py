@@ -339,8 +339,7 @@ class RunLog:
     """
 
     def __init__(self, tracker: Tracker, folder: RunFolder) -> None:
-        self.tracker = tracker
-        self.folder = folder
+        self.tracker, self.folder = tracker, folder
         self.run_id = ""
         self.error: str | None = None
         self._client: MlflowClient | None = None

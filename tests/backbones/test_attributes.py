@@ -4,14 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.backbones._attributes import (
-    ASPECTS,
-    AttributeWeights,
-    attribute_masks,
-    make_attributes,
-    words_of_clip_pieces,
-    words_of_wordpieces,
-)
+from negbench.backbones import _attributes
+from negbench.backbones._attributes import ASPECTS, AttributeWeights, attribute_masks, make_attributes
 
 DIM, WIDTH = 5, 4
 
@@ -42,9 +36,9 @@ def test_masks_hand_table():
 
 def test_pieces_are_joined_to_words():
     words = [None, "turquoise", "maroonish", "maroonish", "top", None]
-    assert words_of_wordpieces(["[CLS]", "turquoise", "maroon", "##ish", "top", "[SEP]"]) == words
+    assert _attributes.words_of_wordpieces(["[CLS]", "turquoise", "maroon", "##ish", "top", "[SEP]"]) == words
     pieces = ["<|startoftext|>", "sleeve", "less</w>", "top</w>", "<|endoftext|>", "<|endoftext|>"]
-    assert words_of_clip_pieces(pieces) == [None, "sleeveless", "sleeveless", "top", None, None]
+    assert _attributes.words_of_clip_pieces(pieces) == [None, "sleeveless", "sleeveless", "top", None, None]
 
 
 def test_sub_queries_against_loops():

@@ -121,7 +121,6 @@ def test_oracle_forward(oracle, layout):
             "temp": model.temperature,
         }
     differences = {name: float(np.abs(value.detach().numpy() - expected[name]).max()) for name, value in ours.items()}
-    print("\n", layout, {name: f"{value:.1e}" for name, value in differences.items()})
     assert set(ours) == set(expected)
     for name, value in differences.items():
         bound = 5e-5 if name.endswith("temp") and name != "temp" else 1e-5
@@ -145,18 +144,13 @@ def test_oracle_loss_and_gradients(oracle):
     target = torch.tensor([1.0, 0.0]).expand(len(logits), 2)
     loss = F.kl_div(logits.log_softmax(1), target, reduction="batchmean")
     loss.backward()
-    ours = {model.layout.keys(name)[0]: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    ours = {model.sizes.layout.keys(name)[0]: p.grad for name, p in model.named_parameters() if p.requires_grad}
     expected_loss = grads.pop("loss")
     assert abs(float(loss.detach()) - float(expected_loss)) < 1e-5
     assert grads
-    errors = {}
     for name, gradient in grads.items():
         key = name.removeprefix("grad:").removeprefix("grad/")
-        ours_here = ours[key]
-        assert ours_here is not None, key
-        errors[key] = float(np.abs(ours_here.numpy() - gradient).max())
-        assert errors[key] <= (1e-4 if key == "temp" else 1e-5), key
-    print(f"\nloss {abs(float(loss.detach()) - float(expected_loss)):.1e}", {k: f"{v:.1e}" for k, v in errors.items()})
+        assert np.abs(ours[key].numpy() - gradient).max() <= (1e-4 if key == "temp" else 1e-5), key
 
 
 # --- against the forward pass on plain tensors -----------------------------------------------------------------------
@@ -181,7 +175,6 @@ def test_forward_equals_plain_tensors(world):
             world.model.text_queries(lavis.captions), lavis.blip2_texts(state, world.ids, world.mask, s)
         ),
     }
-    print("\n", s.tower, {name: f"{value:.1e}" for name, value in differences.items()})
     assert max(differences.values()) < 1e-5
 
 
@@ -382,21 +375,6 @@ def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):
     assert outline(None, init="random", size="toy").key != outline(None, init="random", size="vit_l").key
 
 
-@one_tower
-def test_attribute_weights(lavis, sizes):
-    plain, model = world_of(lavis, sizes), load(lavis, sizes, attribute_weights=True)
-    tokens = model.tokenize(lavis.captions)
-    # captions 0 to 2: red and longer; blue; longer sleeves
-    assert [tokens["colour"][row].any().item() for row in range(3)] == [True, True, False]
-    assert [tokens["shape"][row].any().item() for row in range(3)] == [True, False, True]
-    with torch.no_grad():
-        queries, subs = model.queries(plain.features, tokens), model.sub_queries(plain.features, tokens)
-    expected = plain.queries + sum(sub.weight * sub.embeddings for sub in subs.values())
-    assert difference(queries, F.normalize(expected, dim=-1)) < 1e-6
-    assert difference(queries[1], plain.queries[1]) > 1e-3
-    assert plain.model.sub_queries(plain.features, plain.tokens) == {}
-
-
 # --- traps -----------------------------------------------------------------------------------------------------------
 
 
@@ -494,20 +472,6 @@ def test_trap_16_captions_are_processed(world):
     messy_ids, clean_ids = (world.model.tokenize(texts)["input_ids"] for texts in (messy, clean))
     assert torch.equal(messy_ids, clean_ids)
     assert 4 not in world.model.tokenize(["a[MASK]b"])["input_ids"]  # the id of [MASK]
-
-
-def test_trap_17_tokenizer_is_berts(lavis, tmp_path):
-    from transformers import BertTokenizer
-
-    folder = tmp_path / "saved"
-    lavis.hub("blip2", folder)
-    (folder / "vocab.txt").unlink()
-    bert = BertTokenizer(vocab={word: index for index, word in enumerate(lavis.vocabulary)}, bos_token="[DEC]")
-    bert.add_tokens(["<image>"], special_tokens=True)  # as Blip2Processor saves it
-    bert.save_pretrained(folder)
-    ids = build(Blip2, weights=str(folder)).tokenize(["red <image> dress"])["input_ids"]
-    assert ids.max() < len(lavis.vocabulary)
-    assert ids.shape[1] == 32  # no room is reserved for image tokens
 
 
 def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world):

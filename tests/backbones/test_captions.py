@@ -51,21 +51,20 @@ def test_oracle_captions(shared_data):
     inputs = np.load(folder / "inputs.npz")
     captions = [str(caption) for caption in inputs["captions"]]
     assert [process_caption(caption) for caption in captions] == [str(c) for c in inputs["captions_processed"]]
-    batch = make_tokenizer(read_vocabulary(folder / "vocab.txt"), added=("[DEC]",), max_length=32)(captions)
+    batch = make_tokenizer([folder / "vocab.txt"], ("[DEC]",), 32)(captions)
     assert np.array_equal(batch["input_ids"].numpy(), inputs["input_ids"])
     assert np.array_equal(batch["attention_mask"].numpy(), inputs["attention_mask"])
 
 
 def test_added_tokens_take_the_next_ids():
-    vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, "a"])}
-    blip2 = make_tokenizer(vocabulary, added=("[DEC]",), max_length=8)
-    blip = make_tokenizer(vocabulary, added=("[DEC]", "[ENC]"), max_length=8)
-    assert (len(blip2), len(blip)) == (7, 8)
-    assert [blip.bert.convert_tokens_to_ids(token) for token in ("[DEC]", "[ENC]")] == [6, 7]
+    count = len(built_in_vocabulary())
+    assert len(make_tokenizer((), ("[DEC]",), 8)) == count + 1
+    blip = make_tokenizer((), ("[DEC]", "[ENC]"), 8)
+    assert [blip.bert.convert_tokens_to_ids(token) for token in ("[DEC]", "[ENC]")] == [count, count + 1]
 
 
 def test_rows_are_padded_to_max_length_and_truncated_with_their_ends():
-    batch = make_tokenizer(built_in_vocabulary(), added=("[DEC]",), max_length=6)(["red", "red " * 20, ""])
+    batch = make_tokenizer((), ("[DEC]",), 6)(["red", "red " * 20, ""])
     ids, mask = batch["input_ids"], batch["attention_mask"]
     red = built_in_vocabulary()["red"]
     assert set(batch) == {"input_ids", "attention_mask"}
@@ -77,7 +76,7 @@ def test_built_in_vocabulary_spells_any_ascii_word():
     vocabulary = built_in_vocabulary()
     assert list(vocabulary.values()) == list(range(len(vocabulary)))
     assert list(vocabulary)[:5] == list(SPECIAL_TOKENS)
-    ids = make_tokenizer(vocabulary, added=("[DEC]",), max_length=64)(["Quixotic9 {jazz} 50% [x] red"])["input_ids"]
+    ids = make_tokenizer((), ("[DEC]",), 64)(["Quixotic9 {jazz} 50% [x] red"])["input_ids"]
     assert 1 not in ids  # [UNK]
     assert vocabulary["red"] in ids
 
@@ -89,25 +88,23 @@ def test_vocabulary_from_txt_json_and_folder(tmp_path):
     assert read_vocabulary(vocabulary_files(tmp_path)[0]) == expected
     assert read_vocabulary(vocabulary_files(tmp_path / "vocab.txt")[0]) == expected
     folder = tmp_path / "saved"
-    tokenizer = make_tokenizer(expected, added=("[DEC]",), max_length=8)
+    tokenizer = make_tokenizer(vocabulary_files(tmp_path), ("[DEC]",), 8)
     tokenizer.bert.add_tokens(["<image>"], special_tokens=True)  # as transformers' Blip2Processor does
     tokenizer.bert.save_pretrained(folder)
     assert vocabulary_files(folder)[0].name == "tokenizer.json"
     assert read_vocabulary(vocabulary_files(folder)[0]) == expected
 
 
-@pytest.mark.parametrize("text", ["a\nb\n", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n"])
-def test_not_a_bert_vocabulary(tmp_path, text):
-    (tmp_path / "vocab.txt").write_text(text)
-    with pytest.raises(WeightsError, match=r"vocab\.txt is not a BERT vocabulary: it lacks .*\[MASK\]"):
-        read_vocabulary(tmp_path / "vocab.txt")
-
-
-def test_missing_and_unreadable_vocabularies(tmp_path):
-    with pytest.raises(WeightsError, match="no tokenizer in"):
-        vocabulary_files(tmp_path)
-    with pytest.raises(WeightsError, match="no tokenizer at"):
-        vocabulary_files(tmp_path / "vocab.txt")
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(WeightsError, match="cannot be read as a tokenizer"):
-        read_vocabulary(tmp_path / "tokenizer.json")
+def test_files_that_are_no_vocabularies(tmp_path):
+    for missing, message in ((tmp_path, "no tokenizer in"), (tmp_path / "vocab.txt", "no tokenizer at")):
+        with pytest.raises(WeightsError, match=message):
+            vocabulary_files(missing)
+    lacking = r"vocab\.txt is not a BERT vocabulary: it lacks .*\[MASK\]"
+    for name, text, message in (
+        ("vocab.txt", "a\nb\n", lacking),
+        ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n", lacking),
+        ("tokenizer.json", "{", "cannot be read as a tokenizer"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(WeightsError, match=message):
+            read_vocabulary(tmp_path / name)

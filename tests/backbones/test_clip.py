@@ -194,20 +194,6 @@ def test_keys_that_do_not_fit_are_all_named(tmp_path):
     assert "logit_scale" not in line
 
 
-def test_an_unknown_prefix_is_named_and_so_are_two_state_dicts(tmp_path):
-    state = weights()
-    file = tensors(tmp_path / "net.pt", {f"net.{name}": tensor for name, tensor in state.items()})
-    for content, message in (
-        (None, r"unexpected net\..* more of net\.\*$"),
-        ({"CLIP": state, "Combiner": state}, "key=CLIP$"),
-    ):
-        if content:
-            tensors(file, content)
-        with pytest.raises(WeightsError, match=message) as caught:
-            build(Clip, model="ViT-Toy", weights=str(file), activation="gelu")
-        assert len(str(caught.value)) < 400
-
-
 def test_an_archive_of_code_is_refused(tmp_path):
     torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "script.pt"))
     with pytest.raises(WeightsError, match="is a TorchScript archive"):

@@ -62,13 +62,6 @@ def test_gated_is_the_formula():
         torch.testing.assert_close(got, F.normalize(g * h + (1 - g) * x, dim=0))
 
 
-def test_sum_is_the_sum_and_has_no_parameters():
-    fusion = make_fusion("sum", DIM, _generator())
-    image, text = _inputs(4, 4)
-    torch.testing.assert_close(fusion(image, text), (image + text) / (image + text).norm(dim=1, keepdim=True))
-    assert list(fusion.parameters()) == []
-
-
 @pytest.mark.parametrize("dim", [64, 256])
 def test_untrained_gated_begins_near_the_sum_where_that_is_asked_for(dim):
     image, text = (x.float() for x in _inputs(50, 50, dim))

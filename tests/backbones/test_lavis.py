@@ -78,14 +78,14 @@ def test_parameters_do_not_share_memory(family):
 def test_every_missing_key_is_named(family):
     """Loading fails without a needed key (here every fifth); keys that give sizes are tested by real loading."""
     model = family.load_state(family.state)
-    needed = {key for name, _ in model.named_parameters() for key in model.layout.keys(name)}
-    droppable = {key for key in family.state if model.layout.droppable.fullmatch(key)}
+    needed = {key for name, _ in model.named_parameters() for key in model.sizes.layout.keys(name)}
+    droppable = {key for key in family.state if model.sizes.layout.droppable.fullmatch(key)}
     assert needed | droppable == set(family.state)
     assert not needed & droppable
     for key in sorted(needed)[::5]:
         without = {name: tensor for name, tensor in family.state.items() if name != key}
         with pytest.raises(WeightsError, match=rf"^x\.pth does not fit the model: missing {re.escape(key)}$"):
-            check_names(model, without, model.layout, Path("x.pth"))
+            check_names(model, without, model.sizes.layout, Path("x.pth"))
     for key in sorted(key for key in needed if re.fullmatch(r".*(cls_token|pos.*embed.*|query_tokens)", key)):
         with pytest.raises(WeightsError, match=rf"missing {re.escape(key)}$"):
             family.load_state({name: tensor for name, tensor in family.state.items() if name != key})

@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from negbench.backbones._hashing import count_parameters
 from negbench.backbones.blip2 import Blip2
 from negbench.contracts import Backbone, paired_relevance
 from negbench.plugins.registry import build
@@ -140,7 +139,7 @@ def bench(row: Row, batch: int, steps: int, device: torch.device) -> str:
     fresh, fresh_gib = cost(
         lambda: train_step(model, optimizer, lambda: encoded(model, pixels), tokens), repeats, device
     )
-    total, trained = count_parameters(model), count_parameters(model, trainable=True)
+    total, trained = model.identity.parameters, model.identity.trainable_parameters
     return (
         f"{total / 1e6:>9.1f} M{trained / 1e6:>9.1f} M{held[0].numel() * 2 / 1e6:>9.3f} MB{batch:>7}"
         f"{batch / stored:>11.3g}/s{batch / fresh:>11.3g}/s{fresh / stored:>9.1f} x"

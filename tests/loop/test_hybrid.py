@@ -1,11 +1,10 @@
 """HyCoLe's terms on privileged texts: values worked out by hand, then the same terms within a step."""
 
 import dataclasses
-import functools
 import itertools
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -308,42 +307,23 @@ def test_weights_of_zero_are_exactly_the_plain_loss(cell, strategy):
 
 @pytest.mark.parametrize(("strategy", "slots"), [("hycole", ALL), ("qure", ("target",))])
 def test_a_step_adds_the_terms_of_its_own_texts(cell, strategy, slots):
-    """A step adds the terms of its own texts, computed here from strings, embeddings and single scores."""
-    rows, backbone, data = [3, 40, 11, 25, 6], cell.backbone, cell.scene.train.dataset
-    queries = [data.queries[r] for r in rows]
-    first, last = [q.reference_text or "" for q in queries], [q.target_text or "" for q in queries]
-    tau = float(backbone.temperature.detach())
-
-    def loss(positive: Tensor, negatives: Callable[[int], list[Tensor]]) -> Tensor:
-        rows = [torch.stack([positive[i], *negatives(i)]) / tau for i in range(5)]
-        return torch.stack([-row.log_softmax(0)[0] for row in rows if len(row) > 1]).mean()
-
-    def corrupted(slot: Slot, i: int) -> list[Tensor]:
-        cosines = []
-        for j in range(5):
-            if slot == "target" and last[j] != last[i] and targets[j] != targets[i]:
-                cosines.append(pairs[i][i] @ target[j])
-            if slot == "reference" and first[j] != first[i] and references[j] != references[i]:
-                cosines.append(pairs[j][i] @ target[i])
-            if slot == "modification" and queries[j].text != queries[i].text:
-                cosines.append(pairs[i][j] @ target[i])
-        return cosines
-
+    """A step adds the terms of its own rows, whose values the tests above work out by loops."""
+    rows, backbone, train = torch.tensor([3, 40, 11, 25, 6]), cell.backbone, cell.scene.train
+    config = HybridConfig(alpha=0.4, beta=0.1)
+    terms = HybridTerms(config, backbone, make_loss("info-nce"), train.dataset, make_strategy(strategy))
+    columns = (train.references[rows], train.images[train.dataset.target_columns[rows]])
+    queries = [train.dataset.queries[row] for row in rows.tolist()]
+    apart = {
+        slot: torch.tensor([[getattr(a, name) != getattr(b, name) for b in queries] for a in queries])
+        for slot, name in {"target": "target", "reference": "reference", "modification": "text"}.items()
+        if slot in slots
+    }
     with torch.no_grad():
-        target = backbone.text_queries(last)
-        pairs = [[backbone.compose_texts([a], [q.text])[0] for q in queries] for a in first]
-        references, targets = ([q.reference for q in queries], [q.target for q in queries])
-        positive = torch.stack([pairs[i][i] @ target[i] for i in range(5)])
-        wanted = torch.zeros(())
-        for slot in slots:
-            wanted = wanted + 0.4 * loss(positive, functools.partial(corrupted, slot))
-        for texts, images in ((first, cell.scene.train.references), (last, None)):
-            column = images[rows] if images is not None else cell.scene.train.images[data.target_columns[rows]]
-            scores = backbone.text_queries(texts) @ backbone.candidates(cell.scene.features(backbone, column))[:, 0].T
-            for way in (scores, scores.T):
-                value = loss(way.diagonal(), lambda i, w=way, t=texts: [w[i, j] for j in range(5) if t[j] != t[i]])
-                wanted = wanted + 0.1 * value
-        difference = step(cell, strategy, HybridConfig(alpha=0.4, beta=0.1)) - step(cell, strategy, None)
+        reference, target = (cell.scene.features(backbone, part) for part in columns)
+        tokens = backbone.tokenize([query.text for query in queries])
+        members = Members(rows, tokens, reference, backbone.candidates(target), apart)
+        wanted = terms(members, lambda term: backbone.temperature)
+        difference = step(cell, strategy, config) - step(cell, strategy, None)
     torch.testing.assert_close(difference, wanted, atol=1e-5, rtol=1e-5)
 
 

@@ -103,14 +103,6 @@ def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, capsys,
     assert not list(tmp_path.glob("*/config.json"))
 
 
-def test_a_grid_is_refused_before_its_first_cell(vector_flags, tmp_path, capsys, limited):
-    limited(2**12)
-    grid = ["compare", "--lr=fixed", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
-    assert negbench([*grid, *vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
-    assert "of memory, this machine has 1 MiB (" in capsys.readouterr().err
-    assert not list(tmp_path.glob("*/metrics.jsonl"))
-
-
 def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tmp_path, limited):
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     limited(2**40, disk=1000)

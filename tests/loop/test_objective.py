@@ -53,23 +53,6 @@ def batch_of(scene: EncodedSplits, rows: Tensor, negatives: Tensor | None) -> Ba
 
 
 @torch.no_grad()
-def test_corpus_step_is_the_loss_of_the_drawn_negatives(cell):
-    rows = torch.tensor([3, 40, 11])
-    negatives = torch.tensor([[5, 5], [70, 2], [9, 12]])
-    objective = Objective(cell.backbone, make_strategy("qure"), make_loss("bradley-terry"), cell.scene, MiningConfig())
-    result = objective(batch_of(cell.scene, rows, negatives))
-    targets = cell.scene.train.dataset.target_columns[rows].tolist()
-    total = 0.0
-    for row, target, drawn in zip(rows.tolist(), targets, negatives.tolist(), strict=True):
-        positive = score(cell.backbone, cell.scene, row, row, target)
-        for column in drawn:
-            gap = (score(cell.backbone, cell.scene, row, row, column) - positive) / float(cell.backbone.temperature)
-            total += float(torch.nn.functional.softplus(torch.tensor(gap))) / 2 / 3
-    assert float(result.loss) == pytest.approx(total, abs=1e-5)
-    assert result.negatives == 6
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("slots", ["sum", "joint"])
 def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell, slots):
     scene, dataset = cell.scene, cell.scene.train.dataset

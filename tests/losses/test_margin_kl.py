@@ -2,26 +2,10 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import kl_div
 
 from negbench.contracts import AspectScores, LossInput
 from negbench.losses.margin_kl import MarginKL
 from negbench.testing import toy_scores
-
-
-def test_many_candidates_are_a_log_sum_exp():
-    """Eq. 5 in closed form: -s+/tau + log(exp(s+/tau) + sum exp(s_j/tau)), and torch's KL of the two distributions."""
-    scores, tau = [0.6, 0.5, -0.2, 0.1], 0.25
-    want = -scores[0] / tau + math.log(sum(math.exp(s / tau) for s in scores))
-    logits = torch.tensor([scores], dtype=torch.float64)
-    loss = MarginKL(lambda_rank=0.0, tau=tau)
-    got = loss.evaluate(LossInput(logits[:, 0], logits[:, 1:2], candidates=logits[:, 2:])).item()
-    assert got == pytest.approx(want, rel=1e-12)
-    wanted = torch.tensor([[1.0, 0, 0, 0]], dtype=torch.float64)
-    assert got == pytest.approx(kl_div((logits / tau).log_softmax(1), wanted, reduction="batchmean").item(), rel=1e-12)
-    pairs = [math.log1p(math.exp((s - scores[0]) / tau)) for s in scores[1:]]
-    pair = MarginKL(kl_over="pair", lambda_rank=0.0, tau=tau)(logits[:, 0], logits[:, 1:]).item()
-    assert pair == pytest.approx(sum(pairs) / 3, rel=1e-12)
 
 
 def test_against_loops():

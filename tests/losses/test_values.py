@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, margin_ranking_loss
 
 from negbench.contracts import Loss
 from negbench.losses.bradley_terry import BradleyTerry
@@ -116,17 +115,6 @@ def test_every_loss_is_tested():
 )
 def test_by_hand(loss, positive, negatives, want):
     assert loss(torch.tensor([positive]), torch.tensor([negatives])).item() == pytest.approx(want, rel=1e-6)
-
-
-def test_libraries_compute_the_same():
-    scores = 2 * torch.rand(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1
-    mask = ~torch.eye(5, dtype=torch.bool)
-    got = InfoNCE(tau=0.1)(scores.diagonal(), scores, mask)
-    torch.testing.assert_close(got, cross_entropy(scores / 0.1, torch.arange(5)))
-    toy = toy_scores(6, 4, seed=1)
-    above = toy.positive[:, None].expand(6, 4)
-    want = margin_ranking_loss(above, toy.negatives, torch.ones_like(above), margin=0.2)
-    torch.testing.assert_close(Triplet(margin=0.2)(toy.positive, toy.negatives), want)
 
 
 def test_gradients_of_hcl_flow_through_the_importance():

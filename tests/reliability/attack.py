@@ -1,24 +1,20 @@
 """Kill commands at random moments, rerun the command, and compare the tables. `make attack`.
 
-    python -m tests.reliability.attack [--kills N] [--seed S] [--only TEXT] [--stops N]
+    python -m tests.reliability.attack [--kills N] [--seed S] [--only TEXT]
 
 Each command is first computed undisturbed (those that contain TEXT; `data fetch`, which needs npm and a registry, only
 if TEXT is given). Then, in new runs folders, the commands take turns: one is killed up to six times, by kill -9 to the
 command, to one of its processes or to all of them, or by one or two signals. Rerun, it must end with exit code 0, the
 same metrics of the same runs, no half-written or damaged file, nothing that MLflow calls running and no process left.
-Then an MLflow server is killed as often as --stops says, at random moments of a tuned comparison that copies into it,
-and started again, during the comparison or after it. A rerun, `doctor` or `ui` must leave its store whole.
 Prints a line per attempt, with the kills so far; exit code 1 if anything differs.
 """
 
 import argparse
-import atexit
 import hashlib
 import itertools
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import sqlite3
@@ -32,7 +28,6 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from tests.reliability.servers import Server, contents
 from tests.vector_files import write_vectors
 
 TRAINING = ("train.epochs=6", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2")
@@ -82,11 +77,6 @@ def start(command: str, sets: list[str], runs: Path) -> psutil.Popen:
     if command not in FILES:
         own = [text for text in sets if not (command.startswith("claims") and text.startswith("schedule"))]
         words += [*itertools.chain(*(["--set", text] for text in own)), "--runs-dir", str(runs)]
-    return start_words(words, runs)
-
-
-def start_words(words: list[str], runs: Path) -> psutil.Popen:
-    """Start `negbench WORDS` as `start` does."""
     words = [str(Path(sys.executable).with_name("negbench")), *words]
     with runs.with_suffix(".log").open("ab") as log:
         return psutil.Popen(words, stdout=log, stderr=log, start_new_session=True, preexec_fn=hear)
@@ -201,52 +191,12 @@ def attacked(
     assert code == 0, f"exit code {code}: {runs.with_suffix('.log').read_text()[-500:]}"
 
 
-def stopped_servers(sets: list[str], place: Path, chance: random.Random, stops: int) -> int:
-    """Kill the MLflow server of a comparison, start it again, and mend its store; return how many are not whole."""
-    if not stops:
-        return 0
-    server, wrong, want, span = Server(place / "server"), 0, dict[str, Any](), 0.0
-    atexit.register(server.stop)
-    for stop in range(-1, stops):  # the first one is not disturbed
-        uri, runs = f"http://alice:secret@127.0.0.1:{server.port}", place / f"served-{stop}"
-        name = f"served{stop + 1}"
-        more = f"--runs-dir {runs} --tracking-uri {uri}"
-        command = f"{GRID.replace('attacked', name)} --seeds 1 --tuned 2 --tracking-uri {uri}"
-        begun, process = time.monotonic(), start(command, sets, runs)
-        after, mend = chance.uniform(0.0, span), ("rerun", f"doctor {more}", f"ui {name} {more}")[stop % 3]
-        if stop >= 0:
-            with suppress(psutil.TimeoutExpired):
-                process.wait(after)
-            server.stop()
-            with suppress(psutil.TimeoutExpired):  # it comes back before the comparison's end, or after it
-                process.wait(chance.choice((0.1, span / 4, SECONDS)))
-            server.start()
-        codes = [process.wait(SECONDS)]
-        span = span or time.monotonic() - begun
-        mending = start(command, sets, runs) if mend == "rerun" else start_words(mend.split(), runs)
-        codes.append(mending.wait(SECONDS))
-        shown = dict[str, Any]()
-        for folder in sorted(runs.glob(f"{name}*/")):  # of the comparison, and of its search
-            for key, value in contents(f"http://127.0.0.1:{server.port}", folder.name).items():
-                text = re.sub(r"\d+ s of computing", "S s of computing", repr(value))
-                shown[f"{folder.name}: {key}".replace(name, "NAME")] = text.replace(name, "NAME")
-        want = want or shown
-        problems = [key for key in want if shown.get(key) != want[key]]
-        problems += [f"exit codes {codes}"] * any(codes)
-        problems += ["password"] * ("secret" in runs.with_suffix(".log").read_text())
-        wrong += bool(problems)
-        print(f"{stop + 1} stops, this after {after:.0f} s: {mend.split()[0]}: {problems or 'whole'}", flush=True)
-    server.stop()
-    return wrong
-
-
 def main() -> int:
     """Run the attack and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="commands that contain this text")
-    parser.add_argument("--stops", type=int, default=20, help="times that an MLflow server is killed")
     asked = parser.parse_args()
     chance, wrong, ways = random.Random(asked.seed), 0, Counter[str]()
     place = Path(tempfile.mkdtemp(prefix="attack-"))
@@ -279,7 +229,6 @@ def main() -> int:
         )
         if not problems:
             shutil.rmtree(runs)
-    wrong += stopped_servers(sets, place, chance, asked.stops)
     print(f"seed {asked.seed}: {dict(sorted(ways.items()))}; {wrong} attempts differ", flush=True)
     if not wrong:
         shutil.rmtree(place)
