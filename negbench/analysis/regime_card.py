@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from negbench.analysis.words import number
+from negbench.analysis.words import number, span
 from negbench.grid.comparison import CellGroup
 
 RegimeCard = Mapping[str, Any]  # numbers by the names of `negbench.mining.regime.Regime`, None where unknown
@@ -61,10 +61,7 @@ def in_words(cards: Sequence[RegimeCard]) -> str:
 
 def _range(cards: Sequence[RegimeCard], field: str, factor: float = 100, digits: int = 1) -> str:
     values = [factor * value for value in _known(cards, field)]
-    if not values:
-        return "-"
-    low, high = number(min(values), digits), number(max(values), digits)
-    return low if low == high else f"{low} to {high}"
+    return span(values, lambda value: number(value, digits)) if values else "-"
 
 
 def _known(cards: Sequence[RegimeCard], field: str) -> list[float]:

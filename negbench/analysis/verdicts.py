@@ -20,7 +20,7 @@ from negbench.analysis.differences import Differences, decided
 from negbench.analysis.prices import more_seeds
 from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
-from negbench.grid.comparison import AXES, CellGroup
+from negbench.grid.comparison import AXES, CellGroup, together
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import KnownQueries, Values, values_of
 from negbench.settings.options import PairsToDecide
@@ -324,10 +324,8 @@ def tables_of(groups: Sequence[CellGroup], rules: Rules = Rules(), *, main_only:
         UnknownNameError: a data set has no such metric.
         RunError: two runs of one data set whose stored ranks are of different queries.
     """
-    by_place: dict[tuple[str, ...], list[CellGroup]] = {}
-    for group in groups:
-        by_place.setdefault(tuple(group.labels.get(axis, "") for axis in TABLE_AXES), []).append(group)
     tables = []
+    by_place = together(groups, lambda group: tuple(group.labels.get(axis, "") for axis in TABLE_AXES))
     seen: dict[str, KnownQueries] = {}
     for place, members in sorted(by_place.items()):
         labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
@@ -357,10 +355,8 @@ def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
 
 def alike_but(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[list[VerdictTable]]:
     """Group tables that differ in these axes only."""
-    by_rest: dict[tuple[str, ...], list[VerdictTable]] = {}
-    for table in tables:
-        by_rest.setdefault(tuple(table.labels.get(a, "") for a in TABLE_AXES if a not in axes), []).append(table)
-    return list(by_rest.values())
+    rest = [axis for axis in TABLE_AXES if axis not in axes]
+    return list(together(tables, lambda table: tuple(table.labels.get(axis, "") for axis in rest)).values())
 
 
 def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:

@@ -15,7 +15,7 @@ from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import in_points, label_of, listed, percent, shortened
+from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
 from negbench.grid.comparison import AXES, CellGroup, grouped
 from negbench.machine.files import delete
 from negbench.report import figures
@@ -263,7 +263,7 @@ def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
     """Return the data sets, backbones and losses, seeds, epochs, the last run's date, and negbench's version."""
     runs = [run for group in groups for run in group.runs]
     configs = [run.config for run in runs]
-    sizes = sorted({len(group.runs) for group in groups})
+    seeds = span((len(group.runs) for group in groups), str)
     epochs = sorted({config.train.epochs or 0 for config in configs})
     ended = max((run.path / "result.json").stat().st_mtime for run in runs)
     worlds = {world for run in runs if (world := run.manifest["dataset"].get("world"))}
@@ -271,7 +271,7 @@ def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
     return (
         _joined(datasets) + f" (generated{', a world for each seed' * (len(worlds) > 1)})" * bool(worlds),
         *(_few(axis, [group.labels[axis] for group in groups]) for axis in ("backbone", "loss")),
-        f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} seed{'s' * (sizes[-1] > 1)}",
+        f"{seeds} seed{'s' * (seeds != '1')}",
         f"{' or '.join(map(str, epochs))} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
         f"negbench {runs[0].manifest['versions']['negbench']}",

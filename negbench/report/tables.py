@@ -19,7 +19,7 @@ from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError
-from negbench.grid.comparison import AXES
+from negbench.grid.comparison import AXES, together
 from negbench.settings.options import Report, parse_epochs
 
 _FORMS = {"table": ("csv", "md", "tex"), "behaviour": ("csv", "md")}  # of files; the others are CSV alone
@@ -176,12 +176,8 @@ def _of_tests(rows: Sequence[VerdictRow]) -> Iterator[Table]:
 
 def files_of(listed: Sequence[Table]) -> dict[str, str]:
     """Return file name -> content of all tables: one file for the tables of one name, in each of its forms."""
-    named: dict[str, list[Table]] = {}
-    for table in listed:
-        named.setdefault(table.name, []).append(table)
-    return {
-        f"{name}.{form}": _written(parts, form) for name, parts in named.items() for form in _FORMS.get(name, ("csv",))
-    }
+    named = together(listed, lambda table: table.name).items()
+    return {f"{name}.{form}": _written(parts, form) for name, parts in named for form in _FORMS.get(name, ("csv",))}
 
 
 def _written(parts: Sequence[Table], form: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from negbench.analysis.answer import _regime
-from negbench.analysis.columns import REGIME, texts
+from negbench.analysis.columns import TABLES, texts
 from negbench.analysis.leader import regime_of
 from negbench.analysis.regime_card import in_words
 from negbench.display import Grid
@@ -59,11 +59,11 @@ def group_of(finished: Callable[..., RunFolder], tmp_path: Path) -> Callable[...
 
 
 def regime_frame(*groups: CellGroup) -> pd.DataFrame:
-    return texts(REGIME, [group.labels | regime_of(group) for group in groups], ["strategy"])
+    return texts(TABLES["regime"], [group.labels | regime_of(group) for group in groups], ["strategy"])
 
 
 def test_every_number_of_the_card_has_a_column(group_of):
-    assert set(Regime.__dataclass_fields__) == {column.key for column in REGIME}
+    assert set(Regime.__dataclass_fields__) == {column.key for column in TABLES["regime"]}
     means = regime_of(group_of("qure", 4, 8))
     assert means["target_rank_median"] == 6  # of the last refresh, mean over seeds
     assert means["fit_gap"] == 0.07
