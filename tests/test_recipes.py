@@ -106,13 +106,7 @@ def test_zones_of_emoji_are_some_of_those_windows_at_two_budgets(count):
     }  # fmt: skip
 
 
-PICTURES = {  # styles, number of galleries
-    "emoji": (["kept"], 1),
-    "emoji-equal": (["free", "kept"], 2),
-    "emoji-false-negatives": (["kept"], 4),
-    "emoji-rates": (["kept"], 1),
-    "emoji-systems": (["kept"], 1),
-}
+PICTURES = BOOK["pictures"]  # styles, number of galleries
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -372,25 +372,9 @@ def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, capsys):
     assert f"{text}\n" in capsys.readouterr().out
 
 
-MISTAKES = [
-    (["--baseline", "inbatch"], "unknown --baseline 'inbatch': did you mean 'in-batch'?"),
-    (["--margin", "-1"], "--margin -1.0: input should be greater than or equal to 0"),
-    (["--alpha", "1e-300"], "--alpha 1e-300: input should be greater than or equal to 0.001"),  # a limit of the draws
-    (["--seeds", "1000000000"], "--seeds '1000000000': at most 1,000 are allowed"),
-    (["--pairs", "all"], "--pairs has no effect without --until decided"),
-    (["--until", "decided"], "--until decided starts with 1 seeds"),
-    (["--dial", "train.weight_decay=1,2", "--tuned", "2"], "--dial and --tuned cannot be combined"),
-    (["--dial", "train.weight_decay=1,2", "--losses", "all"], "--dial and several losses do not go together"),
-    (["--systems", "all", "--negatives", "1"], "--systems and --negatives cannot be combined"),
-    (["--systems", "all", "--losses", "info-nce"], "--systems uses each system's own loss"),
-    (["--losses", ","], "an axis is empty: name at least one"),
-    (["--systems", "qur"], "unknown system 'qur' in --systems: did you mean 'qure'?"),
-]
-
-
-def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, refused):
-    for flags, message in MISTAKES:
-        refused(command_of(vector_sets, tmp_path, *flags), message)
+def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, refused, mistakes):
+    for flags, message in mistakes["compare"].items():
+        refused(command_of(vector_sets, tmp_path, *flags.split()), message)
     assert not list(tmp_path.iterdir())
 
 
