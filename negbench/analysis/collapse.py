@@ -55,8 +55,7 @@ def ends_of(groups: Sequence[CellGroup], metric: str) -> dict[str, Ends]:
 
 def _untrained(result: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the metrics of a run's untrained model; empty if they are not stored."""
-    metrics: Mapping[str, float] = result.get("baselines", {}).get("untrained", {})
-    return metrics
+    return dict(result.get("baselines", {}).get("untrained", {}))
 
 
 def _scores(group: CellGroup) -> str:

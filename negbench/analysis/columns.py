@@ -66,6 +66,7 @@ def metric_column(name: str) -> Column:
 _FILE = tomllib.loads(Path(__file__).with_name("columns.toml").read_text(encoding="utf-8"))
 COLUMNS = {key: Column(key, **fields) for key, fields in _FILE["columns"].items()}
 TABLES = {name: [COLUMNS[key] for key in keys] for name, keys in _FILE["tables"].items()}
+ABOUT: dict[str, dict[str, str]] = _FILE["about"]  # title and text of each table beside the leader table
 NEGATIVES, GAP = COLUMNS["negatives"], COLUMNS["gap"]
 
 

@@ -7,7 +7,6 @@ negatives per query and step are listed together, best first.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -21,22 +20,13 @@ from negbench.grid.comparison import AXES, CellGroup, group_key, together
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs", "negatives")  # no columns if alike
 
 
-@dataclass(frozen=True)
-class LeaderTable:
-    """Tables of formatted text, all in one row order: negatives per query and step, then the metric, best first.
-
-    `regime` is empty if no run has a regime card.
-    """
-
-    quality: pd.DataFrame
-    behaviour: pd.DataFrame
-    regime: pd.DataFrame
-    training: pd.DataFrame
-    cost: pd.DataFrame
+LeaderTable = Mapping[str, pd.DataFrame]  # quality, behaviour, regime (empty if no run has a card), training, cost
 
 
 def leader_table(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> LeaderTable:
-    """Build the tables of means and standard deviations over each group's seeds.
+    """Build the tables of means and standard deviations over each group's seeds, as text.
+
+    All are in one row order: negatives per query and step, then the metric, best first.
 
     Args:
         groups: of a comparison.
@@ -48,16 +38,14 @@ def leader_table(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -
     lines = [line_of(group, row) for group, row in zip(groups, verdicts, strict=True)]
     over_all = [row_line(row) for row in by_negatives(list(tested.values()))]
     axes = [*axes_of(groups, rows), "seeds"]
-    names = list(
-        dict.fromkeys(name for group, row in zip(groups, verdicts, strict=True) for name in _headline(group, row))
-    )
-    metrics = [metric_column(name) for name in names]
+    names = (name for group, row in zip(groups, verdicts, strict=True) for name in _headline(group, row))
+    metrics = [metric_column(name) for name in dict.fromkeys(names)]
     rates = [COLUMNS["lr"]] * (len({line["lr"] for line in lines}) > 1)
     quality = [*metrics, *rates, NEGATIVES, COLUMNS["distinct"], COLUMNS["false_negative_rate_draws"]]
     if rows:
         against = TABLES["against"] * any(row.against for row in rows)
         quality = [*TABLES["leaders"], *quality, *against, *TABLES["last"]]
-    return LeaderTable(texts(quality, [*over_all, *lines], axes), **_others(texts, groups, lines, axes))
+    return {"quality": texts(quality, [*over_all, *lines], axes), **_others(texts, groups, lines, axes)}
 
 
 def leader_tables(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> dict[str, LeaderTable]:

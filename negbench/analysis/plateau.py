@@ -15,11 +15,6 @@ from negbench.grid.rates import PickedRate
 
 SHARE = 0.95  # of a plateau: the steps to reach it are reported
 _NAMED = 4
-READ_PLATEAU = (
-    "Curve on the scored split, mean over seeds. Plateau: its last value. Rise: the part of it gained in the last "
-    "third of the epochs; above the margin, training is unfinished. Steps: number of steps until the curve first "
-    "reached 95 % of its own plateau, and of the highest plateau of the data set and backbone; -: never reached."
-)
 
 
 @dataclass(frozen=True)

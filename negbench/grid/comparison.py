@@ -156,8 +156,7 @@ class ComparisonFolder:
 
     def cells(self) -> list[dict[str, Any]]:
         """Rows of comparison.json."""
-        rows: list[dict[str, Any]] = self.read()["cells"]
-        return rows
+        return list(self.read()["cells"])
 
     def parent(self, uri: str | None) -> Parent:
         """Return the parent of the cells' copies in an MLflow store."""

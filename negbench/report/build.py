@@ -109,7 +109,7 @@ def comparison_page(
             details=[
                 section("tests", "Tests", text=_read_tests(findings.rows)),
                 _published(parts),
-                _left_out(findings.notes(), missing),
+                PageSection("notes", "What is left out", "", (*map(Note, findings.notes()), *missing)),
                 _cells(runs, cells),
             ],
         ),
@@ -194,12 +194,6 @@ def _cells(runs: Mapping[str, RunFolder], cells: Sequence[Mapping[str, Any]]) ->
     )  # fmt: skip
 
 
-def _left_out(notes: Sequence[str], missing: Sequence[str]) -> PageSection:
-    """Build the section on undefined cells, unsupported components, and images that cannot be shown."""
-    lines = [*(Note(text) for text in notes), *(Note(text, missing=True) for text in missing)]
-    return PageSection("notes", "What is left out", "", tuple(lines))
-
-
 # --- figures -----------------------------------------------------------------------------------------------------
 
 
@@ -214,21 +208,16 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
     ]
     sections = []
     for key, title, draw in drawn:
-        charts = [(runs, draw(runs)) for runs in parts]
-        shown = tuple(_named(chart, runs) for runs, chart in charts if chart is not None)
+        charts = [(chart, runs.where) for runs in parts if (chart := draw(runs)) is not None]
+        shown = tuple(replace(chart, title=chart.title + f" ({where})" * bool(where)) for chart, where in charts)
         sections.append(PageSection(key, title, "", shown))
     return sections
-
-
-def _named(chart: Chart, runs: Runs) -> Chart:
-    """Add what differs between the page's parts to a chart's title."""
-    return replace(chart, title=f"{chart.title} ({runs.where})") if runs.where else chart
 
 
 # --- galleries ---------------------------------------------------------------------------------------------------
 
 
-def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSection, list[str]]:
+def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSection, list[Note]]:
     """Build the sections of retrieved images and of drawn negatives, and list what cannot be shown."""
     val: list[Part] = []
     train: list[Part] = []
@@ -252,7 +241,7 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
     return (
         PageSection("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val)),
         PageSection("negatives", "Negatives drawn", text, tuple(train)),
-        list(dict.fromkeys(missing)),
+        [Note(text, missing=True) for text in dict.fromkeys(missing)],
     )
 
 

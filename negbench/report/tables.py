@@ -9,12 +9,10 @@ from typing import Literal, get_args
 import pandas as pd
 
 from negbench.analysis.answer import warm_ups
-from negbench.analysis.columns import GAP, NEGATIVES, constant, metric_column
+from negbench.analysis.columns import ABOUT, GAP, NEGATIVES, constant, metric_column
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
-from negbench.analysis.plateau import READ_PLATEAU
-from negbench.analysis.regime_card import READ
 from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
@@ -124,17 +122,6 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
     if any(row.against for row in findings.rows):
         text += " Differences and p-values hold for the whole table. Detectable: the true difference that the tests "
         text += "find with 80 % power."
-    behaviour = (
-        "Band: position of the pool in the ranking (0 %: highest score). FN: share known to be relevant, of the pool "
-        "and of the draws. Hardness: the target's score minus the negative's; small or below 0 is hard."
-    )
-    seconds = "Seconds depend on the machine and its load."
-    rest = {
-        "behaviour": ("Behaviour: means over refreshes (batch strategies: over epochs) and seeds", behaviour),
-        "regime": ("Regime: how the models rank their training queries at the last refresh, means over seeds", READ),
-        "training": ("Training: last value of the mean curve, its rise, and the steps to a share of it", READ_PLATEAU),
-        "cost": ("Cost of one run: means over seeds", seconds),
-    }
     pivoted = bool(findings.dials.axes or findings.systems)  # another table is the result
     for dataset, leader in leaders.items():
         where = dataset if len(leaders) > 1 else ""
@@ -142,11 +129,11 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
         rows = [row for row in findings.main if dataset in ("", row.dataset)]
         table = partial(Table, where=where, folded=FOLDED)
         title = f"Leader table{on}: {_units(rows)}"
-        yield table("table", title, leader.quality, text, best=best, section="leader", detail=pivoted)
+        yield table("table", title, leader["quality"], text, best=best, section="leader", detail=pivoted)
         table = partial(table, section="behaviour", detail=True)
-        for name, (title, words) in rest.items():
-            if len(frame := getattr(leader, name)):
-                yield table(name, f"{title}{on}", frame, words, numbers=numbers[name])
+        for name, about in ABOUT.items():
+            if len(frame := leader[name]):
+                yield table(name, about["title"] + on, frame, about["text"], numbers=numbers[name])
 
 
 def _units(rows: Sequence[VerdictRow]) -> str:

@@ -129,8 +129,7 @@ def _mistake(error: ValidationError, model: type[Options], shown: Callable[[str]
 
 def extra_of(field: Any) -> dict[str, Any]:
     """Return the arguments of `option` that are not pydantic's."""
-    extra: dict[str, Any] = field.json_schema_extra or option().json_schema_extra
-    return extra
+    return dict(field.json_schema_extra or option().json_schema_extra)
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def test_table_is_mean_and_deviation_over_seeds(both):
     assert {run.manifest["dataset"]["val"] for run in group.runs} == {group.labels["dataset"]}
     assert [run.config.seed for run in group.runs] == [0, 1]
     values = [run.result["metrics"]["recall_at_10"] for run in group.runs]
-    row = leader_table([group]).quality.iloc[0]
+    row = leader_table([group])["quality"].iloc[0]
     assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
     assert row["seeds"] == 2
     assert spread([0.5]) == "50.00"
