@@ -17,8 +17,6 @@ import torch
 from mlflow.tracking import MlflowClient
 
 from negbench.analysis import findings
-from negbench.analysis.leader import leader_table
-from negbench.analysis.words import spread
 from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
@@ -29,7 +27,7 @@ from negbench.grid import cells as grid_cells
 from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, expand, short
 from negbench.grid.cells import Cell, Outcome, Task, compute_task, plan, title_of
-from negbench.grid.comparison import ComparisonFolder, check_name, groups_of
+from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Processes
 from negbench.loop import identity
@@ -159,22 +157,6 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
             ComparisonFolder(tmp_path / "c"), cells, Execution(Processes(2), "none")
         )
         assert (outcome.error, calls) == (None, want)
-
-
-def test_table_is_mean_and_deviation_over_seeds(both):
-    group = next(group for group in groups_of(both.runs, "both") if group.labels["strategy"] == "in-batch")
-    assert {run.manifest["dataset"]["val"] for run in group.runs} == {group.labels["dataset"]}
-    assert [run.config.seed for run in group.runs] == [0, 1]
-    values = [run.result["metrics"]["recall_at_10"] for run in group.runs]
-    row = leader_table([group])["quality"].iloc[0]
-    assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
-    assert row["seeds"] == 2
-    assert spread([0.5]) == "50.00"
-
-
-def test_the_axes_are_checked_first(vector_sets, tmp_path):
-    with pytest.raises(OptionError, match="strategy qure with seed 0 is named twice"):
-        planned(axes_of(vector_sets, "qure,qure:variant=paper", seeds=1), tmp_path)
 
 
 def test_seeds_and_numbers_of_negatives():
