@@ -67,6 +67,8 @@ _FILE = tomllib.loads(Path(__file__).with_name("columns.toml").read_text(encodin
 COLUMNS = {key: Column(key, **fields) for key, fields in _FILE["columns"].items()}
 TABLES = {name: [COLUMNS[key] for key in keys] for name, keys in _FILE["tables"].items()}
 ABOUT: dict[str, dict[str, str]] = _FILE["about"]  # title and text of each table beside the leader table
+READ_LEADER: dict[str, str] = _FILE["leader"]  # parts of the leader table's text
+READ: dict[str, str] = _FILE["read"]  # texts of sections of the page
 NEGATIVES, GAP = COLUMNS["negatives"], COLUMNS["gap"]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from negbench.analysis.answer import headlines, say
+from negbench.analysis.columns import READ
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
@@ -136,15 +137,7 @@ def _leader(findings: Findings, parts: Sequence[Runs], finished: Container[str])
 
 def _read_tests(rows: Sequence[VerdictRow]) -> str:
     """Say how to read the tables of tests."""
-    if not rows:
-        return ""
-    return (
-        "Every strategy against the best with as many negatives, and against the baseline of its data set, loss and "
-        "backbone, in points. Intervals and p-values account for queries and seeds, and are simultaneous over all "
-        "pairs or over the rows of a table: `better` and `worse` if the interval excludes 0; `equal` if it is inside "
-        "the margin, where a difference does not matter; `undecided` "
-        f"otherwise. Level {rows[0].alpha:g}, margin {in_points(rows[0].margin)}."
-    )
+    return READ["tests"].format(level=rows[0].alpha, margin=in_points(rows[0].margin)) if rows else ""
 
 
 def _published(parts: Sequence[Runs]) -> PageSection:
@@ -169,11 +162,7 @@ def _published(parts: Sequence[Runs]) -> PageSection:
             text = "; ".join(dict.fromkeys([*(f"{row.paper}: {row.citation}" for row in rows), *about])) + "."
             title = f"Published on {identity}, split {rows[0].split}"
             tables[identity] = Table(f"published-{identity}", title, frame, text)
-    text = (
-        "Numbers from papers, as printed, in percent. They come from other code, backbones and schedules, and often "
-        "from an epoch chosen on this very split, so they are not rows of the tables above."
-    )
-    return PageSection("published", "Published numbers", text, tuple(tables.values()))
+    return PageSection("published", "Published numbers", READ["published"], tuple(tables.values()))
 
 
 def _cells(runs: Mapping[str, RunFolder], cells: Sequence[Mapping[str, Any]]) -> PageSection:
@@ -232,15 +221,9 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
                 if some:
                     shown += [Note(runs.where)] * bool(runs.where)
                     shown.append(Examples(some, examples.pictures))
-    first = "Models: each strategy's first seed, with the first loss of the table."
-    legend = "Solid outline: the target. Dashed outline: also known to be relevant."
-    text = (
-        "Train queries: what the trained model retrieves from the corpus, and negatives that the strategy drew, with "
-        f"their scores when they were mined. {legend} A dashed negative is a false negative."
-    )
     return (
-        PageSection("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val)),
-        PageSection("negatives", "Negatives drawn", text, tuple(train)),
+        PageSection("gallery", "Retrieved", READ["retrieved"], tuple(val)),
+        PageSection("negatives", "Negatives drawn", READ["drawn"], tuple(train)),
         [Note(text, missing=True) for text in dict.fromkeys(missing)],
     )
 
@@ -294,10 +277,8 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     ]
     partial = [name for name, d in datasets.items() if d["partial"]]
     remarks = dict.fromkeys(text for d in datasets.values() for text in d["remarks"])
-    if partial:
-        rows.append(("partial", f"images are missing: {_joined(partial)} is not the published benchmark"))
-    if remarks:
-        rows.append(("remarks", "; ".join(remarks)))
+    incomplete = f"images are missing: {_joined(partial)} is not the published benchmark" * bool(partial)
+    rows += [("partial", incomplete), ("remarks", "; ".join(remarks))]
     return tuple(row for row in rows if row[1])
 
 

@@ -264,6 +264,12 @@ def _lines(lines: Sequence[Line], ylabel: str, xlabel: str, axes: Axes) -> None:
     label_ends(axes, [(values.mean(0)[-1], name, line_style(index)["color"]) for name, index, _, values, _ in lines])
 
 
+def _lines_of(runs: Runs, line_of: Callable[[CellGroup], Line]) -> dict[str, list[Line]]:
+    """Return each loss with the lines of its groups that have a point."""
+    lines = {loss: [line for line in map(line_of, groups) if line[2]] for loss, groups in runs.by_loss()}
+    return {loss: own for loss, own in lines.items() if own}
+
+
 def _epoch_chart(key: str, title: str, text: str, by_loss: Mapping[str, Sequence[Line]], ylabel: str) -> Chart | None:
     """Draw a panel for each loss, with the names at the ends of the lines; None without a line."""
     panels = tuple(
@@ -290,14 +296,13 @@ def training(runs: Runs) -> Chart | None:
     """Draw the metric against the epoch, with a marker where pools were refreshed, as in QuRe fig. 4."""
     name = label_of(runs.main)
     split = "reported split" if runs.groups[0].configs[0].eval.reported else "part of train held out for development"
-    lines: dict[str, list[Line]] = {}
-    for loss, groups in runs.by_loss():
-        for group in groups:
-            epochs, _, values = group.curve(runs.main)
-            if epochs:
-                marked = [float(epoch) for epoch in group.results[0]["refresh_epochs"] if epoch]
-                line = (group.labels["strategy"], runs.index(group), [float(e) for e in epochs], 100 * values, marked)
-                lines.setdefault(loss, []).append(line)
+
+    def line_of(group: CellGroup) -> Line:
+        epochs, _, values = group.curve(runs.main)
+        marked = [float(epoch) for epoch in group.results[0]["refresh_epochs"] if epoch]
+        return group.labels["strategy"], runs.index(group), [float(e) for e in epochs], 100 * values, marked
+
+    lines = _lines_of(runs, line_of)
     seen = sorted({int(x) for each in lines.values() for _, _, epochs, _, _ in each for x in epochs})
     text = f"{name} of the {split} {_at(seen)}, {runs.size}: {_seeds(runs)}. 0 is the untrained model"
     drawn = any(epoch in marked for each in lines.values() for _, _, epochs, _, marked in each for epoch in epochs)
@@ -307,19 +312,17 @@ def training(runs: Runs) -> Chart | None:
 
 def _at_refreshes(runs: Runs, name: str, scale: float = 1, *, redefined: bool = False) -> dict[str, list[Line]]:
     """Return a number of the strategies' behaviour against the epoch, of all or of those that redefine their pools."""
-    lines: dict[str, list[Line]] = {}
-    for loss, groups in runs.by_loss():
-        for group in groups:
-            at: dict[int, list[float]] = {}
-            for row in (row for result in group.results for row in result["behaviour_by_refresh"]):
-                if (value := row.get(name)) is not None:
-                    at.setdefault(int(row["epoch"]), []).append(scale * value)
-            x = [float(epoch) for epoch in sorted(at)]
-            values = np.array([[float(np.mean(at[epoch])) for epoch in sorted(at)]])
-            line = (group.labels["strategy"], runs.index(group), x, values, x)
-            if x and (group.results[0]["refresh_epochs"] or not redefined):
-                lines.setdefault(loss, []).append(line)
-    return lines
+
+    def line_of(group: CellGroup) -> Line:
+        rows = [row for result in group.results for row in result["behaviour_by_refresh"] if row.get(name) is not None]
+        at = together(
+            rows if group.results[0]["refresh_epochs"] or not redefined else (), lambda row: int(row["epoch"])
+        )
+        x = [float(epoch) for epoch in sorted(at)]
+        values = np.array([[float(np.mean([scale * row[name] for row in at[epoch]])) for epoch in sorted(at)]])
+        return group.labels["strategy"], runs.index(group), x, values, x
+
+    return _lines_of(runs, line_of)
 
 
 def false_negatives(runs: Runs) -> Chart | None:

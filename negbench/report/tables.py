@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import pandas as pd
 
 from negbench.analysis.answer import warm_ups
-from negbench.analysis.columns import ABOUT, GAP, NEGATIVES, constant, metric_column
+from negbench.analysis.columns import ABOUT, GAP, NEGATIVES, READ_LEADER, constant, metric_column
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
@@ -113,15 +113,8 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
     """Yield the leader table of each data set, and its tables on behaviour, regime, training and cost."""
     leaders, numbers = leader_tables(findings.groups, findings.rows), measured(findings.groups)
     best = tuple(metric_column(name).title for name in findings.groups[0].results[0]["metrics"])
-    text = "Rows are grouped by the number of negatives per query and step, the best first. FN: share known to be "
-    text += f"relevant. {warm_ups(findings.groups)}".rstrip()
-    if findings.rows:
-        text += " Distinct: different images among these negatives. Behind the best: of those with as many negatives, "
-        text += "with intervals that hold for all pairs of a table at once, as do ranks and beaten by. Over all: data "
-        text += "sets and backbones have equal weights."
-    if any(row.against for row in findings.rows):
-        text += " Differences and p-values hold for the whole table. Detectable: the true difference that the tests "
-        text += "find with 80 % power."
+    text = f"{READ_LEADER['text']}{warm_ups(findings.groups)}".rstrip() + READ_LEADER["tested"] * bool(findings.rows)
+    text += READ_LEADER["against"] * any(row.against for row in findings.rows)
     pivoted = bool(findings.dials.axes or findings.systems)  # another table is the result
     for dataset, leader in leaders.items():
         where = dataset if len(leaders) > 1 else ""

@@ -5,21 +5,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from negbench.settings.options import (
-    DataOptions,
-    DatasetOptions,
-    FolderName,
-    ModelOptions,
-    Options,
-    PluginOptions,
-    PluginSpecs,
-    RunsOptions,
-    Seeds,
-    TrackedOptions,
-    UntilOptions,
-    WorkerOptions,
-    option,
-)
+from negbench.settings import options as base
 
 MOVES_SCORES = False
 
@@ -30,100 +16,100 @@ PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems",
 # --- start ---------------------------------------------------------------------------------------------------------
 
 
-class Init(Options):
+class Init(base.Options):
     """Options of `negbench init`."""
 
-    folder: Path = option(..., argument=True)
-    columns: str = option("", metavar="OURS=THEIRS,...")
-    allow_missing: bool = option(False)
+    folder: Path = base.option(..., argument=True)
+    columns: str = base.option("", metavar="OURS=THEIRS,...")
+    allow_missing: bool = base.option(False)
 
 
-class Embed(Options):
+class Embed(base.Options):
     """Options of `negbench embed`, which embeds every image and text that the triplets of a folder name.
 
     An encoder of your own has `encode_image(images)`, a list of n RGB PIL images -> [n, C] (or [n, L, C], L vectors per
     image), and `encode_text(texts)`, a list of n strings -> [n, C_t]; tensors or arrays of floats.
     """
 
-    folder: Path = option(..., argument=True)
-    encoder: str = option(..., metavar="SPEC")
-    batch_size: int = option(32, ge=1)
-    device: str | None = option(None)
-    gallery: Path | None = option(None, metavar="FILE")
-    columns: str = option("", metavar="OURS=THEIRS,...")
-    allow_missing: bool = option(False)
-    overwrite: bool = option(False)
+    folder: Path = base.option(..., argument=True)
+    encoder: str = base.option(..., metavar="SPEC")
+    batch_size: int = base.option(32, ge=1)
+    device: str | None = base.option(None)
+    gallery: Path | None = base.option(None, metavar="FILE")
+    columns: str = base.option("", metavar="OURS=THEIRS,...")
+    allow_missing: bool = base.option(False)
+    overwrite: bool = base.option(False)
 
 
-class VerifyData(PluginOptions, DataOptions):
+class VerifyData(base.PluginOptions, base.DataOptions):
     """Options of `negbench data verify`."""
 
-    dataset: str = option(..., argument=True)
-    split: tuple[str, ...] = option((), metavar="SPLIT")
-    sets: tuple[str, ...] = option((), flags=("--set",), metavar="KEY=VALUE")
-    annotations: bool = option(False)
-    workers: int = option(4, ge=1)
+    dataset: str = base.option(..., argument=True)
+    split: tuple[str, ...] = base.option((), metavar="SPLIT")
+    sets: tuple[str, ...] = base.option((), flags=("--set",), metavar="KEY=VALUE")
+    annotations: bool = base.option(False)
+    workers: int = base.option(4, ge=1)
 
 
-class FetchData(Options):
+class FetchData(base.Options):
     """Options of `negbench data fetch`."""
 
-    dataset: Literal["emoji"] = option(..., argument=True)
-    out: Path | None = option(None)
+    dataset: Literal["emoji"] = base.option(..., argument=True)
+    out: Path | None = base.option(None)
 
 
-class EncodeData(ModelOptions):
+class EncodeData(base.ModelOptions):
     """Options of `negbench data encode`."""
 
 
-class Doctor(TrackedOptions):
+class Doctor(base.TrackedOptions):
     """Options of `negbench doctor`."""
 
 
 # --- claims --------------------------------------------------------------------------------------------------------
 
 
-class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
+class Claims(base.UntilOptions, base.ModelOptions, base.WorkerOptions, base.TrackedOptions):
     """Options of `negbench claims`."""
 
-    only: str | None = option(None)
-    long: int | None = option(None, ge=2)
-    seeds: Seeds = option(3, cli=str)
-    name: FolderName | None = option(None)
+    only: str | None = base.option(None)
+    long: int | None = base.option(None, ge=2)
+    seeds: base.Seeds = base.option(3, cli=str)
+    name: base.FolderName | None = base.option(None)
 
 
 # --- negatives -----------------------------------------------------------------------------------------------------
 
 
-class SubjectOptions(ModelOptions, RunsOptions):
+class SubjectOptions(base.ModelOptions, base.RunsOptions):
     """A split scored by a model: an untrained backbone, or a finished run."""
 
-    run: str | None = option(None, metavar="RUN")
-    split: str = option("train")
-    refresh: int = option(0, ge=0, le=10**9)
-    seed: int = option(0, ge=0)
+    run: str | None = base.option(None, metavar="RUN")
+    split: str = base.option("train")
+    refresh: int = base.option(0, ge=0, le=10**9)
+    seed: int = base.option(0, ge=0)
 
 
 class Audit(SubjectOptions):
     """Options of `negbench audit`: what corpus strategies would draw, without training."""
 
-    strategies: PluginSpecs | None = option(None, flags=("--strategy",), cli=str)
-    queries: int = option(1000, ge=0)
-    draws: int = option(10, ge=2, le=100_000)
+    strategies: base.PluginSpecs | None = base.option(None, flags=("--strategy",), cli=str)
+    queries: int = base.option(1000, ge=0)
+    draws: int = base.option(10, ge=2, le=100_000)
 
 
 class Mine(SubjectOptions):
     """Options of `negbench mine`: negatives for your own trainer, from embeddings in files or for a data set."""
 
-    strategy: str | None = option(None)
-    out: Path = option(..., metavar="FILE")
-    format: MinedFormat | None = option(None)
-    queries: Path | None = option(None, metavar="FILE")
-    images: Path | None = option(None, metavar="FILE")
-    targets: Path | None = option(None, metavar="FILE")
-    draws: int = option(1, ge=1, le=100_000)
-    dot: bool = option(False)
-    device: str = option("cpu")
+    strategy: str | None = base.option(None)
+    out: Path = base.option(..., metavar="FILE")
+    format: MinedFormat | None = base.option(None)
+    queries: Path | None = base.option(None, metavar="FILE")
+    images: Path | None = base.option(None, metavar="FILE")
+    targets: Path | None = base.option(None, metavar="FILE")
+    draws: int = base.option(1, ge=1, le=100_000)
+    dot: bool = base.option(False)
+    device: str = base.option("cpu")
 
     @field_validator("out")
     @classmethod
@@ -165,16 +151,16 @@ class Mine(SubjectOptions):
 # --- inspect -------------------------------------------------------------------------------------------------------
 
 
-class Evaluate(DatasetOptions, RunsOptions):
+class Evaluate(base.DatasetOptions, base.RunsOptions):
     """Options of `negbench evaluate`: a run on any data set, or ready-made rankings without a model."""
 
-    run: str | None = option(None, argument=True)
-    ranks: Path | None = option(None, metavar="FILE")
-    scorer: str | None = option(None, metavar="RUN")
-    metric: Literal["cirqrs"] | None = option(None)
-    split: str = option("val")
-    out: Path | None = option(None, metavar="FILE")
-    submission: Path | None = option(None, metavar="DIR")
+    run: str | None = base.option(None, argument=True)
+    ranks: Path | None = base.option(None, metavar="FILE")
+    scorer: str | None = base.option(None, metavar="RUN")
+    metric: Literal["cirqrs"] | None = base.option(None)
+    split: str = base.option("val")
+    out: Path | None = base.option(None, metavar="FILE")
+    submission: Path | None = base.option(None, metavar="DIR")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -188,15 +174,15 @@ class Evaluate(DatasetOptions, RunsOptions):
         return self
 
 
-class Ui(TrackedOptions):
+class Ui(base.TrackedOptions):
     """Options of `negbench ui`."""
 
-    name: str | None = option(None, argument=True)
-    port: int = option(5000, ge=1, le=65535)
+    name: str | None = base.option(None, argument=True)
+    port: int = base.option(5000, ge=1, le=65535)
 
 
-class List(PluginOptions):
+class List(base.PluginOptions):
     """Options of `negbench list`."""
 
-    kind: PluginKind | None = option(None, argument=True)
-    name: str | None = option(None, argument=True)
+    kind: PluginKind | None = base.option(None, argument=True)
+    name: str | None = base.option(None, argument=True)
