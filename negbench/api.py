@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from negbench.contracts import Backbone, Loss, Strategy
 from negbench.display import notes
@@ -41,20 +41,17 @@ def make_strategy(name: str, **options: Any) -> Strategy:
     >>> make_strategy("top-k", k=5)
     TopK(k=5, halve=False)
     """
-    strategy: Strategy = registry.make("strategies", name, **options)
-    return strategy
+    return cast("Strategy", registry.make("strategies", name, **options))
 
 
 def make_loss(name: str, **options: Any) -> Loss:
     """Make a loss by registry key, e.g. ``make_loss("bradley-terry")(positive, negatives)``."""
-    loss: Loss = registry.make("losses", name, **options)
-    return loss
+    return cast("Loss", registry.make("losses", name, **options))
 
 
 def make_backbone(name: str, **options: Any) -> Backbone:
     """Make a backbone by registry key, e.g. ``make_backbone("clip", weights="...")``."""
-    backbone: Backbone = registry.make("backbones", name, **options)
-    return backbone
+    return cast("Backbone", registry.make("backbones", name, **options))
 
 
 def load_dataset(name: str, **options: Any) -> Dataset:
@@ -63,8 +60,7 @@ def load_dataset(name: str, **options: Any) -> Dataset:
     The result has `.images` (ids, the columns of scores), `.queries` and `.evaluate(scores) -> dict`; annotations alone
     are enough with ``images=False``.
     """
-    dataset: Dataset = registry.make("datasets", name, **options)
-    return dataset
+    return cast("Dataset", registry.make("datasets", name, **options))
 
 
 def list_plugins(kind: str) -> list[str]:

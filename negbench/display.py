@@ -13,16 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from rich import progress as bars
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -59,7 +51,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-class _NotebookProgress(Progress):
+class _NotebookProgress(bars.Progress):
     """A bar in the output of a notebook's cell, at most five times a second; rich's own needs ipywidgets."""
 
     def start(self) -> None:
@@ -106,19 +98,19 @@ class Display:
     def __init__(self, console: Console | None = None) -> None:
         self.seconds: dict[str, float] = {}
         self._told = math.inf if console is None or console.quiet else time.monotonic()
-        self._progress: Progress | None = None
+        self._progress: bars.Progress | None = None
         if console is not None and (console.is_terminal or console.is_jupyter) and not console.quiet:
-            self._progress = (_NotebookProgress if console.is_jupyter else Progress)(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TaskProgressColumn(),
-                TimeRemainingColumn(compact=True),
-                TextColumn("{task.fields[note]}"),
+            self._progress = (_NotebookProgress if console.is_jupyter else bars.Progress)(
+                bars.TextColumn("{task.description}"),
+                bars.BarColumn(bar_width=24),
+                bars.MofNCompleteColumn(),
+                bars.TaskProgressColumn(),
+                bars.TimeRemainingColumn(compact=True),
+                bars.TextColumn("{task.fields[note]}"),
                 console=console,
                 transient=True,
             )
-        self._task: TaskID | None = None
+        self._task: bars.TaskID | None = None
         self._title = ""
         self._open: list[str] = []
 

@@ -17,6 +17,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -257,6 +258,12 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str]
         return line
 
     return check
+
+
+@pytest.fixture(scope="session")
+def mistakes() -> dict[str, Any]:
+    """Return, by command, what a user gives it wrongly -> the line that says so, or a part of it."""
+    return tomllib.loads((Path(__file__).parent / "golden" / "mistakes.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture

@@ -33,47 +33,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FAULTS = ROOT / "tests" / "faults.toml"
 
-# group -> source files and their tests
-GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-    "losses": (["negbench/losses/*.py"], ["tests/losses", "tests/test_plugin_options.py"]),
-    "strategies": (
-        ["strategies/*.py"],
-        ["tests/strategies", "tests/test_plugin_options.py", "tests/loop/test_extensions.py"],
-    ),
-    "metrics": (
-        ["negbench/metrics/*.py"],
-        ["tests/metrics", "tests/mining/test_without_sorting.py", "tests/mining/test_regime.py"],
-    ),
-    "statistics": (
-        ["negbench/analysis/statistics.py", "negbench/analysis/seed_variance.py", "negbench/analysis/query_noise.py"],
-        ["tests/analysis/test_statistics.py", "tests/analysis"],
-    ),
-    "mining": (
-        ["negbench/mining/*.py"],
-        ["tests/mining/test_mining.py", "tests/mining", "tests/strategies/test_mochi.py"],
-    ),
-    "objective": (
-        [f"negbench/loop/{name}.py" for name in ("objective", "chosen", "slots", "hybrid", "memory")],
-        [f"tests/loop/test_{name}.py" for name in ("objective", "slots", "hybrid", "extensions", "protocol")],
-    ),
-    "campaign": ([f"negbench/campaign/{name}.py" for name in ("driver", "seeds", "compare")], ["tests/campaign"]),
-    "grid": (
-        ["negbench/grid/*.py", "negbench/campaign/plan.py"],
-        ["tests/grid", "tests/test_executors.py", "tests/test_cluster.py", "tests/analysis/test_deciding.py"],
-    ),
-    "tuning": (["negbench/tuning/*.py"], ["tests/tuning"]),
-    "loop": (
-        [
-            *(
-                f"negbench/loop/{name}.py"
-                for name in ("train", "model_cache", "batches", "checkpoint", "pools", "schedule")
-            ),
-            *(f"negbench/loop/{name}.py" for name in ("runs", "observe", "remarks")),
-        ],
-        [f"tests/loop/test_{name}.py" for name in ("protocol", "observe", "run_options", "claims", "extensions")]
-        + ["tests/loop/test_precision.py", "tests/mining/test_composite.py"],
-    ),
-}
+GROUPS: dict[str, dict[str, list[str]]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 # --- faults ---------------------------------------------------------------------------------------------------------
 
@@ -285,7 +245,7 @@ def sample_of(group: str, count: int, seed: int) -> tuple[list[Mutant], int]:
     """Return a sample of a group's mutants, determined by seed and code, and the size of the group."""
     if group == "protocol":
         return (every := protocol()), len(every)
-    patterns, tests = GROUPS[group]
+    patterns, tests = GROUPS[group]["sources"], GROUPS[group]["tests"]
     paths = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
     every = [(path, number) for path, tree in trees.items() for number in range(len(_choices(tree)))]

@@ -1,32 +1,15 @@
-"""Write a full-size FashionIQ folder: the real annotation files with small stand-in pictures.
+"""Write stand-in pictures, and people's choices between sets of them.
 
 Every image is a PNG of one colour derived from its id, so that images differ and two calls write the same bytes.
-Images lie in one folder per category, as in the usual copies of the data.
 """
 
 import hashlib
 import json
 import random
-import shutil
-import struct
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-CATEGORIES = ("dress", "shirt", "toptee")
-
-
-def png(color: bytes, size: int) -> bytes:
-    """Encode a size x size RGB picture of one colour by hand, so that 75,000 of them take seconds."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
-    pixels = (b"\x00" + color * size) * size
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(pixels, 1)) + chunk(b"IEND", b"")
-    )
+from PIL import Image
 
 
 def color_of(image: str) -> bytes:
@@ -38,26 +21,7 @@ def write_images(folder: Path, images: Iterable[str], size: int = 8) -> None:
     """Write one stand-in picture per id, as ID.png."""
     folder.mkdir(parents=True, exist_ok=True)
     for image in images:
-        (folder / f"{image}.png").write_bytes(png(color_of(image), size))
-
-
-def write_standin(annotations: Path, out: Path, *, splits: Sequence[str] = ("train", "val"), size: int = 8) -> int:
-    """Copy the annotation files, write a picture for every name in them and return the number of pictures."""
-    written = 0
-    for category in CATEGORIES:
-        names: set[str] = set()
-        for split in splits:
-            for relative in (f"captions/cap.{category}.{split}.json", f"image_splits/split.{category}.{split}.json"):
-                source, copy = annotations / relative, out / relative
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, copy)
-                data = json.loads(source.read_text(encoding="utf-8"))
-                for entry in data:
-                    names |= {entry} if isinstance(entry, str) else {entry["candidate"], entry.get("target", "")}
-        names.discard("")
-        write_images(out / "images" / category, sorted(names), size)
-        written += len(names)
-    return written
+        Image.new("RGB", (size, size), tuple(color_of(image))).save(folder / f"{image}.png")
 
 
 def write_preferences(root: Path, users: int, judgements: int, images: int) -> None:

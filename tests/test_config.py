@@ -1,20 +1,24 @@
 """Configuration: precedence, unknown keys, resolution, schedules, finite and bounded numbers, plug-ins as text."""
 
 import math
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
+from negbench import errors
 from negbench.contracts import ScoreView, Strategy
-from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench.errors import NegbenchError, OptionError
 from negbench.plugins.registry import checked_options
 from negbench.settings.config import ResolvedConfig, RunConfig, Section, build_config, refresh_epochs, resolved
 from negbench.settings.layers import parse_plugin, parse_set
 from negbench.systems.system import load_config
+
+BOOK = tomllib.loads((Path(__file__).parent / "golden" / "settings.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -41,66 +45,20 @@ def test_an_option_alone_keeps_the_default_plugin():
 
 
 def test_set_values():
-    for text, keys, value in (
-        ("train.epochs=3", "train.epochs", 3),
-        ("strategy.variant=release", "strategy.variant", "release"),
-        ("strategy.variant='release'", "strategy.variant", "release"),
-        ("schedule.refresh_epochs=[1, 2]", "schedule.refresh_epochs", [1, 2]),
-        ("mining.exclude_relevant=true", "mining.exclude_relevant", True),
-        ("dataset.root=/a/b=c", "dataset.root", "/a/b=c"),
-        ("seed=4", "seed", 4),
-    ):
+    for text, keys, value in BOOK["sets"]:
         assert parse_set(text) == (keys.split("."), value)
 
 
-# (strategy, error class) -> setting -> message
-MISTAKES: dict[tuple[str, type[NegbenchError]], dict[str, str]] = {
-    ("qure", NegbenchError): {
-        "train.epoch=3": "unknown key 'train.epoch': did you mean 'train.epochs'?",
-        "trian.epochs=3": "unknown section 'trian': did you mean 'train'?",
-        "train.epochs=0": "train.epochs = 0: input should be greater than or equal to 1",
-        "train.epochs=many": "train.epochs = 'many': input should be a valid integer",
-        "train=3": "train = 3: train is a section: --set train.KEY=VALUE",
-        "train.epochs": "--set 'train.epochs': expected section.key=value, e.g. --set train.epochs=12",
-        "a.b.c=3": "--set 'a.b.c=3': expected section.key=value, e.g. --set train.epochs=12",
-        "train.precision=fp8": "train.precision = 'fp8': input should be 'auto', 'fp32', 'bf16' or 'fp16'",
-    },
-    ("qure", UnknownNameError): {
-        "strategy.varaint=paper": "unknown option 'varaint' in strategy 'qure': did you mean 'variant'"
-    },
-    ("qure", OptionError): {
-        "strategy.variant=both": "strategy.variant = 'both'",
-        "backbone.seed=3": "backbone.seed is set by the run itself",
-        "dataset.split=test": "dataset.split is set by the run itself",
-        "loss.tau=-1": "loss.tau = -1: input should be greater than 0",
-        "hybrid.alpha=-1": "hybrid.alpha = -1",
-        "schedule.refresh_epochs=[3, 2]": "must increase within",
-        "schedule.refresh_epochs=[3, 3]": "must increase within",
-        "schedule.refresh_epochs=[12]": "within 0..11",
-        "schedule.refresh_epochs=[-1]": "within 0..11",
-    },
-    ("dqe", NegbenchError): {
-        f"train.epochs={'9' * 5000}": "--set 'train.epochs': the value is too long or nested",
-        f"strategy.alpha={'[' * 3000}{']' * 3000}": "--set 'strategy.alpha': the value is too long or nested",
-        "strategy.alpha=[[[[[[1]]]]]]": "strategy.alpha: lists are nested too deeply",
-        "dataset.root=3": "dataset.root = 3: input should be a valid string",
-        "plugins=3": "plugins = 3: input should be a valid tuple",
-        "backbone.weights=1979-05-27": "backbone.weights = datetime.date(1979, 5, 27): expected text, a number",
-        "strategy.alpha=99999999999999999999": "expected a number of at most 18 digits",
-        "0\n0=1": r"unknown section '0\n0': known: ",
-        "strategy.a\nb=1": r"strategy: 'a\nb' is not a valid option name",
-        "dataset.root=a\0b": "expected valid text without null bytes",
-    },
-}
-
-
 def test_mistakes_are_one_line():
-    for (strategy, error), rows in MISTAKES.items():
-        for text, message in rows.items():
-            with pytest.raises(error) as caught:
-                resolved(load_config(flags={"strategy": {"name": strategy}}, sets=[text]))
-            assert message in str(caught.value)
-            assert "\n" not in str(caught.value)
+    long = (f"train.epochs={'9' * 5000}", f"strategy.alpha={'[' * 3000}{']' * 3000}")
+    BOOK["NegbenchError"]["dqe"] |= dict.fromkeys(long, ": the value is too long or nested")
+    for kind in ("NegbenchError", "UnknownNameError", "OptionError"):
+        for strategy, rows in BOOK[kind].items():
+            for text, message in rows.items():
+                with pytest.raises(getattr(errors, kind)) as caught:
+                    resolved(load_config(flags={"strategy": {"name": strategy}}, sets=[text]))
+                assert message in str(caught.value)
+                assert "\n" not in str(caught.value)
     for layers in (["plugins=1", "plugins=[0]"], ["plugins=[[1]]", "plugins=[[1]]"]):
         with pytest.raises(NegbenchError, match=r"^plugins.* = \S+: input should be a valid"):
             load_config(flags={"strategy": {"name": "dqe"}}, sets=layers)
@@ -127,36 +85,6 @@ def test_resolution_writes_every_default_out_and_is_idempotent():
     assert resolved(full) == full
 
 
-# rule -> (epochs, n_def, warm-up) -> refresh epochs
-SCHEDULES: dict[Literal["multiples", "equal"], dict[tuple[int, int, int | None], tuple[int, ...]]] = {
-    # QuRe's table and the released schedules (field-notes 0.2); CIRQRS alg. 1; an explicit warm-up shifts the start
-    "multiples": {
-        (30, 6, None): (5, 10, 15, 20, 25),
-        (50, 6, None): (8, 16, 24, 32, 40, 48),
-        (30, 5, None): (6, 12, 18, 24),
-        (12, 5, None): (2, 4, 6, 8, 10),
-        (3, 6, None): (1, 2),
-        (30, 1, None): (),
-        (12, 6, 1): (1, 3, 5, 7, 9, 11),
-        (12, 6, 0): (0, 2, 4, 6, 8, 10),
-        (12, 3, 6): (6, 10),
-        (4, 2, 9): (),
-    },
-    # DQE-CIR sec. 4.1: the warm-up, then five equal intervals
-    "equal": {
-        (30, 6, None): (5, 10, 15, 20, 25),
-        (50, 6, 10): (10, 18, 26, 34, 42),
-        (50, 6, 5): (5, 14, 23, 32, 41),
-        (50, 6, None): (8, 16, 24, 33, 41),  # 42 epochs in five: 8 or 9 each
-        (12, 6, None): (2, 4, 6, 8, 10),
-        (12, 3, 0): (0, 6),
-        (3, 6, None): (1, 2),
-        (30, 1, None): (),
-        (4, 2, 9): (),
-    },
-}
-
-
 def test_pools_of_one_age_shrink_at_the_same_shares_of_training():
     def schedule(epochs: int, *sets: str) -> Any:
         flags = {"strategy": {"name": "cirqrs"}, "train": {"epochs": epochs}}
@@ -177,24 +105,17 @@ def test_pools_of_one_age_shrink_at_the_same_shares_of_training():
 
 
 def test_refresh_epochs():
-    for rule, rows in SCHEDULES.items():
-        for (epochs, n_def, warmup), want in rows.items():
-            assert refresh_epochs(epochs, n_def, rule=rule, warmup=warmup) == want
-    assert refresh_epochs(12, 5) == SCHEDULES["multiples"][12, 5, None]  # the default rule
+    for rule, rows in BOOK["schedules"].items():
+        for epochs, n_def, warmup, want in rows:
+            given = None if warmup < 0 else warmup
+            assert refresh_epochs(epochs, n_def, rule=rule, warmup=given) == tuple(want)
+    assert refresh_epochs(12, 5) == (2, 4, 6, 8, 10)  # the default rule
 
 
 def test_the_strategy_declares_its_rule():
-    for strategy, sets, want in (
-        ("dqe", ["schedule.warmup=10"], (10, 18, 26, 34, 42)),
-        ("dqe", ["schedule.warmup=10", "schedule.rule=multiples"], (10, 18, 26, 34, 42)),
-        ("dqe", [], (8, 16, 24, 33, 41)),
-        ("dqe", ["schedule.rule=multiples"], (8, 16, 24, 32, 40, 48)),
-        ("qure", [], (8, 16, 24, 32, 40, 48)),
-        ("qure", ["schedule.rule=equal", "schedule.warmup=5"], (5, 14, 23, 32, 41)),
-        ("cirqrs", ["train.epochs=30"], (6, 12, 18, 24)),
-    ):
+    for strategy, sets, want in BOOK["rules"]:
         full = resolved(load_config(flags={"strategy": {"name": strategy}}, sets=["train.epochs=50", *sets]))
-        assert full.schedule.refresh_epochs == want
+        assert full.schedule.refresh_epochs == tuple(want)
         assert full.schedule.warmup == want[0]
 
 

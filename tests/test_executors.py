@@ -1,6 +1,5 @@
 """Executors: failing tasks, dead workers, worker reuse and shutdown."""
 
-import gc
 import os
 import signal
 import time
@@ -78,24 +77,6 @@ def test_a_server_that_was_prepared_is_the_one_that_workers_come_from(forked):
         assert parents <= started
 
     assert forked(work).wait() == 0
-
-
-def test_a_forked_child_collects_nothing_of_its_parents(forked):
-    """A client of Ray that its parent lost needs threads which a child does not have."""
-
-    class Lost:
-        def __init__(self) -> None:
-            self.own = self
-
-        def __del__(self) -> None:
-            print("collected", flush=True)
-
-    gc.disable()
-    try:
-        Lost()
-        assert forked(gc.collect).communicate() == ""
-    finally:
-        gc.enable()
 
 
 def served_by(processes: Processes, function: Function) -> set[int]:

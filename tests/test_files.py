@@ -8,18 +8,7 @@ from pathlib import Path
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.machine import heap
-from negbench.machine.files import (
-    DamagedError,
-    atomic_write,
-    delete,
-    intact,
-    names_in,
-    read_json,
-    seal,
-    trusted,
-    write_json,
-)
+from negbench.machine import files, heap
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -27,7 +16,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path.write_text("old", encoding="utf-8")
 
     def fail_halfway() -> None:
-        with atomic_write(path) as file:
+        with files.atomic_write(path) as file:
             file.write("half")
             raise RuntimeError
 
@@ -38,7 +27,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 def test_json_has_no_nan(tmp_path):
-    write_json(tmp_path / "a.json", {"a": math.nan, "b": [1.5, math.nan], "c": "x"})
+    files.write_json(tmp_path / "a.json", {"a": math.nan, "b": [1.5, math.nan], "c": "x"})
     text = (tmp_path / "a.json").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": [1.5, None], "c": "x"}
 
@@ -48,18 +37,18 @@ def test_damaged_json_is_one_line(tmp_path):
     for content in (b"{", b"\xff"):
         (tmp_path / "a.json").write_bytes(content)
         with pytest.raises(NegbenchError, match=r"cannot read .*a.json: \S"):
-            read_json(tmp_path / "a.json")
+            files.read_json(tmp_path / "a.json")
     with pytest.raises(NegbenchError, match="cannot read"):
-        read_json(tmp_path / "b.json")
+        files.read_json(tmp_path / "b.json")
     with pytest.raises(NegbenchError, match=r"cannot read .*: Is a directory"):
-        read_json(tmp_path)
+        files.read_json(tmp_path)
 
 
 def test_what_is_no_folder_cannot_be_sealed(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for folder in (tmp_path / "dangling" / "name", Path("/proc/nowhere/name")):
         with pytest.raises(NegbenchError, match=rf"^cannot write {folder}/SHA256SUMS: "):
-            seal(folder)
+            files.seal(folder)
 
 
 def test_another_program_finds_only_the_files_that_it_left(tmp_path, logged):
@@ -76,29 +65,29 @@ def test_another_program_finds_only_the_files_that_it_left(tmp_path, logged):
         (lambda: (folder / "a[1].y").write_bytes(b""), {"a[1].x"}),
     ):
         change()
-        with trusted(folder, "a[1]"):
+        with files.trusted(folder, "a[1]"):
             assert {path.name for path in folder.glob("a*")} == {*kept, "a1.x"}
             (folder / "a[1].x").write_bytes(left["a[1].x"])
             (folder / "a[1].y").write_bytes(left["a[1].y"])
     assert [record.getMessage().partition(":")[0] for record in logged] == [str(folder)]
-    with trusted(folder, "a1"):
+    with files.trusted(folder, "a1"):
         assert not (folder / "a1.x").exists()
 
 
 def test_a_deleted_file_is_listed_no_more(tmp_path):
-    seal(tmp_path)
+    files.seal(tmp_path)
     for name in ("kept", "gone"):
-        write_json(tmp_path / name, name)
-    delete(tmp_path / "gone")
-    assert names_in(tmp_path) == ["kept"]
+        files.write_json(tmp_path / name, name)
+    files.delete(tmp_path / "gone")
+    assert files.names_in(tmp_path) == ["kept"]
     assert not (tmp_path / "gone").exists()
-    write_json(tmp_path / "gone", "again")
-    assert names_in(tmp_path) == ["kept", "gone"]
-    with intact(tmp_path / "gone"):
-        assert read_json(tmp_path / "gone") == "again"
+    files.write_json(tmp_path / "gone", "again")
+    assert files.names_in(tmp_path) == ["kept", "gone"]
+    with files.intact(tmp_path / "gone"):
+        assert files.read_json(tmp_path / "gone") == "again"
     (tmp_path / "stray").write_text("1")
-    with pytest.raises(DamagedError, match=r"stray is not read: SHA256SUMS beside it does not list it$"):
-        read_json(tmp_path / "stray")
+    with pytest.raises(files.DamagedError, match=r"stray is not read: SHA256SUMS beside it does not list it$"):
+        files.read_json(tmp_path / "stray")
 
 
 def test_freed_memory_is_kept_where_the_c_library_is_glibc(monkeypatch):

@@ -62,6 +62,6 @@ def test_a_sample_is_that_of_its_seed(mutants):
     assert first != other
     assert total > 200
     assert len({str(mutant) for mutant in first}) <= 9 == len(first)
-    for patterns, tests in mutants.GROUPS.values():
-        assert all(list(mutants.ROOT.glob(pattern)) for pattern in patterns)
-        assert all((mutants.ROOT / name).exists() for name in tests)
+    for group in mutants.GROUPS.values():
+        assert all(list(mutants.ROOT.glob(pattern)) for pattern in group["sources"])
+        assert all((mutants.ROOT / name).exists() for name in group["tests"])

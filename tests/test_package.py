@@ -28,28 +28,22 @@ import contextlib, importlib.machinery, importlib.metadata, sys
 import negbench.api, negbench.mining.mine, negbench.report.gallery, negbench.report.page
 from negbench.cli.main import main, run
 from negbench.errors import _FULL
-
 def imported():
     return [name for name in (*sys.argv[1].split(), *_FULL) if name in sys.modules]
-
 print(imported(), negbench.__file__)
 print(run(["list"]), run(sys.argv[2].split()), imported())
-
 class Hiding(importlib.machinery.PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         return None if name.partition(".")[0] in _FULL else super().find_spec(name, path, target)
-
     @classmethod
     def find_distributions(cls, context=importlib.metadata.DistributionFinder.Context()):
         hidden = context.name in (*_FULL, "open_clip_torch", "scikit-learn")
         return iter(()) if hidden else super().find_distributions(context)
-
 finders = [*sys.meta_path]
 sys.meta_path[:] = [Hiding if finder is importlib.machinery.PathFinder else finder for finder in finders]
 print(*[run(command.split(" ")) for command in sys.argv[3:]])
 sys.meta_path[:] = finders
-
 with contextlib.suppress(SystemExit):
     main(["--version"])
 import negbench.store.tracking, huggingface_hub.constants, mlflow.telemetry.client

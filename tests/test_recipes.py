@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,101 +26,22 @@ from tests.datasets import toys
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml"))
 
-# resolved values according to the papers and their released files
-QURE: dict[str, Any] = {
-    "strategy.name": "qure", "strategy.variant": "paper", "loss.name": "bradley-terry", "backbone.name": "blip2",
-    "backbone.target_ratio": 1.25, "train.batch_size": 32, "train.weight_decay": 0.05, "train.num_negatives": 1,
-    "mining.replacement": True, "schedule.n_def": 6,
-}  # fmt: skip
-QURE_FASHIONIQ = QURE | {
-    "dataset.name": "fashioniq", "dataset.caption_mode": "joined", "dataset.corpus": "targets", "train.epochs": 30,
-    "train.lr": 5e-6, "train.min_lr_ratio": 5e-8 / 5e-6, "schedule.refresh_epochs": [5, 10, 15, 20, 25],
-}  # fmt: skip
-QURE_CIRR = QURE | {
-    "dataset.name": "cirr", "train.epochs": 50, "train.lr": 1e-5, "train.min_lr_ratio": 5e-8 / 1e-5,
-    "schedule.refresh_epochs": [8, 16, 24, 32, 40, 48],
-}  # fmt: skip
-CIRQRS: dict[str, Any] = {
-    "strategy.name": "cirqrs", "loss.name": "bradley-terry", "backbone.name": "blip2",
-    "backbone.weights": "Salesforce/blip2-itm-vit-g", "backbone.target_ratio": 1.5, "train.num_negatives": 1,
-    "mining.replacement": True,
-}  # fmt: skip
-DQE: dict[str, Any] = {
-    "strategy.name": "dqe", "strategy.alpha": 0.2, "strategy.beta": 0.8, "strategy.scale": "absolute",
-    "loss.name": "margin-kl", "loss.kl_over": "corpus", "backbone.name": "blip2", "backbone.attribute_weights": True,
-    "train.batch_size": 128, "train.num_negatives": 1, "mining.replacement": True,
-}  # fmt: skip
-DQE_FASHIONIQ = DQE | {"dataset.name": "fashioniq", "train.epochs": 30, "schedule.refresh_epochs": [5, 10, 15, 20, 25]}
-HYCOLE: dict[str, Any] = {
-    "strategy.name": "hycole", "loss.name": "info-nce", "loss.tau": None, "backbone.name": "clip",
-    "backbone.model": "ViT-B/32", "backbone.weights": "openai", "backbone.pad": "none", "backbone.fusion": "gated",
-    "backbone.projection": True, "backbone.frozen": False, "backbone.gamma": None, "backbone.grad_checkpointing": True,
-    "hybrid.alpha": 0.4, "hybrid.beta": 0.1, "hybrid.slots": "sum", "hybrid.temperature": "own", "train.epochs": 64,
-    "train.lr": 1e-4, "train.weight_decay": 0.01, "train.batch_size": 64, "train.lr_warmup_epochs": 6.0,
-    "schedule.refresh_epochs": [],
-}  # fmt: skip
-BLIP: dict[str, Any] = {"backbone.name": "blip", "backbone.target_ratio": 1.25}
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "qure-fashioniq": QURE_FASHIONIQ,
-    "qure-cirr": QURE_CIRR,
-    "qure-fashioniq-blip": QURE_FASHIONIQ | BLIP,
-    "qure-cirr-blip": QURE_CIRR | BLIP,
-    "cirqrs-fashioniq": CIRQRS | {
-        "dataset.name": "fashioniq", "train.epochs": 30, "strategy.n_neg": 50, "schedule.n_def": 5,
-        "schedule.refresh_epochs": [6, 12, 18, 24],
-    },
-    "cirqrs-cirr": CIRQRS | {
-        "dataset.name": "cirr", "train.epochs": 50, "strategy.n_neg": 100, "schedule.n_def": 6,
-        "schedule.refresh_epochs": [8, 16, 24, 32, 40, 48],
-    },
-    "dqe-fashioniq": DQE_FASHIONIQ,
-    "dqe-cirr": DQE | {
-        "dataset.name": "cirr", "train.epochs": 50, "schedule.refresh_epochs": [10, 18, 26, 34, 42],
-    },
-    "dqe-fashioniq-blip": DQE_FASHIONIQ | {"backbone.name": "blip", "loss.kl_over": "batch"},  # its tower is trained
-    "hycole-fashioniq": HYCOLE | {
-        "dataset.name": "fashioniq", "dataset.caption_mode": "comma", "dataset.protocol": "val",
-    },
-    "hycole-fashion200k": HYCOLE | {"dataset.name": "fashion200k"},
-    "hycole-mit-states": HYCOLE | {
-        "dataset.name": "mit-states", "dataset.weighting": "pair",
-    },
-}  # fmt: skip
+# of what the papers and their released files say: settings of recipes, rows of comparisons, values of studies
+BOOK = tomllib.loads((Path(__file__).parent / "golden" / "recipes.toml").read_text(encoding="utf-8"))
+
+
+def over_base(own: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with those of the table that they lie over."""
+    base = over_base(BOOK["base"][own["over"]]) if "over" in own else {}
+    return base | {key: None if value == "null" else value for key, value in own.items() if key != "over"}
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {name: over_base(own) for name, own in BOOK["recipe"].items()}
 RUNS = list(PUBLISHED)
 TRIED = ("qure-cirr-blip", "cirqrs-fashioniq", "dqe-cirr", "hycole-mit-states")
 
-# comparison -> its base recipe, and the resolved settings that each row changes
-SAMPLED, HALVED = {"strategy.name": "all-corpus"}, {"strategy.name": "top-k", "strategy.halve": True}
-TABLE_7 = [SAMPLED, HALVED | {"strategy.k": 1000}, {}]
-ROWS: dict[str, tuple[str, list[dict[str, Any]]]] = {
-    "qure-fig4": ("qure-fashioniq", [
-        SAMPLED, {"strategy.name": "top-k", "strategy.k": 100, "strategy.halve": False},
-        {"strategy.name": "after-target", "strategy.k": 100}, {},
-    ]),
-    "cirqrs-table7": ("cirqrs-fashioniq", TABLE_7),
-    "cirqrs-include": ("cirqrs-fashioniq", [{}, HALVED | {"strategy.k": 50}]),
-    "cirqrs-sizes": ("cirqrs-fashioniq", [
-        {"strategy.n_neg": 25}, {}, *({"strategy.n_neg": n} for n in (100, 200, 500)),
-        *({"strategy.name": "after-target", "strategy.k": k} for k in (50, 6)),
-    ]),
-    "cirqrs-table7-cirr": ("cirqrs-cirr", TABLE_7),
-    "cirqrs-sizes-cirr": (
-        "cirqrs-cirr", [{"strategy.n_neg": 50}, {}, *({"strategy.n_neg": n} for n in (200, 500, 1000))]),
-    "dqe-bands": ("dqe-cirr", [
-        {"strategy.alpha": alpha, "strategy.beta": beta} if alpha != 0.2 else {}
-        for alpha, beta in ((0.3, 0.7), (0.25, 0.75), (0.2, 0.8), (0.15, 0.85), (0.1, 0.9))
-    ]),
-}  # fmt: skip
 TABLE_4 = "hycole-table4"  # of HyCoLe-HNM: two strategies at three rates of the towers
-# study -> system, searched key and its values; trial 0 is the strategy's default
-STUDIES: dict[str, tuple[str, str, list[Any]]] = {
-    "band-table": ("dqe", "strategy.alpha", [0.2, 0.1, 0.3]),
-    "n-def-table": ("qure", "schedule.n_def", [6, 3, 12]),
-    "negatives-table": ("qure", "train.num_negatives", [1, 3, 5]),
-    "negatives-table-dqe": ("dqe", "train.num_negatives", [1, 3, 5]),
-    "warm-up-table": ("qure", "schedule.warmup", [2, 1]),
-    "warm-up-table-dqe": ("dqe", "schedule.warmup", [2, 1]),
-}
+ROWS, STUDIES = BOOK["rows"], BOOK["study"]
 RootOf = Callable[[str], Path]
 
 
@@ -184,13 +106,7 @@ def test_zones_of_emoji_are_some_of_those_windows_at_two_budgets(count):
     }  # fmt: skip
 
 
-PICTURES = {  # styles, number of galleries
-    "emoji": (["kept"], 1),
-    "emoji-equal": (["free", "kept"], 2),
-    "emoji-false-negatives": (["kept"], 4),
-    "emoji-rates": (["kept"], 1),
-    "emoji-systems": (["kept"], 1),
-}
+PICTURES = BOOK["pictures"]  # styles, number of galleries
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -253,9 +169,8 @@ def test_every_value_says_where_it_is_from():
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name, root_of):
-    base, rows = ROWS[name]
-    sets = sets_of(name, root_of)
-    whole = resolved(load_config(recipe=path_of(base), sets=sets)).flat()
+    rows, sets = ROWS[name]["rows"], sets_of(name, root_of)
+    whole = resolved(load_config(recipe=path_of(ROWS[name]["base"]), sets=sets)).flat()
     configs = axes_of(name, sets).configs()
     assert [config.seed for config in configs] == [seed for seed in (0, 1, 2) for _ in rows]
     for config, row in zip(configs, 3 * rows, strict=True):
@@ -291,7 +206,7 @@ def test_recipes_on_worlds_redefine_as_often_as_they_say():
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_lists_the_published_value_first(name, toy_root, logged):
-    system, key, values = STUDIES[name]
+    system, key, values = STUDIES[name].values()
     plan = plan_study(Study(recipe=path_of(name), sets=(f"dataset.root='{toy_root}'",)))
     spec = plan.job.spec
     base = spec.config

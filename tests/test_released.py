@@ -33,9 +33,8 @@ _NEAR = [{2, 3}, {2, 3}, {0, 1}, {0, 1, 4}, {3}, {6}, {4, 5}, {0, 1, 2}]
 _BELOW = [{2, 3}, {2, 3}, set(), {0, 1, 4}, {3}, {6}, {4}, {2}]
 
 
-@pytest.mark.parametrize(
-    ("key", "options", "want"),
-    [
+def test_miners():
+    for key, options, want in (
         ("multi-similarity", {"epsilon": 0.1}, [{2}, {2}, {0, 1}, {4}, {3}, set(), {5}, {0, 1, 2}]),
         ("hdc", {}, _HALF),
         ("hdc", {"share": 0.2}, [{2, 3}, {2, 3}, {0, 1}, {0, 1, 4}, {3}, set(), set(), set()]),
@@ -43,11 +42,8 @@ _BELOW = [{2, 3}, {2, 3}, set(), {0, 1, 4}, {3}, {6}, {4}, {2}]
         ("in-batch-semi-hard", {"margin": 0.5}, _BELOW),
         ("semi-hard", {"margin": 0.5, "triplets": "all"}, _NEAR),
         ("semi-hard", {"margin": 0.5, "triplets": "hard"}, [a - b for a, b in zip(_NEAR, _BELOW, strict=True)]),
-    ],
-    ids=str,
-)
-def test_miners(key, options, want):
-    assert as_sets(_strategy(key, options).pool(_view(POINTS))) == want
+    ):
+        assert as_sets(_strategy(key, options).pool(_view(POINTS))) == want
 
 
 def test_distance_weighted():
@@ -63,20 +59,16 @@ def test_distance_weighted():
     torch.testing.assert_close(shares[[0, 3, 6]], torch.tensor(want, dtype=torch.float64), rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("key", "options", "want"),
-    [
+def test_losses_of_pairs():
+    for key, options, want in (
         ("hcl", {"tau": 0.5}, 1.6988293114702677),
         ("hcl", {"tau": 0.5, "beta": 0.0}, 1.0712353104917063),
         ("multi-similarity", {}, 0.5443831828359992),
         ("multi-similarity", {"alpha": 1.0, "beta": 10.0, "base": -0.2}, 1.2798646445367665),
-    ],
-    ids=str,
-)
-def test_losses_of_pairs(key, options, want):
-    view = _view(POINTS)
-    loss: Loss = registry.make("losses", key, **options)
-    assert loss(view.positive, view.scores, view.allowed).item() == pytest.approx(want, rel=1e-12)
+    ):
+        view = _view(POINTS)
+        loss: Loss = registry.make("losses", key, **options)
+        assert loss(view.positive, view.scores, view.allowed).item() == pytest.approx(want, rel=1e-12)
 
 
 def test_hn_nce():

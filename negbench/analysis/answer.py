@@ -14,9 +14,9 @@ from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.verdicts import OVER_ALL, TABLE_AXES, VerdictRow, rounded
-from negbench.analysis.words import bracket, in_points, label_of, listed, percent, shortened, signed
+from negbench.analysis.words import bracket, in_points, label_of, listed, percent, shortened, signed, span
 from negbench.display import duration
-from negbench.grid.comparison import CellGroup, group_key
+from negbench.grid.comparison import CellGroup, group_key, together
 from negbench.grid.dials import Dials
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
@@ -120,13 +120,13 @@ def _turns(rows: Sequence[VerdictRow]) -> list[str]:
 
 
 def _turns_along(axis: str, words: str, rows: Sequence[VerdictRow]) -> Iterator[str]:
-    worlds: dict[tuple[str, ...], dict[str, list[VerdictRow]]] = {}
-    for row in (row for row in rows if getattr(row, axis) and OVER_ALL not in row.table_key):
-        rest = tuple(label for name, label in zip(TABLE_AXES, row.table_key, strict=True) if name != axis)
-        worlds.setdefault(rest, {}).setdefault(getattr(row, axis), []).append(row)
+    rest = [name for name in TABLE_AXES if name != axis]
+    kept = (row for row in rows if getattr(row, axis) and OVER_ALL not in row.table_key)
+    worlds = together(kept, lambda row: tuple(getattr(row, name) for name in rest))
     named = "after {} epochs" if axis == "epochs" else "with {}"
     level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - rows[0].alpha):g} %)"
-    for tables in worlds.values():
+    for members in worlds.values():
+        tables = together(members, lambda row: str(getattr(row, axis)))
         order = sorted(tables, key=lambda key: int(key) if axis == "epochs" else 0)
         beats = {key: {(a, row.strategy) for row in tables[key] for a in row.beaten_by} for key in order}
         turns: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -145,10 +145,8 @@ def _turns_along(axis: str, words: str, rows: Sequence[VerdictRow]) -> Iterator[
 
 def _tables(rows: Sequence[VerdictRow]) -> dict[tuple[str, ...], list[VerdictRow]]:
     """Group rows by their tables: over all first, then by training budget."""
-    tables: dict[tuple[str, ...], list[VerdictRow]] = {}
-    for row in sorted(rows, key=lambda row: (OVER_ALL not in row.table_key, int(row.epochs or 0))):
-        tables.setdefault(row.table_key, []).append(row)
-    return tables
+    ordered_rows = sorted(rows, key=lambda row: (OVER_ALL not in row.table_key, int(row.epochs or 0)))
+    return together(ordered_rows, lambda row: row.table_key)
 
 
 def _orders(findings: Findings) -> dict[tuple[str, ...], list[str]]:
@@ -259,7 +257,7 @@ def _against(rows: Sequence[VerdictRow]) -> list[str]:
 def _ends(rows: Sequence[VerdictRow]) -> list[str]:
     """Write a line on a table's strategies with collapsed runs, and one on each set that scores identically."""
     fallen = [
-        f"{row.strategy} in {row.collapsed} of {row.seeds} seeds ({_range([row.lowest, row.highest])} %)"
+        f"{row.strategy} in {row.collapsed} of {row.seeds} seeds ({span([row.lowest, row.highest])} %)"
         for row in rows
         if row.collapsed
     ]
@@ -284,9 +282,9 @@ def _others(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[Verdi
             words = WORDS[verdict].format("it", in_points(best.margin))
             if verdict == "undecided" and all(-row.gap_low <= best.margin for row in members):
                 words += f", but at most {percent(-min(row.gap_low for row in members), 2)} points ahead"
-            parts.append(f"{_names(members)} ({_range([row.mean for row in members])} %) {_is(members)} {words}")
+            parts.append(f"{_names(members)} ({span([row.mean for row in members])} %) {_is(members)} {words}")
     if losers:
-        lost = _range([best.mean - row.mean if math.isnan(row.gap) else row.gap for row in losers])
+        lost = span([best.mean - row.mean if math.isnan(row.gap) else row.gap for row in losers])
         parts.append(f"{_names(losers)} {_is(losers)} {lost} points worse")
     return parts
 
@@ -315,11 +313,6 @@ def _names(rows: Sequence[VerdictRow]) -> str:
 
 def _is(rows: Sequence[VerdictRow]) -> str:
     return "is" if len(rows) == 1 else "are"
-
-
-def _range(values: Sequence[float]) -> str:
-    """'7.0 to 8.2' in percent; '7.0' where both ends print alike."""
-    return " to ".join(dict.fromkeys((percent(min(values)), percent(max(values)))))
 
 
 def _loss(row: VerdictRow, best: VerdictRow) -> str:

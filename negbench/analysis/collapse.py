@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from negbench.grid.comparison import CellGroup
+from negbench.grid.comparison import CellGroup, together
 
 LOST = 0.75  # of what the best run gained
 FALL = 0.1  # of a metric's range; smaller differences between seeds are scatter
@@ -39,10 +39,7 @@ def bound(untrained: float, best: float) -> float:
 
 def ends_of(groups: Sequence[CellGroup], metric: str) -> dict[str, Ends]:
     """Return strategy -> how its runs ended on this metric, for the groups of one table."""
-    alike: dict[str, list[str]] = {}
-    for group in groups:
-        alike.setdefault(_scores(group), []).append(group.labels["strategy"])
-    ends = {}
+    alike, ends = together(groups, _scores), {}
     for group in groups:
         name, results = group.labels["strategy"], group.results
         best = max(result["metrics"][metric] for result in results)
@@ -51,15 +48,14 @@ def ends_of(groups: Sequence[CellGroup], metric: str) -> dict[str, Ends]:
             for config, result in zip(group.configs, results, strict=True)
             if result["metrics"][metric] < bound(_untrained(result).get(metric, 0.0), best)
         ]
-        same = tuple(sorted(other for other in alike[_scores(group)] if other != name))
+        same = tuple(sorted({other.labels["strategy"] for other in alike[_scores(group)]} - {name}))
         ends[name] = Ends(frozenset(fallen), same, all(result["metrics"] == _untrained(result) for result in results))
     return ends
 
 
 def _untrained(result: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the metrics of a run's untrained model; empty if they are not stored."""
-    metrics: Mapping[str, float] = result.get("baselines", {}).get("untrained", {})
-    return metrics
+    return dict(result.get("baselines", {}).get("untrained", {}))
 
 
 def _scores(group: CellGroup) -> str:

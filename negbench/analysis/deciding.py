@@ -15,7 +15,7 @@ from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, label_fo
 from negbench.analysis.words import label_of, listed, percent
 from negbench.display import duration, notes
 from negbench.grid.cells import Cell, Outcome
-from negbench.grid.comparison import CellGroup, ComparisonFolder, GroupKey, group_key
+from negbench.grid.comparison import CellGroup, ComparisonFolder, GroupKey, group_key, together
 from negbench.grid.looks import Looks
 from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare, PairsToDecide, parse_seeds
@@ -82,12 +82,9 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
         runs: runs folder.
         rules: how strategies are compared.
     """
-    done: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.seed):
-        if cell.step(runs) == "reuse":
-            done.setdefault(group_key(cell.labels), []).append(cell)
-    folders = [tuple(RunFolder(runs / str(cell.folder)) for cell in own) for own in done.values()]
-    groups = [CellGroup(own[0].labels, each) for own, each in zip(done.values(), folders, strict=True)]
+    done = sorted((cell for cell in cells if cell.step(runs) == "reuse"), key=lambda cell: cell.seed)
+    places = together(done, lambda cell: group_key(cell.labels)).values()
+    groups = [CellGroup(own[0].labels, tuple(RunFolder(runs / str(cell.folder)) for cell in own)) for own in places]
     lines, tables = [], tables_of(groups, rules, main_only=True)
     for table in tables:
         values = table.values.get(table.main, {})

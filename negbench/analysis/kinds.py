@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from negbench.analysis import statistics
 from negbench.analysis.verdicts import TABLE_AXES
-from negbench.analysis.words import listed, percent
+from negbench.analysis.words import listed, percent, span
 from negbench.grid.comparison import CellGroup
 from negbench.metrics.mistakes import CUT, KINDS
 from negbench.scoring.stored import values_of
@@ -54,8 +54,7 @@ def kinds_answer(groups: Sequence[CellGroup]) -> list[str]:
     of = {group.labels["strategy"]: {share.kind: share for share in kind_shares(group)} for group in here}
     kind = max((each for own in of.values() for each in own.values()), key=lambda each: each.left.mean).kind
     own = {name: shares[kind] for name, shares in of.items() if kind in shares}
-    means = [each.left.mean for each in own.values()]
-    left = " to ".join(dict.fromkeys((percent(min(means)), percent(max(means)))))
+    left = span(each.left.mean for each in own.values())
     drawn = [f"{percent(e.drawn.mean)} % of the draws of {name}" for name, e in own.items() if e.drawn.mean >= 0]
     drawn = [*drawn[:_NAMED], f"{percent(max(each.random for each in own.values()))} % of random draws"]
     varied = [

@@ -7,37 +7,26 @@ negatives per query and step are listed together, best first.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from negbench.analysis import columns
-from negbench.analysis.columns import metric_column, numbers, texts
+from negbench.analysis.columns import COLUMNS, NEGATIVES, TABLES, Line, metric_column, numbers, texts
 from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_regime_card
 from negbench.analysis.verdicts import OVER_ALL, VerdictRow, distinct_of, headline_metrics, negatives_of, rounded
-from negbench.grid.comparison import AXES, CellGroup, group_key
+from negbench.grid.comparison import AXES, CellGroup, group_key, together
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs", "negatives")  # no columns if alike
 
 
-@dataclass(frozen=True)
-class LeaderTable:
-    """Tables of formatted text, all in one row order: negatives per query and step, then the metric, best first.
-
-    `regime` is empty if no run has a regime card.
-    """
-
-    quality: pd.DataFrame
-    behaviour: pd.DataFrame
-    regime: pd.DataFrame
-    training: pd.DataFrame
-    cost: pd.DataFrame
+LeaderTable = Mapping[str, pd.DataFrame]  # quality, behaviour, regime (empty if no run has a card), training, cost
 
 
 def leader_table(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> LeaderTable:
-    """Build the tables of means and standard deviations over each group's seeds.
+    """Build the tables of means and standard deviations over each group's seeds, as text.
+
+    All are in one row order: negatives per query and step, then the metric, best first.
 
     Args:
         groups: of a comparison.
@@ -49,16 +38,14 @@ def leader_table(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -
     lines = [line_of(group, row) for group, row in zip(groups, verdicts, strict=True)]
     over_all = [row_line(row) for row in by_negatives(list(tested.values()))]
     axes = [*axes_of(groups, rows), "seeds"]
-    names = list(
-        dict.fromkeys(name for group, row in zip(groups, verdicts, strict=True) for name in _headline(group, row))
-    )
-    metrics = [metric_column(name) for name in names]
-    rates = [columns.LR] * (len({line["lr"] for line in lines}) > 1)
-    quality = [*metrics, *rates, columns.NEGATIVES, columns.DISTINCT, columns.FALSE_DRAWS]
+    names = (name for group, row in zip(groups, verdicts, strict=True) for name in _headline(group, row))
+    metrics = [metric_column(name) for name in dict.fromkeys(names)]
+    rates = [COLUMNS["lr"]] * (len({line["lr"] for line in lines}) > 1)
+    quality = [*metrics, *rates, NEGATIVES, COLUMNS["distinct"], COLUMNS["false_negative_rate_draws"]]
     if rows:
-        against = columns.AGAINST * any(row.against for row in rows)
-        quality = [*columns.LEADERS, *quality, *against, *columns.AFTER_METRICS]
-    return LeaderTable(texts(quality, [*over_all, *lines], axes), **_others(texts, groups, lines, axes))
+        against = TABLES["against"] * any(row.against for row in rows)
+        quality = [*TABLES["leaders"], *quality, *against, *TABLES["last"]]
+    return {"quality": texts(quality, [*over_all, *lines], axes), **_others(texts, groups, lines, axes)}
 
 
 def leader_tables(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> dict[str, LeaderTable]:
@@ -77,7 +64,7 @@ def leader_tables(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) 
 
 def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
     """Build the table of all test results on one metric, in the order of the leader table."""
-    return texts(columns.TESTS, [row_line(row) for row in by_negatives(rows)], axes_of((), rows))
+    return texts(TABLES["tests"], [row_line(row) for row in by_negatives(rows)], axes_of((), rows))
 
 
 def measured(groups: Sequence[CellGroup]) -> dict[str, pd.DataFrame]:
@@ -87,16 +74,12 @@ def measured(groups: Sequence[CellGroup]) -> dict[str, pd.DataFrame]:
 
 
 def _others(
-    write: Callable[..., pd.DataFrame], groups: Sequence[CellGroup], lines: Sequence[columns.Line], axes: Sequence[str]
+    write: Callable[..., pd.DataFrame], groups: Sequence[CellGroup], lines: Sequence[Line], axes: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
     """Build all tables but quality with `texts` or `numbers`; the regime table omits the last axis, seeds."""
     cards = [{**line, **card} for line, card in zip(lines, map(regime_of, groups), strict=True) if card]
-    return {
-        "behaviour": write(columns.BEHAVIOUR, lines, axes),
-        "regime": write(columns.REGIME, cards, axes[:-1]),
-        "training": write(columns.TRAINING, with_plateaus(groups, lines), axes),
-        "cost": write(columns.COST, lines, axes),
-    }
+    given = {"behaviour": lines, "regime": cards, "training": with_plateaus(groups, lines), "cost": lines}
+    return {name: write(TABLES[name], own, axes[: -1 if name == "regime" else None]) for name, own in given.items()}
 
 
 # --- lines -------------------------------------------------------------------------------------------------------
@@ -148,7 +131,7 @@ def row_line(row: VerdictRow) -> dict[str, object]:
 def regime_of(group: CellGroup) -> dict[str, float]:
     """Average the last refresh's regime card over seeds; empty if no run has one."""
     cards = [last_regime_card(result) for result in group.results if result.get("regime_by_refresh")]
-    names = [column.key for column in columns.REGIME] * bool(cards)
+    names = [column.key for column in TABLES["regime"]] * bool(cards)
     return {
         name: _mean([v for card in cards if (v := card.get(name)) is not None and math.isfinite(v)]) for name in names
     }
@@ -175,9 +158,7 @@ def negatives_words(count: str) -> str:
 
 def equally_many(rows: Sequence[VerdictRow]) -> dict[str, list[VerdictRow]]:
     """Group rows by negatives per query and step, as tables print them; the most common number first."""
-    blocks: dict[float, list[VerdictRow]] = {}
-    for row in rows:
-        blocks.setdefault(rounded(row.negatives), []).append(row)
+    blocks = together(rows, lambda row: rounded(row.negatives))
     usual = sorted(blocks.items(), key=lambda item: (-len(item[1]), item[0]))
     return {negatives_text(block[0].negatives): block for _, block in usual}
 

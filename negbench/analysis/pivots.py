@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import listed, percent, signed
+from negbench.analysis.words import listed, percent, signed, span
 from negbench.grid.comparison import CellGroup
 from negbench.grid.dials import Dials
 
@@ -34,8 +34,7 @@ def lead(point: Sequence[VerdictRow]) -> tuple[float, float, float]:
 
 def size_of(rows: Sequence[VerdictRow]) -> str:
     """'5 seeds, 40 to 100 queries'."""
-    counts = ((min(each), max(each)) for each in ([row.seeds for row in rows], [row.queries for row in rows]))
-    seeds, queries = (" to ".join(map(str, dict.fromkeys(ends))) for ends in counts)
+    seeds, queries = span((row.seeds for row in rows), str), span((row.queries for row in rows), str)
     return f"{seeds} seed{'s' * (seeds != '1')}, {queries} queries"
 
 

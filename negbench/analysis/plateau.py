@@ -8,18 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import in_points, label_of, listed, percent
+from negbench.analysis.words import in_points, label_of, listed, number, percent, span
 from negbench.datasets.dataset import DEV_QUERIES
 from negbench.grid.comparison import AXES, KEY, CellGroup, group_key
 from negbench.grid.rates import PickedRate
 
 SHARE = 0.95  # of a plateau: the steps to reach it are reported
 _NAMED = 4
-READ_PLATEAU = (
-    "Curve on the scored split, mean over seeds. Plateau: its last value. Rise: the part of it gained in the last "
-    "third of the epochs; above the margin, training is unfinished. Steps: number of steps until the curve first "
-    "reached 95 % of its own plateau, and of the highest plateau of the data set and backbone; -: never reached."
-)
 
 
 @dataclass(frozen=True)
@@ -90,15 +85,9 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
         ends += [name] * (each.beyond is not None)
     rates = "; ".join(f"{rate:g} for {listed(members, _NAMED)}" for rate, members in of_rate.items())
     parts = [f"Learning rates, chosen on {_dev_part(chosen)} with seed {chosen[0].seed}: {rates}."] * bool(rates)
-    errors = [
-        percent(each.error) for each in sorted(chosen, key=lambda each: each.error or 0) if each.error is not None
-    ]
-    if errors:
-        between = " to ".join(dict.fromkeys((errors[0], errors[-1])))
-        parts.append(
-            f"Of rates within one standard error of the best ({between} points), "
-            "the nearest to the configured one is taken."
-        )
+    if errors := [each.error for each in chosen if each.error is not None]:
+        near = f"Of rates within one standard error of the best ({span(errors)} points), "
+        parts.append(f"{near}the nearest to the configured one is taken.")
     end = f"The best rate of {listed(ends, _NAMED)} is the highest or the lowest tried; a better one may lie beyond."
     lost = f"All trials of {listed(failed, _NAMED)} failed, so the configured rate was used."
     parts += [end] * bool(ends) + [lost] * bool(failed)
@@ -107,13 +96,13 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
 
 def _dev_part(chosen: Sequence[PickedRate]) -> str:
     """Say how many queries the rates were chosen on, and whether these are fewer than they should be."""
-    sizes = sorted({each.queries for each in chosen if each.queries})
-    if not sizes:
+    if not (sizes := [each.queries for each in chosen if each.queries]):
         return "queries that are not reported"
-    count = " to ".join(dict.fromkeys((f"{sizes[0]:,}", f"{sizes[-1]:,}")))
     if chosen[0].generated:
-        return f"{count} queries generated for this"
-    return f"{count} queries carved from train" + f" (fewer than {DEV_QUERIES:,})" * (sizes[0] < DEV_QUERIES)
+        return f"{span(sizes, number)} queries generated for this"
+    return f"{span(sizes, number)} queries carved from train" + f" (fewer than {DEV_QUERIES:,})" * (
+        min(sizes) < DEV_QUERIES
+    )
 
 
 def with_plateaus(groups: Sequence[CellGroup], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -4,27 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from negbench.analysis.words import number
+from negbench.analysis.words import number, span
 from negbench.grid.comparison import CellGroup
 
 RegimeCard = Mapping[str, Any]  # numbers by the names of `negbench.mining.regime.Regime`, None where unknown
 
-READ = (
-    "How the models rank their own training queries at the last refresh, mean over seeds. Rank, first: the target's "
-    "median rank, and the share of targets ranked first. Bands top 5 %: share of QuRe's bands, for any strategy, that "
-    "start in the top 5 % of the ranking. Gap: recall at 10 on train minus val, in points, in galleries of equal size. "
-    "FN: share known to be relevant among random images and among the 10 right above and right below the target. "
-    "Tail: distance from the median score to the top 1 % of the scores, in robust deviations (normal: 2.3). Drops: "
-    "steepest drop over the median drop, and second over third. An order of strategies holds for its regime: if "
-    "targets rank far from first and bands start far down, a method that relies on fitted targets and on drops near "
-    "the top is tested outside the regime that it was designed for."
-)
-
 
 def last_regime_card(result: Mapping[str, Any]) -> RegimeCard:
     """Return the card of the last refresh from result.json."""
-    card: RegimeCard = result["regime_by_refresh"][-1]
-    return card
+    return dict(result["regime_by_refresh"][-1])
 
 
 def last_cards(groups: Sequence[CellGroup]) -> dict[str, list[RegimeCard]]:
@@ -61,10 +49,7 @@ def in_words(cards: Sequence[RegimeCard]) -> str:
 
 def _range(cards: Sequence[RegimeCard], field: str, factor: float = 100, digits: int = 1) -> str:
     values = [factor * value for value in _known(cards, field)]
-    if not values:
-        return "-"
-    low, high = number(min(values), digits), number(max(values), digits)
-    return low if low == high else f"{low} to {high}"
+    return span(values, lambda value: number(value, digits)) if values else "-"
 
 
 def _known(cards: Sequence[RegimeCard], field: str) -> list[float]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from negbench.analysis.columns import AUDIT, BEHAVIOUR, texts
+from negbench.analysis.columns import TABLES, texts
 from negbench.analysis.regime_card import in_words
 from negbench.analysis.words import label_of, percent
 from negbench.display import Grid
@@ -56,7 +56,8 @@ def run_table(folder: RunFolder) -> Grid:
 def behaviour_lines(folder: RunFolder) -> list[str]:
     """Write one line each on the strategy's behaviour, the model's final regime, and the cost."""
     result = folder.result
-    shown = [f"{column.title} {text}" for column in BEHAVIOUR if (text := column.text(result["behaviour"])) != "-"]
+    texts_of = {column.title: column.text(result["behaviour"]) for column in TABLES["behaviour"]}
+    shown = [f"{title} {text}" for title, text in texts_of.items() if text != "-"]
     lines = [f"negatives  {', '.join(shown)}"] if shown else []
     lines.append(f"regime     {in_words([result['regime']])}")
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
@@ -70,7 +71,9 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
 
 def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Build one row per audited strategy; columns without any value are left out."""
-    return texts([column for column in AUDIT if any(pd.notna(row.get(column.key)) for row in rows)], rows, ["strategy"])
+    return texts(
+        [column for column in TABLES["audit"] if any(pd.notna(row.get(column.key)) for row in rows)], rows, ["strategy"]
+    )
 
 
 def audit_table(audit: AuditResult) -> Grid:

@@ -20,7 +20,7 @@ from negbench.analysis.differences import Differences, decided
 from negbench.analysis.prices import more_seeds
 from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
-from negbench.grid.comparison import AXES, CellGroup
+from negbench.grid.comparison import AXES, CellGroup, together
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import KnownQueries, Values, values_of
 from negbench.settings.options import PairsToDecide
@@ -324,10 +324,8 @@ def tables_of(groups: Sequence[CellGroup], rules: Rules = Rules(), *, main_only:
         UnknownNameError: a data set has no such metric.
         RunError: two runs of one data set whose stored ranks are of different queries.
     """
-    by_place: dict[tuple[str, ...], list[CellGroup]] = {}
-    for group in groups:
-        by_place.setdefault(tuple(group.labels.get(axis, "") for axis in TABLE_AXES), []).append(group)
     tables = []
+    by_place = together(groups, lambda group: tuple(group.labels.get(axis, "") for axis in TABLE_AXES))
     seen: dict[str, KnownQueries] = {}
     for place, members in sorted(by_place.items()):
         labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
@@ -357,10 +355,8 @@ def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
 
 def alike_but(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[list[VerdictTable]]:
     """Group tables that differ in these axes only."""
-    by_rest: dict[tuple[str, ...], list[VerdictTable]] = {}
-    for table in tables:
-        by_rest.setdefault(tuple(table.labels.get(a, "") for a in TABLE_AXES if a not in axes), []).append(table)
-    return list(by_rest.values())
+    rest = [axis for axis in TABLE_AXES if axis not in axes]
+    return list(together(tables, lambda table: tuple(table.labels.get(axis, "") for axis in rest)).values())
 
 
 def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
@@ -466,20 +462,20 @@ def _rows(
         block = [each for each in counts if counts[each] == counts[name]]
         rivals = tests.rivals(block, fallen)  # who was beaten may have a higher mean over fewer seeds
         best = tests.best(rivals or block)
-        for key, first_of in (("behind", highest), ("gap", best)):
-            if (test := tests.pairs.of(first_of, name)) is not None:
-                columns |= {key: test.value, f"{key}_low": test.interval.low, f"{key}_high": test.interval.high}
+        behind, gap = tests.pairs.of(highest, name), tests.pairs.of(best, name)
+        for key, end, test in (("behind", "behind", behind), ("gap", "gap", gap), ("difference", "diff", against)):
+            if test is not None:
+                columns |= {key: test.value, f"{end}_low": test.interval.low, f"{end}_high": test.interval.high}
         columns["standing"] = _standing(tests, name, best, [each for each in block if each not in fallen])
         if against is not None:
-            columns |= {"difference": against.value, "p_adjusted": against.p_adjusted}
-            columns |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
-            columns |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
+            columns |= {"p_adjusted": against.p_adjusted, "minimum_detectable": against.minimum_detectable}
+            columns["paired_seeds"] = against.seeds
         left = {pair: each for pair, each in open_pairs.items() if name in pair}
         prices = [more_seeds(each, rules.margin, nested=table.values[metric][name].nested) for each in left.values()]
         columns["undecided"] = tuple(a if b == name else b for a, b in left)
         columns["more_seeds"] = -1.0 if math.inf in prices else max(prices, default=math.nan)
         columns["covers"] = _covers(table.values[metric][name])
-        columns |= {"lowest": mean.lowest, "highest": mean.highest}
+        columns |= {key: getattr(mean, key) for key in ("mean", "sd", "lowest", "highest", "seeds", "queries")}
         if (ends := table.ends.get(name)) is not None and metric == table.main:
             columns |= {"collapsed": len(ends.collapsed), "identical": ends.identical, "unmoved": ends.unmoved}
         verdict: str = "not compared" if against is None else against.verdict
@@ -487,12 +483,8 @@ def _rows(
             strategy=name,
             metric=metric,
             main=metric == table.main,
-            mean=mean.mean,
-            sd=mean.sd,
             low=mean.interval.low,
             high=mean.interval.high,
-            seeds=mean.seeds,
-            queries=mean.queries,
             baseline=baseline or "",
             verdict="baseline" if name == baseline else verdict,
             negatives=table.negatives.get(name, math.nan),

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,12 @@ def bracket(low: float, high: float) -> str:
 def signed(value: float, low: float, high: float, *, sign: bool = True) -> str:
     """'+1.20 [0.10, 2.30]' in points or percent, the plus only with `sign`; '-' where there is no value."""
     return "-" if math.isnan(value) else f"{100 * value:{'+' * sign}.2f} {bracket(low, high)}"
+
+
+def span(values: Iterable[Any], text: Callable[[Any], str] = percent) -> str:
+    """'7.0 to 8.2' in percent, from the lowest to the highest value; '7.0' where both ends print alike."""
+    lowest, *_, highest = sorted(values) * 2
+    return " to ".join(dict.fromkeys((text(lowest), text(highest))))
 
 
 def in_points(value: float) -> str:

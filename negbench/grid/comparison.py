@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,18 @@ def _kind_of(folder: Path) -> str | None:
         return "study"
     path = folder / "comparison.json"
     return str(files.read_json(path).get("kind", "comparison")) if path.exists() else None
+
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+
+def together(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Group items by their keys, in the order in which these occur."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 GroupKey = tuple[str, ...]  # a group's labels of `AXES`, '' for those that the comparison lacks
@@ -144,8 +156,7 @@ class ComparisonFolder:
 
     def cells(self) -> list[dict[str, Any]]:
         """Rows of comparison.json."""
-        rows: list[dict[str, Any]] = self.read()["cells"]
-        return rows
+        return list(self.read()["cells"])
 
     def parent(self, uri: str | None) -> Parent:
         """Return the parent of the cells' copies in an MLflow store."""
@@ -234,15 +245,12 @@ def groups_of(runs: Path, name: str) -> list[CellGroup]:
 
 def grouped(runs: Path, cells: Iterable[Mapping[str, Any]]) -> list[CellGroup]:
     """Group the finished ones of these rows of comparison.json, sorted by seed."""
-    by_place: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for row in cells:
-        if row["run"] is not None and (runs / row["run"] / "result.json").exists():
-            by_place.setdefault(group_key(row), []).append(row)
+    finished = [row for row in cells if row["run"] is not None and (runs / row["run"] / "result.json").exists()]
     return [
         CellGroup(
             {k: v for k, v in zip(AXES, place, strict=True) if v},
             tuple(RunFolder(runs / row["run"]) for row in sorted(rows, key=lambda row: row["seed"])),
             {key: value for key, value in rows[0].items() if key not in (*AXES, *_OF_RUN)},
         )
-        for place, rows in by_place.items()
+        for place, rows in together(finished, group_key).items()
     ]

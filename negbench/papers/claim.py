@@ -132,8 +132,7 @@ class Claim:
 @cache
 def settings() -> dict[str, Layer]:
     """Return the settings that claims train: name -> its system under `system`, and configuration sections."""
-    layers: dict[str, Layer] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))
-    return layers
+    return tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))
 
 
 @cache

@@ -52,8 +52,7 @@ class JudgedClaims:
 
     def plain(self) -> dict[str, Any]:
         """Return the verdicts with their tests, for JSON."""
-        document: dict[str, Any] = read_json(self.path / "claims.json")
-        return document
+        return dict(read_json(self.path / "claims.json"))
 
     def __repr__(self) -> str:
         """The verdict on each claim."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from negbench.analysis.answer import steps_of
 from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, lead, size_of, unbeaten
 from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of
-from negbench.grid.comparison import CellGroup
+from negbench.grid.comparison import CellGroup, together
 from negbench.grid.dials import Dial, Dials, Point
 from negbench.report.charts import Chart, Panel, Square, heat, label_ends, line_style, log_axis, shade, tall_enough
 
@@ -69,9 +70,9 @@ def _winner(x: int, y: int, point: Sequence[VerdictRow], color: str) -> Square:
 def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
     """Draw the metric of every strategy along one dial, a panel for each setting of the others."""
     name = dials.names[index]
+    lines, tall = dials.lines_along(index), tall_enough(len(_styles(rows)))
     panels = [
-        Panel(dials.title(line[0], without=(index,)), _lines(dials, rows, index, line), tall_enough(len(_styles(rows))))
-        for line in dials.lines_along(index)
+        Panel(dials.title(line[0], without=(index,)), partial(_lines, dials, rows, index, line), tall) for line in lines
     ]
     text = (
         f"{label_of(rows[0].metric)} (%) along {name}; bars are the intervals of the means ({size_of(rows)} per point)."
@@ -79,22 +80,18 @@ def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
     return Chart(f"along-{name}", f"Along {name}", text, tuple(panels), direct=True)
 
 
-def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[Point]) -> Callable[[Axes], None]:
+def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[Point], axes: Axes) -> None:
     styles = _styles(rows)
-
-    def draw(axes: Axes) -> None:
-        lines = []
-        for number, (name, style) in enumerate(styles.items()):
-            points = [
-                (x, row) for x, p in enumerate(line) for row in at_point(rows, dials.label(p)) if row.strategy == name
-            ]
-            places = [place + 0.06 * (number - len(styles) / 2) for place, _ in points]
-            lines.append((name, places, [row for _, row in points], style))
-        _draw_means(axes, lines)
-        axes.set_xticks(range(len(line)), [str(point[index]) for point in line])
-        axes.set(xlabel=dials.names[index], ylabel=f"{label_of(rows[0].metric)} (%)")
-
-    return draw
+    lines = []
+    for number, (name, style) in enumerate(styles.items()):
+        points = [
+            (x, row) for x, p in enumerate(line) for row in at_point(rows, dials.label(p)) if row.strategy == name
+        ]
+        places = [place + 0.06 * (number - len(styles) / 2) for place, _ in points]
+        lines.append((name, places, [row for _, row in points], style))
+    _draw_means(axes, lines)
+    axes.set_xticks(range(len(line)), [str(point[index]) for point in line])
+    axes.set(xlabel=dials.names[index], ylabel=f"{label_of(rows[0].metric)} (%)")
 
 
 _Line = tuple[str, Sequence[float], Sequence[VerdictRow], dict[str, Any]]  # name, x, a row for each x, style
@@ -117,31 +114,25 @@ def budgets_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Ch
     rows = [row for row in rows if row.main and row.epochs in steps]
     if len({row.epochs for row in rows} - {""}) < 2:
         return None
-    panels: dict[str, list[VerdictRow]] = {}
     others = [axis for axis in TABLE_AXES if axis != "epochs"]
     varied = [axis for axis in others if len({getattr(row, axis) for row in rows}) > 1]
-    for row in rows:
-        panels.setdefault(", ".join(getattr(row, axis) for axis in varied), []).append(row)
+    panels = together(rows, lambda row: ", ".join(getattr(row, axis) for axis in varied))
     name = label_of(rows[0].metric)
 
-    def drawn(members: Sequence[VerdictRow]) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            lines, styles = [], _styles(members)
-            reach = {steps[row.epochs] for row in members}
-            for number, (strategy, style) in enumerate(styles.items()):
-                own = sorted((row for row in members if row.strategy == strategy), key=lambda row: steps[row.epochs])
-                # so that bars are apart
-                beside = (max(reach) / min(reach)) ** (0.015 * (number - (len(styles) - 1) / 2))
-                lines.append((strategy, [steps[row.epochs] * beside for row in own], own, style | _MARKED))
-            _draw_means(axes, lines)
-            log_axis(axes)
-            axes.minorticks_off()
-            axes.set_xticks(sorted({steps[row.epochs] for row in members}))
-            axes.set(xlabel="training steps", ylabel=f"{name} (%)")
+    def draw(members: Sequence[VerdictRow], axes: Axes) -> None:
+        lines, styles = [], _styles(members)
+        reach = {steps[row.epochs] for row in members}
+        for number, (strategy, style) in enumerate(styles.items()):
+            own = sorted((row for row in members if row.strategy == strategy), key=lambda row: steps[row.epochs])
+            beside = (max(reach) / min(reach)) ** (0.015 * (number - (len(styles) - 1) / 2))  # so that bars are apart
+            lines.append((strategy, [steps[row.epochs] * beside for row in own], own, style | _MARKED))
+        _draw_means(axes, lines)
+        log_axis(axes)
+        axes.minorticks_off()
+        axes.set_xticks(sorted(reach))
+        axes.set(xlabel="training steps", ylabel=f"{name} (%)")
 
-        return draw
-
-    made = tuple(Panel(title, drawn(own), tall_enough(len(_styles(own)))) for title, own in panels.items())
+    made = tuple(Panel(title, partial(draw, own), tall_enough(len(_styles(own)))) for title, own in panels.items())
     text = f"{name} after each training budget, in steps; every budget has its own schedule and learning rates. "
     text += "Bars are the intervals of the means, moved aside where they would lie on each other."
     return Chart("budgets", f"{name} after how many steps", text, made, 2, direct=True)

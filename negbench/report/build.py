@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 
 from negbench.analysis.answer import headlines, say
+from negbench.analysis.columns import READ
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import in_points, label_of, listed, percent, shortened
+from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
 from negbench.grid.comparison import AXES, CellGroup, grouped
 from negbench.machine.files import delete
 from negbench.report import figures
@@ -109,7 +110,7 @@ def comparison_page(
             details=[
                 section("tests", "Tests", text=_read_tests(findings.rows)),
                 _published(parts),
-                _left_out(findings.notes(), missing),
+                PageSection("notes", "What is left out", "", (*map(Note, findings.notes()), *missing)),
                 _cells(runs, cells),
             ],
         ),
@@ -136,15 +137,7 @@ def _leader(findings: Findings, parts: Sequence[Runs], finished: Container[str])
 
 def _read_tests(rows: Sequence[VerdictRow]) -> str:
     """Say how to read the tables of tests."""
-    if not rows:
-        return ""
-    return (
-        "Every strategy against the best with as many negatives, and against the baseline of its data set, loss and "
-        "backbone, in points. Intervals and p-values account for queries and seeds, and are simultaneous over all "
-        "pairs or over the rows of a table: `better` and `worse` if the interval excludes 0; `equal` if it is inside "
-        "the margin, where a difference does not matter; `undecided` "
-        f"otherwise. Level {rows[0].alpha:g}, margin {in_points(rows[0].margin)}."
-    )
+    return READ["tests"].format(level=rows[0].alpha, margin=in_points(rows[0].margin)) if rows else ""
 
 
 def _published(parts: Sequence[Runs]) -> PageSection:
@@ -169,11 +162,7 @@ def _published(parts: Sequence[Runs]) -> PageSection:
             text = "; ".join(dict.fromkeys([*(f"{row.paper}: {row.citation}" for row in rows), *about])) + "."
             title = f"Published on {identity}, split {rows[0].split}"
             tables[identity] = Table(f"published-{identity}", title, frame, text)
-    text = (
-        "Numbers from papers, as printed, in percent. They come from other code, backbones and schedules, and often "
-        "from an epoch chosen on this very split, so they are not rows of the tables above."
-    )
-    return PageSection("published", "Published numbers", text, tuple(tables.values()))
+    return PageSection("published", "Published numbers", READ["published"], tuple(tables.values()))
 
 
 def _cells(runs: Mapping[str, RunFolder], cells: Sequence[Mapping[str, Any]]) -> PageSection:
@@ -194,12 +183,6 @@ def _cells(runs: Mapping[str, RunFolder], cells: Sequence[Mapping[str, Any]]) ->
     )  # fmt: skip
 
 
-def _left_out(notes: Sequence[str], missing: Sequence[str]) -> PageSection:
-    """Build the section on undefined cells, unsupported components, and images that cannot be shown."""
-    lines = [*(Note(text) for text in notes), *(Note(text, missing=True) for text in missing)]
-    return PageSection("notes", "What is left out", "", tuple(lines))
-
-
 # --- figures -----------------------------------------------------------------------------------------------------
 
 
@@ -214,21 +197,16 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
     ]
     sections = []
     for key, title, draw in drawn:
-        charts = [(runs, draw(runs)) for runs in parts]
-        shown = tuple(_named(chart, runs) for runs, chart in charts if chart is not None)
+        charts = [(chart, runs.where) for runs in parts if (chart := draw(runs)) is not None]
+        shown = tuple(replace(chart, title=chart.title + f" ({where})" * bool(where)) for chart, where in charts)
         sections.append(PageSection(key, title, "", shown))
     return sections
-
-
-def _named(chart: Chart, runs: Runs) -> Chart:
-    """Add what differs between the page's parts to a chart's title."""
-    return replace(chart, title=f"{chart.title} ({runs.where})") if runs.where else chart
 
 
 # --- galleries ---------------------------------------------------------------------------------------------------
 
 
-def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSection, list[str]]:
+def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSection, list[Note]]:
     """Build the sections of retrieved images and of drawn negatives, and list what cannot be shown."""
     val: list[Part] = []
     train: list[Part] = []
@@ -243,16 +221,10 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
                 if some:
                     shown += [Note(runs.where)] * bool(runs.where)
                     shown.append(Examples(some, examples.pictures))
-    first = "Models: each strategy's first seed, with the first loss of the table."
-    legend = "Solid outline: the target. Dashed outline: also known to be relevant."
-    text = (
-        "Train queries: what the trained model retrieves from the corpus, and negatives that the strategy drew, with "
-        f"their scores when they were mined. {legend} A dashed negative is a false negative."
-    )
     return (
-        PageSection("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val)),
-        PageSection("negatives", "Negatives drawn", text, tuple(train)),
-        list(dict.fromkeys(missing)),
+        PageSection("gallery", "Retrieved", READ["retrieved"], tuple(val)),
+        PageSection("negatives", "Negatives drawn", READ["drawn"], tuple(train)),
+        [Note(text, missing=True) for text in dict.fromkeys(missing)],
     )
 
 
@@ -263,7 +235,7 @@ def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
     """Return the data sets, backbones and losses, seeds, epochs, the last run's date, and negbench's version."""
     runs = [run for group in groups for run in group.runs]
     configs = [run.config for run in runs]
-    sizes = sorted({len(group.runs) for group in groups})
+    seeds = span((len(group.runs) for group in groups), str)
     epochs = sorted({config.train.epochs or 0 for config in configs})
     ended = max((run.path / "result.json").stat().st_mtime for run in runs)
     worlds = {world for run in runs if (world := run.manifest["dataset"].get("world"))}
@@ -271,7 +243,7 @@ def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
     return (
         _joined(datasets) + f" (generated{', a world for each seed' * (len(worlds) > 1)})" * bool(worlds),
         *(_few(axis, [group.labels[axis] for group in groups]) for axis in ("backbone", "loss")),
-        f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} seed{'s' * (sizes[-1] > 1)}",
+        f"{seeds} seed{'s' * (seeds != '1')}",
         f"{' or '.join(map(str, epochs))} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
         f"negbench {runs[0].manifest['versions']['negbench']}",
@@ -305,10 +277,8 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     ]
     partial = [name for name, d in datasets.items() if d["partial"]]
     remarks = dict.fromkeys(text for d in datasets.values() for text in d["remarks"])
-    if partial:
-        rows.append(("partial", f"images are missing: {_joined(partial)} is not the published benchmark"))
-    if remarks:
-        rows.append(("remarks", "; ".join(remarks)))
+    incomplete = f"images are missing: {_joined(partial)} is not the published benchmark" * bool(partial)
+    rows += [("partial", incomplete), ("remarks", "; ".join(remarks))]
     return tuple(row for row in rows if row[1])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,19 +20,6 @@ PALETTE = (
 )  # fmt: skip
 GREY = "#66717c"  # for undecided results, and for anything but series
 _DASHES = ("-", "--", ":", "-.")
-_TEXT, _GRID = "#1d2329", "#dfe4e8"
-_RC: Any = {  # matplotlib's own type names every key
-    "svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "negbench",
-    "text.parse_math": False, "path.simplify_threshold": 0.5,
-    "font.family": "sans-serif", "font.size": 8.5, "axes.titlesize": 9, "axes.labelsize": 8.5, "xtick.labelsize": 8,
-    "ytick.labelsize": 8, "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.titlecolor": _TEXT,
-    "axes.spines.top": False,
-    "axes.spines.right": False, "axes.edgecolor": _GRID, "axes.grid": True, "axes.axisbelow": True, "grid.color": _GRID,
-    "grid.linewidth": 0.6, "text.color": _TEXT, "axes.labelcolor": _TEXT, "xtick.color": _GRID,
-    "ytick.color": _GRID, "xtick.labelcolor": _TEXT, "ytick.labelcolor": _TEXT, "legend.frameon": False,
-    "lines.linewidth": 1.4, "lines.markersize": 4, "xtick.major.size": 2, "ytick.major.size": 2,
-    "figure.constrained_layout.w_pad": 0.1,
-}  # fmt: skip
 _WIDE, _FULL = 3.9, 9.4  # inches of a panel with its labels, and of one as wide as the page
 Form = Literal["svg", "pdf", "png"]
 _AROUND = 0.8  # inches above and below a panel's axes
@@ -80,11 +68,11 @@ def line_style(index: int) -> dict[str, Any]:
 def picture(chart: Chart, form: Form, narrow: bool) -> bytes:
     """Return the chart as a file, without its title, rendered once; the same chart gives the same bytes."""
     if (form, narrow) not in chart.pictures:
-        import matplotlib as mpl
+        from matplotlib import style
 
         file = io.BytesIO()
         undated = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}, "png": {}}[form]
-        with mpl.rc_context(_RC):
+        with style.context(Path(__file__).with_name("charts.mplstyle")):
             _figure(chart, narrow).savefig(file, format=form, metadata=undated, dpi=200)
         chart.pictures[form, narrow] = file.getvalue()
     return chart.pictures[form, narrow]

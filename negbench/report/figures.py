@@ -6,15 +6,15 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import in_points, label_of, listed, number, percent, shortened, signed
-from negbench.grid.comparison import CellGroup
+from negbench.analysis.words import in_points, label_of, listed, number, percent, shortened, signed, span
+from negbench.grid.comparison import CellGroup, together
 from negbench.mining.curves import Curves, file_name, spaced
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
@@ -62,10 +62,9 @@ class Runs:
     @cached_property
     def size(self) -> str:
         """Sample size: 'n = 1,200 queries, 3 seeds'."""
-        seeds = sorted({len(group.runs) for group in self.groups})
-        count = f"{seeds[0]} seed{'s' * (seeds[0] > 1)}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+        seeds = span((len(group.runs) for group in self.groups), str)
         queries = self.groups[0].runs[0].manifest["dataset"]["val_queries"]
-        return f"n = {queries:,} queries, {count}"
+        return f"n = {queries:,} queries, {seeds} seed{'s' * (seeds != '1')}"
 
     def index(self, group: CellGroup) -> int:
         """Return the index of the strategy's colour: by name, so that it does not depend on a result."""
@@ -84,26 +83,23 @@ class Runs:
 
 def parts_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> list[Runs]:
     """Build one `Runs` per data set, backbone and training budget; `groups` must be sorted and not empty."""
-    parts: dict[tuple[str, str, int], list[CellGroup]] = {}
-    for group in groups:
-        labels = group.labels
-        parts.setdefault((labels["dataset"], labels["backbone"], int(labels.get("epochs", 0))), []).append(group)
-    short = shortened(dataset for dataset, _, _ in parts)
-    varied = [len({*each}) > 1 for each in zip(*parts, strict=True)]
 
-    def where(place: tuple[str, str, int]) -> str:
+    def place_of(labels: Mapping[str, Any]) -> tuple[str, str, int]:
+        return labels["dataset"], labels["backbone"], int(labels.get("epochs") or 0)
+
+    members, own = (
+        together(groups, lambda group: place_of(group.labels)),
+        together(rows, lambda row: place_of(vars(row))),
+    )
+    short = shortened(dataset for dataset, _, _ in members)
+    varied = [len({*each}) > 1 for each in zip(*members, strict=True)]
+    parts = []
+    for count, place in enumerate(sorted(members), 1):
         words = (short[place[0]], place[1], f"{place[2]} epochs")
-        return ", ".join(word for word, differs in zip(words, varied, strict=True) if differs)
-
-    return [
-        Runs(
-            tuple(members),
-            tuple(row for row in rows if (row.dataset, row.backbone, int(row.epochs or 0)) == place),
-            where(place),
-            f"-{number}" if len(parts) > 1 else "",
-        )
-        for number, (place, members) in enumerate(sorted(parts.items()), 1)
-    ]
+        where = ", ".join(word for word, differs in zip(words, varied, strict=True) if differs)
+        suffix = f"-{count}" if len(members) > 1 else ""
+        parts.append(Runs(tuple(members[place]), tuple(own.get(place, ())), where, suffix))
+    return parts
 
 
 # --- the answer --------------------------------------------------------------------------------------------------
@@ -167,7 +163,7 @@ def _forest_chart(runs: Runs, rows: Sequence[VerdictRow], key: str, question: _Q
         f"{', '.join(f'{count} {word}' for word, count in counts.items())}."
     )
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
-    panel = Panel("", _forest(lines, question, columns), 0.2 * len(lines) + 0.3)
+    panel = Panel("", partial(_forest, lines, question, columns), 0.2 * len(lines) + 0.3)
     epochs = sorted({group.configs[0].train.epochs or 0 for group in runs.groups})
     trained = f" after {' or '.join(map(str, epochs))} epochs"
     where = f" ({runs.where})" * bool(runs.where.removesuffix(f"{epochs[0]} epochs"))
@@ -199,9 +195,7 @@ def _forest_columns(runs: Runs, question: _Question) -> list[_Column]:
     return columns
 
 
-def _forest(
-    lines: Sequence[VerdictRow | str], question: _Question, columns: Sequence[_Column]
-) -> Callable[[Axes], None]:
+def _forest(lines: Sequence[VerdictRow | str], question: _Question, columns: Sequence[_Column], axes: Axes) -> None:
     """Draw lines from the top: each loss's name, if given, above its rows. The best of a block is bold."""
     rows = [line for line in lines if not isinstance(line, str)]
     margin = 100 * rows[0].margin
@@ -209,51 +203,45 @@ def _forest(
     room = 0.05 * (max(ends) - min(ends))
     means = {_block(one): [row.mean for row in rows if _block(row) == _block(one)] for one in rows}
     best = {block: max(several) for block, several in means.items() if len(several) > 1}
+    whole = axes.get_figure(root=True)
+    small = whole is not None and whole.get_figwidth() < 6
+    beside = axes.get_yaxis_transform()
+    shown = [(title, near if small else far, text) for title, far, near, text in columns if near or not small]
 
-    def draw(axes: Axes) -> None:
-        whole = axes.get_figure(root=True)
-        small = whole is not None and whole.get_figwidth() < 6
-        beside = axes.get_yaxis_transform()
-        shown = [(title, near if small else far, text) for title, far, near, text in columns if near or not small]
+    def write(text: str, y: float, end: int, **style: Any) -> None:
+        axes.annotate(text, (1, y), (end, 0), beside, "offset points", ha="right", va="center", **style)
 
-        def write(text: str, y: float, end: int, **style: Any) -> None:
-            axes.annotate(text, (1, y), (end, 0), beside, "offset points", ha="right", va="center", **style)
-
-        axes.axvspan(-margin, margin, color=GREY, alpha=0.12, linewidth=0)
-        axes.axvline(0, color=GREY, linewidth=1)
-        for title, end, _ in shown:
-            write(title, -1, end, color=GREY, fontsize=8)
-        for y, row in enumerate(lines):
-            if isinstance(row, str):
-                axes.text(-0.01, y, row, transform=beside, ha="right", va="center", color=GREY, fontstyle="italic")
-                continue
-            before = lines[y - 1] if y else ""
-            if not isinstance(before, str) and _block(before) != _block(row):
-                axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
-            color, marker = VERDICTS.get(question.verdict(row), (GREY, "o"))
-            for title, end, text in shown:
-                weight = "bold" if title == columns[0][0] and row.mean == best.get(_block(row)) else "normal"
-                tint = color if title == question.column else "black"
-                write(text(row), y, end, fontsize=8, weight=weight, color=tint)
-            middle, low, high = (100 * each for each in question.ends(row))
-            if question.verdict(row) in ("best", "highest"):
-                middle = low = high = 0.0
-            if not math.isnan(middle):
-                axes.plot([low, high], [y, y], color=color, linewidth=1.6)
-                axes.plot([middle], [y], marker, color=color, markersize=5.5)
-        named = {y: row for y, row in enumerate(lines) if not isinstance(row, str)}
-        baseline = [" (baseline)" * (row.verdict == "baseline" and question is not _BEST) for row in named.values()]
-        axes.set_yticks(
-            list(named), [row.marked_label + more for row, more in zip(named.values(), baseline, strict=True)]
-        )
-        axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room))
-        axes.set_xlabel(question.axis)
-        axes.xaxis.set_inverted(question is _BEST)  # the better, the further to the right
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False, axis="y")
-        axes.spines["left"].set_visible(False)
-
-    return draw
+    axes.axvspan(-margin, margin, color=GREY, alpha=0.12, linewidth=0)
+    axes.axvline(0, color=GREY, linewidth=1)
+    for title, end, _ in shown:
+        write(title, -1, end, color=GREY, fontsize=8)
+    for y, row in enumerate(lines):
+        if isinstance(row, str):
+            axes.text(-0.01, y, row, transform=beside, ha="right", va="center", color=GREY, fontstyle="italic")
+            continue
+        before = lines[y - 1] if y else ""
+        if not isinstance(before, str) and _block(before) != _block(row):
+            axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
+        color, marker = VERDICTS.get(question.verdict(row), (GREY, "o"))
+        for title, end, text in shown:
+            weight = "bold" if title == columns[0][0] and row.mean == best.get(_block(row)) else "normal"
+            tint = color if title == question.column else "black"
+            write(text(row), y, end, fontsize=8, weight=weight, color=tint)
+        middle, low, high = (100 * each for each in question.ends(row))
+        if question.verdict(row) in ("best", "highest"):
+            middle = low = high = 0.0
+        if not math.isnan(middle):
+            axes.plot([low, high], [y, y], color=color, linewidth=1.6)
+            axes.plot([middle], [y], marker, color=color, markersize=5.5)
+    named = {y: row for y, row in enumerate(lines) if not isinstance(row, str)}
+    baseline = [" (baseline)" * (row.verdict == "baseline" and question is not _BEST) for row in named.values()]
+    axes.set_yticks(list(named), [row.marked_label + more for row, more in zip(named.values(), baseline, strict=True)])
+    axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room))
+    axes.set_xlabel(question.axis)
+    axes.xaxis.set_inverted(question is _BEST)  # the better, the further to the right
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
 
 
 # --- against the epoch -------------------------------------------------------------------------------------------
@@ -261,31 +249,31 @@ def _forest(
 Line = tuple[str, int, list[float], np.ndarray, list[float]]  # name, colour, x, values [seeds, x], marked x
 
 
-def _lines(lines: Sequence[Line], ylabel: str, xlabel: str = "epochs trained") -> Callable[[Axes], None]:
+def _lines(lines: Sequence[Line], ylabel: str, xlabel: str, axes: Axes) -> None:
     """Draw means over seeds with a band from the lowest to the highest, and markers at the marked x values."""
+    for name, index, x, values, marked in lines:
+        style = line_style(index)
+        places = [i for i, value in enumerate(x) if value in marked]
+        (drawn,) = axes.plot(x, values.mean(0), label=name, **style)
+        if places:
+            drawn.set(marker="o", markevery=places)
+        if len(values) > 1:
+            axes.fill_between(x, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.locator_params(axis="x", integer=True)
+    label_ends(axes, [(values.mean(0)[-1], name, line_style(index)["color"]) for name, index, _, values, _ in lines])
 
-    def draw(axes: Axes) -> None:
-        for name, index, x, values, marked in lines:
-            style = line_style(index)
-            places = [i for i, value in enumerate(x) if value in marked]
-            (drawn,) = axes.plot(x, values.mean(0), label=name, **style)
-            if places:
-                drawn.set(marker="o", markevery=places)
-            if len(values) > 1:
-                axes.fill_between(x, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
-        axes.set(xlabel=xlabel, ylabel=ylabel)
-        axes.locator_params(axis="x", integer=True)
-        label_ends(
-            axes, [(values.mean(0)[-1], name, line_style(index)["color"]) for name, index, _, values, _ in lines]
-        )
 
-    return draw
+def _lines_of(runs: Runs, line_of: Callable[[CellGroup], Line]) -> dict[str, list[Line]]:
+    """Return each loss with the lines of its groups that have a point."""
+    lines = {loss: [line for line in map(line_of, groups) if line[2]] for loss, groups in runs.by_loss()}
+    return {loss: own for loss, own in lines.items() if own}
 
 
 def _epoch_chart(key: str, title: str, text: str, by_loss: Mapping[str, Sequence[Line]], ylabel: str) -> Chart | None:
     """Draw a panel for each loss, with the names at the ends of the lines; None without a line."""
     panels = tuple(
-        Panel(loss * (len(by_loss) > 1), _lines(lines, ylabel), tall_enough(len(lines)))
+        Panel(loss * (len(by_loss) > 1), partial(_lines, lines, ylabel, "epochs trained"), tall_enough(len(lines)))
         for loss, lines in by_loss.items()
     )
     return Chart(key, title, text, panels, direct=True) if panels else None
@@ -308,14 +296,13 @@ def training(runs: Runs) -> Chart | None:
     """Draw the metric against the epoch, with a marker where pools were refreshed, as in QuRe fig. 4."""
     name = label_of(runs.main)
     split = "reported split" if runs.groups[0].configs[0].eval.reported else "part of train held out for development"
-    lines: dict[str, list[Line]] = {}
-    for loss, groups in runs.by_loss():
-        for group in groups:
-            epochs, _, values = group.curve(runs.main)
-            if epochs:
-                marked = [float(epoch) for epoch in group.results[0]["refresh_epochs"] if epoch]
-                line = (group.labels["strategy"], runs.index(group), [float(e) for e in epochs], 100 * values, marked)
-                lines.setdefault(loss, []).append(line)
+
+    def line_of(group: CellGroup) -> Line:
+        epochs, _, values = group.curve(runs.main)
+        marked = [float(epoch) for epoch in group.results[0]["refresh_epochs"] if epoch]
+        return group.labels["strategy"], runs.index(group), [float(e) for e in epochs], 100 * values, marked
+
+    lines = _lines_of(runs, line_of)
     seen = sorted({int(x) for each in lines.values() for _, _, epochs, _, _ in each for x in epochs})
     text = f"{name} of the {split} {_at(seen)}, {runs.size}: {_seeds(runs)}. 0 is the untrained model"
     drawn = any(epoch in marked for each in lines.values() for _, _, epochs, _, marked in each for epoch in epochs)
@@ -325,19 +312,17 @@ def training(runs: Runs) -> Chart | None:
 
 def _at_refreshes(runs: Runs, name: str, scale: float = 1, *, redefined: bool = False) -> dict[str, list[Line]]:
     """Return a number of the strategies' behaviour against the epoch, of all or of those that redefine their pools."""
-    lines: dict[str, list[Line]] = {}
-    for loss, groups in runs.by_loss():
-        for group in groups:
-            at: dict[int, list[float]] = {}
-            for row in (row for result in group.results for row in result["behaviour_by_refresh"]):
-                if (value := row.get(name)) is not None:
-                    at.setdefault(int(row["epoch"]), []).append(scale * value)
-            x = [float(epoch) for epoch in sorted(at)]
-            values = np.array([[float(np.mean(at[epoch])) for epoch in sorted(at)]])
-            line = (group.labels["strategy"], runs.index(group), x, values, x)
-            if x and (group.results[0]["refresh_epochs"] or not redefined):
-                lines.setdefault(loss, []).append(line)
-    return lines
+
+    def line_of(group: CellGroup) -> Line:
+        rows = [row for result in group.results for row in result["behaviour_by_refresh"] if row.get(name) is not None]
+        at = together(
+            rows if group.results[0]["refresh_epochs"] or not redefined else (), lambda row: int(row["epoch"])
+        )
+        x = [float(epoch) for epoch in sorted(at)]
+        values = np.array([[float(np.mean([scale * row[name] for row in at[epoch]])) for epoch in sorted(at)]])
+        return group.labels["strategy"], runs.index(group), x, values, x
+
+    return _lines_of(runs, line_of)
 
 
 def false_negatives(runs: Runs) -> Chart | None:
@@ -380,11 +365,8 @@ def score_curves(runs: Runs) -> Chart | None:
             title = ", ".join(shown) + f" and {len(names) - len(shown)} more" * (len(names) > len(shown))
             lines[values.tobytes()] = (title, list(alike).index(values.tobytes()), x, values, marked)
         if lines:
-            panels.append(
-                Panel(
-                    loss * (len(runs.losses) > 1), _lines([*lines.values()], "score", "rank"), tall_enough(len(lines))
-                )
-            )
+            draw = partial(_lines, [*lines.values()], "score", "rank")
+            panels.append(Panel(loss * (len(runs.losses) > 1), draw, tall_enough(len(lines))))
     text = (
         "Mean score of the images at each rank over a sample of the train queries, before training and after the "
         f"warm-up of the strategies named: {_seeds(runs)}. Markers: the median first and last rank of QuRe's pool, "

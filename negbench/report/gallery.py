@@ -71,7 +71,7 @@ def gallery(runs: Runs, count: int) -> Gallery:
     trained = {f.manifest["dataset"]["train"] for f in folders.values()}
     ranks = {label: folder.ranks().set_index("query")["target_rank"] for label, folder in folders.items()}
     picked = _pick(pd.DataFrame(ranks), count)
-    drawn = {label: _mined(folder) for label, folder in folders.items()} if len(trained) == 1 else {}
+    drawn = {label: _mined(folder) for label, folder in folders.items() if len(trained) == 1}
     mined = {label: frame for label, frame in drawn.items() if frame is not None}
     last = {label: frame.groupby("query")["target_rank"].last() for label, frame in mined.items()}
     train = _pick(pd.DataFrame(last), count) if mined else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,24 +31,20 @@ def kinds_chart(runs: Runs) -> Chart | None:
         "Grey: expected of random draws."
     )
     titles, tall = ("drawn", "left among the first ten"), tall_enough(len(lines) * (1 + len(lines[0][1])))
-    panels = tuple(Panel(title, _draw(lines, side), tall) for side, title in enumerate(titles))
+    panels = tuple(Panel(title, partial(_draw, lines, side), tall) for side, title in enumerate(titles))
     return Chart(runs.key("kinds"), "Negatives drawn, and mistakes left, by kind", text, panels, 2)
 
 
-def _draw(lines: Sequence[Line], side: int) -> Callable[[Axes], None]:
+def _draw(lines: Sequence[Line], side: int, axes: Axes) -> None:
     """Draw one side: a row per strategy, in it a mark and an interval per kind."""
-
-    def draw(axes: Axes) -> None:
-        count = len(lines[0][1])
-        for place, kind in enumerate(share.kind for share in lines[0][1]):
-            y = np.arange(len(lines)) + (place + 1) / (count + 1) - 0.5
-            shares = [shares[place] for _, shares in lines]
-            mean, low, high = 100 * np.array([(each.drawn, each.left)[side] for each in shares]).T
-            axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
-            if not side:
-                axes.plot([100 * each.random for each in shares], y, "|", color=GREY)
-        spot: Any = axes.get_subplotspec()  # the first in its row, where panels stand below each other
-        axes.set_yticks(range(len(lines)), [name if spot.is_first_col() else "" for name, _ in lines])
-        axes.set(ylim=(len(lines) - 0.5, -0.5), xlabel="%")
-
-    return draw
+    count = len(lines[0][1])
+    for place, kind in enumerate(share.kind for share in lines[0][1]):
+        y = np.arange(len(lines)) + (place + 1) / (count + 1) - 0.5
+        shares = [shares[place] for _, shares in lines]
+        mean, low, high = 100 * np.array([(each.drawn, each.left)[side] for each in shares]).T
+        axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
+        if not side:
+            axes.plot([100 * each.random for each in shares], y, "|", color=GREY)
+    spot: Any = axes.get_subplotspec()  # the first in its row, where panels stand below each other
+    axes.set_yticks(range(len(lines)), [name if spot.is_first_col() else "" for name, _ in lines])
+    axes.set(ylim=(len(lines) - 0.5, -0.5), xlabel="%")

@@ -13,16 +13,7 @@ from negbench.plugins.registry import registry
 from negbench.report.published import PATH
 from negbench.settings.layers import read_recipe, recipes
 
-INTRODUCTION = """# Reproduce a published table
-
-For every table of the four papers that a recipe reproduces: the command, what it needs, and the printed numbers. Memory
-counts weights, gradients and Adam's moments in 32 bits; a batch's activations come on top. Features of frozen image
-towers are stored once. A run checks that memory and disk suffice before it computes anything; `--dry-run` of a
-comparison prints its plan. An epoch of Fashion200K or MIT-States draws one pair for each training image of HyCoLe-HNM's
-table 5. Weight files come from the repositories that each backbone's page names; a relative path such as `weights/`
-counts from the current folder. `negbench list recipes NAME` prints the same for one recipe. Numbers are in percent
-where nothing else is said.
-"""
+INTRODUCTION = PATH.with_name("reproduce.md").read_text(encoding="utf-8")
 
 
 def reproduction(name: str) -> str:

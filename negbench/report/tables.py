@@ -9,17 +9,15 @@ from typing import Literal, get_args
 import pandas as pd
 
 from negbench.analysis.answer import warm_ups
-from negbench.analysis.columns import GAP, NEGATIVES, constant, metric_column
+from negbench.analysis.columns import ABOUT, GAP, NEGATIVES, READ_LEADER, constant, metric_column
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
-from negbench.analysis.plateau import READ_PLATEAU
-from negbench.analysis.regime_card import READ
 from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError
-from negbench.grid.comparison import AXES
+from negbench.grid.comparison import AXES, together
 from negbench.settings.options import Report, parse_epochs
 
 _FORMS = {"table": ("csv", "md", "tex"), "behaviour": ("csv", "md")}  # of files; the others are CSV alone
@@ -115,26 +113,8 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
     """Yield the leader table of each data set, and its tables on behaviour, regime, training and cost."""
     leaders, numbers = leader_tables(findings.groups, findings.rows), measured(findings.groups)
     best = tuple(metric_column(name).title for name in findings.groups[0].results[0]["metrics"])
-    text = "Rows are grouped by the number of negatives per query and step, the best first. FN: share known to be "
-    text += f"relevant. {warm_ups(findings.groups)}".rstrip()
-    if findings.rows:
-        text += " Distinct: different images among these negatives. Behind the best: of those with as many negatives, "
-        text += "with intervals that hold for all pairs of a table at once, as do ranks and beaten by. Over all: data "
-        text += "sets and backbones have equal weights."
-    if any(row.against for row in findings.rows):
-        text += " Differences and p-values hold for the whole table. Detectable: the true difference that the tests "
-        text += "find with 80 % power."
-    behaviour = (
-        "Band: position of the pool in the ranking (0 %: highest score). FN: share known to be relevant, of the pool "
-        "and of the draws. Hardness: the target's score minus the negative's; small or below 0 is hard."
-    )
-    seconds = "Seconds depend on the machine and its load."
-    rest = {
-        "behaviour": ("Behaviour: means over refreshes (batch strategies: over epochs) and seeds", behaviour),
-        "regime": ("Regime: how the models rank their training queries at the last refresh, means over seeds", READ),
-        "training": ("Training: last value of the mean curve, its rise, and the steps to a share of it", READ_PLATEAU),
-        "cost": ("Cost of one run: means over seeds", seconds),
-    }
+    text = f"{READ_LEADER['text']}{warm_ups(findings.groups)}".rstrip() + READ_LEADER["tested"] * bool(findings.rows)
+    text += READ_LEADER["against"] * any(row.against for row in findings.rows)
     pivoted = bool(findings.dials.axes or findings.systems)  # another table is the result
     for dataset, leader in leaders.items():
         where = dataset if len(leaders) > 1 else ""
@@ -142,11 +122,11 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
         rows = [row for row in findings.main if dataset in ("", row.dataset)]
         table = partial(Table, where=where, folded=FOLDED)
         title = f"Leader table{on}: {_units(rows)}"
-        yield table("table", title, leader.quality, text, best=best, section="leader", detail=pivoted)
+        yield table("table", title, leader["quality"], text, best=best, section="leader", detail=pivoted)
         table = partial(table, section="behaviour", detail=True)
-        for name, (title, words) in rest.items():
-            if len(frame := getattr(leader, name)):
-                yield table(name, f"{title}{on}", frame, words, numbers=numbers[name])
+        for name, about in ABOUT.items():
+            if len(frame := leader[name]):
+                yield table(name, about["title"] + on, frame, about["text"], numbers=numbers[name])
 
 
 def _units(rows: Sequence[VerdictRow]) -> str:
@@ -176,12 +156,8 @@ def _of_tests(rows: Sequence[VerdictRow]) -> Iterator[Table]:
 
 def files_of(listed: Sequence[Table]) -> dict[str, str]:
     """Return file name -> content of all tables: one file for the tables of one name, in each of its forms."""
-    named: dict[str, list[Table]] = {}
-    for table in listed:
-        named.setdefault(table.name, []).append(table)
-    return {
-        f"{name}.{form}": _written(parts, form) for name, parts in named.items() for form in _FORMS.get(name, ("csv",))
-    }
+    named = together(listed, lambda table: table.name).items()
+    return {f"{name}.{form}": _written(parts, form) for name, parts in named for form in _FORMS.get(name, ("csv",))}
 
 
 def _written(parts: Sequence[Table], form: str) -> str:

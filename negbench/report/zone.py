@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,9 +56,8 @@ def zone_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Chart
         parts = [f"{key[0]} negative{'s' * (key[0] != '1')} per query and step"]
         named = [*key[1:epochs], f"{key[epochs]} epochs" * bool(key[epochs]), *key[epochs + 1 :]]
         parts += [text for text, shown in zip(named, several[1:], strict=True) if shown and text]
-        drawn.append(
-            Panel(", ".join(parts), _draw(rules, f"{label_of(first.metric)}, points over {baselines}", ends), 2.6)
-        )
+        ylabel = f"{label_of(first.metric)}, points over {baselines}"
+        drawn.append(Panel(", ".join(parts), partial(_draw, rules, ylabel, ends), 2.6))
     text = (
         f"Difference of {label_of(first.metric)} from {baselines} in points, with simultaneous "
         f"{100 * (1 - first.alpha):g} % intervals, against the median rank of the drawn negatives (mean over refreshes "
@@ -66,25 +66,21 @@ def zone_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Chart
     return Chart("zone", "Where in the ranking should negatives come from?", text, tuple(drawn), 2, direct=True)
 
 
-def _draw(rules: Sequence[_Rule], ylabel: str, reach: Sequence[float]) -> Callable[[Axes], None]:
+def _draw(rules: Sequence[_Rule], ylabel: str, reach: Sequence[float], axes: Axes) -> None:
     """Draw windows as a line through their ranks, each other rule as a point, with intervals; names to the right.
 
     `reach`: numbers that the y axis holds, the same in every panel.
     """
-
-    def draw(axes: Axes) -> None:
-        series = [[rule for rule in rules if rule.window], *([rule] for rule in rules if not rule.window)]
-        ends = []
-        for color, kept in zip(itertools.cycle(PALETTE), series):
-            kept = sorted(kept, key=lambda rule: rule.rank)
-            x, y = [rule.rank for rule in kept], np.array([100 * rule.row.difference for rule in kept])
-            bars = np.abs(100 * np.array([[r.row.diff_low for r in kept], [r.row.diff_high for r in kept]]) - y)
-            axes.errorbar(x, y, yerr=bars, color=color, fmt="o-" if kept[0].window else "D", elinewidth=0.8)
-            ends.append((y[-1], "windows" if kept[0].window else kept[0].row.strategy, color))
-        axes.axhline(0, color=GREY, linewidth=1)
-        log_axis(axes)
-        axes.set_ylim(min(*reach, 0) - 1, max(*reach, 0) + 1)
-        label_ends(axes, ends)
-        axes.set(xlabel="median rank of the negatives (1: the hardest)", ylabel=ylabel)
-
-    return draw
+    series = [[rule for rule in rules if rule.window], *([rule] for rule in rules if not rule.window)]
+    ends = []
+    for color, kept in zip(itertools.cycle(PALETTE), series):
+        kept = sorted(kept, key=lambda rule: rule.rank)
+        x, y = [rule.rank for rule in kept], np.array([100 * rule.row.difference for rule in kept])
+        bars = np.abs(100 * np.array([[r.row.diff_low for r in kept], [r.row.diff_high for r in kept]]) - y)
+        axes.errorbar(x, y, yerr=bars, color=color, fmt="o-" if kept[0].window else "D", elinewidth=0.8)
+        ends.append((y[-1], "windows" if kept[0].window else kept[0].row.strategy, color))
+    axes.axhline(0, color=GREY, linewidth=1)
+    log_axis(axes)
+    axes.set_ylim(min(*reach, 0) - 1, max(*reach, 0) + 1)
+    label_ends(axes, ends)
+    axes.set(xlabel="median rank of the negatives (1: the hardest)", ylabel=ylabel)

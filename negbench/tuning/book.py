@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -147,11 +147,9 @@ class StudyStore:
             )
         return spec, storage or journal
 
-    @contextmanager
-    def hold(self, name: str = ".", *, wait: bool = True) -> Iterator[None]:
+    def hold(self, name: str = ".", *, wait: bool = True) -> AbstractContextManager[None]:
         """Lock a folder of the study; BlockingIOError where another worker has it and `wait` is False."""
-        with files.locked(self.folder / name / ".lock", wait=wait):
-            yield
+        return files.locked(self.folder / name / ".lock", wait=wait)
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -74,8 +74,7 @@ class StudySpec:
 
     def dump(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
-        value: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
-        return value
+        return dict(json.loads(json.dumps(asdict(self), default=str)))
 
     @classmethod
     def load(cls, value: Mapping[str, Any]) -> StudySpec:

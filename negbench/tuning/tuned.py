@@ -21,7 +21,7 @@ from negbench.campaign.seeds import looked
 from negbench.display import progress
 from negbench.grid.axes import AxisValue
 from negbench.grid.cells import Cell, plan
-from negbench.grid.comparison import KEY
+from negbench.grid.comparison import KEY, together
 from negbench.grid.rates import DEV_FRACTION
 from negbench.loop.runs import DATA
 from negbench.machine.files import checked_name
@@ -58,12 +58,9 @@ def combinations(cells: Sequence[Cell]) -> list[Combination]:
         OptionError: the configuration selects epochs on the split that trials keep closed.
     """
     seed = max([SEED, *(cell.seed + 1 for cell in cells)])
-    by_place: dict[tuple[str, ...], list[RunConfig]] = {}
-    for cell in cells:
-        by_place.setdefault(tuple(cell.labels[key] for key in KEY), []).append(cell.given)
     return [
-        Combination(dict(zip(KEY, place, strict=True)), tuple(group), _spec(group[0], seed))
-        for place, group in by_place.items()
+        Combination(dict(zip(KEY, place, strict=True)), tuple(cell.given for cell in own), _spec(own[0].given, seed))
+        for place, own in together(cells, lambda cell: tuple(cell.labels[key] for key in KEY)).items()
     ]
 
 

@@ -78,19 +78,16 @@ def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
     assert "each table alone at 95 %" in turn
 
 
-@pytest.mark.parametrize(
-    ("names", "short"),
-    [
+def test_names_of_worlds_are_shortened_to_what_differs():
+    for names, short in (
         (["fashioniq", "cirr"], ["fashioniq", "cirr"]),
         (["v@twins3-500x300-e5"], ["v@twins3"]),
         (["v@twins1-500x300-e5", "v@twins3-500x300-f6"], ["v@twins1", "v@twins3"]),
         (["v@twins1-500-e5", "v@twins1-900-f6"], ["v@500", "v@900"]),
         (["v@twins1-500-e5", "v@twins1-500-f6"], ["v@twins1-500-e5", "v@twins1-500-f6"]),  # only the digest differs
         (["v@twins1-e5", "w@twins1-f6", "cirr"], ["v@twins1", "w@twins1", "cirr"]),
-    ],
-)
-def test_names_of_worlds_are_shortened_to_what_differs(names, short):
-    assert list(shortened(names).values()) == short
+    ):
+        assert list(shortened(names).values()) == short
 
 
 def test_a_union_counts_the_members_that_are_drawn_by_no_rule():

@@ -53,24 +53,18 @@ def test_looks_are_fixed_in_advance_and_spend_all_of_alpha():
         assert spent == pytest.approx([(count / looks.most) ** 0.5 for count in looks.counts])
     assert looks_of(seeds="7,1,0", max_seeds=6).seeds(6) == (7, 1, 0, 8, 9, 10)
     assert Looks.of(Compare(), (0, 1, 2)) is None
+    for wrong in ({"seeds": 1}, {"seeds": 9, "max_seeds": 8}):
+        with pytest.raises(OptionError, match="--until decided starts with"):
+            looks_of(**wrong)
+    assert [parse_budget(text) for text in ("90s", "30m", "1.5h")] == [90, 1800, 5400]
+    with pytest.raises(OptionError, match="expected a number and its unit"):
+        Compare(budget="30")
 
 
 def test_first_place_is_the_question_of_a_plain_comparison():
     given: tuple[dict[str, Any], ...] = ({}, {"tuned": 3}, {"systems": "all"}, {"dials": ("a=1",)}, {"pairs": "all"})
     looks = [rules_of(Compare(until="decided", **each), []).looks for each in given]
     assert [each and each.pairs for each in looks] == ["best", "baseline", "baseline", "baseline", "all"]
-
-
-@pytest.mark.parametrize("given", [{"seeds": 1}, {"seeds": 9, "max_seeds": 8}])
-def test_looks_need_seeds(given):
-    with pytest.raises(OptionError, match="--until decided starts with"):
-        looks_of(**given)
-
-
-def test_a_budget_is_a_time():
-    assert [parse_budget(text) for text in ("90s", "30m", "1.5h")] == [90, 1800, 5400]
-    with pytest.raises(OptionError, match="expected a number and its unit"):
-        Compare(budget="30")
 
 
 # --- verdicts ----------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path):
     assert frame["steps_own"].to_dict() == {"qure": 6 * STEPS, "all-corpus": 2 * STEPS}
     assert frame["steps_best"]["qure"] == 6 * STEPS
     assert math.isnan(frame["steps_best"]["all-corpus"])
-    shown = leader_table(groups).training.set_index("strategy")
+    shown = leader_table(groups)["training"].set_index("strategy")
     assert shown["steps to 95 % of the best"].to_dict() == {"qure": "42", "all-corpus": "-"}
     assert shown["rise in last third"]["qure"] == "20.00"
     groups[0] = CellGroup({**groups[0].labels, "dataset": "g@1"}, groups[0].runs)  # the best plateau is per data set

@@ -204,15 +204,7 @@ def test_a_run_s_weights_are_audited(vector_sets, tmp_path, capsys):
     assert "the fit gap is unknown" in capsys.readouterr().out
 
 
-MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
-    (["--strategy", "topk"], "did you mean 'top-k'"),
-    (["--strategy", "top-k,top-k:k=100"], "names top-k twice"),
-    (["--strategy", "top-k,in-batch"], "strategy in-batch chooses among the members of a batch"),
-    (["--draws", "0"], "--draws 0: input should be greater than or equal to 2"),
-    (["--run", "nothing"], "run 'nothing' in "),
-]
-
-
-def test_mistakes_are_one_line(toy_sets, refused, tmp_path):
-    for flags, message in MISTAKES_ARE_ONE_LINE:
-        refused(command(([] if "--run" in flags else toy_sets), *flags, "--runs-dir", str(tmp_path)), message)
+def test_mistakes_are_one_line(toy_sets, refused, tmp_path, mistakes):
+    for flags, message in mistakes["audit"].items():
+        given = command(([] if "--run" in flags else toy_sets), *flags.split(), "--runs-dir", str(tmp_path))
+        refused(given, message)

@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -167,23 +166,7 @@ def test_claims_at_a_fixed_temperature(world, tmp_path):
     assert "loss.tau = 0.01 fixes the temperature" in planned.undefined["hycole"]
 
 
-MISTAKES: list[tuple[Any, ...]] = [
-    (["--only", "35"], "unknown claim '35' in --only"),
-    (["--set", "strategy.k=3"], "claims fix strategy; set only"),
-    (["--recipe", "cirqrs-cirr"], "claims fix strategy; a recipe for them may set only"),
-    (["--recipe", "dqe-cirr"], "claims fix schedule; a recipe"),
-    (["--recipe", "emoji"], "claims fix mining; a recipe"),
-    (["--recipe", "world-small"], "claims fix train.num_negatives; a recipe"),
-    (["--set", "loss.name=hcl"], "claims fix loss; set only"),
-    (["--set", "train.num_negatives=3"], "claims fix train.num_negatives; set only"),
-    (["--backbone", "tinny"], "did you mean 'tiny'"),
-    (["--seeds", "none"], "expected a count"),
-    (["--budget", "5m"], "--budget has no effect without --until decided"),
-    (["--until", "decided", "--seeds", "1"], "--until decided starts with 1 seeds"),
-]
-
-
-def test_mistakes(world, tmp_path, refused):
-    shorter = [*world, "--long", "3"], "--long 3 must be more than train.epochs=3"
-    for arguments, says in (*MISTAKES, shorter):
-        refused(["claims", *arguments, "--runs-dir", str(tmp_path)], says)
+def test_mistakes(world, tmp_path, refused, mistakes):
+    shorter = {" ".join([*world, "--long", "3"]): "--long 3 must be more than train.epochs=3"}
+    for arguments, says in (mistakes["claims"] | shorter).items():
+        refused(["claims", *arguments.split(), "--runs-dir", str(tmp_path)], says)

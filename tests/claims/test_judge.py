@@ -1,7 +1,7 @@
 """Verdicts: intervals against scipy, hand-checked conditions, and cases without anything to judge."""
 
 import dataclasses
-import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from negbench.papers.measure import POINTS, Formula, Measure, Measured
 from negbench.papers.table import because, counts, write_judged
 from negbench.store.runfolder import RunFolder
 
+VERDICTS = tomllib.loads((Path(__file__).parents[1] / "golden" / "verdicts.toml").read_text(encoding="utf-8"))
 SEEDS = (0, 1, 2)
 ONCE = Looks(SEEDS, len(SEEDS))
 
@@ -152,17 +153,7 @@ def test_two_lengths_are_one_verdict():
 
 def test_the_whole_interval_decides():
     """An effect that its unit counts as none is no effect."""
-    for name, low, high, supports, refutes, want in (
-        ("fixed", 0.1, 0.2, "> 0", "< 0", "supported"), ("fixed", -0.2, -0.1, "> 0", "< 0", "refuted"),
-        ("fixed", -0.2, -0.1, "< 0", "> 0", "supported"), ("fixed", -0.1, 0.1, "> 0", "< 0", "undecided"),
-        ("fixed", 0.1, 0.2, "> 0.15", "< 0.15", "undecided"), ("fixed", 0.002, 0.004, "> 0.005", "< 0.005", "refuted"),
-        ("fixed", -0.004, -0.002, "> -0.005", "< -0.005", "supported"),
-        ("fixed", 0.1, 0.2, "> 0.5", "< 0", "undecided"),  # between the bounds
-        ("fixed", math.nan, math.nan, "> 0", "< 0", "undecided"),
-        ("recall", 0.001, 0.004, "> 0", "< 0", "no effect"), ("recall", 0.001, 0.006, "> 0", "< 0", "supported"),
-        ("recall-at-refresh", -0.004, 0.004, "> 0", "< 0", "no effect"),
-        ("pool-trend", -9, 9, "> 0", "< 0", "no effect"), ("recall", -0.004, 0.004, "> 0.005", "< 0.005", "refuted"),
-    ):  # fmt: skip
+    for name, low, high, supports, refutes, want in VERDICTS["rows"]:
         test = ClaimTest("level", ("a",), Measure(name), None, *map(Condition.parse, (supports, refutes)))
         assert decide(test, ClaimEstimate(0.0, low, high, 0.1)) == want, (name, low, high, supports, refutes)
 

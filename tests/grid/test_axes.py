@@ -51,37 +51,11 @@ def test_systems_take_what_is_set_for_their_own_parts(tmp_path):
     assert (own.strategy.options["variant"], own.loss.options["tau"]) == ("release", 0.05)
 
 
-REFUSED = [
-    (
-        ("loss.tau=0.01",),
-        {"losses": "bradley-terry:tau=0.1,info-nce:tau=0.2"},
-        "loss.tau is set beside losses that give",
-    ),
-    (
-        ("strategy.k=5",),
-        {"strategies": "top-k,qure"},
-        "strategy.k: no option of qure; give it where it applies, as top-k:k=",
-    ),
-    (("strategy.kk=5",), {"strategies": "top-k,qure"}, "unknown option 'kk'"),
-    (("strategy=qure",), {}, "--set strategy: strategies are an axis here"),
-    (("loss=5",), {"losses": "info-nce"}, "--set loss: losses are an axis here"),
-    (("backbone.name=tiny",), {}, "--set backbone: backbones are an axis here"),
-    (
-        (),
-        {"strategies": "top-k:k=3,top-k", "dials": ("strategy.k=4,5",)},
-        "strategy.k is set beside strategies that give",
-    ),
-    (("seed=3",), {}, "--set seed=3 and --seeds set the same key"),
-    (("train.epochs=3",), {"epochs": "2,4"}, "and --epochs set the same key"),
-    (("train.num_negatives=3",), {"negatives": "2,4"}, "and --negatives set the same key"),
-]
-
-
-@pytest.mark.parametrize(("sets", "given", "message"), REFUSED)
-def test_what_can_reach_no_value_or_not_all_is_refused(sets, given, message, tmp_path):
-    with pytest.raises(NegbenchError) as caught:
-        planned(tmp_path, *sets, **given)
-    assert message in str(caught.value)
+def test_what_can_reach_no_value_or_not_all_is_refused(mistakes, tmp_path):
+    for case in mistakes["axes"]:
+        with pytest.raises(NegbenchError) as caught:
+            planned(tmp_path, *case["sets"], **case["given"])
+        assert case["message"] in str(caught.value)
 
 
 def test_an_audit_reads_its_strategies_alike():

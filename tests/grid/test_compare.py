@@ -17,8 +17,6 @@ import torch
 from mlflow.tracking import MlflowClient
 
 from negbench.analysis import findings
-from negbench.analysis.leader import leader_table
-from negbench.analysis.words import spread
 from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
@@ -29,7 +27,7 @@ from negbench.grid import cells as grid_cells
 from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, expand, short
 from negbench.grid.cells import Cell, Outcome, Task, compute_task, plan, title_of
-from negbench.grid.comparison import ComparisonFolder, check_name, groups_of
+from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Processes
 from negbench.loop import identity
@@ -159,22 +157,6 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
             ComparisonFolder(tmp_path / "c"), cells, Execution(Processes(2), "none")
         )
         assert (outcome.error, calls) == (None, want)
-
-
-def test_table_is_mean_and_deviation_over_seeds(both):
-    group = next(group for group in groups_of(both.runs, "both") if group.labels["strategy"] == "in-batch")
-    assert {run.manifest["dataset"]["val"] for run in group.runs} == {group.labels["dataset"]}
-    assert [run.config.seed for run in group.runs] == [0, 1]
-    values = [run.result["metrics"]["recall_at_10"] for run in group.runs]
-    row = leader_table([group]).quality.iloc[0]
-    assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
-    assert row["seeds"] == 2
-    assert spread([0.5]) == "50.00"
-
-
-def test_the_axes_are_checked_first(vector_sets, tmp_path):
-    with pytest.raises(OptionError, match="strategy qure with seed 0 is named twice"):
-        planned(axes_of(vector_sets, "qure,qure:variant=paper", seeds=1), tmp_path)
 
 
 def test_seeds_and_numbers_of_negatives():
@@ -372,25 +354,9 @@ def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, capsys):
     assert f"{text}\n" in capsys.readouterr().out
 
 
-MISTAKES = [
-    (["--baseline", "inbatch"], "unknown --baseline 'inbatch': did you mean 'in-batch'?"),
-    (["--margin", "-1"], "--margin -1.0: input should be greater than or equal to 0"),
-    (["--alpha", "1e-300"], "--alpha 1e-300: input should be greater than or equal to 0.001"),  # a limit of the draws
-    (["--seeds", "1000000000"], "--seeds '1000000000': at most 1,000 are allowed"),
-    (["--pairs", "all"], "--pairs has no effect without --until decided"),
-    (["--until", "decided"], "--until decided starts with 1 seeds"),
-    (["--dial", "train.weight_decay=1,2", "--tuned", "2"], "--dial and --tuned cannot be combined"),
-    (["--dial", "train.weight_decay=1,2", "--losses", "all"], "--dial and several losses do not go together"),
-    (["--systems", "all", "--negatives", "1"], "--systems and --negatives cannot be combined"),
-    (["--systems", "all", "--losses", "info-nce"], "--systems uses each system's own loss"),
-    (["--losses", ","], "an axis is empty: name at least one"),
-    (["--systems", "qur"], "unknown system 'qur' in --systems: did you mean 'qure'?"),
-]
-
-
-def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, refused):
-    for flags, message in MISTAKES:
-        refused(command_of(vector_sets, tmp_path, *flags), message)
+def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, refused, mistakes):
+    for flags, message in mistakes["compare"].items():
+        refused(command_of(vector_sets, tmp_path, *flags.split()), message)
     assert not list(tmp_path.iterdir())
 
 

@@ -221,16 +221,7 @@ def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tm
     assert {(cell.config.eval.select, cell.config.eval.reported) for cell in plan.rates.cells} == {("dev", False)}
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"lr": "fast"}, "--lr 'fast': expected grid, fixed, or a number above 0, e.g. 1e-3"),
-        ({"lr": -1}, "expected grid, fixed"),
-        ({"lr": "grid", "tuned": 2}, "--tuned and --dial train.lr already search the learning rate"),
-        ({"lr": 0.1, "dials": ("train.lr=1,2",)}, "--dial train.lr=1,2 and --lr 0.1 set the same key"),
-        ({"dials": ("eval.dev=generated",)}, "data set triplets cannot generate queries"),
-    ],
-)
-def test_mistakes(vector_sets, tmp_path, given, message):
-    with pytest.raises(OptionError, match=message):
-        plan_comparison(asked_of(vector_sets, tmp_path, **given), tmp_path)
+def test_mistakes(vector_sets, tmp_path, mistakes):
+    for case in mistakes["rates"]:
+        with pytest.raises(OptionError, match=case["message"]):
+            plan_comparison(asked_of(vector_sets, tmp_path, **case["given"]), tmp_path)

@@ -21,6 +21,7 @@ import os
 import re
 import sys
 import tempfile
+import tomllib
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -29,25 +30,7 @@ REFERENCE = Path(__file__).with_name("reference.txt")
 SIZES = {"train_images": 200, "train_queries": 64, "val_images": 120, "val_queries": 40}
 SETS = [*(f"dataset.{key}={size}" for key, size in SIZES.items()), "train.epochs=3", "train.batch_size=32"]
 COMMON = ["--dataset", "vectors", "--backbone", "vectors:dim=16", *(part for each in SETS for part in ("--set", each))]
-UNTIL = "--until decided --pairs all --max-seeds 5 --lr fixed"
-TWO = "--strategies in-batch,qure --seeds 2"
-CLAIMS = "claims --only 5,8,12,16,17,18 --seeds 2"
-COMMANDS = {
-    "a-axes": ("compare --strategies in-batch,qure,dqe --losses bradley-terry,info-nce --name axes",),
-    "b-negatives": (f"compare {TWO} --negatives 1,5,10 --lr fixed",),
-    "c-data": (f"compare {TWO} --lr fixed --datasets vectors,vectors:twins=3 --backbones vectors,vectors:dim=16",),
-    "d-dials": (f"compare {TWO} --dial dataset.twins=3,12 --dial dataset.look=0,0.5",),
-    "e-systems": ("compare --systems plain,qure,cirqrs,hycole --strategies qure,all-corpus --seeds 2 --lr fixed",),
-    "f-until": (
-        f"compare --strategies in-batch,qure,dqe {UNTIL} --set train.epochs=2 --name until",
-        f"compare --systems plain,qure --strategies dqe {UNTIL}",
-    ),
-    "g-failing": ("compare --plugin tests/pinned/failing.py --strategies in-batch,failing --lr fixed",),
-    "h-claims": (CLAIMS, f"{CLAIMS} --until decided --max-seeds 3"),
-    "i-study": ("study --strategy qure --trials 4 --final-seeds 2 --sampler random --name knobs",),
-    "k-tuned": (f"compare {TWO} --tuned 3",),
-    "l-recipes": (),
-}
+COMMANDS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 LABELS = ("system", "point", "settings", "loss", "backbone", "dataset", "strategy")
 RESULTS = ("metrics", "baselines", "reported_epoch", "refresh_epochs", "temperatures", "steps", "negatives_seen")
 MEASURED = re.compile("seconds|memory|mib|hash|run$|token|mlflow")  # columns and keys that differ from run to run

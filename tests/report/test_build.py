@@ -203,17 +203,17 @@ def test_tables_are_those_of_the_terminal(page, compared):
     findings = stored(compared, "small")
     (want,) = leader_tables(findings.groups, findings.rows).values()
     folder = compared / "small" / "report" / "tables"
-    for key, frame in (("table", want.quality), ("behaviour", want.behaviour), ("cost", want.cost)):
+    for key, frame in (("table", want["quality"]), ("behaviour", want["behaviour"]), ("cost", want["cost"])):
         pd.testing.assert_frame_equal(pd.read_csv(folder / f"{key}.csv", dtype=str), frame.astype(str))
         head, *rows = page.tables[f"table-{key}"]
         assert rows == frame[head].astype(str).to_numpy().tolist()
         dropped = [column for column in frame.columns if column not in head]
         assert all(frame[column].nunique() == 1 for column in dropped)
         assert "negatives" in frame
-    assert {"against the best", "behind the best", "distinct", "beaten by", "mean"} <= set(want.quality.columns)
-    counts = [float(text) for text in want.quality["negatives"]]
+    assert {"against the best", "behind the best", "distinct", "beaten by", "mean"} <= set(want["quality"].columns)
+    counts = [float(text) for text in want["quality"]["negatives"]]
     assert counts == sorted(counts)
-    assert set(want.quality["strategy"][:4]) == {"qure", "top-k"}
+    assert set(want["quality"]["strategy"][:4]) == {"qure", "top-k"}
 
 
 def test_parts_of_a_page_are_named_by_what_differs(drawn_runs):

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from negbench.analysis.columns import BEHAVIOUR, TESTS, Column, constant, logged, metric_column, numbers, texts
+from negbench.analysis.columns import TABLES, Column, constant, logged, metric_column, numbers, texts
 from negbench.analysis.words import label_of, listed
 
 
@@ -36,7 +36,7 @@ def test_a_column_reaches_every_output_from_its_declaration():
     assert shown.to_dict("records") == [{"strategy": "a", "X %": "50.0"}, {"strategy": "b", "X %": "25.0"}]
     assert list(stored["x"]) == [0.5, 0.25]
     assert list(stored.columns) == ["strategy", "x", "y"]
-    keys = [key for column in TESTS if column.logged for key in (column.key, *(column.ends or ()))]
+    keys = [key for column in TABLES["tests"] if column.logged for key in (column.key, *column.ends)]
     assert {"mean", "low", "high", "difference", "diff_low", "diff_high", "p_adjusted"} <= set(keys)
     assert logged(dict.fromkeys(keys, 0.5) | {"difference": math.nan}).keys() == set(keys) - {"difference"}
     assert constant(shown, ("strategy", "X %")) == {}
@@ -44,6 +44,6 @@ def test_a_column_reaches_every_output_from_its_declaration():
 
 
 def test_titles_and_keys_are_unique_in_a_table():
-    for table in (BEHAVIOUR, TESTS):
+    for table in (TABLES["behaviour"], TABLES["tests"]):
         assert len({column.title for column in table}) == len({column.key for column in table}) == len(table)
     assert metric_column("average/recall_at_10").title == "R@10"

@@ -13,18 +13,17 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from negbench.analysis.answer import say
 from negbench.analysis.differences import differences
-from negbench.analysis.findings import judged, stored
+from negbench.analysis.findings import stored
 from negbench.analysis.verdicts import Rules, tables_of
 from negbench.analysis.words import listed, signed
 from negbench.grid.comparison import ComparisonFolder
-from negbench.machine.files import read_json, seal, write_json
+from negbench.machine.files import seal, write_json
 from negbench.report import charts
 from negbench.report.build import write_report
 from negbench.report.charts import Chart
 from negbench.report.finish import finish
-from negbench.report.loaded import Comparison, load
+from negbench.report.loaded import Comparison
 from negbench.report.tables import tables
 from negbench.store.runfolder import RunFolder
 
@@ -172,19 +171,6 @@ def test_a_run_that_is_gone_counts_as_missing(compared, cells, undrawn):
     lost = Counter(row["strategy"] for row in rows[:2])
     assert listed([f"{n} of {name}" for name, n in lost.items()]) + ". All runs" in undrawn(compared, "less")
     assert list(Comparison(compared / "less").cells["average/recall_at_10"].isna()) == [True] * 2 + [False]
-
-
-def test_what_was_judged_is_read_again(compared, cells, tmp_path):
-    ended(compared, "again", cells("bradley-terry"), report=False)
-    first, second = judged(compared, "again", Rules()), stored(compared, "again")
-    assert repr(first.rows) == repr(second.rows)  # NaN equals NaN as a text
-    assert say(first) == say(second)
-    loaded = load(compared, "again")
-    assert isinstance(loaded, Comparison)
-    assert loaded.answer == say(first)
-    assert len(loaded.statistics) == len(first.rows)
-    assert set(loaded.plain()) == {"comparison", "path", "answer", "statistics", "behaviour", "cost", "cells"}
-    assert set(read_json(compared / "again" / "statistics.json")) == {"rows"}
 
 
 def test_figures_are_drawn_again_where_their_inputs_changed(compared, cells, monkeypatch):

@@ -1,5 +1,6 @@
 """The regime card in tables and in words."""
 
+import json
 import shutil
 from collections.abc import Callable
 from io import StringIO
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from negbench.analysis.answer import _regime
-from negbench.analysis.columns import REGIME, texts
+from negbench.analysis.columns import TABLES, texts
 from negbench.analysis.leader import regime_of
 from negbench.analysis.regime_card import in_words
 from negbench.display import Grid
@@ -19,25 +20,7 @@ from negbench.grid.comparison import CellGroup
 from negbench.mining.regime import Regime
 from negbench.store.runfolder import RunFolder
 
-CARD: dict[str, Any] = {
-    "epoch": 0.0,
-    "queries": 200,
-    "images": 1000,
-    "target_rank_median": 14.5,
-    "target_first": 0.06,
-    "tail": 2.1,
-    "drop_prominence": 60.0,
-    "drop_prominence_second": 1.2,
-    "band_start_median": 0.99,
-    "band_start_top": 0.305,
-    "relevant": 4.5,
-    "false_negatives": 0.0032,
-    "false_negatives_above": 0.096,
-    "false_negatives_below": 0.063,
-    "recall_train": 0.54,
-    "recall_val": 0.47,
-    "fit_gap": 0.07,
-}
+CARD: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "card.json").read_text(encoding="utf-8"))
 UNKNOWN = {"relevant", "false_negatives", "false_negatives_above", "false_negatives_below", "recall_val", "fit_gap"}
 
 
@@ -59,11 +42,11 @@ def group_of(finished: Callable[..., RunFolder], tmp_path: Path) -> Callable[...
 
 
 def regime_frame(*groups: CellGroup) -> pd.DataFrame:
-    return texts(REGIME, [group.labels | regime_of(group) for group in groups], ["strategy"])
+    return texts(TABLES["regime"], [group.labels | regime_of(group) for group in groups], ["strategy"])
 
 
 def test_every_number_of_the_card_has_a_column(group_of):
-    assert set(Regime.__dataclass_fields__) == {column.key for column in REGIME}
+    assert set(Regime.__dataclass_fields__) == {column.key for column in TABLES["regime"]}
     means = regime_of(group_of("qure", 4, 8))
     assert means["target_rank_median"] == 6  # of the last refresh, mean over seeds
     assert means["fit_gap"] == 0.07

@@ -184,22 +184,25 @@ def test_one_query_in_a_category_leaves_no_statistics(tmp_path):
 def test_leader_table_has_interval_and_verdict(tmp_path):
     groups = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.8)]
     by_default, rows = main_rows(groups), main_rows(groups, "in-batch")
-    quality = leader_table(groups, rows).quality.set_index("strategy")
+    quality = leader_table(groups, rows)["quality"].set_index("strategy")
     main = {row.strategy: row for row in rows if row.main}
     assert quality["against the best"].to_dict() == {"a": "best", "in-batch": "worse"}
+    assert list(quality["seeds"]) == ["3", "3"]
     gap = main["in-batch"]
     behind = f"{100 * gap.gap:+.2f} [{100 * gap.gap_low:.2f}, {100 * gap.gap_high:.2f}]"
     assert quality["behind the best"].to_dict() == {"a": "-", "in-batch": behind}
-    assert {"verdict", "difference"}.isdisjoint(leader_table(groups, by_default).quality)  # no baseline was asked for
+    assert {"verdict", "difference"}.isdisjoint(
+        leader_table(groups, by_default)["quality"]
+    )  # no baseline was asked for
     assert quality.loc["a", "verdict"] == "better"
     ends = f"[{100 * main['a'].low:.2f}, {100 * main['a'].high:.2f}]"
     assert quality.loc["a", "mean"] == f"{100 * main['a'].mean:.2f} {ends}"
     assert str(quality.loc["a", "difference"]).startswith(f"{100 * main['a'].difference:+.2f} [")
     assert quality.loc["in-batch", "beaten by"] == "a"
     assert quality.loc["in-batch", "difference"] == "-"
-    assert "verdict" not in leader_table(groups).quality
+    assert "verdict" not in leader_table(groups)["quality"]
     two = leader_tables([*groups, group_of(tmp_path, "a", 0.8, dataset="f@2")], rows)
-    assert [list(t.quality["dataset"].unique()) for t in two.values()] == [["f@1"], ["f@2"]]
+    assert [list(t["quality"]["dataset"].unique()) for t in two.values()] == [["f@1"], ["f@2"]]
 
 
 @pytest.mark.parametrize("seed", [1, 5])  # together they have every verdict and standing, level and margin
@@ -212,7 +215,7 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed)
         groups.append(group_of(tmp_path, f"s{'x' * i}", float(draw.normal(0, 0.4)), seeds=tuple(range(count))))
     rules = Rules("in-batch", alpha=float(draw.choice([0.05, 0.2])), margin=float(draw.choice([0.005, 0.1])))
     rows = [row for table in tables_of(groups) for row in rows_of(table, rules)]
-    seen = [*leader_table(groups, rows).quality.to_dict("records"), *verdict_frame(rows).to_dict("records")]
+    seen = [*leader_table(groups, rows)["quality"].to_dict("records"), *verdict_frame(rows).to_dict("records")]
     assert len(seen) == 5 + 15
     for line in seen:
         if "[" in str(line["behind the best"]):
@@ -265,8 +268,8 @@ def test_equal_negatives_are_compared_first(tmp_path):
     rows = main_rows(groups)
     assert {row.strategy: row.negatives for row in rows} == {"in-batch": 63, "weak": 1, "strong": 1}
     table = leader_table(groups, rows)
-    assert list(table.quality["strategy"]) == ["strong", "weak", "in-batch"]
-    for frame in (table.quality, table.behaviour, table.cost, verdict_frame([r for r in rows if r.main])):
+    assert list(table["quality"]["strategy"]) == ["strong", "weak", "in-batch"]
+    for frame in (table["quality"], table["behaviour"], table["cost"], verdict_frame([r for r in rows if r.main])):
         assert list(frame["negatives"]) == ["1", "1", "63"]
     first, losers, *_, sure = answer_of(groups, rows)
     order, numbers = first.split(" Whatever the number of negatives, ")  # in-batch is the highest of all
@@ -286,7 +289,7 @@ def test_equal_negatives_are_compared_first(tmp_path):
     asked = main_rows(groups, "in-batch")
     (line,) = [line for line in answer_of(groups, asked) if line.startswith("Against in-batch, ")]
     assert line.endswith(" The baseline has 63 negatives per query and step, but strong and weak 1.")
-    shown = leader_table(groups, asked).quality.set_index("strategy")
+    shown = leader_table(groups, asked)["quality"].set_index("strategy")
     assert shown.loc["weak", "verdict"] == "worse (1 against 63 negatives)"
     apart = answer_of(groups[:2], [row for row in rows if row.strategy != "strong"])
     assert apart[0].startswith("Whatever the number of negatives, in-batch with 63 (")  # no two have as many
@@ -309,7 +312,7 @@ def test_fewer_images_than_asked_for_are_marked(tmp_path):
     assert {row.strategy: row.marked_label for row in rows} == {
         "a": "a (6 distinct)", "in-batch": "in-batch", "enough": "enough",
     }  # fmt: skip
-    line = leader_table(groups, rows).quality.set_index("strategy").loc["a"]
+    line = leader_table(groups, rows)["quality"].set_index("strategy").loc["a"]
     assert (line["negatives"], line["distinct"]) == ("16", "6.0")
     assert (line["against the best"], line["verdict"]) == ("best (6 distinct)", "better (6 distinct)")
     answer = " ".join(answer_of(groups, rows))
@@ -425,8 +428,8 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path):
     assert four.against["a"] == one.against["a"]
     shown = leader_tables(groups, [*rows.values(), *rows_by_strategy(tables[1], Rules()).values()])
     assert list(shown) == ["f@1", "f@2", OVER_ALL]
-    assert list(shown[OVER_ALL].quality["strategy"]) == ["a", "in-batch"]
-    assert shown[OVER_ALL].quality.loc[0, "against the best"] == "best"
+    assert list(shown[OVER_ALL]["quality"]["strategy"]) == ["a", "in-batch"]
+    assert shown[OVER_ALL]["quality"].loc[0, "against the best"] == "best"
 
 
 def test_measured_numbers(tmp_path):

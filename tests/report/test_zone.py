@@ -1,12 +1,11 @@
 """The zone figure: windows as a line, other rules as points, at the ranks that they drew from."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import Findings, stored
 from negbench.api import compare
 from negbench.report.charts import _figure
 from negbench.report.zone import zone_chart
@@ -16,7 +15,7 @@ WINDOWS = [{"name": "shifted-top-k", "start": start, "stop": stop} for start, st
 
 
 @pytest.fixture(scope="module")
-def windows(longer: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def findings(longer: list[str], tmp_path_factory: pytest.TempPathFactory) -> Findings:
     runs = tmp_path_factory.mktemp("zone")
     strategies = ["all-corpus", "in-batch", "top-k:k=4", *WINDOWS]
     asked = {"strategies": strategies, "seeds": 1, "lr": "fixed", "baseline": "all-corpus"}
@@ -24,11 +23,10 @@ def windows(longer: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
     training = [text for text in longer if not text.startswith(("backbone", "dataset"))]
     sizes = [f"dataset.{name}=64" for name in ("train_images", "train_queries", "val_images", "val_queries")]
     compare(Compare(runs_dir=runs, sets=(*training, *sizes, "train.epochs=2"), **asked, **more))
-    return runs
+    return stored(runs, "zone")
 
 
-def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows):
-    findings = stored(windows, "zone")
+def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(findings):
     chart = zone_chart(findings.groups, findings.main)
     assert [panel.title for panel in chart.panels] == ["1 negative per query and step"]
     (axes,) = _figure(chart, narrow=False).axes
@@ -44,16 +42,14 @@ def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(windows)
     assert {*line[0].get_ydata()} == {value for name, value in by_name.items() if name.startswith("shifted")}
 
 
-def test_panels_name_their_budgets_shortest_first(windows):
-    findings = stored(windows, "zone")
+def test_panels_name_their_budgets_shortest_first(findings):
     budgets = ("120", "20")
     groups = [replace(each, labels={**each.labels, "epochs": n}) for each in findings.groups for n in budgets]
     chart = zone_chart(groups, [replace(row, epochs=n) for row in findings.main for n in budgets])
     assert [panel.title.partition(", ")[2] for panel in chart.panels] == ["20 epochs", "120 epochs"]
 
 
-def test_panels_share_a_scale_and_say_over_what(windows):
-    findings = stored(windows, "zone")
+def test_panels_share_a_scale_and_say_over_what(findings):
     half = [replace(r, epochs="120", difference=r.difference / 2, diff_high=r.diff_high / 9) for r in findings.main]
     rows = [*(replace(row, epochs="20") for row in findings.main), *half]
     groups = [replace(each, labels={**each.labels, "epochs": n}) for each in findings.groups for n in ("20", "120")]
@@ -64,7 +60,6 @@ def test_panels_share_a_scale_and_say_over_what(windows):
     assert len(limits) == 1
 
 
-def test_there_is_no_zone_without_two_windows(windows):
-    findings = stored(windows, "zone")
+def test_there_is_no_zone_without_two_windows(findings):
     few = [row for row in findings.main if "start=3" not in row.strategy and "start=6" not in row.strategy]
     assert zone_chart(findings.groups, few) is None
