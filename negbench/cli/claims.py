@@ -12,7 +12,7 @@ from negbench.settings.options import option
 class _Asked(Claims):
     """Options of the command line."""
 
-    listed: bool = option(False, flags=("--list",))
+    listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
 
 
 def _outlook(asked: _Asked, say: Callable[[str], None]) -> Any:
