@@ -5,7 +5,21 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from negbench.settings import options as base
+from negbench.settings.options import (
+    DataOptions,
+    DatasetOptions,
+    FolderName,
+    ModelOptions,
+    Options,
+    PluginOptions,
+    PluginSpecs,
+    RunsOptions,
+    Seeds,
+    TrackedOptions,
+    UntilOptions,
+    WorkerOptions,
+    option,
+)
 
 MOVES_SCORES = False
 
@@ -16,100 +30,133 @@ PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems",
 # --- start ---------------------------------------------------------------------------------------------------------
 
 
-class Init(base.Options):
+class Init(Options):
     """Options of `negbench init`."""
 
-    folder: Path = base.option(..., argument=True)
-    columns: str = base.option("", metavar="OURS=THEIRS,...")
-    allow_missing: bool = base.option(False)
+    folder: Path = option(..., "Folder with images or embeddings, and a table of triplets.", argument=True)
+    columns: str = option(
+        "",
+        "Names of the file's columns, as reference=ref,text=caption; paths in a row, as reference=pair[1] or "
+        "group=img_set.id; places, from 0, without a header; paths=FILE:ID:PATH, a table of image paths by id.",
+        metavar="OURS=THEIRS,...",
+    )
+    allow_missing: bool = option(False, "Continue without missing images; marks results partial.")
 
 
-class Embed(base.Options):
+class Embed(Options):
     """Options of `negbench embed`, which embeds every image and text that the triplets of a folder name.
 
     An encoder of your own has `encode_image(images)`, a list of n RGB PIL images -> [n, C] (or [n, L, C], L vectors per
     image), and `encode_text(texts)`, a list of n strings -> [n, C_t]; tensors or arrays of floats.
     """
 
-    folder: Path = base.option(..., argument=True)
-    encoder: str = base.option(..., metavar="SPEC")
-    batch_size: int = base.option(32, ge=1)
-    device: str | None = base.option(None)
-    gallery: Path | None = base.option(None, metavar="FILE")
-    columns: str = base.option("", metavar="OURS=THEIRS,...")
-    allow_missing: bool = base.option(False)
-    overwrite: bool = base.option(False)
+    folder: Path = option(..., "Folder with images and a table of triplets.", argument=True)
+    encoder: str = option(
+        ...,
+        "open_clip:MODEL[:PRETRAINED] or transformers:NAME (a dual encoder); NAME is a folder or a Hugging Face name; "
+        "or FILE.py:NAME, an object of your own (or a function or class that makes one) with encode_image(list of RGB "
+        "PIL images) and encode_text(list of strings), both returning [n, C].",
+        metavar="SPEC",
+    )
+    batch_size: int = option(32, "Images or texts per batch.", ge=1)
+    device: str | None = option(None, "Device, e.g. cpu or cuda [default: cuda if available].")
+    gallery: Path | None = option(None, "File of further images to encode, one per line.", metavar="FILE")
+    columns: str = option("", "Column names, as for negbench init.", metavar="OURS=THEIRS,...")
+    allow_missing: bool = option(False, "Embed what is there; marks results partial.")
+    overwrite: bool = option(False, "Replace existing files.")
 
 
-class VerifyData(base.PluginOptions, base.DataOptions):
+class VerifyData(PluginOptions, DataOptions):
     """Options of `negbench data verify`."""
 
-    dataset: str = base.option(..., argument=True)
-    split: tuple[str, ...] = base.option((), metavar="SPLIT")
-    sets: tuple[str, ...] = base.option((), flags=("--set",), metavar="KEY=VALUE")
-    annotations: bool = base.option(False)
-    workers: int = base.option(4, ge=1)
+    dataset: str = option(..., "Data set, or a file of triplets.", argument=True)
+    split: tuple[str, ...] = option((), "Split to check; repeat for more [default: train and val].", metavar="SPLIT")
+    sets: tuple[str, ...] = option((), "Set an option of the data set.", flags=("--set",), metavar="KEY=VALUE")
+    annotations: bool = option(False, "Check counts and targets only, no images.")
+    workers: int = option(4, "Threads that decode images.", ge=1)
 
 
-class FetchData(base.Options):
+class FetchData(Options):
     """Options of `negbench data fetch`."""
 
-    dataset: Literal["emoji"] = base.option(..., argument=True)
-    out: Path | None = base.option(None)
+    dataset: Literal["emoji"] = option(..., "Data set: emoji.", argument=True)
+    out: Path | None = option(None, "Folder for its packages [default: emoji in NEGBENCH_DATA, else data/emoji].")
 
 
-class EncodeData(base.ModelOptions):
+class EncodeData(ModelOptions):
     """Options of `negbench data encode`."""
 
 
-class Doctor(base.TrackedOptions):
+class Doctor(TrackedOptions):
     """Options of `negbench doctor`."""
 
 
 # --- claims --------------------------------------------------------------------------------------------------------
 
 
-class Claims(base.UntilOptions, base.ModelOptions, base.WorkerOptions, base.TrackedOptions):
+class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
     """Options of `negbench claims`."""
 
-    only: str | None = base.option(None)
-    long: int | None = base.option(None, ge=2)
-    seeds: base.Seeds = base.option(3, cli=str)
-    name: base.FolderName | None = base.option(None)
+    only: str | None = option(None, "Comma-separated claim numbers, or papers (qure, ...) [default: all].")
+    long: int | None = option(
+        None, "Also judge every claim after this many epochs, trained out, each length at half of the level.", ge=2
+    )
+    seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
 
 
 # --- negatives -----------------------------------------------------------------------------------------------------
 
 
-class SubjectOptions(base.ModelOptions, base.RunsOptions):
+class SubjectOptions(ModelOptions, RunsOptions):
     """A split scored by a model: an untrained backbone, or a finished run."""
 
-    run: str | None = base.option(None, metavar="RUN")
-    split: str = base.option("train")
-    refresh: int = base.option(0, ge=0, le=10**9)
-    seed: int = base.option(0, ge=0)
+    run: str | None = option(None, "Use a finished run's data set and trained weights.", metavar="RUN")
+    split: str = option("train", "Split of the queries and of the corpus.")
+    refresh: int = option(0, "Refresh number, from 0, for strategies whose pools change with it.", ge=0, le=10**9)
+    seed: int = option(0, "Seed of draws, samples and untrained weights.", ge=0)
 
 
 class Audit(SubjectOptions):
     """Options of `negbench audit`: what corpus strategies would draw, without training."""
 
-    strategies: base.PluginSpecs | None = base.option(None, flags=("--strategy",), cli=str)
-    queries: int = base.option(1000, ge=0)
-    draws: int = base.option(10, ge=2, le=100_000)
+    strategies: PluginSpecs | None = option(
+        None,
+        "Comma-separated corpus strategies, options as top-k:k=50 [default: all that need no guide, or the run's].",
+        flags=("--strategy",),
+        cli=str,
+    )
+    queries: int = option(1000, "Queries to sample; 0: all.", ge=0)
+    draws: int = option(10, "Negatives drawn for each query.", ge=2, le=100_000)
 
 
 class Mine(SubjectOptions):
     """Options of `negbench mine`: negatives for your own trainer, from embeddings in files or for a data set."""
 
-    strategy: str | None = base.option(None)
-    out: Path = base.option(..., metavar="FILE")
-    format: MinedFormat | None = base.option(None)
-    queries: Path | None = base.option(None, metavar="FILE")
-    images: Path | None = base.option(None, metavar="FILE")
-    targets: Path | None = base.option(None, metavar="FILE")
-    draws: int = base.option(1, ge=1, le=100_000)
-    dot: bool = base.option(False)
-    device: str = base.option("cpu")
+    strategy: str | None = option(None, "Corpus strategy; options as qure:variant=release [default: the run's].")
+    out: Path = option(..., "File to write: .parquet or .jsonl.", metavar="FILE")
+    format: MinedFormat | None = option(
+        None,
+        "parquet, jsonl: one row per query, with negatives, scores and statistics; triplets: one row per negative; "
+        "sentence-transformers: anchor, positive, negative_1, ..., score; flagembedding: query, pos, neg and their "
+        "scores [default: by the ending of --out].",
+    )
+    queries: Path | None = option(None, "Query embeddings: [Q, D] floats; files as for --images.", metavar="FILE")
+    images: Path | None = option(
+        None,
+        "Image embeddings, [N, D] floats or [N, T, D] tokens: .npy, .npz (`ids` and `features`, as `embed` writes), or "
+        ".parquet (a column of lists, and `id` or `ids`).",
+        metavar="FILE",
+    )
+    targets: Path | None = option(
+        None,
+        "Each query's target, as a row of --images or as an id: a [Q] .npy, or column `target` of a .parquet, which "
+        "may also hold `excluded` and `relevant` (lists of the same).",
+        metavar="FILE",
+    )
+    draws: int = option(1, "Negatives per query.", ge=1, le=100_000)
+    dot: bool = option(False, "Score embeddings by dot product, not cosine.")
+    device: str = option("cpu", "Device that scores the embeddings: cpu, cuda, ...")
 
     @field_validator("out")
     @classmethod
@@ -151,16 +198,28 @@ class Mine(SubjectOptions):
 # --- inspect -------------------------------------------------------------------------------------------------------
 
 
-class Evaluate(base.DatasetOptions, base.RunsOptions):
+class Evaluate(DatasetOptions, RunsOptions):
     """Options of `negbench evaluate`: a run on any data set, or ready-made rankings without a model."""
 
-    run: str | None = base.option(None, argument=True)
-    ranks: Path | None = base.option(None, metavar="FILE")
-    scorer: str | None = base.option(None, metavar="RUN")
-    metric: Literal["cirqrs"] | None = base.option(None)
-    split: str = base.option("val")
-    out: Path | None = base.option(None, metavar="FILE")
-    submission: Path | None = base.option(None, metavar="DIR")
+    run: str | None = option(None, "A run: its id, a unique part of its id, or its folder.", argument=True)
+    ranks: Path | None = option(
+        None,
+        "Rankings to score instead of a run: .json of {query: [image ids, best first]} or {query: {image id: score}}, "
+        "or a TREC run file.",
+        metavar="FILE",
+    )
+    scorer: str | None = option(
+        None,
+        "Judge people's choices (hp-fashioniq) by 'recall-at-5' of the sets, or by a run; with --metric cirqrs, the "
+        "run whose scores rate the rankings.",
+        metavar="RUN",
+    )
+    metric: Literal["cirqrs"] | None = option(
+        None, "Rate the images of --ranks by the --scorer's own scores (CIRQRS@10 and @50), without any label."
+    )
+    split: str = option("val", "Split of the data set.")
+    out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
+    submission: Path | None = option(None, "Write the files that the benchmark's test server accepts.", metavar="DIR")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -174,15 +233,17 @@ class Evaluate(base.DatasetOptions, base.RunsOptions):
         return self
 
 
-class Ui(base.TrackedOptions):
+class Ui(TrackedOptions):
     """Options of `negbench ui`."""
 
-    name: str | None = base.option(None, argument=True)
-    port: int = base.option(5000, ge=1, le=65535)
+    name: str | None = option(None, "Comparison, study, ... to open [default: the latest].", argument=True)
+    port: int = option(5000, "Port on 127.0.0.1.", ge=1, le=65535)
 
 
-class List(base.PluginOptions):
+class List(PluginOptions):
     """Options of `negbench list`."""
 
-    kind: PluginKind | None = base.option(None, argument=True)
-    name: str | None = base.option(None, argument=True)
+    kind: PluginKind | None = option(
+        None, "strategies, losses, backbones, datasets, systems or recipes [default: all]", argument=True
+    )
+    name: str | None = option(None, "Explain this one: its options, or the file of a system or recipe.", argument=True)

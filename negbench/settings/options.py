@@ -5,7 +5,6 @@
 """
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,14 +17,13 @@ from negbench.machine.files import checked_name
 
 MOVES_SCORES = False
 
-_HELP = tomllib.loads(Path(__file__).with_name("help.toml").read_text(encoding="utf-8"))  # class -> field -> sentence
-
 PluginSpec = str | Mapping[str, Any]  # a plug-in: NAME, NAME:option=value, or a table {"name": ..., option: ...}
 PluginSpecs = PluginSpec | Sequence[PluginSpec]  # several, as 'a,b' or as a list
 
 
 def option(
     default: Any = None,
+    help: str = "",
     *,
     flags: tuple[str, ...] = (),
     metavar: str | None = None,
@@ -33,10 +31,11 @@ def option(
     argument: bool = False,
     **checks: Any,
 ) -> Any:
-    """Declare a field of an `Options` model; `help.toml` describes it.
+    """Declare a field of an `Options` model.
 
     Args:
         default: `...` if it is required.
+        help: one sentence, for `--help` and the Python documentation.
         flags: names on the command line; default: the field's name, with dashes.
         metavar: placeholder of the value in the help.
         cli: type of the flag, if it differs from the field's (text that a validator parses); False: no flag.
@@ -44,7 +43,7 @@ def option(
         checks: pydantic's, such as `ge=1`.
     """
     extra = {"flags": flags, "metavar": metavar, "cli": cli, "argument": argument}
-    return Field(default, json_schema_extra=extra, **checks)
+    return Field(default, description=help, json_schema_extra=extra, **checks)
 
 
 class Options(BaseModel):
@@ -60,12 +59,6 @@ class Options(BaseModel):
             super().__init__(**given)
         except ValidationError as error:
             raise _mistake(error, type(self), lambda name: name) from error
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Describe the fields that the class declares."""
-        for name in set(cls.__annotations__) & set(cls.model_fields):
-            cls.model_fields[name].description = _HELP[cls.__name__][name]
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
 
@@ -218,88 +211,107 @@ class RunsOptions(Options):
     """Folder of the runs."""
 
     section: ClassVar[str] = "Computing"
-    runs_dir: Path | None = option(None)
+    runs_dir: Path | None = option(
+        None, "Folder of the runs and the MLflow store [default: NEGBENCH_RUNS, else ./runs]."
+    )
 
 
 class TrackedOptions(RunsOptions):
     """Folder of the runs, and store of their MLflow copies."""
 
     section: ClassVar[str] = "Computing"
-    tracking_uri: str | None = option(None)
+    tracking_uri: str | None = option(None, "MLflow store; `none` keeps no copy [default: RUNS_DIR/mlflow.db].")
 
 
 class PluginOptions(Options):
     """Files with your own plug-ins."""
 
     section: ClassVar[str] = "Settings"
-    plugin: tuple[Path, ...] = option((), metavar="FILE.py")
+    plugin: tuple[Path, ...] = option((), "Python file with your own strategy, loss, ...", metavar="FILE.py")
 
 
 class SetOptions(PluginOptions):
     """Single settings."""
 
     section: ClassVar[str] = "Settings"
-    sets: tuple[str, ...] = option((), flags=("--set",), metavar="SECTION.KEY=VALUE")
+    sets: tuple[str, ...] = option(
+        (), "Set any key, e.g. train.epochs=12.", flags=("--set",), metavar="SECTION.KEY=VALUE"
+    )
 
 
 class SettingsOptions(SetOptions):
     """Settings of runs."""
 
     section: ClassVar[str] = "Settings"
-    recipe: Path | None = option(None)
+    recipe: Path | None = option(None, "TOML file of settings, or a name (see `list recipes`); flags override it.")
 
 
 class DataOptions(Options):
     """Folder of a benchmark's files."""
 
     section: ClassVar[str] = "Data"
-    data_root: Path | None = option(None)
-    allow_missing: bool = option(False)
+    data_root: Path | None = option(None, "Folder of the data set [default: the variable NEGBENCH_DATA].")
+    allow_missing: bool = option(False, "Continue without missing images; marks the result partial.")
 
 
 class DatasetOptions(SetOptions, DataOptions):
     """A data set: a name, NAME:option=value, or a table {"name": ..., option: ...}."""
 
-    dataset: PluginSpec | None = option(None, cli=str)
+    dataset: PluginSpec | None = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str)
 
 
 class ModelOptions(DatasetOptions, SettingsOptions):
     """A backbone, given in the same ways, and a data set."""
 
-    backbone: PluginSpec | None = option(None, cli=str)
+    backbone: PluginSpec | None = option(None, "Model family [default: tiny].", cli=str)
 
 
 class RunSettings(ModelOptions):
     """All plug-ins of one run."""
 
-    strategy: PluginSpec | None = option(None, cli=str)
-    loss: PluginSpec | None = option(None, cli=str)
-    seed: int | None = option(None)
+    strategy: PluginSpec | None = option(
+        None, "Negative-sampling strategy (see `list strategies`); options as qure:variant=release.", cli=str
+    )
+    loss: PluginSpec | None = option(None, "Loss [default: bradley-terry].", cli=str)
+    seed: int | None = option(None, "Seed of initial weights, batches and draws [default: 0].")
 
 
 class WorkerOptions(Options):
     """Workers that compute tasks."""
 
     section: ClassVar[str] = "Computing"
-    workers: int | None = option(None, ge=1)
-    executor: Any = option("pool", cli=str)
-    address: str | None = option(None)
+    workers: int | None = option(None, "Tasks at a time [default: 1; with ray, as many as fit].", ge=1)
+    executor: Any = option(
+        "pool",
+        "pool: processes on this machine; ray: tasks on a Ray cluster, e.g. ray:cpus=4:gpus=0.5 (otherwise one "
+        "CPU each, and one GPU if there is any); jobs:FOLDER: a file of cells there for a batch system.",
+        cli=str,
+    )
+    address: str | None = option(
+        None, "With ray: HOST:PORT of the cluster's head [default: RAY_ADDRESS, else this machine alone]."
+    )
 
 
 class DryRunOptions(Options):
     """What every command that computes can do instead."""
 
     section: ClassVar[str] = "Output"
-    dry_run: bool = option(False)
+    dry_run: bool = option(
+        False, "Print what it reads, what is finished, how long the rest takes and how much memory; then stop."
+    )
 
 
 class UntilOptions(Options):
     """Number of seeds."""
 
     in_recipe: ClassVar[bool] = True
-    until: Literal["decided"] | None = option(None)
-    max_seeds: int = option(60, ge=2, le=MANY_SEEDS)
-    budget: Budget | None = option(None, metavar="TIME")
+    until: Literal["decided"] | None = option(
+        None, "decided: look after 3, 5, 8, 12, ... seeds, and add seeds to what is still undecided."
+    )
+    max_seeds: int = option(60, "With --until: seeds at the last look.", ge=2, le=MANY_SEEDS)
+    budget: Budget | None = option(
+        None, "With --until: start no more seeds after this time: 90s, 30m, 2h.", metavar="TIME"
+    )
 
 
 # --- compare -------------------------------------------------------------------------------------------------------
@@ -308,7 +320,7 @@ class UntilOptions(Options):
 class Run(RunSettings, TrackedOptions):
     """Options of `negbench run`."""
 
-    system: str | None = option(None)
+    system: str | None = option(None, "Published system to train (see `list systems`); other flags override it.")
 
 
 class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, TrackedOptions):
@@ -318,24 +330,62 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     """
 
     in_recipe: ClassVar[bool] = True
-    strategies: PluginSpecs = option("cir", flags=("--strategies", "--strategy"), cli=str)
-    losses: PluginSpecs | None = option(None, flags=("--losses", "--loss"), cli=str)
-    backbones: PluginSpecs | None = option(None, flags=("--backbones", "--backbone"), cli=str)
-    datasets: PluginSpecs | None = option(None, flags=("--datasets", "--dataset"), cli=str)
-    seeds: Seeds = option(3, cli=str)
-    pairs: PairsToDecide | None = option(None)
-    negatives: Negatives = option((), cli=str)
-    epochs: Epochs = option((), cli=str)
-    dials: tuple[str, ...] = option((), flags=("--dial",), metavar="KEY=VALUE,VALUE")
-    systems: PluginSpecs | None = option(None, cli=str)
-    tuned: int | None = option(None, ge=1)
-    lr: LearningRate | None = option(None, metavar="grid|fixed|VALUE", cli=str)
-    name: FolderName | None = option(None)
-    baseline: str | None = option(None)
-    metric: str | None = option(None)
-    margin: float = option(1.0, ge=0, lt=100)
-    alpha: float = option(0.05, ge=0.001, lt=1)
-    report: bool = option(True)
+    strategies: PluginSpecs = option(
+        "cir",
+        "Comma-separated names, options as qure:variant=release; cir: the papers' strategies, baselines and oracles; "
+        "all: every strategy that needs no guide or judge; own: the system's.",
+        flags=("--strategies", "--strategy"),
+        cli=str,
+    )
+    losses: PluginSpecs | None = option(
+        None, "Comma-separated loss names [default: bradley-terry].", flags=("--losses", "--loss"), cli=str
+    )
+    backbones: PluginSpecs | None = option(
+        None, "Comma-separated backbone names [default: tiny].", flags=("--backbones", "--backbone"), cli=str
+    )
+    datasets: PluginSpecs | None = option(
+        None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
+    )
+    seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until, seeds at the first look.", cli=str)
+    pairs: PairsToDecide | None = option(
+        None,
+        "With --until: decide which strategy is best, each against the baseline, or all pairs [default: best; baseline "
+        "with --dial, --systems or --tuned].",
+    )
+    negatives: Negatives = option(
+        (), "Negatives per query and step: 1,5,63 [default: each strategy's own number].", cli=str
+    )
+    epochs: Epochs = option(
+        (), "Training budgets in epochs, each with tables and learning rates of its own: 20,60,180.", cli=str
+    )
+    dials: tuple[str, ...] = option(
+        (),
+        "Setting to vary and its values, e.g. dataset.twins=1,2,4; repeat for more.",
+        flags=("--dial",),
+        metavar="KEY=VALUE,VALUE",
+    )
+    systems: PluginSpecs | None = option(
+        None,
+        "Comma-separated published systems, or all: train each with every strategy's negatives (see `list systems`).",
+        cli=str,
+    )
+    tuned: int | None = option(None, "Also compare tuned strategies: this many trials for each, on a dev part.", ge=1)
+    lr: LearningRate | None = option(
+        None,
+        "grid: choose each strategy's learning rate among 0.3, 1 and 3 times train.lr, with the first seed, on queries "
+        "that are not reported; fixed: train.lr for all; VALUE: this rate for all [default: grid; fixed with --tuned "
+        "or --dial train.lr].",
+        metavar="grid|fixed|VALUE",
+        cli=str,
+    )
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
+    baseline: str | None = option(
+        None, "Also show each difference from this strategy [with --pairs baseline: in-batch, else all-corpus]."
+    )
+    metric: str | None = option(None, "Metric of the verdicts, e.g. R@1 [default: the data set's main metric].")
+    margin: float = option(1.0, "Differences within this many points count as equal.", ge=0, lt=100)
+    alpha: float = option(0.05, "Significance level of the tests; intervals have level 1 - alpha.", ge=0.001, lt=1)
+    report: bool = option(True, "Write the HTML report.")
 
     @model_validator(mode="after")
     def _each_key_once(self) -> Self:
@@ -360,15 +410,15 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
 class Report(RunsOptions, PluginOptions):
     """Options of `negbench report`."""
 
-    name: str = option(..., argument=True)
-    galleries: int = option(2, ge=0, le=20)
-    card: bool = option(False)
-    figures: Literal["svg", "pdf", "png"] = option("svg")
-    latex: bool = option(False)
-    markdown: bool = option(False)
-    columns: str = option("")
-    epochs: Epochs = option((), cli=str)
-    out: Path | None = option(None, metavar="FILE")
+    name: str = option(..., "Name of a comparison or of claims.", argument=True)
+    galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
+    card: bool = option(False, "Also write card.json and card.md, with which others can repeat it and compare.")
+    figures: Literal["svg", "pdf", "png"] = option("svg", "Also write the figures in this form, for a paper.")
+    latex: bool = option(False, "Only print the leader table as LaTeX, the best of each block in bold.")
+    markdown: bool = option(False, "Only print it as Markdown.")
+    columns: str = option("", "Its columns, such as R@1,R@10 [default: the tested metric, and behind the best].")
+    epochs: Epochs = option((), "Its training budgets [default: all].", cli=str)
+    out: Path | None = option(None, "Write the page, or the printed table, to this file, too.", metavar="FILE")
 
     @model_validator(mode="after")
     def _page_or_table(self) -> Self:
@@ -389,18 +439,27 @@ Pruner = Literal["median", "hyperband", "none"]
 class StorageOptions(Options):
     """Where trials are kept: never set by a recipe, which may be somebody else's."""
 
-    storage: str | None = option(None)
+    storage: str | None = option(
+        None, "Database URL for Optuna [default: a journal file in RUNS/NAME]; workers share RUNS."
+    )
 
 
 class Study(UntilOptions, RunSettings, WorkerOptions, StorageOptions, TrackedOptions):
     """Options of `negbench study`."""
 
     in_recipe: ClassVar[bool] = True
-    trials: int | None = option(None, ge=1, le=1_000_000)
-    seeds: int = option(1, ge=1, le=MANY_SEEDS)
-    search: tuple[str, ...] = option((), metavar="KEY=LOW:HIGH")
-    fix: tuple[str, ...] = option((), metavar="KEY")
-    sampler: Sampler = option("tpe")
-    pruner: Pruner = option("median")
-    final_seeds: int = option(3, ge=0, le=MANY_SEEDS)
-    name: FolderName | None = option(None)
+    trials: int | None = option(None, "Total trials; rerun with more to continue [default: 40].", ge=1, le=1_000_000)
+    seeds: int = option(1, "Runs per trial; its score is their mean.", ge=1, le=MANY_SEEDS)
+    search: tuple[str, ...] = option(
+        (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
+    )
+    fix: tuple[str, ...] = option((), "Do not search this key: keep its value.", metavar="KEY")
+    sampler: Sampler = option("tpe", "tpe, gp, random, cmaes, or grid over listed values.")
+    pruner: Pruner = option("median", "median, hyperband or none.")
+    final_seeds: int = option(
+        3,
+        "Fresh seeds to compare the best trial with the default; 0: none; with --until, seeds at the first look.",
+        ge=0,
+        le=MANY_SEEDS,
+    )
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
