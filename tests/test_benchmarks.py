@@ -1,9 +1,11 @@
-"""Smoke tests of the benchmarks that use internals; no other test runs them."""
+"""Smoke tests of the benchmarks that use internals of the training loop and the miner; no other test runs them."""
 
 import sys
 from pathlib import Path
 
 import pytest
+
+from negbench.datasets._synthesis import Spec
 
 FOLDER = Path(__file__).parent / "benchmarks"
 
@@ -12,6 +14,7 @@ FOLDER = Path(__file__).parent / "benchmarks"
 @pytest.mark.parametrize(
     ("name", "arguments", "row"),
     [
+        ("bench_engine", ("--rounds=1",), "in-batch      info-nce"),
         (
             "bench_answers",
             ("--most=3", "--times=1", "--seeds=2", "--epochs=1", "--strategies=top-k,all-corpus", "--set=eval.every=1",
@@ -30,6 +33,7 @@ def test_it_prints_its_table(name, arguments, row, forked, load_file):
         sys.path.insert(0, str(FOLDER))  # as when run as a script
         sys.modules |= dict.fromkeys(("sentence_transformers", "faiss"))  # type: ignore[arg-type]  # slow to import
         module = load_file(FOLDER / f"{name}.py")
+        module.SPEC = Spec(twins=2, train_images=16, train_queries=16, val_images=16, val_queries=8)  # of bench_engine
         module.main()
 
     process = forked(bench)

@@ -423,6 +423,7 @@ def test_a_recipe_cannot_name_a_storage(tmp_path):
 
 # --- samplers and pruners --------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("sampler", get_args(Sampler))
 def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_path):
     """Against the points of the random sampler, also where the pruner leaves fewer finished trials than ten."""

@@ -1,0 +1,75 @@
+"""Every system runs on FashionIQ's real annotation files, with stand-in images and random weights."""
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from negbench.data.scene import DataCache
+from negbench.loop.runs import Bench, run_config
+from negbench.settings.config import build_config
+from negbench.settings.layers import set_layer
+from negbench.systems.system import with_system
+from tests import standin
+
+pytestmark = pytest.mark.data
+
+KEPT = 12  # entries of each caption file
+TOY = ["backbone.init=random", "backbone.size=toy", "train.epochs=2", "train.batch_size=36", "compute.device=cpu"]
+NO_TEXTS = (
+    "HyCoLe-HNM without its text composition term (eq. 4): fashioniq has no texts of references and targets",
+    "HyCoLe-HNM without its matching terms of images and their texts (eq. 1): "
+    "fashioniq has no texts of references and targets",
+)
+
+
+@pytest.fixture(scope="module")
+def fashioniq(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the first entries of each real caption file, the list of their images, and a picture for each."""
+    real, out = shared_data / "fashioniq", tmp_path_factory.mktemp("standin")
+    for folder in ("captions", "image_splits"):
+        (out / folder).mkdir()
+    for category, split in product(("dress", "shirt", "toptee"), ("train", "val")):
+        entries = json.loads((real / f"captions/cap.{category}.{split}.json").read_text())[:KEPT]
+        named = sorted({entry[key] for entry in entries for key in ("candidate", "target")})
+        (out / f"captions/cap.{category}.{split}.json").write_text(json.dumps(entries))
+        (out / f"image_splits/split.{category}.{split}.json").write_text(json.dumps(named))
+        standin.write_images(out / "images" / category, named)
+    return out
+
+
+def run_two_steps(name: str, sets: list[str], folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Run a system for two steps and return its result.json and what it leaves out."""
+    base = [set_layer(text) for text in sets]
+    layer, remarks = with_system([*base, {"system": name}], DataCache())
+    details = run_config(build_config([layer, *base]), Bench.open(folder, "none")).details
+    assert details["steps"] == 2
+    return details, remarks
+
+
+@pytest.mark.parametrize(("name", "backbone"), [("qure", "blip2"), ("cirqrs", "clip"), ("dqe", "clip")])
+def test_a_corpus_system_runs(name, backbone, fashioniq, tmp_path):
+    sets = [f"backbone.name={backbone}", "dataset.name=fashioniq", f"dataset.root='{fashioniq}'", *TOY]
+    details, remarks = run_two_steps(name, sets, tmp_path)
+    assert remarks == ()
+    assert details["refresh_epochs"] == [1]
+    assert details["draws"] == {"per_query": 1, "replacement": True}
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_hycole_runs(texts, fashioniq, tmp_path):
+    """Terms on attributes are left out on the real files, which have none, and present where they are added."""
+    root = tmp_path / "root"
+    root.mkdir()
+    for part in fashioniq.iterdir():
+        (root / part.name).symlink_to(part)
+    for path in (fashioniq / "image_splits").glob("split.*.train.json") if texts else ():
+        words = {image: [[image[-1]], [image[-2:]]] for image in json.loads(path.read_text())}
+        (root / path.name.replace("split", "asin2attr")).write_text(json.dumps(words))
+    sets = ["backbone.name=clip", "dataset.name=fashioniq", f"dataset.root='{root}'", *TOY]
+    details, remarks = run_two_steps("hycole", sets, tmp_path / "runs")
+    assert remarks == (() if texts else NO_TEXTS)
+    terms = {"icm", "tcm", "ritm", "titm"} if texts else {"icm"}
+    assert set(details["temperatures"]) == {"backbone", *terms}
