@@ -65,7 +65,7 @@ pinned: $(STAMP) ## verdicts of stored values, equal on every machine; then smal
 	$(BIN)/python -m tests.pinned.pins
 
 fuzz: $(STAMP) ## try 10,000 strange options and files, new ones each time; none may end in a traceback
-	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py
+	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q --timeout 0 tests/reliability/test_fuzz.py
 
 attack: $(STAMP) ## kill grids and studies at random moments, and compare their tables (KILLS=200, SEED=0)
 	$(BIN)/python -m tests.reliability.attack --kills $(or $(KILLS),200) --seed $(or $(SEED),0)

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from negbench.cli.main import main
-from negbench.cli.main import run as negbench
 from negbench.plugins.registry import KINDS, registry
 from negbench.store.runfolder import RunFolder
 
@@ -47,9 +46,8 @@ def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch):
     assert gc.isenabled()
 
 
-def test_list_prints_every_key_with_its_source(capsys):
-    assert negbench(["list"]) == 0
-    out = capsys.readouterr().out
+def test_list_prints_every_key_with_its_source(said):
+    out = said("list").out
     for kind in KINDS:
         assert f"{kind}\n" in out
         for description in registry.describe(kind):
@@ -61,11 +59,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(refused, tmp_path, monkeypatch):
     for arguments, message in [
         (["rn"], "No such command 'rn'"),
         (["run", "--stratgy", "qure"], "--strategy"),
-        (["run"], "no strategy is named"),
         (["run", "--strategy", "quer"], "unknown strategy 'quer': did you mean 'qure'?"),
-        (["run", "--strategy", "qure", "--backbone", "tinny"], "unknown backbone 'tinny': did you mean 'tiny'?"),
-        (["run", "--strategy", "qure", "--loss", "infonce"], "did you mean 'info-nce'?"),
-        (["run", "--strategy", "qure", "--dataset", "fashionqi"], "did you mean 'fashioniq'?"),
         (["run", "--recipe", "none.toml"], "--recipe none.toml"),
         (["run", "--plugin", "none.py"], "--plugin none.py: no such file"),
         (["list", "strategy"], "KIND 'strategy': input should be 'strategies'"),
@@ -74,7 +68,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(refused, tmp_path, monkeypatch):
         (["compare", "--strategies", "dqe:alpha=0.1,beta=0.5"], "separate options by ':', as NAME:a=1:b=2"),
         (["run", "--strategy", "dqe:alpha=0.1,beta=0.5"], "should be a valid number; separate options by ':'"),
         (["compare", "--lr", "1e-3", "--set", "train.lr=5"], "--set train.lr=5 and --lr 0.001 set the same key"),
-        (["compare", "--dial", "train.epochs=1,2", "--set", "train.epochs=3"], "set the same key"),
         (["compare", "--dial", "compute.threads=1,2"], "compute.threads is where runs are computed"),
         (["compare", "--pairs", "some"], "--pairs 'some': input should be 'baseline', 'all' or 'best'"),
         (["compare", "--margin", "nan"], "--margin"),
@@ -87,10 +80,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(refused, tmp_path, monkeypatch):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_run_prints_metrics_place_and_cost(toy_sets, tmp_path, capsys):
+def test_run_prints_metrics_place_and_cost(toy_sets, tmp_path, said):
     sets = [part for text in toy_sets for part in ("--set", text)]
-    assert negbench(["run", "--strategy", "qure", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 0
-    out = capsys.readouterr().out
+    out = said("run", "--strategy", "qure", *sets, "--runs-dir", tmp_path, "--tracking-uri", "none").out
     (folder,) = (RunFolder(p.parent) for p in tmp_path.glob("*/result.json"))
     assert f"{100 * folder.result['metrics']['average/recall_at_10']:.1f}" in out
     wanted = {"average R@10", "untrained", "image only", "text only", folder.run_id, "gallery dress 16", "negatives"}

@@ -5,72 +5,62 @@ import json
 import pytest
 
 from negbench.api import load
-from negbench.cli.main import run as negbench
 from negbench.errors import RunError
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.files import trusted
 from negbench.systems.system import load_config
 
 
-def test_a_healthy_place(tmp_path, capsys):
-    assert negbench(["doctor", "--runs-dir", str(tmp_path / "runs")]) == 0
-    out = capsys.readouterr().out
+def test_a_healthy_place(tmp_path, said):
+    out = said("doctor", "--runs-dir", tmp_path / "runs").out
     assert "PROBLEM" not in out
     assert "torch 2" in out
     assert not (tmp_path / "runs").exists()  # doctor creates nothing
 
 
-def test_the_cache_is_named_with_what_is_damaged_in_it(tmp_path, capsys, monkeypatch):
+def test_the_cache_is_named_with_what_is_damaged_in_it(tmp_path, said, monkeypatch):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     with trusted(tmp_path / "numba" / "x", "f"):
         (tmp_path / "numba" / "x" / "f.nbi").write_bytes(b"one")
     (tmp_path / "numba" / "x" / "f.nbi").write_bytes(b"two")
-    assert negbench(["doctor", "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(said("doctor", "--runs-dir", tmp_path / "runs", "--tracking-uri", "none").out.split())
     assert f"cache {tmp_path}: " in out
     assert f"{tmp_path}/numba/x/f.nbi is damaged; it is made again when it is needed" in out
 
 
-def test_what_is_no_folder_is_a_problem(tmp_path, capsys):
+def test_what_is_no_folder_is_a_problem(tmp_path, said):
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for name in ("file", "dangling"):
-        assert negbench(["doctor", "--runs-dir", str(tmp_path / name / "runs")]) == 2
-        assert f"PROBLEM: {tmp_path / name} is not a folder" in capsys.readouterr().out
+        out = said("doctor", "--runs-dir", tmp_path / name / "runs", code=2).out
+        assert f"PROBLEM: {tmp_path / name} is not a folder" in out
 
 
-def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, capsys):
+def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, said):
     config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=vector_sets)
     folder = run_config(config, Bench.open(tmp_path, "none")).folder
     deep = tmp_path / "study" / "report" / "figures"
     deep.mkdir(parents=True)
     for left in (folder.path / ".ranks.parquet.abc.partial", deep / ".history.png.abc.partial"):
         left.write_bytes(b"half")
-    place = ["doctor", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
-    assert negbench(place) == 0
-    out = capsys.readouterr().out
+    place = ["doctor", "--runs-dir", tmp_path, "--tracking-uri", "none"]
+    out = said(*place).out
     assert "2 half-written files of killed processes removed" in out
     assert "1 runs: 1 finished" in out
     assert not list(tmp_path.rglob("*.partial"))
     ranks = folder.path / "ranks.parquet"
     ranks.write_bytes(ranks.read_bytes()[:-1])
-    assert negbench(place) == 2
-    output = capsys.readouterr()
-    assert f"PROBLEM: {ranks} is damaged" in output.out
-    assert "found 1 problem" in output.err
-    lines = [line for line in output.out.splitlines() if "GiB free" not in line]
-    assert negbench([*place, "--json"]) == 2
-    output = capsys.readouterr()
-    document = json.loads(output.out)
+    out, err = said(*place, code=2)
+    assert f"PROBLEM: {ranks} is damaged" in out
+    assert "found 1 problem" in err
+    lines = [line for line in out.splitlines() if "GiB free" not in line]
+    document = json.loads(said(*place, "--json", code=2).out)
     assert (document["problems"], document["error"], document["exit_code"]) == (1, "found 1 problem: see above", 2)
-    (wrong,) = (each for each in document["findings"] if each["problem"])
-    assert wrong["part"] == "runs"
-    assert wrong["text"].startswith(f"{ranks} is damaged")
     shown = [f"{each['part']:9} {'PROBLEM: ' * each['problem']}{each['text']}" for each in document["findings"]]
     assert [line for line in shown if "GiB free" not in line] == lines
 
 
-def test_files_that_are_gone_are_named(tmp_path, vector_sets, capsys):
+def test_files_that_are_gone_are_named(tmp_path, vector_sets, said):
     """Doctor and `load` name a run's missing files; only the weights may be deleted to save space."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[0,1]"])
     folder = run_config(config, Bench.open(tmp_path, "none")).folder
@@ -79,16 +69,14 @@ def test_files_that_are_gone_are_named(tmp_path, vector_sets, capsys):
     (folder.path / "model.safetensors").unlink()
     with pytest.raises(RunError, match=r"has no weights in .*: move the folder elsewhere and rerun"):
         folder.weights()
-    place = ["--runs-dir", str(tmp_path)]
+    place = ["doctor", "--runs-dir", tmp_path, "--tracking-uri", "none"]
     assert folder.lost() == []
-    assert negbench(["doctor", *place, "--tracking-uri", "none"]) == 0
+    said(*place)
     load(folder.run_id, tmp_path)
     for name in ("metrics.jsonl", "mining-01.parquet"):
         kept = (folder.path / name).read_bytes()
         (folder.path / name).unlink()
-        capsys.readouterr()
-        assert negbench(["doctor", *place, "--tracking-uri", "none"]) == 2
-        assert f"PROBLEM: run {folder.run_id} has lost {name}" in capsys.readouterr().out
+        assert f"PROBLEM: run {folder.run_id} has lost {name}" in said(*place, code=2).out
         with pytest.raises(RunError, match=rf"has lost {name} in .*: move the folder elsewhere"):
             load(folder.run_id, tmp_path)
         (folder.path / name).write_bytes(kept)

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 import negbench as package
-from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
 from negbench.machine.files import atomic_write
 from negbench.own.init import inspect_folder
@@ -69,7 +68,7 @@ words = Bad(lambda images: "no")
 nan = Bad(lambda images: np.where(np.arange(len(images))[:, None] == 1, np.nan, 1.0))
 many = Bad(lambda images: np.ones((len(images), 2)), lambda texts: np.ones((len(texts), 1, 2)))
 widths = Bad(lambda images: np.ones((len(images), len(images))))
-large = Bad(lambda images: [].pop() if len(images) < 0 else _full())
+large = Bad(lambda images: _full())
 half = Bad(None)
 
 
@@ -95,27 +94,6 @@ def module(tmp_path: Path) -> Path:
     file = tmp_path / "mine.py"
     file.write_text(ENCODER, encoding="utf-8")
     return file
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Write 24 images, one of them rotated by EXIF and one grey, and 60 triplets."""
-    rng, folder = np.random.default_rng(0), tmp_path / "my data"
-    (folder / "pictures").mkdir(parents=True)
-    names = [f"p{n}" for n in range(24)]
-    for n, name in enumerate(names):
-        image = Image.fromarray(np.full((8 + n % 5, 9, 3), rng.integers(256, size=3), dtype=np.uint8))
-        image = image.convert("L") if n == 3 else image
-        exif = Image.Exif()
-        exif[0x0112] = 6  # orientation: a quarter turn
-        image.save(folder / "pictures" / f"{name}.png", exif=exif if n == 5 else None)
-    places = (np.concatenate([rng.permutation(24) for _ in range(3)])[:60] for _ in range(2))
-    rows = [
-        {"reference": names[a], "text": TEXTS[n % 3], "target": names[b]}
-        for n, (a, b) in enumerate(zip(*places, strict=True))
-    ]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return folder
 
 
 def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -144,14 +122,21 @@ class Counting(nn.Module):
         return [[float(len(text))] for text in texts]
 
 
-def given(file: Path, encoder: Any) -> str:
-    """Put the encoder into a module and return its specification FILE:given."""
-    import_file(file, "--encoder").given = encoder
-    return f"{file}:given"
+@pytest.fixture
+def embed(pictures: Path, module: Path) -> Callable[..., Any]:
+    """Return a function that embeds the pictures with this encoder, or with the one of this name in the module."""
+
+    def run(encoder: Any, **more: Any) -> Any:
+        if not isinstance(encoder, str):
+            import_file(module, "--encoder").given = encoder
+        name = encoder if isinstance(encoder, str) else "given"
+        return package.embed(package.Embed(folder=pictures, encoder=f"{module}:{name}", **more))
+
+    return run
 
 
 @pytest.mark.slow
-def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(pictures, module, tmp_path, capsys, refused):
+def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(pictures, module, tmp_path, said, refused):
     """Run the commands of docs/howto/ten_minutes.md in order, on a file with other column names."""
     page = (Path(__file__).parents[2] / "docs" / "howto" / "ten_minutes.md").read_text(encoding="utf-8")
     printed = [shlex.split(line)[1:] for line in page.split("```sh\n")[1].split("```")[0].splitlines()]
@@ -160,8 +145,7 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(pictures, module
     (pictures / "queries.jsonl").write_text(renamed, encoding="utf-8")
     names = "reference=ref,text=caption"
 
-    def following() -> list[list[str]]:
-        out = capsys.readouterr().out
+    def following(out: str) -> list[list[str]]:
         return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
 
     def as_printed(line: list[str]) -> list[str]:
@@ -170,46 +154,39 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(pictures, module
         return [f"{module}:Mine" if word == "encoder.py:Mine" else word for word in words]
 
     first, embedding, *after = map(as_printed, printed)
-    assert negbench(first) == 0
-    capsys.readouterr()
+    said(*first)
     recipe = pictures / "recipe.toml"
     assert read_recipe(recipe)["backbone"]["name"] == "tiny"
     assert any(f"--columns {names} --encoder" in line for line in inspect_folder(pictures, names).present)
     own = pictures / "my_strategy.py"
     own.write_text(own.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
-    assert negbench(embedding) == 0
-    (init,) = following()
-    assert negbench(init) == 0
-    audit, compare, mining = following()
+    (init,) = following(said(*embedding).out)
+    audit, compare, mining = following(said(*init).out)
     assert [init, audit, compare, mining] == after
     assert read_recipe(recipe)["backbone"]["name"] == "precomputed"
     assert read_recipe(recipe)["dataset"]["columns"] == names
     assert own.read_text(encoding="utf-8").endswith("# mine\n")
     assert {file.suffix for file in pictures.iterdir()} == {"", ".jsonl", ".toml", ".py", ".npz"}
-    assert negbench([*audit, "--queries", "10"]) == 0
+    said(*audit, "--queries", "10")
     short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
-    assert negbench([*compare, *short, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 0
-    assert "val queries are few for a margin of 1 point" in capsys.readouterr().err
-    assert negbench(mining) == 0
-    capsys.readouterr()
-    assert negbench([*embedding, "--overwrite", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["image_shape"] == [24, 6]
+    told = said(*compare, *short, "--runs-dir", tmp_path / "runs", "--tracking-uri", "none").err
+    assert "val queries are few for a margin of 1 point" in told
+    said(*mining)
+    assert json.loads(said(*embedding, "--overwrite", "--json").out)["image_shape"] == [24, 6]
     # with an edited recipe, the error says how to use the embeddings
     recipe.write_text(recipe.read_text(encoding="utf-8").replace("epochs = 10", "epochs = 3"), encoding="utf-8")
     refused(init, f'set name = "precomputed", images = "{pictures}')
 
 
-def test_vectors_are_those_of_each_item_alone(pictures, module):
-    written = []
+def test_vectors_are_those_of_each_item_alone(pictures, module, embed):
+    written = set()
     for name in ("make", "made", "Mine"):
-        saved = package.embed(package.Embed(folder=pictures, encoder=f"{module}:{name}", batch_size=5, overwrite=True))
-        written.append(saved.images.read_bytes())
-    assert written[0] == written[1] == written[2]
+        saved = embed(name, batch_size=5, overwrite=True)
+        written.add(saved.images.read_bytes())
+    assert len(written) == 1
     assert (saved.image_shape, saved.text_shape) == ((24, 6), (3, 5))
     images, texts = read(pictures)
-    space: dict[str, Any] = {}
-    exec(ENCODER, space)
-    encoder = space["Mine"]().eval()
+    encoder = import_file(module, "--encoder").Mine().eval()
     with torch.no_grad():
         for image, row in images.items():
             with Image.open(pictures / "pictures" / f"{image}.png") as opened:  # ignores the EXIF orientation
@@ -220,34 +197,30 @@ def test_vectors_are_those_of_each_item_alone(pictures, module):
     assert sorted(texts) == sorted(TEXTS)
 
 
-def test_an_encoder_is_asked_in_batches_in_evaluation_mode(pictures, module):
+def test_an_encoder_is_asked_in_batches_in_evaluation_mode(pictures, embed):
     encoder = Counting()
-    embedded = package.embed(package.Embed(folder=pictures, encoder=given(module, encoder), batch_size=10))
+    embedded = embed(encoder, batch_size=10)
     assert encoder.asked == [10, 10, 4, 3]
     assert encoder.modes == {False}
     assert read(pictures)[0]["p1"].dtype == np.float32
-    rows = package.audit(
-        package.Audit(strategies="qure", backbone=embedded.backbone, dataset=embedded.dataset, queries=10)
-    ).rows
-    assert rows[0]["pool_size"] > 0
+    asked = package.Audit(strategies="qure", backbone=embedded.backbone, dataset=embedded.dataset, queries=10)
+    assert package.audit(asked).rows[0]["pool_size"] > 0
 
 
-def test_equal_files_are_encoded_once(pictures, module):
+def test_equal_files_are_encoded_once(pictures, embed):
     files = sorted((pictures / "pictures").glob("*.png"))
     for copy in files[3:]:
         copy.write_bytes(files[int(copy.stem[1:]) % 3].read_bytes())
     encoder = Counting()
-    package.embed(package.Embed(folder=pictures, encoder=given(module, encoder), batch_size=2))
+    embed(encoder, batch_size=2)
     assert encoder.asked == [2, 1, 2, 1]  # three pictures, three texts
     images, _ = read(pictures)
     assert len(images) == 24
-    assert len({row.tobytes() for row in images.values()}) == 3
-    for name, row in images.items():
-        same = next(f.stem for f in files if f.read_bytes() == (pictures / "pictures" / f"{name}.png").read_bytes())
-        assert np.array_equal(row, images[same])
+    pairs = {(row.tobytes(), (pictures / f"pictures/{name}.png").read_bytes()) for name, row in images.items()}
+    assert len(pairs) == len({vector for vector, _ in pairs}) == 3
 
 
-def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures, module):
+def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures, module, said):
     (pictures / "queries.jsonl").unlink()
     (pictures / "lists").mkdir()
     (pictures / "lists" / "t.csv").write_text(
@@ -255,8 +228,7 @@ def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures, module):
         encoding="utf-8",
     )
     (pictures / "gallery.txt").write_text("p8\np0\n", encoding="utf-8")
-    gallery = ["--gallery", str(pictures / "gallery.txt")]
-    assert negbench(["embed", str(pictures), "--encoder", f"{module}:Arrays", *gallery]) == 0
+    said("embed", pictures, "--encoder", f"{module}:Arrays", "--gallery", pictures / "gallery.txt")
     images, texts = read(pictures)
     assert sorted(images) == ["p0", "p1", "p2", "p3", "p4", "p5", "p7.png", "p8", "pictures/p6"]
     assert sorted(texts) == ["a", "b"]
@@ -270,8 +242,6 @@ def line_of(text: str) -> int:
 
 ONE_LINE = {
     "mine.py": "add the name of the encoder, as mine.py:NAME",
-    "none.py:x": "--encoder none.py: no such file",
-    "broken.py:x": "broken.py line 1: not valid Python",
     "mine.py:Mina": "unknown encoder 'Mina' in mine.py: did you mean 'Mine'?",
     "mine.py:few": "encode_image must return [n, C] or [n, L, C] floats, a row for each of n = 10, got [1, 2]",
     "mine.py:words": "got a str",
@@ -288,39 +258,30 @@ ONE_LINE = {
 
 def test_what_is_wrong_with_an_encoder_is_one_line(pictures, module, monkeypatch, refused):
     monkeypatch.chdir(module.parent)
-    (module.parent / "broken.py").write_text("x = (", encoding="utf-8")
     for spec, message in ONE_LINE.items():
         refused(["embed", str(pictures), "--encoder", spec, "--batch-size", "10"], message)
         assert not list(pictures.glob("*.npz"))
 
 
-def test_what_is_wrong_with_the_folder_is_one_line(pictures, module, tmp_path, refused):
-    spec = ["--encoder", f"{module}:Arrays"]
+def test_what_is_wrong_with_the_folder_is_one_line(pictures, module, embed, tmp_path, refused):
+    def fails(message: str, *more: str, folder: Path = pictures) -> None:
+        refused(["embed", str(folder), "--encoder", f"{module}:Arrays", *more], message)
 
-    def fails(folder: Path, message: str, *more: str) -> None:
-        refused(["embed", str(folder), *spec, *more], message)
-
-    fails(tmp_path / "nowhere", "no such folder")
-    fails(pictures / "pictures", "nothing to embed yet: no triplets: save a .jsonl")
-    fails(pictures, "names.txt is missing: put the file there, or correct", "--gallery", str(tmp_path / "names.txt"))
-    fails(pictures, "--batch-size 0: input should be greater than or equal to 1", "--batch-size", "0")
-    fails(pictures, "--device gpu9", "--device", "gpu9")
-    assert negbench(["embed", str(pictures), *spec]) == 0
-    before = (pictures / "images.npz").read_bytes()
-    fails(pictures, "images.npz already exists")
-    assert negbench(["embed", str(pictures), "--encoder", f"{module}:Mine", "--overwrite"]) == 0
-    assert (pictures / "images.npz").read_bytes() != before
+    fails("no such folder", folder=tmp_path / "nowhere")
+    fails("nothing to embed yet: no triplets: save a .jsonl", folder=pictures / "pictures")
+    fails("names.txt is missing: put the file there, or correct", "--gallery", str(tmp_path / "names.txt"))
+    fails("--batch-size 0: input should be greater than or equal to 1", "--batch-size", "0")
+    fails("--device gpu9", "--device", "gpu9")
+    before = embed("Arrays").images.read_bytes()
+    fails("images.npz already exists")
+    assert embed("Mine", overwrite=True).images.read_bytes() != before
     (pictures / "images.npz").rename(pictures / "earlier.npz")
-    fails(pictures, "earlier.npz already holds embeddings of images: move it away", "--overwrite")
+    fails("earlier.npz already holds embeddings of images: move it away", "--overwrite")
     (pictures / "earlier.npz").unlink()
     (pictures / "pictures" / "p7.png").write_bytes(b"torn")
-    fails(pictures, "p7.png is not a readable image", "--overwrite")
+    fails("p7.png is not a readable image", "--overwrite")
     (pictures / "pictures" / "p7.png").unlink()
-    fails(
-        pictures,
-        "queries have one as reference or target; put them there, or leave them out with --allow",
-        "--overwrite",
-    )
+    fails("queries have one as reference or target; put them there, or leave them out with --allow", "--overwrite")
 
 
 def test_a_missing_library_is_named_with_its_extra(pictures, monkeypatch, refused):
@@ -329,9 +290,8 @@ def test_a_missing_library_is_named_with_its_extra(pictures, monkeypatch, refuse
         refused(["embed", str(pictures), "--encoder", spec], f"this needs {module}: pip install 'negbench[full]'")
 
 
-def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, module, monkeypatch, refused):
-    package.embed(package.Embed(folder=pictures, encoder=given(module, Counting())))
-    before = (pictures / "texts.npz").read_bytes()
+def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, embed, monkeypatch, refused):
+    before = embed(Counting()).texts.read_bytes()
     write = atomic_write
 
     def killed(path: Path, mode: Any) -> Any:
@@ -343,14 +303,14 @@ def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, m
     encoder = Counting()
     encoder.encode_text = lambda texts: torch.full((len(texts), 2), 0.5)
     with pytest.raises(KeyboardInterrupt):
-        package.embed(package.Embed(folder=pictures, encoder=given(module, encoder), overwrite=True))
+        embed(encoder, overwrite=True)
     assert (pictures / "texts.npz").read_bytes() != before
     refused(["init", str(pictures)], "no embeddings of images: save them beside texts.npz")
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(pictures, module, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(embed, monkeypatch):
     monkeypatch.setattr(os, "access", lambda place, mode: False)
     encoder = Counting()
     with pytest.raises(NegbenchError, match=r"cannot write .*my data"):
-        package.embed(package.Embed(folder=pictures, encoder=given(module, encoder)))
+        embed(encoder)
     assert not encoder.asked

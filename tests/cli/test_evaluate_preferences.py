@@ -1,16 +1,15 @@
 """`negbench evaluate` on people's preferences: scores against plain loops, user errors."""
 
 import json
-import math
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from negbench.cli.main import run as negbench
 from negbench.contracts import relevance
 from negbench.data.scene import DataCache
 from negbench.datasets._preferences import PreferenceFormat
@@ -44,31 +43,29 @@ def cells(text: str, metric: str) -> list[str]:
     return re.split(" {2,}", line)[1:]
 
 
-def printed_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    return json.loads(capsys.readouterr().out)
+@pytest.fixture
+def evaluated(said: Callable[..., tuple[str, str]]) -> Callable[..., dict[str, Any]]:
+    """Return a function that gives what `negbench evaluate ... --json` prints."""
+    return lambda *arguments: json.loads(said("evaluate", *arguments, "--json")[0])
 
 
 # --- preferences -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.data
-def test_recall_at_5_of_the_real_file_needs_no_image(shared_data, tmp_path, capsys):
-    arguments = ["--dataset", "hp-fashioniq", "--data-root", str(shared_data), "--scorer", "recall-at-5"]
-    assert negbench(["evaluate", *arguments, "--json", "--out", str(tmp_path / "judged.parquet")]) == 0
-    values = {key: math.nan if value is None else value for key, value in printed_json(capsys)["metrics"].items()}
-    assert values["spearman"] == pytest.approx(0.1535, abs=5e-5)
-    assert values["preference_rate"] == pytest.approx(0.8107, abs=5e-5)
-    assert values["preference_rate_with_ties"] == pytest.approx(0.5888, abs=5e-5)
-    assert math.isnan(values["preference_rate_equal_recall"])  # this scorer has no preference between equal recalls
-    assert values["accuracy"] == pytest.approx(0.5830, abs=5e-5)
+def test_recall_at_5_of_the_real_file_needs_no_image(shared_data, tmp_path, evaluated):
+    place = ["--dataset", "hp-fashioniq", "--data-root", shared_data]
+    values = evaluated(*place, "--scorer", "recall-at-5", "--out", tmp_path / "judged.parquet")["metrics"]
+    want = {"spearman": 0.1535, "preference_rate": 0.8107, "preference_rate_with_ties": 0.5888, "accuracy": 0.5830}
+    assert {name: values[name] for name in want} == pytest.approx(want, abs=5e-5)
+    assert values["preference_rate_equal_recall"] is None  # this scorer has no preference between equal recalls
     assert len(pd.read_parquet(tmp_path / "judged.parquet")) == 3050
 
 
-def test_a_run_is_judged_by_the_scores_of_its_model(finished, root, tmp_path, capsys):
+def test_a_run_is_judged_by_the_scores_of_its_model(finished, root, tmp_path, said):
     out = tmp_path / "judged.parquet"
-    arguments = ["evaluate", str(finished.path), "--dataset", "hp-fashioniq", "--data-root", str(root)]
-    assert negbench([*arguments, "--out", str(out)]) == 0
-    text, notes = capsys.readouterr()
+    place = ["--dataset", "hp-fashioniq", "--data-root", root]
+    text, notes = said("evaluate", finished.path, *place, "--out", out)
     encoded = scoring.encode_run(finished, [{"dataset": {"name": "hp-fashioniq", "root": str(root)}}], "val", Display())
     data = encoded.dataset
     assert isinstance(data, PreferenceFormat)
@@ -85,18 +82,14 @@ def test_a_run_is_judged_by_the_scores_of_its_model(finished, root, tmp_path, ca
     assert list(table["query"]) == [query.id for query in data.queries]
 
 
-def test_a_run_may_be_named_as_scorer(finished, root, capsys, refused):
-    place = ["--dataset", "hp-fashioniq", "--data-root", str(root)]
-    printed = []
-    for source in ([str(finished.path)], ["--scorer", str(finished.path)]):
-        assert negbench(["evaluate", *source, *place, "--json"]) == 0
-        printed.append(printed_json(capsys))
-    assert printed[0] == printed[1]
+def test_a_run_may_be_named_as_scorer(finished, root, evaluated, refused):
+    place = ["--dataset", "hp-fashioniq", "--data-root", root]
+    assert evaluated(finished.path, *place) == evaluated("--scorer", finished.path, *place)
     refused(["evaluate", "--scorer", str(finished.path)], "synthetic has no preferences between sets: use hp-fashioniq")
     refused(["evaluate", "--scorer", "recall-at-5"], "--scorer: name its data set with --dataset")
 
 
-def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy_sets, tmp_path, capsys):
+def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy_sets, tmp_path, said, evaluated):
     """Point by point: of the untrained model, and in the end what `negbench evaluate` says of the stored weights."""
     sets = [*toy_sets, f"eval.also='hp-fashioniq:root={root}'"]
     config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
@@ -110,15 +103,13 @@ def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy
     judged.write_text(judged.read_text().replace("darker", "lighter"))
     assert plan_run(moved, DataCache()).name != run.run_id
     given = [word for each in sets for word in ("--set", each)]
-    assert negbench(["run", "--strategy", "qure", "--runs-dir", str(tmp_path), *given, "--dry-run"]) == 0
-    assert re.search(r"at each point hp-fashioniq@sets-of-5-\w+, 24 queries", capsys.readouterr().out)
+    plan, _ = said("run", "--strategy", "qure", "--runs-dir", tmp_path, *given, "--dry-run")
+    assert re.search(r"at each point hp-fashioniq@sets-of-5-\w+, 24 queries", plan)
     curve = [point for point in run.folder.metrics() if "hp-fashioniq/accuracy" in point]
     assert [point["epoch"] for point in curve] == [-1, 0, 1]
-    arguments = ["evaluate", str(run.path), "--dataset", "hp-fashioniq", "--data-root", str(root), "--json"]
-    assert negbench(arguments) == 0
-    values = {f"hp-fashioniq/{name}": value for name, value in printed_json(capsys)["metrics"].items()}
+    values = evaluated(run.path, "--dataset", "hp-fashioniq", "--data-root", root)["metrics"]
     last = {name: value for name, value in curve[-1].items() if name.startswith("hp-")}
-    assert last == {name: pytest.approx(value) for name, value in values.items() if value is not None}
+    assert last == pytest.approx({f"hp-fashioniq/{name}": value for name, value in values.items() if value is not None})
     plans = [[*sets, "eval.reported=false"], [*toy_sets, "eval.also=hp-fashioniq"]]
     trial, beside = (resolved(load_config(flags={"strategy": {"name": "qure"}}, sets=given)).eval for given in plans)
     assert trial.also is None

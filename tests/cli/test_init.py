@@ -2,43 +2,23 @@
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from negbench.backbones.precomputed import Precomputed
-from negbench.cli.main import run as negbench
 from negbench.machine.files import read_json
 from negbench.settings.layers import read_recipe
 from negbench.store.runfolder import RunFolder
-from tests import standin
 
 MANY = "reference,text,target\n" + "".join(f"p{n},more,p{n + 1}\n" for n in range(15))
 
 
 pytestmark = pytest.mark.usefixtures("own_registry")
-
-
-def write_triplets(file: Path, images: list[str], texts: list[str], count: int) -> None:
-    rng = np.random.default_rng(0)
-    rows = [{"reference": images[a], "text": texts[t], "target": images[b]} for a, t, b in zip(
-        rng.integers(len(images), size=count), rng.integers(len(texts), size=count),
-        rng.integers(len(images), size=count), strict=True)]  # fmt: skip
-    if file.suffix == ".csv":
-        pd.DataFrame(rows).to_csv(file, index=False)
-    else:
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Write 30 stand-in images and 80 triplets."""
-    names = [f"p{number}" for number in range(30)]
-    standin.write_images(tmp_path / "data" / "pictures", names)
-    write_triplets(tmp_path / "data" / "queries.jsonl", names, ["in blue", "longer", "with stripes"], 80)
-    return tmp_path / "data"
 
 
 def embeddings(folder: Path, images: int, queries: int, width: int) -> Path:
@@ -47,7 +27,9 @@ def embeddings(folder: Path, images: int, queries: int, width: int) -> Path:
     names, texts = [f"x{number}" for number in range(images)], [f"change {number}" for number in range(50)]
     np.savez(folder / "pictures.npz", ids=np.array(names), features=rng.normal(size=(images, width)).astype(np.float32))
     np.savez(folder / "words.npz", texts=np.array(texts), clip=rng.normal(size=(50, width)).astype(np.float32))
-    write_triplets(folder / "queries.csv", names, texts, queries)
+    chosen = {"reference": names, "text": texts, "target": names}
+    frame = pd.DataFrame({name: rng.choice(given, size=queries) for name, given in chosen.items()})
+    frame.to_csv(folder / "queries.csv", index=False)
     return folder
 
 
@@ -60,71 +42,63 @@ def compared(runs: Path) -> RunFolder:
     return RunFolder(runs / read_json(runs / "first" / "comparison.json")["cells"][-1]["run"])
 
 
-def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path) -> pd.DataFrame:
+def follow(folder: Path, said: Callable[..., Any], runs: Path) -> pd.DataFrame:
     """Run `init` and the commands it prints, with a shortened comparison; return the mined negatives.
 
     Audit, comparison, run and mining must note that the backbone learned from other images.
     """
     warning = "note: backbone 'tiny' was trained only on the pictures of synthetic, not on those of triplets"
-    assert negbench(["init", str(folder)]) == 0
-    audit, compare, mine = told_next(capsys.readouterr().out)
+    audit, compare, mine = told_next(said("init", folder).out)
     assert (audit[0], compare[0], mine[0]) == ("audit", "compare", "mine")
-    assert negbench([*audit, "--queries", "20"]) == 0
-    said = capsys.readouterr()
-    assert "my-strategy" in said.out
-    assert warning in said.out + said.err
+    out, err = said(*audit, "--queries", "20")
+    assert "my-strategy" in out
+    assert warning in out + err
     short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
-    assert negbench([*compare, *short, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
-    said = capsys.readouterr()
-    assert "answer" in said.out
-    assert said.err.count(warning) == 1
-    run = compared(runs)
-    assert any(warning[6:] in remark for remark in run.result["remarks"])
-    assert negbench(mine) == 0
-    assert capsys.readouterr().err.count(warning) == 1
+    out, err = said(*compare, *short, "--runs-dir", runs, "--tracking-uri", "none")
+    assert "answer" in out
+    assert err.count(warning) == 1
+    assert any(warning[6:] in remark for remark in compared(runs).result["remarks"])
+    assert said(*mine).err.count(warning) == 1
     return pd.read_parquet(folder / "negatives.parquet")
 
 
 @pytest.mark.slow
-def test_a_folder_of_images_from_init_to_negatives(pictures, tmp_path, capsys, refused):
-    mined = follow(pictures, capsys, tmp_path / "runs")
+def test_a_folder_of_images_from_init_to_negatives(pictures, tmp_path, said, refused):
+    mined = follow(pictures, said, tmp_path / "runs")
     images = {file.stem for file in (pictures / "pictures").iterdir()}
     for row in mined.itertuples():
         assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5
         assert set(row.negatives) <= images - {row.target}
     assert read_recipe(pictures / "recipe.toml")["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
     # mining with a finished run, written as JSON lines
-    run = compared(tmp_path / "runs")
-    out = tmp_path / "negatives.jsonl"
-    command = ["mine", "--run", run.run_id, "--runs-dir", str(tmp_path / "runs"), "--strategy", "top-k:k=3"]
-    assert negbench([*command, "--draws", "2", "--out", str(out)]) == 0
-    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [line["query"] for line in lines] == mined["query"].tolist()
-    assert {len(line["negatives"]) for line in lines} == {2}  # two draws from a pool of three
+    run, out = compared(tmp_path / "runs"), tmp_path / "negatives.jsonl"
+    command = ["mine", "--run", run.run_id, "--runs-dir", tmp_path / "runs", "--strategy", "top-k:k=3"]
+    said(*command, "--draws", "2", "--out", out)
+    lines = pd.read_json(out, lines=True)
+    assert lines["query"].tolist() == mined["query"].tolist()
+    assert {*lines["negatives"].map(len)} == {2}  # two draws from a pool of three
     # an edited recipe is kept, and so is the strategy
     with (pictures / "recipe.toml").open("a", encoding="utf-8") as file:
         file.write("# mine\n")
-    kept = [file.read_bytes() for file in (pictures / "recipe.toml", pictures / "my_strategy.py")]
+    files = (pictures / "recipe.toml", pictures / "my_strategy.py")
+    kept = [*map(Path.read_bytes, files)]
     refused(["init", str(pictures)], "already exists and was edited after `negbench init` wrote it: rename it")
-    assert kept == [file.read_bytes() for file in (pictures / "recipe.toml", pictures / "my_strategy.py")]
+    assert kept == [*map(Path.read_bytes, files)]
 
 
-def test_embeddings_make_a_recipe_of_precomputed(tmp_path, capsys):
+def test_embeddings_make_a_recipe_of_precomputed(tmp_path, said):
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
-    assert negbench(["init", str(folder)]) == 0
-    out = capsys.readouterr().out
-    audit = told_next(out)[0]
+    out, _ = said("init", folder)
     assert "val queries are few for a margin of 1 point" in out
     assert "of 60 images that its rows name" in out
-    assert read_recipe(folder / "recipe.toml")["train"]["lr"] == Precomputed.recommended["lr"]
-    assert read_recipe(folder / "recipe.toml")["plugins"] == [str(folder / "my_strategy.py")]
-    assert read_recipe(folder / "recipe.toml")["backbone"] == {
-        "name": "precomputed", "images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz"),
-    }  # fmt: skip
-    assert negbench([*audit, "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["window"] in read_recipe(folder / "recipe.toml")["compare"]["strategies"]
-    assert "note: backbone" not in said.err  # no note for a user's own vectors
+    recipe = read_recipe(folder / "recipe.toml")
+    assert recipe["train"]["lr"] == Precomputed.recommended["lr"]
+    assert recipe["plugins"] == [str(folder / "my_strategy.py")]
+    files = {"images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz")}
+    assert recipe["backbone"] == {"name": "precomputed", **files}
+    out, err = said(*told_next(out)[0], "--json")
+    assert json.loads(out)["window"] in recipe["compare"]["strategies"]
+    assert "note: backbone" not in err  # no note for a user's own vectors
 
 
 MISSING: list[tuple[dict[str, str], str]] = [
@@ -135,24 +109,22 @@ MISSING: list[tuple[dict[str, str], str]] = [
     ),
     ({"t.jsonl": '{"ref": "a", "caption": "b", "target": "c"}'}, "--columns reference=NAME,text=NAME (init, embed)"),
     ({"t.csv": "reference,text,target\na,b,c\n"}, "no images (.jpg, .png, .webp), nor embeddings"),
-    ({"t.jsonl": '{"reference": "p0", "text": 3.5, "target": "p1"}\n'}, "t.jsonl: line 1"),
     ({"t.jsonl": "[" * 100_000}, "t.jsonl: line 1 is not valid JSON"),
     ({"t.csv": MANY, "p0.png": "", "p1.png": ""}, "images are missing below"),
 ]
 
 
-def test_what_is_missing_is_one_line(tmp_path, capsys):
+def test_what_is_missing_is_one_line(tmp_path, said):
     for number, (files, message) in enumerate(MISSING):
         folder = tmp_path / str(number)
         folder.mkdir()
         for name, text in files.items():
             (folder / name).write_text(text or "x", encoding="utf-8")
-        assert negbench(["init", str(folder)]) == 2
-        said = capsys.readouterr()
-        assert message in said.err
-        assert said.err.count("\n") == 1
-        assert "missing" not in said.out  # reported only once
-        assert ("no triplets:" in said.err) == (message == "cannot start yet: no triplets: save a .jsonl")
+        out, err = said("init", folder, code=2)
+        assert message in err
+        assert err.count("\n") == 1
+        assert "missing" not in out  # reported only once
+        assert ("no triplets:" in err) == (message == "cannot start yet: no triplets: save a .jsonl")
         assert {file.name for file in folder.iterdir()} == set(files)
 
 
@@ -176,34 +148,31 @@ def test_mine_wants_files_or_a_data_set(tmp_path, refused):
         refused([*base, *more], message)
 
 
-def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(pictures, capsys):
+def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(pictures, said):
     """A received folder may bring code; one that init wrote stays in the recipe, edited or not."""
     (pictures / "my_strategy.py").write_text("raise SystemExit('ran')\n", encoding="utf-8")
     for _ in range(2):  # the second time it finds its own recipe
-        assert negbench(["init", str(pictures)]) == 0
-        out = capsys.readouterr().out
+        out = said("init", pictures).out
         assert "the recipe leaves out my_strategy.py, which init did not write here: read it before" in out
         assert "plugins" not in read_recipe(pictures / "recipe.toml")
-        assert negbench([*told_next(out)[0], "--queries", "5"]) == 0
+        said(*told_next(out)[0], "--queries", "5")
     (pictures / "my_strategy.py").unlink()
     for _ in range(2):
-        assert negbench(["init", str(pictures)]) == 0
+        said("init", pictures)
         assert read_recipe(pictures / "recipe.toml")["plugins"] == [str(pictures / "my_strategy.py")]
         with (pictures / "my_strategy.py").open("a", encoding="utf-8") as file:
             file.write("# edited\n")
 
 
-def test_control_characters_in_names_reach_neither_terminal_nor_recipe(pictures, capsys, refused):
+def test_control_characters_in_names_reach_neither_terminal_nor_recipe(pictures, said, refused):
     strange = pictures.rename(pictures.with_name("a\nb\x1b[31m\x7f"))
     (strange / "queries.jsonl").rename(strange / "q\x1b]0;x\x07\n.jsonl")
-    assert negbench(["init", str(strange)]) == 0
-    said = capsys.readouterr()
-    assert not {"\x1b", "\x7f", "\x07"} & {*said.out, *said.err}
+    assert not {"\x1b", "\x7f", "\x07"} & {*"".join(said("init", strange))}
     assert read_recipe(strange / "recipe.toml")["dataset"]["root"] == str(strange)
     assert "\x1b" not in refused(["init", str(strange / "\x1b[31m")], "no such folder")
 
 
-def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(tmp_path, refused):
+def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(tmp_path, said, refused):
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
     table = pd.read_csv(folder / "queries.csv")
     for column in ("reference", "target"):
@@ -213,7 +182,7 @@ def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(tmp_pa
     for start, fits in (("old/", False), ("img\\", True), ("", True)):
         np.savez(folder / "pictures.npz", **{**arrays, "ids": np.char.add(start, arrays["ids"])})
         if fits:
-            assert negbench(["init", str(folder)]) == 0
+            said("init", folder)
         else:
             assert "; it has 'old/x0'; embed each id" in refused(["init", str(folder)], "the first: 'img/x")
 

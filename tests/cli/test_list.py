@@ -3,14 +3,12 @@
 import pytest
 
 from negbench.cli.explain import options_of
-from negbench.cli.main import run as negbench
 from negbench.plugins.registry import KINDS, registry
 
 
-def test_every_option_that_a_user_sets_is_printed_once(capsys):
+def test_every_option_that_a_user_sets_is_printed_once(said):
     for kind, name in [(each, name) for each in KINDS for name in registry.plugins(each)]:
-        assert negbench(["list", kind, name]) == 0
-        out = capsys.readouterr().out
+        out = said("list", kind, name).out
         assert out.startswith(f"{name}  ")
         assert "\nsource: " in out
         printed = [line.split(" = ")[0].strip() for line in out.splitlines() if " = " in line and line[2] != " "]
@@ -18,24 +16,20 @@ def test_every_option_that_a_user_sets_is_printed_once(capsys):
         assert printed == [option.name for option in options_of(kind, name) if option.name not in run]
 
 
-def test_one_option(capsys):
-    assert negbench(["list", "backbones", "precomputed"]) == 0
-    out = capsys.readouterr().out
+def test_one_option(said):
+    out = said("list", "backbones", "precomputed").out
     assert "options, as --set backbone.NAME=VALUE or --backbone precomputed:NAME=VALUE:\n" in out
     assert "  dim = int or none, default none\n      width of the shared space" in out
-    assert negbench(["list", "strategies", "all-corpus"]) == 0
-    assert "no options" in capsys.readouterr().out
+    assert "no options" in said("list", "strategies", "all-corpus").out
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["list", "backbones", "precomputed"]])
-def test_on_a_terminal_nothing_is_wider_than_that(arguments, capsys, monkeypatch):
-    assert negbench(arguments) == 0
-    piped = capsys.readouterr().out
+def test_on_a_terminal_nothing_is_wider_than_that(arguments, said, monkeypatch):
+    piped = said(*arguments).out
     assert max(map(len, piped.splitlines())) > 100  # one line per item, for grep
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    assert negbench(arguments) == 0
-    shown = capsys.readouterr().out
+    shown = said(*arguments).out
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.split() == piped.split()

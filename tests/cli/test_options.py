@@ -9,7 +9,6 @@ import typer
 
 from negbench import __version__
 from negbench.cli.main import app
-from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
 from negbench.grid.compute import executor_of
 from negbench.grid.executors import Here, Processes
@@ -17,19 +16,17 @@ from negbench.machine.files import checked_name
 
 
 @pytest.mark.parametrize("arguments", [[], ["data"]])
-def test_a_command_is_missing_the_help_is_shown(arguments, capsys):
-    assert negbench(arguments) == 2
-    shown = capsys.readouterr()
+def test_a_command_is_missing_the_help_is_shown(arguments, said):
+    shown = said(*arguments, code=2)
     assert shown.err.startswith(f"Usage: negbench {'data ' if arguments else ''}[OPTIONS] COMMAND")
     assert "negbench: error" not in shown.err
     assert shown.err.count("\n") > 7
 
 
-def test_the_help_of_compare_is_two_screens_in_groups(capsys, monkeypatch):
+def test_the_help_of_compare_is_two_screens_in_groups(said, monkeypatch):
     for width in (80, 100):
         monkeypatch.setenv("COLUMNS", str(width))
-        assert negbench(["compare", "--help"]) == 0
-        lines = capsys.readouterr().out.splitlines()
+        lines = said("compare", "--help").out.splitlines()
         assert len(lines) <= 100
         titles = [line.rstrip(":") for line in lines if re.fullmatch(r"[A-Z][a-z]+:", line)]
         assert titles == ["Options", "Settings", "Data", "Computing", "Output", "Examples"]
@@ -55,9 +52,8 @@ def test_every_example_of_the_help_is_a_command_line():
         commands[name].make_context(name, rest).close()  # raises for an unknown flag
 
 
-def test_version(capsys):
-    assert negbench(["--version"]) == 0
-    assert capsys.readouterr().out == f"negbench {__version__}\n"
+def test_version(said):
+    assert said("--version").out == f"negbench {__version__}\n"
 
 
 def test_options_of_a_plugin_reach_every_command(refused, tmp_path):
@@ -69,12 +65,11 @@ def test_options_of_a_plugin_reach_every_command(refused, tmp_path):
         refused([command, "--strategy", "dqe", "--backbone", "tiny:fusoin=sum", *runs], "did you mean 'fusion'")
 
 
-def test_a_path_that_no_disk_can_have_is_one_line(capsys, tmp_path):
+def test_a_path_that_no_disk_can_have_is_one_line(refused, tmp_path):
     path = tmp_path / ("x" * 300 + ".npz")
     vectors = ["--backbone", "precomputed", "--set", f"backbone.images='{path}'", "--set", f"backbone.texts='{path}'"]
     data = ["--dataset", "vectors", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
-    assert negbench(["run", "--strategy", "qure", *vectors, *data]) == 2
-    assert capsys.readouterr().err == f"negbench: error: {path}: File name too long\n"
+    refused(["run", "--strategy", "qure", *vectors, *data], f"{path}: File name too long")
 
 
 def test_where_tasks_run_is_checked(refused, monkeypatch, tmp_path):
@@ -82,7 +77,6 @@ def test_where_tasks_run_is_checked(refused, monkeypatch, tmp_path):
         (["--executor", "rai"], "unknown executor 'rai': did you mean 'ray'?"),
         (["--executor", "ray:cpu=1"], "unknown option 'cpu' in --executor ray: did you mean 'cpus'?"),
         (["--executor", "ray:cpus=0"], "cpus must be a whole number or a fraction of one, got 0"),
-        (["--executor", "ray:gpus=1.5"], "gpus must be a whole number or a fraction of one, got 1.5"),
         (["--executor", "ray:gpus=all"], "gpus must be a whole number or a fraction of one, got 'all'"),
         (["--executor", "pool:cpus=2"], "unknown option 'cpus' in --executor pool"),
         (["--address", "head:6379"], "--address needs --executor ray"),
@@ -110,10 +104,9 @@ def test_names_cannot_leave_the_runs_folder(refused, tmp_path, monkeypatch):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_the_help_groups_the_commands_in_whole_sentences(capsys, monkeypatch):
+def test_the_help_groups_the_commands_in_whole_sentences(said, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert negbench(["-h"]) == 0
-    out = capsys.readouterr().out
+    out = said("-h").out
     assert "..." not in out.partition("Start:")[2]
     assert max(map(len, out.splitlines())) <= 80
     groups = re.findall(r"^(\w+):\n((?:  .*\n)+)", out.partition("COMMAND [ARGS]")[2], re.M)

@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +24,33 @@ def spread(total: int, count: int) -> list[int]:
     return sorted({total - round(place * total / count) for place in range(count)} - {0})
 
 
-def moments(action: Callable[[], Any], folder: Path, at: int, counter_file: Path, *, torn: bool = False) -> int:
+def moments(forked: Callable[..., Any], action: Callable[[], Any], folder: Path, at: int, *, torn: bool = False) -> int:
     """Run `action` in a child that kills itself just before the `at`-th change to `folder`; return how many it saw.
 
     Changes are files opened for writing, renamed or removed, folders made, and what is flushed to disk.
 
     Args:
+        forked: the fixture, which starts the child.
         action: what the child does.
         folder: only changes below it count.
         at: from 1; `NEVER` for a child that ends by itself.
-        counter_file: file in which the child counts the changes.
         torn: a child that dies at a flush leaves half of a new file, or an old one without its last bytes.
     """
-    pid = os.fork()
-    if pid == 0:
-        _child(action, str(folder), at, counter_file, torn=torn)
-    _, status = os.waitpid(pid, 0)
-    ended = os.waitstatus_to_exitcode(status)
+    child = forked(partial(_counted, action, str(folder), at, torn=torn))
+    seen = len(child.communicate())
+    ended = child.returncode
     assert ended == (0 if at == NEVER else -signal.SIGKILL), f"the child ended with {ended} before moment {at}"
-    return len(counter_file.read_bytes())
+    return seen
 
 
-def _child(action: Callable[[], Any], folder: str, at: int, counter_file: Path, *, torn: bool) -> None:
-    """Run the child; never return."""
-    counter = os.open(counter_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def _counted(action: Callable[[], Any], folder: str, at: int, *, torn: bool) -> None:
+    """Print a point for each change."""
     seen = 0
 
     def moment() -> bool:
         nonlocal seen
         seen += 1
-        os.write(counter, b".")
+        os.write(1, b".")
         return seen == at
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -70,11 +69,7 @@ def _child(action: Callable[[], Any], folder: str, at: int, counter_file: Path, 
                 os.truncate(f"/proc/self/fd/{handle}", size // 2 if new else max(0, size - 9))
             os.kill(os.getpid(), signal.SIGKILL)
 
-    try:
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
-        os.fsync = fsync
+    os.fsync = fsync
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
         sys.addaudithook(watch)
         action()
-        os._exit(0)
-    except BaseException:
-        os._exit(1)

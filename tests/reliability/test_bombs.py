@@ -11,6 +11,7 @@ import numpy as np
 
 from negbench.cli.main import run as negbench
 from negbench.machine.room import machine_memory
+from tests.standin import png
 from tests.vector_files import write_vectors
 
 CLAIMED = 2**32 - 2  # bytes, the most that a plain zip entry can claim
@@ -46,12 +47,9 @@ def test_zip_bombs_are_refused(tmp_path, refused):
 
 def test_an_image_bomb_is_refused(tmp_path, refused):
     """A picture of 100 bytes that claims 60,000 x 60,000 pixels, among those to embed."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0))
-    content = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(99))) + chunk(b"IEND", b"")
+    content = bytearray(png(b"rgb", 8))
+    content[16:24] = struct.pack(">II", 60_000, 60_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
     for number in range(12):
         (tmp_path / f"p{number}.png").write_bytes(content)
     lines = "".join(f"p{number},more,p{number + 1}\n" for number in range(11))

@@ -11,9 +11,7 @@ import json
 import os
 import shutil
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +28,6 @@ from negbench.errors import NegbenchError
 from negbench.loop import train as loop
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.files import SUMS
-from negbench.plugins.registry import KINDS
 from negbench.settings.config import RunConfig, flattened
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
@@ -38,7 +35,6 @@ from tests.datasets import toys
 
 KINDS_OF_INPUT = 8
 CASES = int(os.environ.get("NEGBENCH_FUZZ", "250"))
-TRIED: Counter[str] = Counter()
 Function = TypeVar("Function", bound=Callable[..., None])
 
 
@@ -56,8 +52,8 @@ def fuzzed(*arguments: st.SearchStrategy[Any]) -> Callable[[Function], Function]
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch, limited: Callable[..., None]) -> Iterator[None]:
-    """Limit memory to a gibibyte and runs to one epoch; in `make fuzz`, print the number of cases so far."""
+def small(monkeypatch: pytest.MonkeyPatch, limited: Callable[..., None]) -> None:
+    """Limit memory to a gibibyte and runs to one epoch."""
     whole = loop.train_epoch
 
     def one(run: Any, parts: Any, state: Any, batches: Any) -> Any:
@@ -67,14 +63,10 @@ def small(monkeypatch: pytest.MonkeyPatch, limited: Callable[..., None]) -> Iter
 
     monkeypatch.setattr(loop, "train_epoch", one)
     limited(2**30)
-    yield
-    if "NEGBENCH_FUZZ" in os.environ:
-        print(f"\nfuzzed: {dict(TRIED)}, {TRIED.total()} in all")
 
 
-def outcome(kind: str, *arguments: object) -> int:
+def outcome(*arguments: object) -> int:
     """Run a command in this process and return its exit code: 0, or 2 and one line."""
-    TRIED[kind] += 1
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -114,31 +106,15 @@ JSONS = st.recursive(
 )
 
 
-@dataclass(frozen=True)
-class Source:
-    """A file's bytes or a value, left out when a failing case is printed."""
-
-    value: Any = field(repr=False)
-
-
-def spoilt(content: bytes) -> st.SearchStrategy[bytes]:
-    """Return a file's bytes with a few changes: cut, doubled, or with something strange inserted."""
-    return _spoilt(Source(content))
-
-
 @st.composite
-def _spoilt(draw: st.DrawFn, source: Source) -> bytes:
-    content = bytes(source.value)
+def spoilt(draw: st.DrawFn, content: bytes) -> bytes:
+    """Return a file's bytes with a few changes: cut, doubled, or with something strange inserted."""
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(content)))
         end = min(len(content), at + draw(st.sampled_from((1, 2, 8, 64, 10**9))))
-        put = draw(
-            st.sampled_from([word.encode("utf-8", "surrogatepass") for word in WORDS])
-            | st.binary(max_size=4)
-            | st.just(content[at:end] * 2)
-        )
-        kept = draw(st.booleans())
-        content = content[:at] + put + content[at if kept else end :]
+        words = st.sampled_from([word.encode("utf-8", "surrogatepass") for word in WORDS])
+        put = draw(words | st.binary(max_size=4) | st.just(content[at:end] * 2))
+        content = content[:at] + put + content[at if draw(st.booleans()) else end :]
     return content
 
 
@@ -150,42 +126,37 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(value[key], (*path, key))
 
 
-def changed(value: Any, parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return nested lists and dictionaries with one part replaced or removed."""
-    return _changed(Source(value), parts)
-
-
 @st.composite
-def _changed(draw: st.DrawFn, source: Source, parts: st.SearchStrategy[Any]) -> Any:
-    value = copy.deepcopy(source.value)
-    path = draw(st.sampled_from(list(places(value))))
-    if not path:
-        return draw(parts)
-    holder = value
-    for key in path[:-1]:
+def changed(draw: st.DrawFn, value: Any, parts: st.SearchStrategy[Any]) -> Any:
+    """Return nested lists and dictionaries with one part replaced or removed."""
+    *path, last = draw(st.sampled_from([*places({"": value})][1:]))
+    holder = whole = {"": copy.deepcopy(value)}
+    for key in path:
         holder = holder[key]
-    if draw(st.booleans()):
-        holder[path[-1]] = draw(parts)
+    if draw(st.booleans()) or not path:
+        holder[last] = draw(parts)
     else:
-        del holder[path[-1]]
-    return value
+        del holder[last]
+    return whole[""]
 
 
 # --- options and recipes --------------------------------------------------------------------------------------------
 
 
-def keys() -> list[str]:
-    """Return every key of a run's configuration, and the options of some plug-ins."""
-    plain = [key for key, _ in flattened(RunConfig(strategy={"name": "qure"}).model_dump())]
-    options = [
-        f"{s}.{o}" for s, o in (("strategy", "k"), ("strategy", "variant"), ("loss", "tau"), ("backbone", "hidden"))
-    ]
-    return [*plain, *options, "strategy", "train", "", "a.b.c", "x"]
+OPTIONS = ("strategy.k", "strategy.variant", "loss.tau", "backbone.hidden")
+KEYS = [key for key, _ in flattened(RunConfig(strategy={"name": "qure"}).model_dump())]  # of a run's configuration
+KEYS += [*OPTIONS, "strategy", "train", "", "a.b.c", "x"]
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> list[object]:
     return ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+
+
+@pytest.fixture
+def run(vector_flags: list[str], place: list[object]) -> Callable[..., int]:
+    """Return a function that gives the exit code of a run on vectors with these arguments."""
+    return lambda *more: outcome("run", "--strategy", "qure", *vector_flags, *more, *place)
 
 
 @pytest.fixture
@@ -196,39 +167,33 @@ def sources(vector_sets: list[str]) -> dict[str, Path]:
     return {name: Path(by_key[key].strip("'")) for name, key in keys.items()}
 
 
-def test_options(vector_flags, place):
-
+def test_options(run):
     @fuzzed(
         st.sampled_from(("qure", "in-batch", "dqe", "hycole", "xbm", "uniform-bins")),
-        st.lists(st.tuples(st.sampled_from(keys()) | st.text(max_size=5), VALUES), min_size=1, max_size=2),
+        st.lists(st.tuples(st.sampled_from(KEYS) | st.text(max_size=5), VALUES), min_size=1, max_size=2),
         st.sampled_from(("=", "=", "=", "=", "", "==", " = ")),
     )
     def trial(strategy: str, pairs: list[tuple[str, str]], sign: str) -> None:
         more = itertools.chain(*(["--set", f"{key}{sign}{value}"] for key, value in pairs))
-        outcome("--set", "run", "--strategy", strategy, *vector_flags, *more, *place)
+        run("--strategy", strategy, *more)
 
     trial()
 
 
 def test_recipes(vector_sets, place, tmp_path):
-    tables: dict[str, list[str]] = {"strategy": ["name = 'qure'"]}
-    more = ("train.precision='fp32'", "eval.select='dev'", "mining.margin=0.5", "loss.name='info-nce'")
-    for text in (*vector_sets, *more):
-        key, _, value = text.partition("=")
-        section, _, name = key.partition(".")
-        plain = value if value[0] in "'0123456789" else f"'{value}'"
-        tables.setdefault(section, []).append(f"{name} = {plain}")
-    base = "\n".join(f"[{section}]\n" + "\n".join(lines) for section, lines in tables.items()).encode()
+    names = ("strategy.name='qure'", "dataset.name='triplets'", "backbone.name='precomputed'", "loss.name='info-nce'")
+    more = ("train.precision='fp32'", "eval.select='dev'", "mining.margin=0.5")
+    base = "\n".join([*names, *more, *(text for text in vector_sets if ".name=" not in text)]).encode()
     recipe = tmp_path / "r.toml"
     recipe.write_bytes(base)
     data = ["--dataset", "triplets", "--backbone", "precomputed"]  # avoids the data set that is made on first use
-    assert outcome("recipe", "run", "--recipe", recipe, *data, *place) == 2  # stopped after an epoch, not refused
+    assert outcome("run", "--recipe", recipe, *data, *place) == 2  # stopped after an epoch, not refused
     assert len(list((tmp_path / "runs").glob("*/metrics.jsonl"))) == 1
 
     @fuzzed(spoilt(base) | st.binary(max_size=40) | st.text(max_size=40).map(lambda t: t.encode("utf-8", "replace")))
     def trial(content: bytes) -> None:
         recipe.write_bytes(content)
-        outcome("recipe", "run", "--recipe", recipe, *data, *place)
+        outcome("run", "--recipe", recipe, *data, *place)
 
     trial()
 
@@ -236,16 +201,12 @@ def test_recipes(vector_sets, place, tmp_path):
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
-def test_annotation_files(sources, vector_flags, place, tmp_path):
+def test_annotation_files(sources, run, tmp_path):
     """Files of triplets are used in a whole run; those of benchmarks are read and score random numbers."""
     triplets = sources["triplets"].read_bytes()
     rows = [json.loads(line) for line in triplets.splitlines()]
     options = {name: toys.TOYS[name](tmp_path / name) for name in ("fashioniq", "cirr", "circo", "hp-fashioniq")}
-    files = [
-        (name, path)
-        for name, given in options.items()
-        for path in sorted(Path(given["root"]).rglob("*.json"))
-    ]  # fmt: skip
+    files = [(name, path) for name in options for path in sorted((tmp_path / name).rglob("*.json"))]
 
     @fuzzed(st.data())
     def trial(data: st.DataObject) -> None:
@@ -256,15 +217,12 @@ def test_annotation_files(sources, vector_flags, place, tmp_path):
                 content = "".join(json.dumps(row) + "\n" for row in data.draw(changed(rows, JSONS)) or ()).encode()
             file = tmp_path / f"t.{data.draw(st.sampled_from(('jsonl', 'json', 'csv', 'tsv')))}"
             file.write_bytes(content)
-            outcome(
-                "annotations", "run", "--strategy", "qure", *vector_flags, "--set", f"dataset.file='{file}'", *place
-            )
+            run("--set", f"dataset.file='{file}'")
             return
-        TRIED["annotations"] += 1
         name, path = data.draw(st.sampled_from(files))
         before = path.read_bytes()
-        value = json.loads(before)
-        path.write_bytes(data.draw(spoilt(before) | changed(value, JSONS).map(lambda v: json.dumps(v).encode())))
+        other = changed(json.loads(before), JSONS).map(lambda value: json.dumps(value).encode())
+        path.write_bytes(data.draw(spoilt(before) | other))
         try:
             split = negbench.load_dataset(name, split="val", images=False, **options[name])
             scores = torch.rand(len(split.queries), len(split.images))
@@ -278,8 +236,8 @@ def test_annotation_files(sources, vector_flags, place, tmp_path):
     trial()
 
 
-def test_embeddings(sources, vector_flags, place, tmp_path):
-    def saved(**arrays: Any) -> bytes:
+def test_embeddings(sources, run, tmp_path):
+    def packed(**arrays: Any) -> bytes:
         np.savez(buffer := io.BytesIO(), **arrays)
         return buffer.getvalue()
 
@@ -295,26 +253,24 @@ def test_embeddings(sources, vector_flags, place, tmp_path):
             *((ids.astype(object), rows), (np.arange(len(ids)), rows), (np.array("x"), rows)),
             (np.repeat(ids[:1], len(ids)), rows),
         ]
-        return [saved(), saved(features=rows), *(saved(**{key: names, "features": table}) for names, table in tables)]
+        return [
+            packed(),
+            packed(features=rows),
+            *(packed(**{key: names, "features": table}) for names, table in tables),
+        ]
 
     table = np.load(sources["images"])["features"]
-    plain, single = io.BytesIO(), io.BytesIO()
-    np.save(plain, table)
-    torch.save({"features": torch.from_numpy(table)}, single)
+    np.save(plain := io.BytesIO(), table)
     wrong = {name: others(name) for name in ("images", "texts")}
 
     @fuzzed(st.data())
     def trial(data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(wrong)))
-        content = data.draw(
-            spoilt(sources[name].read_bytes())
-            | st.sampled_from(wrong[name])
-            | spoilt(plain.getvalue())
-            | spoilt(single.getvalue())
-        )
+        files = (sources[name].read_bytes(), plain.getvalue(), saved({"features": torch.from_numpy(table)}))
+        content = data.draw(st.one_of(*map(spoilt, files), st.sampled_from(wrong[name])))
         file = tmp_path / f"{name}.{data.draw(st.sampled_from(('npz', 'npz', 'npy', 'safetensors', 'pt', 'txt')))}"
         file.write_bytes(content)
-        outcome("embeddings", "run", "--strategy", "qure", *vector_flags, "--set", f"backbone.{name}='{file}'", *place)
+        run("--set", f"backbone.{name}='{file}'")
 
     trial()
 
@@ -351,7 +307,7 @@ def test_own_data(sources, tmp_path):
             lines = data.draw(changed(rows, JSONS)) or ()
             content = "".join(json.dumps(row) + "\n" for row in lines).encode()
             (folder / "triplets.jsonl").write_bytes(data.draw(st.just(content) | spoilt(content)))
-            outcome("own data", "init", folder)
+            outcome("init", folder)
             (folder / "recipe.toml").unlink(missing_ok=True)
             return
         table = {"target": data.draw(TARGETS)}
@@ -361,44 +317,30 @@ def test_own_data(sources, tmp_path):
         except (ValueError, TypeError, OverflowError):  # pyarrow wants one type per column
             file.write_bytes(data.draw(st.binary(max_size=30)))
         flag = data.draw(st.just(()) | st.tuples(st.sampled_from(FLAGS), VALUES | st.sampled_from(SET)))
-        outcome("own data", *mine, *flag)
+        outcome(*mine, *flag)
 
     trial()
 
 
 # --- plug-ins -------------------------------------------------------------------------------------------------------
 
-STRATEGY = '''"""Mine."""
+FORM = '''"""Mine."""
 from dataclasses import dataclass
 from typing import ClassVar
 import torch
 from negbench import Strategy
-from negbench.contracts import tunable
+from negbench.contracts import Loss, tunable
 
 @dataclass(frozen=True)
-class Mine(Strategy):
+class Mine({base}):
     """Mine."""
-    scope: ClassVar[str] = {scope!r}
-    k: int = {default}
-    {more}
-    def pool(self, view):
-        """Where to draw."""
+    {options}
+    def {method}:
+        """Where to draw, or the value of a batch."""
         {first}
         return {answer}
 '''
-LOSS = '''"""Mine."""
-from dataclasses import dataclass
-import torch
-from negbench.contracts import Loss
-
-@dataclass(frozen=True)
-class Mine(Loss):
-    """Mine."""
-    def value(self, given):
-        """Of a batch."""
-        {first}
-        return {answer}
-'''
+BASES = {"strategy": ("Strategy", "pool(self, view)"), "loss": ("Loss", "value(self, given)")}
 FIRST = (
     *("pass", "raise ValueError('mine')", "raise KeyError", "raise SystemExit(3)", "raise RecursionError", "1 / 0"),
     *("torch.rand(3)", "torch.manual_seed(1)", "view.scores.fill_(0)", "view.relevant.sum()", "view.nothing"),
@@ -418,8 +360,7 @@ MORE += ("def k2(self: pass", "queue = 5", "def order(self, epoch):\n        ret
 DEFAULTS = ("1", "None", "'x'", "tunable(3, low=1, high=9)", "object()", "[]", "tunable(30, low=1, high=9)")
 
 
-def test_plugin_files(vector_flags, place, own_registry, tmp_path):
-    plain = STRATEGY.format(scope="corpus", default=1, more="", first="pass", answer="view.allowed")
+def test_plugin_files(run, own_registry, tmp_path):
     numbers = itertools.count()
 
     @fuzzed(st.data())
@@ -427,39 +368,36 @@ def test_plugin_files(vector_flags, place, own_registry, tmp_path):
         def pick(*choices: str) -> str:
             return data.draw(st.sampled_from(choices))
 
-        scope, first = pick("corpus", "batch", "corpus", "batch", "both"), pick(*FIRST)
-        kind = pick("strategy", "strategy", "strategy", "loss", "source")
+        kind, spoils = pick("strategy", "strategy", "strategy", "loss"), pick("", "", "", "", "all") == "all"
+        base, method = BASES[kind]
+        default, more = (pick(*DEFAULTS), pick(*MORE)) if data.draw(st.booleans()) else ("1", "")
+        scope, first = pick("corpus", "batch", "corpus", "batch", "both"), "pass" if spoils else pick(*FIRST)
+        options = f"scope: ClassVar[str] = {scope!r}\n    k: int = {default}\n    {more}"
         answer = pick(*(LOST if kind == "loss" else ANSWER))
-        if kind == "source":
-            content = data.draw(spoilt(plain.encode()))
-        else:
-            form = STRATEGY if kind == "strategy" else LOSS
-            default, more = (pick(*DEFAULTS), pick(*MORE)) if data.draw(st.booleans()) else ("1", "")
-            content = form.format(scope=scope, default=default, more=more, first=first, answer=answer).encode()
+        content = FORM.format(base=base, method=method, options=options, first=first, answer=answer).encode()
+        content = data.draw(spoilt(content)) if spoils else content
         own_registry()
         file = tmp_path / f"mine{next(numbers)}.py"
         file.write_bytes(content)
-        name = ["--strategy", "qure", "--loss", file.stem] if kind == "loss" else ["--strategy", file.stem]
         state = torch.get_rng_state()
-        outcome("plug-ins", "run", "--plugin", file, *vector_flags, *name, *place)
+        run("--plugin", file, "--loss" if kind == "loss" else "--strategy", file.stem)
         torch.set_rng_state(state)
         file.unlink()
 
     trial()
-    assert set(KINDS) == {"strategies", "losses", "backbones", "datasets"}
 
 
 # --- negbench's own files -------------------------------------------------------------------------------------------
 
-PARTS = st.one_of(
-    JSONS,
-    st.sampled_from(
-        (torch.zeros(0), torch.zeros(3, 3), torch.tensor(1j), torch.full((2,), torch.nan), torch.zeros(5).bool())
-    ),
-)
+TENSORS = (torch.zeros(0), torch.zeros(3, 3), torch.tensor(1j), torch.full((2,), torch.nan), torch.zeros(5).bool())
 
 
-def test_checkpoints(vector_sets, vector_flags, place, tmp_path):
+def saved(value: object) -> bytes:
+    torch.save(value, buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+def test_checkpoints(vector_sets, run, tmp_path):
     """Damaged checkpoints in folders without hashes (older versions); with hashes each is refused at once."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     with pytest.raises(NegbenchError, match="enough"):
@@ -467,62 +405,47 @@ def test_checkpoints(vector_sets, vector_flags, place, tmp_path):
     kept = RunFolder(next((tmp_path / "runs").glob("qure-*")))
     (kept.path / SUMS).unlink()
     (kept.path / "error.txt").unlink()
-    pristine = tmp_path / "pristine"
-    shutil.copytree(kept.path, pristine)
-    content, state = (pristine / "checkpoint.pt").read_bytes(), kept.checkpoint()
-    again = ["--strategy", "qure", *place, *vector_flags]
-    assert outcome("checkpoints", "run", *again) == 2
+    pristine, state = shutil.copytree(kept.path, tmp_path / "pristine"), kept.checkpoint()
+    content = (pristine / "checkpoint.pt").read_bytes()
 
     def again_with(damaged: bytes) -> int:
         shutil.rmtree(kept.path)
         shutil.copytree(pristine, kept.path)
         (kept.path / "checkpoint.pt").write_bytes(damaged)
-        return outcome("checkpoints", "run", *again)
+        return run()
 
-    for negatives in (torch.tensor([]), state["state"]["negatives"][:3]):
-        torch.save({**state, "state": {**state["state"], "negatives": negatives}}, buffer := io.BytesIO())
-        assert again_with(buffer.getvalue()) == 2
+    for negatives in (state["state"]["negatives"], torch.tensor([]), state["state"]["negatives"][:3]):
+        assert again_with(saved({**state, "state": {**state["state"], "negatives": negatives}})) == 2
 
-    @fuzzed(st.data())
-    def trial(data: st.DataObject) -> None:
-        if data.draw(st.booleans()):
-            value = data.draw(changed(state, PARTS))
-            buffer = io.BytesIO()
-            torch.save(value, buffer)
-            damaged = buffer.getvalue()
-        else:
-            damaged = data.draw(spoilt(content))
+    @fuzzed(spoilt(content) | changed(state, JSONS | st.sampled_from(TENSORS)).map(saved))
+    def trial(damaged: bytes) -> None:
         again_with(damaged)
 
     trial()
 
 
-def test_ranks(sources, vector_sets, vector_flags, place, tmp_path):
+def test_ranks(sources, vector_sets, run, tmp_path):
     """Damaged rankings for `evaluate`, and damaged scores of a guide."""
     split = negbench.load_dataset("triplets", file=sources["triplets"], split="val", images=False)
     lists = {query.id: split.images[:5] for query in split.queries}
-    trec = "".join(
-        f"{q} Q0 {i} {n + 1} {9 - n} x\n" for q, images in lists.items() for n, i in enumerate(images)
-    ).encode()
+    lines = [f"{q} Q0 {i} {n + 1} {9 - n} x\n" for q, images in lists.items() for n, i in enumerate(images)]
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "train.epochs=1"])
     folder = run_config(config, Bench.open(tmp_path / "done", "none")).folder
-    parquet = (folder.path / "ranks.parquet").read_bytes()
     as_json = lambda value: json.dumps(value).encode()  # noqa: E731
     kinds = {
         "json": changed(lists, JSONS).map(as_json) | spoilt(as_json(lists)),
-        "parquet": spoilt(parquet),
-        "guide": spoilt(trec),
+        "parquet": spoilt((folder.path / "ranks.parquet").read_bytes()),
+        "trec": spoilt("".join(lines).encode()),
     }
 
     @fuzzed(st.data())
     def trial(data: st.DataObject) -> None:
         kind = data.draw(st.sampled_from(sorted(kinds)))
-        file = tmp_path / f"x.{kind if kind != 'guide' else 'trec'}"
+        file = tmp_path / f"x.{kind}"
         file.write_bytes(data.draw(kinds[kind]))
-        if kind == "guide":
-            guided = ["--set", f"mining.guide='{file}'", "--set", "mining.guide_margin=0.1"]
-            outcome("ranks", "run", "--strategy", "qure", *vector_flags, *guided, *place)
+        if kind == "trec":  # a guide
+            run("--set", f"mining.guide='{file}'", "--set", "mining.guide_margin=0.1")
         else:
-            outcome("ranks", "evaluate", "--ranks", file, "--dataset", sources["triplets"])
+            outcome("evaluate", "--ranks", file, "--dataset", sources["triplets"])
 
     trial()

@@ -30,7 +30,7 @@ def contents(runs: Path) -> dict[str, bytes]:
     return files
 
 
-def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(vector_sets, tmp_path, every_epoch):
+def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(forked, vector_sets, tmp_path, every_epoch):
     more = ("schedule.refresh_epochs=[0,1]", "eval.select=dev", "eval.dev_fraction=0.4")  # pools, and a best epoch
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, *more])
 
@@ -38,13 +38,13 @@ def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(vector_sets
         run_config(config, Bench.open(place, "none"))
 
     straight = tmp_path / "straight"
-    total = moments(lambda: run_in(straight), straight, NEVER, tmp_path / "count")
+    total = moments(forked, lambda: run_in(straight), straight, NEVER)
     assert total > 60
     want = contents(straight)
     assert {Path(name).name for name in want} >= {"config.json", "metrics.jsonl", "ranks.parquet", "result.json"}
     for number, at in enumerate(spread(total, many(4, 10**6))):
         place = tmp_path / str(at)
-        moments(partial(run_in, place), place, at, tmp_path / "count", torn=number % 2 == 0)
+        moments(forked, partial(run_in, place), place, at, torn=number % 2 == 0)
         run_in(place)
         files = contents(place)
         assert files == want, (at, *files)

@@ -12,6 +12,8 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +33,23 @@ SEARCH = "study --strategy all-corpus --search train.lr=0.01|0.03 --sampler grid
 SETS = ("train.epochs=2", "train.batch_size=16", "train.lr=0.03")
 
 
-def deeds(action: Callable[[], Any], received: Path, allowed: list[Path]) -> list[str]:
-    """Run `action` in a child process; return what it did that no received folder may cause, one line each."""
-    notes = Path(tempfile.mkstemp()[1])
-    if (pid := os.fork()) == 0:
-        _watched(action, str(received), tuple(map(str, allowed)), os.open(notes, os.O_WRONLY | os.O_APPEND))
-    _, status = os.waitpid(pid, 0)
-    lines = [*dict.fromkeys(notes.read_text(encoding="utf-8").splitlines())]
-    notes.unlink()
-    return lines if os.waitstatus_to_exitcode(status) == 0 else [*lines, "the child failed"]
+@pytest.fixture
+def deeds(forked: Callable[..., Any]) -> Callable[..., list[str]]:
+    """Return a function that runs an action in a child process, and lists what no received folder may cause."""
+
+    def listed(action: Callable[[], Any], received: Path, allowed: list[Path]) -> list[str]:
+        child = forked(partial(_watched, action, str(received), tuple(map(str, allowed))))
+        lines = [*dict.fromkeys(child.communicate().splitlines())]
+        return lines if child.returncode == 0 else [*lines, "the child failed"]
+
+    return listed
 
 
-def _watched(action: Callable[[], Any], received: str, allowed: tuple[str, ...], notes: int) -> None:
-    """Run the child; never return."""
+def _watched(action: Callable[[], Any], received: str, allowed: tuple[str, ...]) -> None:
+    """Run the action and print its deeds alone."""
 
     def note(*words: object) -> None:
-        os.write(notes, (" ".join(map(str, words)).replace("\n", " ") + "\n").encode())
+        os.write(1, (" ".join(map(str, words)).replace("\n", " ") + "\n").encode())
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         harmless = arguments[:1] == ("fc-list",) or (event == "socket.connect" and isinstance(arguments[1], str))
@@ -66,14 +69,9 @@ def _watched(action: Callable[[], Any], received: str, allowed: tuple[str, ...],
                 note(event, real)
 
     sys.dont_write_bytecode = True  # a clean clone compiles modules at their first import
-    try:
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
         sys.addaudithook(watch)
         action()
-        os._exit(0)
-    except BaseException as error:
-        note(type(error).__name__, error)
-        os._exit(1)
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +128,8 @@ def received(made: tuple[Path, list[str]], tmp_path: Path, visited: tuple[str, A
 
 @pytest.mark.slow
 def test_the_rows_of_the_table_of_received_folders(
-    received, made, visited, own_registry,
-    tmp_path, own_cache, monkeypatch,
-):  # fmt: skip
+    received, made, visited, deeds, own_registry, tmp_path, own_cache, monkeypatch
+):
     """Secrets of the environment would show as a connection, as no row may connect to anything."""
     for name in ("PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "secret")
@@ -209,7 +206,7 @@ def contents(path: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in (path, *path.rglob("*")) if file.is_file()}
 
 
-def test_the_watch_sees_each_kind_of_deed(tmp_path, visited):
+def test_the_watch_sees_each_kind_of_deed(tmp_path, visited, deeds):
     """The oracle itself: connecting, writing outside, running a file of the folder, opening a database, a program."""
     (tmp_path / "code.py").write_text("x = 1\n", encoding="utf-8")
     host, port = visited[0].split(":")

@@ -1,6 +1,5 @@
 """SIGTERM, SIGHUP and Ctrl-C, once and twice, to a run and to a comparison with workers; repair after kill -9."""
 
-import contextlib
 import itertools
 import json
 import os
@@ -19,11 +18,13 @@ from negbench.cli.main import run as negbench
 from negbench.grid.executors import GRACE, Processes
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.signals import Stopped, stop_on_signals
+from negbench.settings.config import RunConfig
 from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
 from negbench.systems.system import load_config
 from tests.cluster_tasks import Deaf, asleep, heard_late
+from tests.reliability.attack import hear, living
 
 LONG = ("train.epochs=2000",)
 GRID = ("compare", "--lr=fixed", "--strategies", "qure", "--losses", "bradley-terry", "--name", "duel")
@@ -60,8 +61,7 @@ CASES = list(itertools.product(FIRST, [None, *FIRST]))
 
 def hearing() -> None:
     """Run a command that gets the signals hidden from the suite by nohup or a background shell."""
-    for number in FIRST:
-        signal.signal(number, signal.SIG_DFL)
+    hear()
     os.dup2(1, 2)
     main(["--json"])
 
@@ -97,6 +97,10 @@ def listening() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+def config_of(strategy: str, *sets: str) -> RunConfig:
+    return load_config(flags={"strategy": {"name": strategy}}, sets=sets)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening, vector_sets, tmp_path, watched):
     epochs = list[int]()
@@ -106,10 +110,9 @@ def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening,
         if epoch == 1:
             Deaf()
 
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "train.epochs=50"])
     watched(watch)
     with pytest.raises(Stopped):
-        run_config(config, Bench.open(tmp_path))
+        run_config(config_of("qure", *vector_sets, "train.epochs=50"), Bench.open(tmp_path))
     assert max(epochs) == 1
     assert statuses(tmp_path) == {"KILLED": 1}
 
@@ -156,18 +159,6 @@ def test_a_later_signal_ends_the_process_whatever_it_does(forked, monkeypatch):
     time.sleep(1.1)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait() == 130
-
-
-def living(group: int) -> list[str]:
-    """Return the command lines of a group's processes, without zombies."""
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            _, _, rest = path.read_text(encoding="utf-8").rpartition(")")
-            state, _, its_group = rest.split()[:3]
-            if int(its_group) == group and state != "Z":
-                lines.append((path.parent / "cmdline").read_text(encoding="utf-8"))
-    return lines
 
 
 def test_workers_end_with_a_comparison_and_nothing_stays_running(statuses, start, tmp_path):
@@ -218,7 +209,7 @@ def test_a_signal_while_the_copy_is_made_ends_it(statuses, vector_sets, tmp_path
 
     monkeypatch.setattr("negbench.store.tracking.log_values", cut_off)
     with pytest.raises(Stopped):
-        run_config(load_config(flags={"strategy": {"name": "all-corpus"}}, sets=vector_sets), Bench.open(tmp_path))
+        run_config(config_of("all-corpus", *vector_sets), Bench.open(tmp_path))
     assert statuses(tmp_path) == {"KILLED": 1}
 
 
@@ -254,7 +245,7 @@ def test_a_signal_while_a_checkpoint_is_written_is_no_failure(stop, vector_sets,
         finally:
             raise RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 14272 vs 14166")
 
-    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=[*vector_sets, "train.epochs=2"])
+    config = config_of("all-corpus", *vector_sets, "train.epochs=2")
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "write_checkpoint", broken)
         with pytest.raises(type(stop)):

@@ -65,13 +65,6 @@ def undisturbed(vector_flags: list[str], tmp_path_factory: pytest.TempPathFactor
     return runs, want
 
 
-@pytest.fixture
-def none(undisturbed: tuple[Path, dict[str, Any]], vector_flags: list[str], tmp_path: Path) -> Path:
-    """Return a runs folder of the grid, computed with `--tracking-uri none`."""
-    assert negbench([*GRID, *vector_flags, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 0
-    return tmp_path / "runs"
-
-
 @pytest.mark.parametrize(("sent", "again"), [(0, "rerun"), (60, "doctor"), (7, "ui"), (100, "ui")][: many(2, 4)])
 def test_a_server_that_stops_gets_all_when_it_is_back(sent, again, line, undisturbed, vector_flags, tmp_path, capfd):
     """It stops at the start, or after some packets: while it gets a parent, a cell, a summary."""
@@ -113,13 +106,6 @@ def test_a_server_is_used_without_a_word_of_mlflow(line, vector_flags, tmp_path,
 
 
 @pytest.mark.usefixtures("ui_commands")
-def test_a_folder_without_a_copy_gets_the_grouped_comparison_from_ui(none, undisturbed):
-    assert not (none / "mlflow.db").exists()
-    assert negbench(["ui", "c", "--runs-dir", str(none)]) == 0
-    assert contents(default_uri(none), "c") == undisturbed[1]
-
-
-@pytest.mark.usefixtures("ui_commands")
 @pytest.mark.parametrize("again", ["ui", "rerun", "doctor"][: many(1, 3)])
 def test_a_copied_folder_shows_the_comparison_as_where_it_was_made(again, undisturbed, vector_flags, tmp_path, capfd):
     there, place = tmp_path / "there", ["--runs-dir", str(tmp_path / "there")]
@@ -152,11 +138,13 @@ def cut_off(store: Path, statements: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("again", ["rerun", "doctor"][: many(1, 2)])
 def test_a_store_that_a_kill_left_half_made_is_made_again(
-    again, none, undisturbed, vector_flags, fast_mode, monkeypatch, capfd, tmp_path
+    again, undisturbed, vector_flags, fast_mode, monkeypatch, capfd, tmp_path
 ):
     """MLflow refuses it for ever: it adds columns that are there."""
+    none, made = tmp_path / "runs", tmp_path / "made.db"
+    assert negbench([*GRID, *vector_flags, "--runs-dir", str(none), "--tracking-uri", "none"]) == 0
     monkeypatch.setattr(Tracker, "client", fast_mode)
-    tracker, made = Tracker.open(none), tmp_path / "made.db"
+    tracker = Tracker.open(none)
     tracker.set_aside()  # marks the folder as the store's
     cut_off(made, 40)
     shutil.copy(made, none / "mlflow.db")
