@@ -1,8 +1,12 @@
-"""A disk or a quota that ends amid a file, by a limit on file sizes: checkpoints and the report."""
+"""A really full disk (a small tmpfs) while features, checkpoints, MLflow and the report are written."""
 
+import os
 import resource
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,38 +15,70 @@ from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
 from negbench.store.runfolder import RunFolder
 
+SIZE = 8 * 2**20
 
-@contextmanager
-def limited_files(size: int) -> Iterator[None]:
-    """Let no file grow beyond `size` bytes."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a tmpfs of 8 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if sys.platform != "linux":
+        pytest.skip("a tmpfs is Linux's")
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(disk: Path, left: int) -> None:
+    """Fill the disk until `left` bytes are free."""
+    ballast = disk / "ballast"
+    free = shutil.disk_usage(disk).free
+    with ballast.open("ab") as file:
+        file.write(b"\0" * max(0, free - left))
+    assert shutil.disk_usage(disk).free <= left
+
+
+def empty(disk: Path) -> None:
+    (disk / "ballast").unlink()
+
+
+def leftovers(disk: Path) -> list[Path]:
+    return list(disk.rglob("*.partial"))
 
 
 @pytest.mark.parametrize("room", [0, 100, 1000, 5000, 12_000, 20_000, 100_000, 800_000, 812_000, 813_000])
 def test_a_checkpoint_for_which_there_is_no_room(room, tmp_path):
-    """A checkpoint that is cut off anywhere is a one-line error; the old one stays."""
+    """A checkpoint cut off anywhere by a limit on file sizes is a one-line error; the old one stays."""
     state = {"a": torch.zeros(3000), "b": {"x": torch.zeros(200_000)}, "c": "text"}
-    folder = RunFolder(tmp_path)
+    folder, limits = RunFolder(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
     folder.write_checkpoint({"a": 1})
-    message = r"^cannot write .*checkpoint.pt: File too large$"
-    with limited_files(room), pytest.raises(NegbenchError, match=message):
-        folder.write_checkpoint(state)
-    assert list(tmp_path.rglob("*.partial")) == []
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(NegbenchError, match=r"^cannot write .*checkpoint.pt: File too large$"):
+            folder.write_checkpoint(state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert leftovers(tmp_path) == []
     assert folder.checkpoint() == {"a": 1}
 
 
-def test_the_report(vector_flags, tmp_path, refused):
-    place = ["--runs-dir", str(tmp_path)]
+def test_the_report(vector_flags, disk, capsys):
+    place = ["--runs-dir", str(disk / "runs")]
     grid = ["compare", "--lr=fixed", "--strategies", "qure", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *vector_flags, *place, "--tracking-uri", "none"]) == 0
-    for size in (2**9, 2**14):  # amid the tables, amid the figures
-        with limited_files(size):
-            refused(["report", "c", *place], "File too large")
-        assert list(tmp_path.rglob("*.partial")) == []
+    for left in (2**14, 2**16):  # amid the tables, amid the figures
+        fill(disk, left)
+        capsys.readouterr()
+        assert negbench(["report", "c", *place]) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("negbench: error: ")
+        assert "No space left on device" in line
+        assert leftovers(disk) == []
+        empty(disk)
+        os.sync()
     assert negbench(["report", "c", *place]) == 0
-    assert (tmp_path / "c" / "report" / "index.html").stat().st_size > 10_000
+    assert (disk / "runs" / "c" / "report" / "index.html").stat().st_size > 10_000
