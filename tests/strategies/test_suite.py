@@ -43,33 +43,9 @@ def _with_target(view: ScoreView) -> Tensor:
     return view.allowed.scatter(1, view.target[:, None], True)
 
 
-def _random(view: ScoreView) -> Tensor:
-    return view.allowed & (torch.rand(view.scores.shape) < 0.5)
-
-
-def _python_random(view: ScoreView) -> Tensor:
-    random.random()
-    return view.allowed.clone()
-
-
-def _rank_of_all(view: ScoreView) -> Tensor:
-    return view.allowed & (view.order.argsort(1) < 5)
-
-
-def _across_rows(view: ScoreView) -> Tensor:
-    return view.allowed & (view.scores < view.scores.mean())
-
-
-def _by_column(view: ScoreView) -> Tensor:
-    return view.allowed & (torch.arange(view.scores.shape[1]) % 2 == 0)
-
-
-def _by_row(view: ScoreView) -> Tensor:
-    return view.allowed & (torch.arange(len(view.scores))[:, None] % 2 == 0)
-
-
-def _peeking(view: ScoreView) -> Tensor:
-    return view.allowed if view.relevant is None else view.allowed & ~view.relevant
+def _where(rule: Rule) -> ByRule:
+    """Return a strategy that takes the allowed images where a rule says so."""
+    return ByRule(lambda view: view.allowed & rule(view))
 
 
 @dataclass(frozen=True)
@@ -91,13 +67,13 @@ BROKEN: list[tuple[Strategy, str]] = [
     (ByRule(_with_target), "test_small_and_flat_tables"),
     (ByRule(lambda view: torch.ones_like(view.allowed)), "test_small_and_flat_tables"),
     (ByRule(lambda view: view.allowed), "test_pure"),
-    (ByRule(_random), "test_pure"),
-    (ByRule(_python_random), "test_pure"),
-    (ByRule(_rank_of_all), "test_disallowed_images_are_as_if_absent"),
-    (ByRule(_across_rows), "test_rows_are_independent"),
-    (ByRule(_by_column), "test_columns_are_permutable"),
-    (ByRule(_by_row), "test_rows_are_independent"),
-    (ByRule(_peeking), "test_only_oracles_read_the_ground_truth"),
+    (_where(lambda view: torch.rand(view.scores.shape) < 0.5), "test_pure"),
+    (_where(lambda view: random.random() < 2), "test_pure"),
+    (_where(lambda view: view.order.argsort(1) < 5), "test_disallowed_images_are_as_if_absent"),
+    (_where(lambda view: view.scores < view.scores.mean()), "test_rows_are_independent"),
+    (_where(lambda view: torch.arange(view.scores.shape[1]) % 2 == 0), "test_columns_are_permutable"),
+    (_where(lambda view: torch.arange(len(view.scores))[:, None] % 2 == 0), "test_rows_are_independent"),
+    (_where(lambda view: view.relevant is None or ~view.relevant), "test_only_oracles_read_the_ground_truth"),
     (ByRule(lambda view: torch.zeros(len(view.scores), 3, dtype=torch.bool)), "test_small_and_flat_tables"),
     (ByRule(_with_target), "test_form"),
     (ByRule(lambda view: -view.allowed.float()), "test_form"),
