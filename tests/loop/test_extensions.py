@@ -21,24 +21,19 @@ from negbench.loop.types import OpenRun, State, Watch
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
 from negbench.scoring import evaluation
-from negbench.settings.config import HybridConfig, RunConfig
-from negbench.settings.layers import parse_plugin
-from negbench.systems.system import load_config
+from negbench.settings.config import HybridConfig
+from tests.mining.test_composite import config_of, run
 
 ROWS = torch.tensor([0, 7, 30, 41, 12])
 MIXED = {"queue": 64, "hardest": 3, "pairs": 4, "with_query": 2}
 
 
-def config_of(sets: list[str], strategy: str, *more: str, loss: str = "info-nce") -> RunConfig:
-    return load_config(flags={"strategy": parse_plugin(strategy), "loss": {"name": loss}}, sets=[*sets, *more])
-
-
 @pytest.fixture
 def opened(vector_sets: list[str]) -> OpenRun:
     """Return an open run with its backbone in evaluation mode."""
-    run = open_run(config_of(vector_sets, "in-batch"), Display(), DataCache())
-    run.backbone.eval()
-    return run
+    untrained = open_run(config_of(vector_sets, "in-batch"), Display(), DataCache())
+    untrained.backbone.eval()
+    return untrained
 
 
 def objective_of(opened: OpenRun, strategy: str, loss: Any, **options: Any) -> Objective:
@@ -158,14 +153,14 @@ REMEMBERING += [("no-duplicates:2>ngame", ""), ("ngame+top-k:top_k_k=5", "")]
 @pytest.mark.parametrize(("name", "plain"), REMEMBERING)
 def test_queues_and_orders_are_resumed_to_the_bit(name, plain, vector_sets, tmp_path, interrupted):
     config = config_of(vector_sets, name)
-    whole = run_config(config, Bench.open(tmp_path / "whole", "none"))
+    whole = run(config, tmp_path / "whole")
     again = run_config(config, interrupted(config, tmp_path / "halves", 2))
     left, right = whole.folder.weights(), again.folder.weights()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert whole.folder.metrics() == again.folder.metrics()
     if plain:
-        without = run_config(config_of(vector_sets, plain), Bench.open(tmp_path / "plain", "none"))
+        without = run(config_of(vector_sets, plain), tmp_path / "plain")
         assert whole.details["negatives_seen"] > without.details["negatives_seen"]
         assert sum("mining/hardness" in point for point in without.folder.metrics()) == (2 if "+" in name else 4)
 
@@ -280,4 +275,4 @@ def test_a_run_has_the_order_of_its_strategy(vector_sets, tmp_path):
 def test_an_order_that_is_none_is_told(vector_sets, tmp_path, monkeypatch):
     monkeypatch.setattr(type(make_strategy("ngame")), "order", lambda self, epoch: torch.zeros(48, dtype=torch.int64))
     with pytest.raises(NegbenchError, match=r"Ngame\.order must return a permutation of the 48 queries"):
-        run_config(config_of(vector_sets, "ngame"), Bench.open(tmp_path, "none"))
+        run(config_of(vector_sets, "ngame"), tmp_path)

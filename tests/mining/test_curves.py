@@ -39,14 +39,6 @@ def test_against_loops():
             assert np.isnan(curves.shares[index, len(drops) :]).all()
 
 
-def test_the_sample_is_seeded_and_bounded():
-    state = torch.get_rng_state()
-    first, second = score_curves(task_of(0), sample=10), score_curves(task_of(1), sample=10)
-    assert first.queries.tolist() == second.queries.tolist()
-    assert len(first.queries) == 10
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path):
     curves = score_curves(task_of(0))
     curves.save(tmp_path / "a.npz")

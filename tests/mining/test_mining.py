@@ -68,6 +68,11 @@ def band(view: ScoreView) -> Tensor:
     return view.allowed & (gap >= 0.1) & (gap <= 0.4)
 
 
+def thirds(view: ScoreView) -> Tensor:
+    """Choose every third column: one of two images that tie, with others between."""
+    return view.allowed & (torch.arange(view.scores.shape[1]) % 3 == 0)
+
+
 def nothing(view: ScoreView) -> Tensor:
     return torch.zeros_like(view.allowed)
 
@@ -156,6 +161,7 @@ def loop_query(task: MiningTask, i: int, rule: Callable[..., set[int]], oracle: 
         "positive": score[target],
         "relevant": relevant,
         "allowed": allowed,
+        "cut_tie": any(score[j] == score[other] for j in pool for other in {*allowed} - pool),
     }
 
 
@@ -165,6 +171,7 @@ RULES: dict[str, tuple[Function, Callable[..., set[int]]]] = {
     "band": (Function(band), lambda score, rank, own, _: {j for j in rank if 0.1 <= score[own] - score[j] <= 0.4}),
     "weighted": (WEIGHTED, lambda score, by_rank, target, relevant: {j for j in by_rank if score[j] > 0}),
     "oracle": (ORACLE, lambda score, by_rank, target, relevant: set(by_rank) - relevant),
+    "thirds": (Function(thirds), lambda score, by_rank, *_: {j for j in by_rank if [*score].index(j) % 3 == 0}),
     "nothing": (NOTHING, lambda *_: set()),
     "an oracle's nothing": (Oracle(nothing), lambda *_: set()),
 }
@@ -177,7 +184,7 @@ def test_equals_a_miner_of_loops(tokens, name):
     mined = run(task, strategy, draws=9)
     for i in range(len(task.queries)):
         want = loop_query(task, i, rule, oracle=strategy.reads_truth)
-        for name in ("pool_size", "fallback", "target_rank"):
+        for name in ("pool_size", "fallback", "target_rank", "cut_tie"):
             assert int(getattr(mined, name)[i]) == want[name], (i, name)
         for name in ("band_start", "band_end", "band_mean", "false_negative_rate_pool", "positive"):
             assert float(getattr(mined, name)[i]) == pytest.approx(want[name], abs=1e-6, nan_ok=True), (i, name)
@@ -195,6 +202,7 @@ def test_equals_a_miner_of_loops(tokens, name):
         assert float(mined.false_negative_rate_draws[i]) == pytest.approx(wrong, abs=1e-6, nan_ok=True)
     assert (mined.positive < 0).any()
     assert mined.overlap.isnan().all()
+    assert mined.cut_tie.any() or strategy.answer is not thirds
 
 
 # --- scores, blocks, shards, processes ------------------------------------------------------------------------------
@@ -416,21 +424,6 @@ def test_an_empty_pool_falls_back_to_the_nearest_below_or_to_any(scores, exclude
     assert (counts["fallback_below"], counts["fallback_any"]) == (2 - code, code - 1)
 
 
-def test_pools_that_cut_a_tie_are_counted():
-    rows = [[0.9, 0.5, 0.3, 0.5, 0.3], [0.9, 0.5, 0.3, 0.3, 0.1], [0.9, 0.5, 0.4, 0.3, 0.5], [0.9, 0.5, 0.4, 0.5, 0.3]]
-    task = scored_task(rows, [0, 0, 0, 0], excluded=Ragged.of([[], [], [4], []]))
-    mined = run(task, BELOW)
-    assert mined.cut_tie.tolist() == [True, False, False, False]
-    assert mined.summary()["cut_ties"] == 1
-    assert run(task, EVERYTHING).summary()["cut_ties"] == 0
-    # a tie inside the pool's band; excluded images, column 2 here and 0 there, neither hide a tie nor make one
-    rows = [[0.9, 0.5, 0.5, 0.5, 0.3, 0.1], [0.3, 0.5, 0.4, 0.45, 0.3, 0.9], [0.9, 0.5, 0.4, 0.45, 0.3, 0.3]]
-    task = scored_task(rows, [0, 5, 0], excluded=Ragged.of([[2], [0], []]))
-    for out, want in ((3, [True, False, False]), (5, [False, False, True])):
-        missing = Function(lambda view, out=out: view.allowed & (torch.arange(6) != out))
-        assert run(task, missing).cut_tie.tolist() == want
-
-
 def test_fallbacks_of_weighted_pools_leave_the_other_rows_as_they_are():
     task = scored_task([[0.5, 0.4, 0.3], [0.5, 0.4, 0.3]], [0, 0])
     weights = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 2.5]])
@@ -549,6 +542,7 @@ def test_summary_and_frame_hold_what_was_mined():
     known = [rate for rate in mined.false_negative_rate_pool.tolist() if not math.isnan(rate)]
     assert summary["false_negative_rate_pool"] == pytest.approx(sum(known) / len(known))
     assert math.isnan(summary["overlap"])
+    assert run(toy_task(), Function(thirds)).summary()["cut_ties"] > 0
     assert dataclasses.replace(mined, pool_size=torch.tensor([1, 4])).summary()["pool_size_median"] == 2.5
     frame = mined.frame()
     assert len(frame) == 41
@@ -581,27 +575,16 @@ def test_batch_statistics_equal_loops():
     relevant[4] = False  # of a query of which nothing is known
     thinned = (weights > 0) & (torch.rand(6, 6, generator=generator) < 0.7)
     thinned[0] = False  # all that is kept of it stands in another slot
+    names = ("pool_size", "false_negative_rate_pool", "false_negative_rate_draws", "hardness")
     for pool, drawn in ((weights, weights), (weights > 0, weights > 0), (weights, thinned)):
-        sizes, share, weight_share, hardness = [], [], [], []
+        rows = []
         for i in (0, 1, 3, 4, 5):
-            w, used = ({j: float(part[i, j]) for j in range(6) if part[i, j] > 0} for part in (pool, drawn))
-            total = sum(used.values())
-            sizes.append(len(w))
-            if relevant[i].any():
-                share.append(sum(bool(relevant[i, j]) for j in w) / len(w))
-            if relevant[i].any() and used:
-                weight_share.append(sum(v for j, v in used.items() if relevant[i, j]) / total)
-            if used:
-                hardness.append(sum(v * float(scores[i, i] - scores[i, j]) for j, v in used.items()) / total)
-        assert batch_statistics(view, pool, drawn, relevant) == pytest.approx(
-            {
-                "pool_size": sum(sizes) / 5,
-                "false_negative_rate_pool": sum(share) / len(share),
-                "false_negative_rate_draws": sum(weight_share) / len(weight_share),
-                "hardness": sum(hardness) / len(hardness),
-                "empty": 1,
-            }
-        )
+            inside, used, false = pool[i] > 0, drawn[i].double(), relevant[i].double()
+            known = 1.0 if relevant[i].any() else math.nan
+            wrong, gap = ((used * of).sum() / used.sum() for of in (false, scores[i, i] - scores[i]))  # NaN: no draws
+            rows.append([*map(float, (inside.sum(), known * false[inside].mean(), known * wrong, gap))])
+        want = dict(zip(names, np.nanmean(rows, 0), strict=True))
+        assert batch_statistics(view, pool, drawn, relevant) == pytest.approx({**want, "empty": 1})
     unknown = batch_statistics(view, weights, weights)
     assert math.isnan(unknown["false_negative_rate_pool"])
     assert unknown["pool_size"] > 0
