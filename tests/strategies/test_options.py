@@ -105,10 +105,8 @@ def test_nearest_whole_number_of_images():
 def test_a_share_is_halved_as_a_count():
     for refresh, count in enumerate([50, 25, 12, 6, 3, 1, 1]):
         assert images("10%", view_of(500), refresh) == images(50, view_of(500), refresh) == count
-        for key in ("cirqrs", "top-k"):
-            strategy = registry.make(
-                "strategies", key, **{SIZED[key]: "4%"}, **({"halve": True} if key == "top-k" else {})
-            )
+        for key, more in (("cirqrs", {}), ("top-k", {"halve": True})):
+            strategy = registry.make("strategies", key, **{SIZED[key]: "4%"}, **more)
             assert int(strategy.pool(view_of(500, refresh))[3].sum()) <= max(1, 20 >> refresh)
 
 
