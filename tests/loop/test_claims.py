@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -39,20 +40,13 @@ def test_the_second_waits_for_the_first(tmp_path, finishes):
     assert ours.recv() == (NAME, "anew")
     with pytest.raises(RunError, match="by another process"), RunFolder(tmp_path / NAME).lock():
         pytest.fail("two hold it")
-    waiter = multiprocessing.get_context("fork").Process(target=later, args=(ours,))
-    waiter.start()
+    threading.Timer(0.4, ours.send, ["go on"]).start()
     started = time.monotonic()
     with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert time.monotonic() - started > 0.2  # it waited
         assert (folder.run_id, step) == (NAME, "reuse" if finishes else "resume")
-    waiter.join()
     process.join()
     assert [run.run_id for run in runs_of(tmp_path, HASH)] == [NAME]
-
-
-def later(pipe: Connection) -> None:
-    time.sleep(0.4)
-    pipe.send("go on")
 
 
 def test_steps_of_a_claim(tmp_path):

@@ -2,8 +2,6 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,33 +11,29 @@ from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import BankStep, relevance
-from negbench.data.scene import DataCache
+from negbench.data.scene import DataCache, EncodedSplits
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
 from negbench.loop.runs import Bench, open_run, run_config
-from negbench.loop.types import OpenRun, RunResult, State, Watch
+from negbench.loop.types import OpenRun, State, Watch
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
 from negbench.scoring import evaluation
-from negbench.settings.config import HybridConfig, RunConfig
-from negbench.settings.layers import parse_plugin
-from negbench.systems.system import load_config
+from negbench.settings.config import HybridConfig
+from tests.mining.test_composite import config_of, run
 
 ROWS = torch.tensor([0, 7, 30, 41, 12])
-
-
-def config_of(sets: list[str], strategy: str, *more: str, loss: str = "info-nce") -> RunConfig:
-    return load_config(flags={"strategy": parse_plugin(strategy), "loss": {"name": loss}}, sets=[*sets, *more])
+MIXED = {"queue": 64, "hardest": 3, "pairs": 4, "with_query": 2}
 
 
 @pytest.fixture
 def opened(vector_sets: list[str]) -> OpenRun:
     """Return an open run with its backbone in evaluation mode."""
-    run = open_run(config_of(vector_sets, "in-batch"), Display(), DataCache())
-    run.backbone.eval()
-    return run
+    untrained = open_run(config_of(vector_sets, "in-batch"), Display(), DataCache())
+    untrained.backbone.eval()
+    return untrained
 
 
 def objective_of(opened: OpenRun, strategy: str, loss: Any, **options: Any) -> Objective:
@@ -47,10 +41,13 @@ def objective_of(opened: OpenRun, strategy: str, loss: Any, **options: Any) -> O
     return Objective(opened.backbone, make_strategy(strategy, **options), loss, opened.scene, opened.config.mining)
 
 
+def batch_of(scene: EncodedSplits, rows: Tensor = ROWS, drawn: Tensor | None = None, **more: Any) -> Batch:
+    return Batch(rows, drawn, {name: tokens[rows] for name, tokens in scene.train.tokens.items()}, **more)
+
+
 def step(objective: Objective, rows: Tensor = ROWS, drawn: Tensor | None = None, **more: Any) -> StepResult:
-    tokens = {k: v[rows] for k, v in objective.scene.train.tokens.items()}
     with torch.no_grad():
-        result: StepResult = objective(Batch(rows, drawn, tokens, **more))
+        result: StepResult = objective(batch_of(objective.scene, rows, drawn, **more))
     return result
 
 
@@ -60,17 +57,6 @@ def tables(opened: OpenRun) -> tuple[Tensor, Tensor, Tensor]:
         embeddings = evaluation.embed(opened.backbone, opened.scene, opened.scene.train)
         scores = relevance(embeddings.queries, embeddings.candidates) / opened.backbone.temperature
     return scores, images_of(embeddings.candidates), opened.scene.train.dataset.target_columns
-
-
-def resumes_to_the_bit(config: RunConfig, where: Path, interrupted: Callable[..., Bench]) -> RunResult:
-    """Check that an interrupted and resumed run equals the uninterrupted one bit for bit; return the latter."""
-    whole = run_config(config, Bench.open(where / "whole", "none"))
-    again = run_config(config, interrupted(config, where / "halves", 2))
-    left, right = whole.folder.weights(), again.folder.weights()
-    assert left.keys() == right.keys()
-    assert all(torch.equal(left[name], right[name]) for name in left)
-    assert whole.folder.metrics() == again.folder.metrics()
-    return whole
 
 
 # --- a bank ----------------------------------------------------------------------------------------------------------
@@ -108,7 +94,7 @@ def test_no_gradient_flows_through_a_bank(opened):
 
     opened.backbone.candidates = watched
     objective = objective_of(opened, "bank", "info-nce")
-    objective(Batch(ROWS, None, {k: v[ROWS] for k, v in opened.scene.train.tokens.items()})).loss.backward()
+    objective(batch_of(opened.scene)).loss.backward()
     assert [tokens.grad is not None for tokens in seen] == [True, False]
 
 
@@ -160,18 +146,28 @@ def test_what_a_bank_holds_is_no_candidate_again(opened):
     assert corpus == pytest.approx(batch, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["in-batch:1>xbm:queue=20", "mochi+top-k:k=5:queue=20"])
-def test_a_queue_is_resumed_to_the_bit(name, vector_sets, tmp_path, interrupted):
-    whole = resumes_to_the_bit(config_of(vector_sets, name), tmp_path, interrupted)
-    without = "in-batch+top-k:k=5" if "+" in name else "in-batch"
-    plain = run_config(config_of(vector_sets, without), Bench.open(tmp_path / "plain", "none"))
-    assert whole.details["negatives_seen"] > plain.details["negatives_seen"]
-    assert sum("mining/hardness" in point for point in plain.folder.metrics()) == (2 if "+" in name else 4)
+REMEMBERING = [("in-batch:1>xbm:queue=20", "in-batch"), ("mochi+top-k:k=5:queue=20", "in-batch+top-k:k=5")]
+REMEMBERING += [("no-duplicates:2>ngame", ""), ("ngame+top-k:top_k_k=5", "")]
+
+
+@pytest.mark.parametrize(("name", "plain"), REMEMBERING)
+def test_queues_and_orders_are_resumed_to_the_bit(name, plain, vector_sets, tmp_path, interrupted):
+    config = config_of(vector_sets, name)
+    whole = run(config, tmp_path / "whole")
+    again = run_config(config, interrupted(config, tmp_path / "halves", 2))
+    left, right = whole.folder.weights(), again.folder.weights()
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert whole.folder.metrics() == again.folder.metrics()
+    if plain:
+        without = run(config_of(vector_sets, plain), tmp_path / "plain")
+        assert whole.details["negatives_seen"] > without.details["negatives_seen"]
+        assert sum("mining/hardness" in point for point in without.folder.metrics()) == (2 if "+" in name else 4)
 
 
 def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened):
     """The loss of `mochi` equals loops over the same random numbers; its mixtures carry no gradients."""
-    objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)
+    objective = objective_of(opened, "mochi", "info-nce", **MIXED)
     given = list[BankStep]()
     seed = torch.arange(5) * 7919
     strategy = objective.strategy
@@ -184,7 +180,7 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened):
             return mixtures
 
     objective.take(Watched(**dataclasses.asdict(strategy)))
-    batch = Batch(ROWS, None, {k: v[ROWS] for k, v in opened.scene.train.tokens.items()}, seed=seed)
+    batch = batch_of(opened.scene, seed=seed)
     result = objective(batch)
     scores, _, targets = tables(opened)
     (shown,) = given
@@ -211,28 +207,26 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened):
     assert float(result.loss.detach()) == pytest.approx(want, abs=1e-5)
     assert result.statistics["pool_size"] == pytest.approx(sum(c != o for o in columns for c in columns) / 5)
     result.loss.backward()
-    again = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)(batch)
-    assert torch.equal(again.loss, result.loss), "the same seed, the same mixtures"
-    other = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)
-    assert not torch.equal(other(dataclasses.replace(batch, seed=seed + 1)).loss, result.loss)
+    for other in (seed, seed + 1):
+        again = step(objective_of(opened, "mochi", "info-nce", **MIXED), seed=other)
+        assert torch.equal(again.loss, result.loss) is (other is seed)  # the same seed, the same mixtures
 
 
 @pytest.mark.parametrize("over", ["batch", "corpus"])
 def test_candidates_beside_mixed_negatives(opened, over):
     """Synthetic negatives are no images and remove none of margin-kl's candidates."""
-    tokens = {k: v[ROWS] for k, v in opened.scene.train.tokens.items()}
     given = []
     for mixed in (0, 9):
         loss = make_loss("margin-kl", kl_over=over)
-        objective = objective_of(opened, "mochi", loss, queue=64, hardest=3, pairs=mixed, with_query=mixed)
-        given.append(objective._batch_scores(Batch(ROWS, None, tokens, seed=ROWS)))
+        objective = objective_of(opened, "mochi", loss, **{**MIXED, "pairs": mixed, "with_query": mixed})
+        given.append(objective._batch_scores(batch_of(opened.scene, seed=ROWS)))
     plain, beside = given
     assert beside.slots["bank"].scores.shape[1] == plain.slots["bank"].scores.shape[1] + 18
     assert torch.equal(plain.extras.mask, beside.extras.mask)
 
 
 def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened):
-    objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)
+    objective = objective_of(opened, "mochi", "info-nce", **MIXED)
 
     class Longer(type(objective.strategy)):
         def synthetic(self, step: BankStep) -> tuple[Tensor, Tensor]:
@@ -246,7 +240,7 @@ def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened):
 
 def test_mixed_negatives_are_thinned_with_the_others(opened):
     """`train.num_negatives` limits all negatives of the loss, mixed ones included."""
-    objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=8, with_query=8)
+    objective = objective_of(opened, "mochi", "info-nce", **{**MIXED, "pairs": 8, "with_query": 8})
     assert step(objective, kept=6, seed=torch.arange(5)).negatives == 6 * 5
 
 
@@ -278,12 +272,7 @@ def test_a_run_has_the_order_of_its_strategy(vector_sets, tmp_path):
     assert repeats["no-duplicates"] == 0
 
 
-@pytest.mark.parametrize("name", ["no-duplicates:2>ngame", "ngame+top-k:top_k_k=5"])
-def test_an_order_is_resumed_to_the_bit(name, vector_sets, tmp_path, interrupted):
-    resumes_to_the_bit(config_of(vector_sets, name), tmp_path, interrupted)
-
-
 def test_an_order_that_is_none_is_told(vector_sets, tmp_path, monkeypatch):
     monkeypatch.setattr(type(make_strategy("ngame")), "order", lambda self, epoch: torch.zeros(48, dtype=torch.int64))
     with pytest.raises(NegbenchError, match=r"Ngame\.order must return a permutation of the 48 queries"):
-        run_config(config_of(vector_sets, "ngame"), Bench.open(tmp_path, "none"))
+        run(config_of(vector_sets, "ngame"), tmp_path)

@@ -4,7 +4,6 @@ import math
 import pkgutil
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,23 +17,15 @@ from negbench.loop.observe import card_epochs
 from negbench.loop.remarks import remarks_of
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.schedule import stages_of
-from negbench.loop.types import RunResult, State
+from negbench.loop.types import State
 from negbench.mining.regime import Regime
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
-from negbench.settings.config import RunConfig, resolved
+from negbench.settings.config import resolved
 from negbench.store.runfolder import final_values
-from negbench.systems.system import load_config
+from tests.mining.test_composite import config_of, run
 
 FIELDS = list(Regime.__dataclass_fields__)
-
-
-def config_of(strategy: str, sets: list[str], *more: str) -> RunConfig:
-    return load_config(flags={"strategy": strategy}, sets=[*sets, *more])
-
-
-def run(strategy: str, sets: list[str], runs: Path, *more: str) -> RunResult:
-    return run_config(config_of(strategy, sets, *more), Bench.open(runs, "none"))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +43,7 @@ def run(strategy: str, sets: list[str], runs: Path, *more: str) -> RunResult:
     ],
 )
 def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, want):
-    config = resolved(config_of(strategy, [], "train.epochs=12", *more))
+    config = resolved(config_of([], strategy, "train.epochs=12", *more))
     stages = stages_of(make_strategy(config.strategy.name, **config.strategy.options), config)
     assert card_epochs(config, stages) == want
 
@@ -72,7 +63,7 @@ def test_runs_share_what_is_observed_before_their_first_step(vector_sets, tmp_pa
 
     def of(strategy: str, bench: Bench, *more: str) -> tuple[dict[str, Any], Counter[str]]:
         taken.clear()
-        return run_config(config_of(strategy, vector_sets, *more), bench).folder.result, Counter(taken)
+        return run_config(config_of(vector_sets, strategy, *more), bench).folder.result, Counter(taken)
 
     alone, whole = of("in-batch", Bench.open(tmp_path / "alone", "none"))
     bench = Bench.open(tmp_path / "beside", "none")
@@ -88,7 +79,7 @@ def test_runs_share_what_is_observed_before_their_first_step(vector_sets, tmp_pa
 
 @pytest.mark.parametrize("strategy", ["qure", "in-batch"])
 def test_the_cards_are_of_the_model_as_it_is(strategy, vector_sets, tmp_path):
-    finished = run(strategy, vector_sets, tmp_path, "schedule.refresh_epochs=[2]")
+    finished = run(config_of(vector_sets, strategy, "schedule.refresh_epochs=[2]"), tmp_path)
     result = finished.folder.result
     epochs = [0, 2] if strategy == "qure" else [0, 1, 2, 3]
     assert [card["epoch"] for card in result["regime_by_refresh"]] == epochs
@@ -110,7 +101,7 @@ def test_the_cards_are_of_the_model_as_it_is(strategy, vector_sets, tmp_path):
 
 
 def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(vector_sets, tmp_path):
-    every, some = (run("in-batch", vector_sets, tmp_path, f"eval.every={n}").folder.result for n in (1, 2))
+    every, some = (run(config_of(vector_sets, "in-batch", f"eval.every={n}"), tmp_path).folder.result for n in (1, 2))
     cards = [[*result["regime_by_refresh"], result["regime"]] for result in (every, some)]
     assert cards[0] == cards[1]
     assert len({card["recall_val"] for card in cards[0]}) > 1
@@ -121,7 +112,7 @@ def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(vecto
 
 
 def remarks(vector_sets: list[str], loss: str = "bradley-terry", **state: Any) -> list[str]:
-    config, made = resolved(config_of("qure", vector_sets)), registry.make("losses", loss)
+    config, made = resolved(config_of(vector_sets, "qure")), registry.make("losses", loss)
     return remarks_of(config, made, State(**state), queries=100)
 
 

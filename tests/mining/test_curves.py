@@ -6,48 +6,32 @@ import numpy as np
 import pytest
 import torch
 
-from negbench.contracts import relevance
 from negbench.errors import NegbenchError
-from negbench.metrics.ragged import Ragged
 from negbench.mining.curves import Curves, score_curves, spaced
 from negbench.mining.task import MiningTask
+from tests.mining.test_regime import rows_of, task_of
 
 
-def task_of(seed: int = 0, queries: int = 12, shift: float = 0.0) -> MiningTask:
-    """Return a task of two groups of 9 and 14 images, two tokens each; `shift` < 0 makes every score negative."""
-    generator = torch.Generator().manual_seed(seed)
-    candidates = torch.randn(20, 2, 6, generator=generator)
-    points = torch.randn(queries, 6, generator=generator)
-    if shift:
-        candidates[..., 0], points[:, 0] = 30.0, shift
-    groups = [torch.arange(9), torch.arange(6, 20)]
-    group = torch.arange(queries) % 2
-    target = torch.tensor([int(groups[g][(3 * i) % len(groups[g])]) for i, g in enumerate(group.tolist())])
-    excluded = Ragged.of([[int(groups[g][(3 * i + 1) % len(groups[g])])] for i, g in enumerate(group.tolist())])
-    return MiningTask(points, candidates, target, group, groups, excluded=excluded)
-
-
-def loop(task: MiningTask, row: int) -> tuple[list[float], list[int]]:
-    """Return the ranked images' sorted scores, and the places of the two steepest drops below the target, by loops."""
-    scores = relevance(task.queries, task.candidates)[row].tolist()
-    target, gone = int(task.target[row]), task.excluded.row(row).tolist()
-    values = [scores[c] for c in task.groups[int(task.group[row])].tolist() if c == target or c not in gone]
-    values.sort(reverse=True)
-    drops = [(b - a, place) for place, (a, b) in enumerate(pairwise(values)) if a < scores[target]]
-    return values, [place for _, place in sorted(drops)[:2]]
+def loops(task: MiningTask) -> list[tuple[list[float], list[int]]]:
+    """Return each query's images' sorted scores, and the places of the two steepest drops below the target."""
+    found = []
+    for _, ranked, positive in rows_of(task):
+        values = sorted([positive, *(score for score, _ in ranked)], reverse=True)
+        drops = sorted((b - a, place) for place, (a, b) in enumerate(pairwise(values)) if a < positive)
+        found.append((values, [place for _, place in drops[:2]]))
+    return found
 
 
 def test_against_loops():
     for shift in [0.0, -1.0]:
-        task = task_of(shift=shift)
-        curves = score_curves(task)
-        assert sorted(curves.queries.tolist()) == list(range(12))
-        rows = [loop(task, row)[0] for row in curves.queries.tolist()]
-        places = [0, 1, 2, 3, 4, 5, 6, 7]  # eighths of octaves: every place of a short ranking
-        assert min(map(len, rows)) == len(places) == len(curves.scores)
-        assert curves.scores.tolist() == pytest.approx([np.mean([row[p] for row in rows]) for p in places], rel=1e-5)
+        task = task_of(0, shift=shift)
+        curves, found = score_curves(task), loops(task)
+        assert sorted(curves.queries.tolist()) == list(range(40))
+        places = spaced(min(len(values) for values, _ in found)).tolist()
+        means = [np.mean([values[place] for values, _ in found]) for place in places]
+        assert curves.scores.tolist() == pytest.approx(means, rel=1e-5)
         for index, row in enumerate(curves.queries.tolist()):
-            length, drops = len(rows[index]), loop(task, row)[1]
+            length, drops = len(found[row][0]), found[row][1]
             assert curves.length[index] == length
             assert [p for p in curves.drops[index].tolist() if p >= 0] == drops
             shares = [place / (length - 1) for place in drops]
@@ -56,7 +40,7 @@ def test_against_loops():
 
 
 def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path):
-    curves = score_curves(task_of())
+    curves = score_curves(task_of(0))
     curves.save(tmp_path / "a.npz")
     curves.save(tmp_path / "b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()

@@ -13,12 +13,11 @@ from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import open_run, plan_run
 from negbench.mining.filters import Filters
-from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET
 from negbench.mining.task import mining_task
 from negbench.settings.config import MiningConfig, resolved
 from negbench.testing.worlds import toy_view, toy_views
 from tests.mining.test_composite import config_of
-from tests.mining.test_mining import Function, run, scored_task
+from tests.mining.test_mining import run, scored_task
 
 SETTINGS = [
     {"margin": 0.25},
@@ -79,26 +78,6 @@ def test_every_strategy_draws_from_what_is_left():
         assert set(mined.negatives[0].tolist()) == want
         assert mined.target_rank.item() == 2  # statistics cover all allowed images: a filter hides none
         assert mined.band_start.item() == pytest.approx(2 / 4)
-
-
-def test_a_query_without_anything_left_falls_back_as_without_a_filter():
-    task = scored_task([[-0.5, -0.4, -0.6, -0.7], [-0.9, -0.5, -0.6, -0.7]], [0, 0], filters=Filters(margin=1.5))
-    mined = run(task, make_strategy("top-k", k=2), draws=3)
-    assert mined.fallback.tolist() == [BELOW_TARGET, ANY_ALLOWED]
-    assert set(mined.negatives[0].tolist()) == {2}  # the nearest below
-    assert set(mined.negatives[1].tolist()) == {1, 2, 3}
-
-
-def test_fallbacks_take_what_the_filters_leave():
-    """Take the nearest unfiltered image below the target, else all unfiltered images."""
-    nothing = Function(lambda view: torch.zeros_like(view.allowed))
-    for margin, row, code, want in (
-        (0.2, [0.5, 0.45, 0.6, 0.1, 0.2], BELOW_TARGET, {4}),
-        (-0.25, [-0.5, -0.4, 0.3, -0.3, -0.2], ANY_ALLOWED, {1, 3}),
-    ):
-        mined = run(scored_task([row], [0], filters=Filters(margin=margin)), nothing)
-        assert mined.fallback.tolist() == [code]
-        assert set(mined.negatives[0].tolist()) == want
 
 
 def test_a_batch_is_filtered_by_its_own_scores(vector_sets):

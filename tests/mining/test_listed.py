@@ -136,11 +136,6 @@ def test_what_mine_wrote_is_mined_again(vector_sets, tmp_path):
     kept = first["fallback"] == 0
     pairs = zip(first[kept]["negatives"], second.frame[kept]["negatives"], strict=True)
     assert all(set(one) == set(other) for one, other in pairs)
-    (tmp_path / "own.json").write_text(
-        json.dumps([{**dict(first.iloc[0][["query"]]), "negatives": [*first.target[:1]]}])
-    )
-    own = Mine(strategy=f"listed:file={tmp_path / 'own.json'}", out=tmp_path / "m.jsonl", **given)
-    assert write_negatives(own).frame["fallback"].all()  # the only list names the target itself
     assert lists_of(make_strategy("in-batch+listed", file="n.parquet")) == Path("n.parquet")
     assert {"name": "listed"} not in expand("strategies", "all")
 

@@ -162,14 +162,11 @@ def test_only_what_is_declared_is_computed_and_shown(sets):
         SEEN[0].plane("guide")
 
 
-def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(vector_sets, tmp_path):
-    files = {name: next(s for s in vector_sets if s.startswith(f"backbone.{name}=")) for name in ("images", "texts")}
-    own = "precomputed:" + ":".join(text.partition("=")[2].strip("'").join((f"{n}=", "")) for n, text in files.items())
-    other = f"mining.judge='{tmp_path / 'j.trec'}'"
-    train = load_split(resolved(config_of(vector_sets, "plain")).dataset, "train", images=False)
-    (tmp_path / "j.trec").write_text(f"{train.queries[0].id} Q0 {train.images[3]} 1 0.5 me\n")
-    sets = (f"mining.guide='{own}'", other, "schedule.refresh_epochs=[0,1]")
-    run_config(config_of(vector_sets, "watching", *sets), Bench.open(tmp_path / "r", "none"))
+def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(sets, tmp_path):
+    files = dict(text.split("=", 1) for text in sets)
+    own = ":".join(f"{name}=" + files[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
+    more = (f"mining.guide='precomputed:{own}'", "schedule.refresh_epochs=[0,1]")
+    run_config(config_of(sets, "watching", *more), Bench.open(tmp_path / "r", "none"))
     assert torch.equal(SEEN[0].plane("guide"), SEEN[0].scores)  # equal before any training
     assert not torch.equal(SEEN[-1].plane("guide"), SEEN[-1].scores)
     assert torch.equal(SEEN[0].plane("guide"), SEEN[-2].plane("guide"))  # two groups per refresh

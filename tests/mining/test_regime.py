@@ -64,7 +64,7 @@ CASES = pytest.mark.parametrize(("shift", "ties"), [(0.0, False), (-1.0, False),
 
 
 @CASES
-def test_ranks_and_shape_against_loops_and_scipy(shift, ties):
+def test_ranks_shape_drops_and_bands_against_loops_scipy_and_the_strategy(shift, ties):
     task = task_of(1, shift=shift, ties=ties)
     card, rows = regime(task), rows_of(task)
     ranks = [1 + sum(score >= positive for score, _ in row) for _, row, positive in rows]
@@ -77,14 +77,8 @@ def test_ranks_and_shape_against_loops_and_scipy(shift, ties):
         assert max(value.max() for value in values) < 0
     tails = [(np.quantile(v, 0.99) - np.median(v)) / (stats.iqr(v) / (2 * stats.norm.ppf(0.75))) for v in values]
     assert card.tail == pytest.approx(median(tails), rel=1e-3)
-
-
-@CASES
-def test_drops_and_bands_against_loops_and_the_strategy(shift, ties):
-    task = task_of(2, shift=shift, ties=ties)
-    card = regime(task)
     largest, second = [], []
-    for _, row, positive in rows_of(task):
+    for _, row, positive in rows:
         below = [score for score, _ in row if score < positive]
         falls = sorted((a - b for a, b in itertools.pairwise(below)), reverse=True)
         if falls and median(falls) > 0:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -16,14 +18,10 @@ def bank_view(rows: int = 4, images: int = 9) -> ScoreView:
     return ScoreView(scores, torch.zeros(rows, dtype=torch.int64), allowed)
 
 
-class Answers(Mochi):
-    """Returns a preset answer."""
-
-    answer: object = None
-
-    def synthetic(self, step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:
-        answer = type(self).answer
-        return answer(step) if callable(answer) else answer
+def answered(answer: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what is made of a plug-in's answer, which may be a function of the step."""
+    monkeypatch.setattr(Mochi, "synthetic", lambda self, step: answer(step) if callable(answer) else answer)
+    return synthetic_of(Mochi(), toy_bank_step(Mochi(), bank_view()))
 
 
 def wrote(step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,12 +57,10 @@ def there(rows: int = 4) -> torch.Tensor:
     ],
 )
 def test_what_no_plug_in_may_answer(answer, message, monkeypatch):
-    monkeypatch.setattr(Answers, "answer", answer)
-    with pytest.raises(NegbenchError, match=f"^Answers.synthetic.*{message}"):
-        synthetic_of(Answers(), toy_bank_step(Mochi(), bank_view()))
+    with pytest.raises(NegbenchError, match=f"^Mochi.synthetic.*{message}"):
+        answered(answer, monkeypatch)
 
 
 def test_half_precision_and_absent_zeros_are_taken(monkeypatch):
     for answer in ((one().half(), there()), (one(value=0.0), ~there()), (one()[:, :0], there()[:, :0])):
-        monkeypatch.setattr(Answers, "answer", answer)
-        assert synthetic_of(Answers(), toy_bank_step(Mochi(), bank_view())) is answer
+        assert answered(answer, monkeypatch) is answer

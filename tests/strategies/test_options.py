@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
+from negbench.data.scene import DataCache
 from negbench.errors import NegbenchError, quoted
+from negbench.loop.runs import plan_run
 from negbench.plugins.registry import registry
 from negbench.settings.layers import parse_plugin
 from negbench.strategies._ranked import images
+from negbench.systems.system import load_config
 
 WHOLE = (0, -3, 2.5, True)
 REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -102,10 +105,8 @@ def test_nearest_whole_number_of_images():
 def test_a_share_is_halved_as_a_count():
     for refresh, count in enumerate([50, 25, 12, 6, 3, 1, 1]):
         assert images("10%", view_of(500), refresh) == images(50, view_of(500), refresh) == count
-        for key in ("cirqrs", "top-k"):
-            strategy = registry.make(
-                "strategies", key, **{SIZED[key]: "4%"}, **({"halve": True} if key == "top-k" else {})
-            )
+        for key, more in (("cirqrs", {}), ("top-k", {"halve": True})):
+            strategy = registry.make("strategies", key, **{SIZED[key]: "4%"}, **more)
             assert int(strategy.pool(view_of(500, refresh))[3].sum()) <= max(1, 20 >> refresh)
 
 
@@ -114,3 +115,22 @@ def test_flags_and_recipes_say_it():
     assert registry.make("strategies", "top-k", k="0.6%").k == "0.6%"
     for text, want in (("50.0%", "50%"), ("050 %", "50%"), ("100%", "100%"), ("0.60%", "0.6%"), ("12.5%", "12.5%")):
         assert registry.make("strategies", "top-k", k=text).k == want  # one spelling: two names of one run are found
+
+
+def test_a_window_outside_the_training_gallery_is_refused_before_training():
+    def plan(start: int | str, stop: int | str, name: str = "shifted-top-k") -> None:
+        flags = {"strategy": {"name": name, "start": start, "stop": stop}, "backbone": "vectors", "dataset": "vectors"}
+        sets = ("dataset.train_images=100", "dataset.twins=2", "dataset.train_queries=20", "dataset.val_queries=20")
+        plan_run(load_config(flags=flags, sets=sets), DataCache())
+
+    plan(99, 500)
+    plan("1%", "1.5%")  # 1.5 images are rounded to 2
+    for start, stop, problem in (
+        (100, 500, r"start = 100 lies outside a gallery of 100 images"),
+        ("100%", 500, r"start = 100% lies outside a gallery of 100 images"),
+        ("1%", "1.4%", r"start must be below stop \(1.4%\) in a gallery of 100 images, got '1%'"),
+        ("4%", 3, r"start must be below stop \(3\) in a gallery of 100 images"),
+    ):
+        for name in ("shifted-top-k", "in-batch+shifted-top-k", "all-corpus:2>shifted-top-k"):
+            with pytest.raises(NegbenchError, match=problem):
+                plan(start, stop, name)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from negbench.api import make_strategy
-from negbench.contracts import BatchStrategy, OrderedBatches, ScoreView, Strategy, SyntheticStrategy
+from negbench.contracts import OrderedBatches, ScoreView, Strategy, SyntheticStrategy
 from negbench.errors import NegbenchError
 from negbench.plugins.registry import registry
 from negbench.strategies.cirqrs import Cirqrs
@@ -358,23 +358,6 @@ def test_options(case):
 
 def test_every_strategy_is_tested():
     assert set(registry.plugins("strategies")) == {name for name, *_ in LOOPS} | {"qure"}
-
-
-SLOTS: dict[str, tuple[str, ...] | None] = {
-    "all-corpus": None,
-    "in-batch": ("target",),
-    "in-batch-both": ("target", "query"),
-    "hycole": ("reference", "modification", "target"),
-    "no-duplicates": ("target",),
-    "bank": ("bank",),
-    "xbm": ("target", "bank"),
-    "mochi": ("bank",),
-}
-
-
-def test_what_is_corrupted():
-    made = {name: make_strategy(name) for name in SLOTS}
-    assert {name: s.corrupts if isinstance(s, BatchStrategy) else None for name, s in made.items()} == SLOTS
 
 
 def test_no_weight_underflows():
