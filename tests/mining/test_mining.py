@@ -424,6 +424,14 @@ def test_an_empty_pool_falls_back_to_the_nearest_below_or_to_any(scores, exclude
     assert (counts["fallback_below"], counts["fallback_any"]) == (2 - code, code - 1)
 
 
+def test_excluded_images_neither_hide_a_tie_nor_make_one():
+    rows = [[0.9, 0.5, 0.5, 0.5, 0.3, 0.1], [0.3, 0.5, 0.4, 0.45, 0.3, 0.9], [0.9, 0.5, 0.4, 0.45, 0.3, 0.3]]
+    task = scored_task(rows, [0, 5, 0], excluded=Ragged.of([[2], [0], []]))
+    for out, want in ((3, [True, False, False]), (5, [False, False, True])):
+        missing = Function(lambda view, out=out: view.allowed & (torch.arange(6) != out))
+        assert run(task, missing).cut_tie.tolist() == want
+
+
 def test_fallbacks_of_weighted_pools_leave_the_other_rows_as_they_are():
     task = scored_task([[0.5, 0.4, 0.3], [0.5, 0.4, 0.3]], [0, 0])
     weights = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 2.5]])
