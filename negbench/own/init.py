@@ -45,7 +45,8 @@ _PANDAS = {".xlsx": "excel", ".xls": "excel", ".pkl": "pickle", ".feather": "fea
 _READS = {".tsv": ", sep='\\t'", ".jsonl": ", lines=True"}
 _SAVE = "to_json({!r}, orient='records', lines=True)"
 _CONVERT = {  # what was seen, and the line that converts it
-    ".pt": "np.savez('{1}.npz', {2}=names, features=torch.load('{0}').numpy())",
+    ".pt": "np.savez('{1}.npz', {2}=names, features=torch.load('{0}').numpy()); of a dict of names and vectors, "
+    "{2}=[*d], features=torch.stack([*d.values()]).numpy()",
     ".arrow": "datasets.Dataset.from_file('{0}').to_json('{1}.jsonl')",
     **dict.fromkeys((".tar", ".tar.gz", ".tgz"), "tar xf {0}"),
     **{".zip": "unzip {0}", ".gz": "gunzip {0}", ".bz2": "bunzip2 {0}", ".zst": "unzstd {0}"},
