@@ -420,8 +420,8 @@ def test_embeddings_of_any_form_and_those_that_are_absent(tmp_path, kind, spelle
 def test_what_was_seen_is_named_with_the_line_that_converts_it(tmp_path):
     lines = {"a.tar": "tar xf a.tar", "B.TAR.GZ": "tar xf B.TAR.GZ", "d.csv.gz": "gunzip d.csv.gz", "e.zst": "unzstd",
              "b.xlsx": "pandas.read_excel('b.xlsx').to_json('b.jsonl'", "texts.pt": "np.savez('texts.npz', texts=names",
-             "c.pt": "np.savez('c.npz', ids=names, features=torch.load('c.pt').numpy()); of a dict of names and vectors, "
-             "ids=[*d], features=torch.stack([*d.values()]).numpy()"}  # fmt: skip
+             "c.pt": "np.savez('c.npz', ids=names, features=torch.load('c.pt').numpy()); of a dict of names and "
+             "vectors, ids=[*d], features=torch.stack([*d.values()]).numpy()"}  # fmt: skip
     for name in lines:
         (tmp_path / name).write_bytes(b"x")
     (problem, _) = inspect_folder(tmp_path).missing
