@@ -137,10 +137,12 @@ def test_every_error_is_one_json_document_too(mistake, tmp_path, monkeypatch, ca
 
 def test_a_plugin_at_the_end_of_a_file_is_named(vector_flags, tmp_path, capsys, own_registry):
     """Regression: typer turns an EOFError into its Abort, which ended with exit code 130 and without a word."""
-    (tmp_path / "ended.py").write_text(PLUGIN.replace(f"return {ANSWER}", "raise EOFError"), encoding="utf-8")
+    text = PLUGIN.replace(f"return {ANSWER}", "raise EOFError")
+    (tmp_path / "ended.py").write_text(text, encoding="utf-8")
     asked = ["audit", f"--plugin={tmp_path}/ended.py", "--strategy=ended", "--queries=10", *vector_flags[:-8]]
     assert negbench([*asked, "--json"]) == 2
-    assert "ended.py failed in line 17: EOFError" in json.loads(capsys.readouterr().out)["error"]
+    line = 1 + text[: text.index("raise EOFError")].count("\n")
+    assert f"ended.py failed in line {line}: EOFError" in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_a_long_error_loses_its_middle(capsys):
