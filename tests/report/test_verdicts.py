@@ -187,7 +187,7 @@ def test_leader_table_has_interval_and_verdict(tmp_path):
     quality = leader_table(groups, rows)["quality"].set_index("strategy")
     main = {row.strategy: row for row in rows if row.main}
     assert quality["against the best"].to_dict() == {"a": "best", "in-batch": "worse"}
-    assert list(quality["seeds"]) == ["3", "3"]
+    assert list(quality["seeds"]) == [3, 3]
     gap = main["in-batch"]
     behind = f"{100 * gap.gap:+.2f} [{100 * gap.gap_low:.2f}, {100 * gap.gap_high:.2f}]"
     assert quality["behind the best"].to_dict() == {"a": "-", "in-batch": behind}
