@@ -308,9 +308,11 @@ def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused):
     ):
         for file, value in content.items():
             write_json(tmp_path / name / file, value)
-    (tmp_path / "mlflow.db").touch()
+    for name in ("mlflow.db", "a-file"):
+        (tmp_path / name).touch()
     before = held(tmp_path)
-    for name, there in (("of-claims", "claims"), ("of-a-study", "a study"), ("of-a-run", "a run")):
+    kinds = (("of-claims", "claims"), ("of-a-study", "a study"), ("of-a-run", "a run"), ("a-file", "a file"))
+    for name, there in kinds:
         line = refused(command_of(vector_sets, tmp_path, "--name", name), f"negbench: error: --name {name}: ")
         assert line.endswith(f" is already {there}: give another --name")
     for name in ("mlflow.db", "mlflow.db-wal", "artifacts"):  # also before there is a store
