@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from negbench.analysis.columns import ABOUT, COLUMNS
 from negbench.analysis.leader import leader_table, measured
-from negbench.analysis.plateau import Plateau, names_of, rates_answer, trained_out
+from negbench.analysis.plateau import SHARE, Plateau, names_of, rates_answer, trained_out
 from negbench.analysis.verdicts import Rules, rows_of, tables_of
 from negbench.grid.comparison import CellGroup
 from tests.report.test_verdicts import group_of
@@ -31,6 +32,13 @@ def curved(group: CellGroup, curves: Sequence[Sequence[float | None]], key: str 
 
 def curve_of(*values: float) -> Plateau:
     return Plateau(tuple(range(len(values))), tuple(STEPS * e for e in range(len(values))), values)
+
+
+def test_tables_name_the_share_of_a_plateau_that_is_counted():
+    percent = f"{100 * SHARE:g} %"
+    assert COLUMNS["steps_own"].title == f"steps to {percent}"
+    assert COLUMNS["steps_best"].title == f"steps to {percent} of the best"
+    assert f"reached {percent}" in ABOUT["training"]["text"]
 
 
 def test_the_mean_curve_is_that_of_the_points_that_all_seeds_have(tmp_path):
