@@ -11,6 +11,7 @@ from negbench.analysis.differences import differences
 from negbench.analysis.findings import judge_so_far
 from negbench.analysis.prices import floor_of, seeds_for
 from negbench.analysis.statistics import Difference
+from negbench.analysis.unchanged import inputs_of, keep_look, look
 from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, label_for, tables_of
 from negbench.analysis.words import label_of, listed, percent
 from negbench.display import duration, notes
@@ -47,9 +48,14 @@ def open_strategies(
     folder: ComparisonFolder, rules: Rules
 ) -> Callable[[Sequence[Outcome], Collection[GroupKey]], tuple[Collection[GroupKey], str]]:
     """Return a function that says which strategies need more seeds, and what these cost, as `looked` takes it."""
+    runs = folder.path.parent
 
     def undecided(outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
-        findings = judge_so_far(folder.path.parent, folder.document(outcomes), rules)
+        document = folder.document(outcomes)
+        inputs = inputs_of(runs, document, rules, sorted(running))
+        if (known := look(folder.path, inputs)) is not None:
+            return set(map(tuple, known["open"])), known["words"]
+        findings = judge_so_far(runs, document, rules)
         rows = [
             replace(row, undecided=tuple(name for name in row.undecided if _place(row, strategy=name) in running))
             for row in findings.rows
@@ -57,7 +63,9 @@ def open_strategies(
         ]
         left = {_place(row) for row in rows if row.undecided}
         family = "baseline" if rules.looks is None else rules.looks.pairs
-        return left, open_pairs(findings.groups, rows) or decided_text(rows, family)
+        words = open_pairs(findings.groups, rows) or decided_text(rows, family)
+        keep_look(folder.path, inputs, {"open": sorted(left), "words": words})
+        return left, words
 
     return undecided
 

@@ -15,9 +15,10 @@ from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
+from negbench.analysis.unchanged import FILE, inputs_of, unchanged
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
-from negbench.grid.comparison import AXES, CellGroup, grouped
+from negbench.grid.comparison import AXES, CellGroup, ComparisonFolder, grouped
 from negbench.machine.files import delete
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
@@ -28,7 +29,6 @@ from negbench.report.kinds_chart import kinds_chart
 from negbench.report.page import Examples, Note, Page, PageSection, Part, chapters, write_page
 from negbench.report.published import rows_beside
 from negbench.report.tables import Table, tables
-from negbench.report.unchanged import FILE, inputs_of, unchanged
 from negbench.report.zone import zone_chart
 from negbench.store.runfolder import RunFolder
 
@@ -54,7 +54,7 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     if is_of_claims(folder):
         return write_page(folder / "report", claims_page(folder), form)
     findings = stored(runs, name)
-    made = unchanged(folder, inputs_of(folder))
+    made = unchanged(folder, inputs_of(runs, ComparisonFolder(folder).read()))
     if not made:
         delete(folder / FILE)  # what it tells of the page is no longer so
     lines = (folder / "answer.md").read_text(encoding="utf-8").splitlines() if made else ()

@@ -12,13 +12,13 @@ from negbench.analysis.answer import say
 from negbench.analysis.columns import NEGATIVES, logged
 from negbench.analysis.findings import Findings, judged, stored
 from negbench.analysis.leader import row_line
+from negbench.analysis.unchanged import inputs_of, keep, unchanged, writable
 from negbench.analysis.verdicts import Rules, VerdictRow
 from negbench.display import Grid, log
-from negbench.grid.comparison import AXES, CellGroup, group_key
+from negbench.grid.comparison import AXES, CellGroup, ComparisonFolder, group_key
 from negbench.machine.files import atomic_write
 from negbench.report.loaded import Comparison
 from negbench.report.tables import Table, files_of, tables
-from negbench.report.unchanged import inputs_of, keep, unchanged, writable
 from negbench.store.copies import SummaryRun
 from negbench.store.parents import Parent
 from negbench.store.runfolder import final_values
@@ -45,7 +45,8 @@ def finish(
         report: whether to write the HTML page, which is also an artifact of the comparison's MLflow run.
     """
     folder, rules = runs / name, rules or Rules()
-    inputs, parent = inputs_of(folder, rules, report), Parent(Tracker.open(runs, tracking_uri), folder)
+    inputs = inputs_of(runs, ComparisonFolder(folder).read(), rules, report)
+    parent = Parent(Tracker.open(runs, tracking_uri), folder)
     same = bool(unchanged(folder, inputs))
     findings = stored(runs, name) if same else judged(runs, name, rules)
     listed, answer = tables(findings), Comparison(folder).answer if same else say(findings)

@@ -298,6 +298,29 @@ def test_given_again_it_writes_nothing_and_leaves_no_mlflow_run(straight, vector
     assert Tracker.open(tmp_path, uri).client().get_experiment_by_name("c") is not None
 
 
+def test_a_look_is_judged_once_and_again_if_a_run_or_what_it_stored_changed(straight, vector_sets, tmp_path, capfd):
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    judged, real = list[str](), deciding.judge_so_far
+
+    def looks() -> tuple[list[str], int]:
+        judged.clear()
+        assert command(flags_of(vector_sets, tmp_path)) == 0
+        return [line for line in capfd.readouterr().out.splitlines() if line.startswith("look ")], len(judged)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deciding, "judge_so_far", lambda *given: judged.append("") or real(*given))
+        lines, count = looks()
+        assert count == 0
+        stored = read_json(tmp_path / "c" / "looks.json")
+        assert [each["words"] for each in stored.values()] == [line.split(": ", 1)[1] for line in lines]
+        (tmp_path / "c" / "looks.json").write_text("{")
+        assert looks() == (lines, len(lines))
+        assert read_json(tmp_path / "c" / "looks.json") == stored
+        run = RunFolder(next(tmp_path.glob("qure-*-s0-*")))
+        run.write_ranks(run.ranks().assign(target_rank=2))
+        assert looks()[1] >= 1
+
+
 # --- worlds and clusters -------------------------------------------------------------------------------------------
 
 

@@ -1,32 +1,52 @@
-"""Check by a hash of all their inputs whether a comparison's tables and page are up to date."""
+"""Check by a hash of all their inputs whether a comparison's looks, tables and page are up to date."""
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from negbench.errors import NegbenchError
-from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
 
 FILE = "inputs.json"
+_LOOKS = "looks.json"
 _COPIES = {"mlflow.json", "checkpoint.pt", "error.txt"}  # files of a run's folder that no table or page shows
 
 
-def inputs_of(folder: Path, *settings: object) -> list[str]:
+def inputs_of(runs: Path, document: Mapping[str, Any], *settings: object) -> list[str]:
     """Return a hash of a comparison's cells, their folders' files and the code that judges and draws; then `settings`.
 
     Deleting, truncating or rewriting a run's file changes the hash; no large file is read.
+
+    Args:
+        runs: runs folder.
+        document: comparison.json, whole or as it was at a look.
+        settings: what else the results depend on.
     """
-    digest = hashlib.sha256(_code().encode())
-    comparison = folder / "comparison.json"
-    if comparison.exists():
-        digest.update(comparison.read_bytes())
-        for run in dict.fromkeys(row["run"] for row in ComparisonFolder(folder).cells() if row["run"]):
-            digest.update(json.dumps([run, *_listed(folder.parent / run)]).encode())
+    digest = hashlib.sha256(_code().encode() + json.dumps(document).encode())
+    for run in dict.fromkeys(row["run"] for row in document["cells"] if row["run"]):
+        digest.update(json.dumps([run, *_listed(runs / run)]).encode())
     return [digest.hexdigest(), *map(repr, settings)]
+
+
+def look(folder: Path, inputs: list[str]) -> Any:
+    """Return what `keep_look` stored for these inputs; None if it did not, or the file is damaged."""
+    with suppress(OSError, NegbenchError):
+        return files.read_json(folder / _LOOKS).get(" ".join(inputs))
+    return None
+
+
+def keep_look(folder: Path, inputs: list[str], result: Any) -> None:
+    """Store the result of a look beside those of earlier ones, unless the folder cannot be written."""
+    known: dict[str, Any] = {}
+    with suppress(OSError, NegbenchError):
+        known = files.read_json(folder / _LOOKS)
+    with suppress(NegbenchError):
+        files.write_json(folder / _LOOKS, known | {" ".join(inputs): result})
 
 
 def unchanged(folder: Path, inputs: list[str]) -> list[str]:
@@ -65,7 +85,7 @@ def _listed(run: Path) -> Iterator[list[object]]:
 
 @cache
 def _code() -> str:
-    """Hash the files of `analysis` and `report`."""
-    rooms = [Path(__file__).parents[1] / name for name in ("analysis", "report")]
+    """Hash the files of the rooms that judge and draw."""
+    rooms = [Path(__file__).parents[1] / name for name in ("analysis", "report", "scoring", "metrics")]
     paths = [path for room in rooms for path in sorted(room.iterdir()) if path.is_file()]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
