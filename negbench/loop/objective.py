@@ -1,13 +1,14 @@
 """Training objective: maps a batch to a scalar loss, for strategies of either scope and any loss."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from negbench.contracts import AspectScores, Backbone, BankStrategy, BatchStrategy, Loss, Slot, Strategy
@@ -26,6 +27,7 @@ from negbench.mining.planes import Plane, batch_planes, planes_read
 from negbench.settings.config import HybridConfig, MiningConfig
 
 HARDEST = 10  # negatives of a query
+_KEPT_BYTES = 2**28  # of embedded images' activations, for the backward pass
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,7 @@ class Objective(nn.Module):
         self.device = backbone.device
         self.temperatures = Temperatures.of(hybrid, loss).to(self.device)
         self.hardest_share = math.nan
+        self._activations: float | None = None  # bytes an image, once known
         self.hybrid: HybridTerms | None = None
         if hybrid.active:
             self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy)
@@ -253,8 +256,8 @@ class Objective(nn.Module):
     def _embedded(self, columns: Tensor) -> Tensor:
         """Return [C, T, D] candidate tokens of corpus images.
 
-        A whole corpus of stored features is embedded in parts, which the backward pass computes once more: a Q-Former's
-        activations for thousands of images fit into no memory.
+        A whole corpus of stored features is embedded in parts. Where their activations take much memory (a Q-Former's
+        for thousands of images fit into none), the backward pass computes them once more: the bits are the same.
         """
         split = self.scene.train
 
@@ -263,7 +266,13 @@ class Objective(nn.Module):
 
         if len(columns) <= EMBED_BATCH or not self.backbone.frozen_images:
             return embed(columns)
-        return torch.cat([checkpoint(embed, part, use_reentrant=False) for part in columns.split(EMBED_BATCH)])
+        parts = columns.split(EMBED_BATCH)
+        if self._activations is None and torch.is_grad_enabled():
+            with self.backbone.evaluating():  # no dropout, which would move the generator
+                self._activations = _activations_of(embed, parts[0]) / len(parts[0])
+        if (self._activations or 0.0) * len(columns) <= _KEPT_BYTES:
+            return torch.cat([embed(part) for part in parts])
+        return torch.cat([checkpoint(embed, part, use_reentrant=False) for part in parts])
 
     # --- corpus strategies: one positive and M drawn negatives a query --------------------------------------------
 
@@ -442,6 +451,19 @@ def _rows_of(table: Tensor, index: Tensor) -> Tensor:
     if table.device.type != "cpu":  # there such a sum has no fixed order
         return table[index]
     return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
+
+
+def _activations_of(embed: Callable[[Tensor], Tensor], part: Tensor) -> int:
+    """Return the bytes that a backward pass through `embed(part)` would read."""
+    saved = list[int]()
+
+    def noted(tensor: Tensor) -> Tensor:
+        saved.append(tensor.nbytes)
+        return tensor
+
+    with saved_tensors_hooks(noted, lambda tensor: tensor):
+        embed(part)
+    return sum(saved)
 
 
 def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:

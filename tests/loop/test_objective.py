@@ -16,6 +16,7 @@ from negbench.contracts import Backbone, LossInput
 from negbench.data.scene import DataCache, EncodedSplits
 from negbench.display import Display
 from negbench.errors import OptionError
+from negbench.loop import objective as of_objective
 from negbench.loop.objective import Batch, Objective, _rows_of, check_objective
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
@@ -92,6 +93,28 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell, sl
         losses.append(sum(nce(positive, *part) for part in parts))
     assert result.negatives == count
     assert float(result.loss) == pytest.approx(sum(losses) / len(losses), abs=2e-4)
+
+
+def test_the_backward_pass_embeds_images_once_more_only_where_activations_take_much_memory(cell, monkeypatch):
+    """The gradient has the same bits; the second step counts, as the first measures a part."""
+    rows, scene, embed = torch.arange(8), cell.scene, cell.backbone.candidates
+    negatives = torch.arange(8 * 5).reshape(8, 5) % len(scene.train.images)
+    parts = list[int]()
+    monkeypatch.setattr(cell.backbone, "candidates", lambda given: parts.append(len(given)) or embed(given))
+    monkeypatch.setattr(of_objective, "EMBED_BATCH", 16)
+    gradients, embedded = list[Tensor](), list[int]()
+    for most in (0, 2**28):
+        monkeypatch.setattr(of_objective, "_KEPT_BYTES", most)
+        objective = Objective(cell.backbone, make_strategy("qure"), make_loss("info-nce"), scene, MiningConfig())
+        for _ in range(2):
+            cell.backbone.zero_grad()
+            parts.clear()
+            objective(batch_of(scene, rows, negatives)).loss.backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in cell.backbone.parameters() if p.grad is not None]))
+        embedded.append(sum(parts))
+    targets = scene.train.dataset.target_columns[rows]
+    assert embedded[0] - embedded[1] == len({*targets.tolist(), *negatives.flatten().tolist()}) > 2 * 16
+    assert torch.equal(*gradients)
 
 
 @pytest.mark.parametrize("rule", ["in-batch", "in-batch+qure", "qure"])
