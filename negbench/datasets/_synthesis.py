@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from negbench.contracts import Query, check_option
-from negbench.datasets._galleries import Attributed
+from negbench.datasets._galleries import Attributed, by_key
 from negbench.datasets._garments import (
     ATTRIBUTES,
     CATEGORIES,
@@ -126,9 +126,7 @@ class WorldPart:
 
     def relevant(self) -> list[list[str]]:
         """Return per query the target, then every other image with the target's attributes."""
-        alike: dict[Attributes, list[int]] = {}
-        for index, attributes in enumerate(self.attributes):
-            alike.setdefault(attributes, []).append(index)
+        alike = by_key((attributes, index) for index, attributes in enumerate(self.attributes))
         return [
             [self.images[target], *(self.images[i] for i in alike[self.attributes[target]] if i != target)]
             for _, target in self.queries
@@ -149,6 +147,7 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     """
     stream = Stream(spec.world, "plan", split, category)
     sizes = _group_sizes(stream, spec.images(split), spec.twins)
+    _check_possible(category, len(sizes))
     lines = [min(number // 2, len(sizes) // 2 - 1) for number in range(len(sizes))] if in_lines else [0] * len(sizes)
     garments = _garments_in_lines(stream, category, lines) if in_lines else _garments(stream, category, len(sizes))
     owner = stream.shuffled([group for group, size in enumerate(sizes) for _ in range(size)])
@@ -225,15 +224,12 @@ def _check_possible(category: str, count: int) -> None:
 
 def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
     """Draw `count` different garments; each differs in one to three attributes from another one."""
-    _check_possible(category, count)
     garments = [sample_attributes(stream, category)]
     known = {*garments}
     while len(garments) < count:
-        drawn = list[Attributes]()
-        if stream.chance(10) and len(garments) + 2 <= count:  # a fresh one, with a neighbour of its own
-            drawn.append(sample_attributes(stream, category))
-        of = drawn[0] if drawn else stream.pick(garments)
-        drawn.append(mutate(stream, of, stream.between(1, 3)))
+        fresh = stream.chance(10) and len(garments) + 2 <= count  # with a neighbour of its own
+        drawn = [sample_attributes(stream, category)] if fresh else []
+        drawn.append(mutate(stream, drawn[0] if fresh else stream.pick(garments), stream.between(1, 3)))
         garments += [each for each in dict.fromkeys(drawn) if each not in known]
         known.update(drawn)
     return garments
@@ -241,7 +237,6 @@ def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
 
 def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> list[Attributes]:
     """Draw a different garment for each entry of `lines`: a line's first one is new, the others are mutations of it."""
-    _check_possible(category, len(lines))
     garments: dict[Attributes, int] = {}
     first: dict[int, Attributes] = {}
     while len(garments) < len(lines):
@@ -258,9 +253,7 @@ def _queries(
 ) -> list[tuple[int, int]]:
     """Draw (reference, target) of every query within one line; targets are spread evenly over all images."""
     codes, line = np.array([codes_of(garment) for garment in garments]), np.array(lines)
-    members: list[list[int]] = [[] for _ in garments]
-    for image, group in enumerate(owner):
-        members[group].append(image)
+    members = by_key((group, image) for image, group in enumerate(owner))
     by_size = sorted(stream.shuffled(range(len(owner))), key=lambda image: sizes[owner[image]])
 
     @cache

@@ -88,7 +88,7 @@ class Cirr(Submittable):
 
     def top_of_group(self, score_block: ScoreBlock, k: int) -> Top:
         """As `top`, among the query's image group instead of its gallery."""
-        return self._top(score_block, k, self._group_members)
+        return self.top(score_block, k, mask=self._group_members)
 
     def _group_members(self, rows: Tensor, local: Tensor, width: int) -> Tensor:
         """[b, width] bool: the other members of each query's image group."""

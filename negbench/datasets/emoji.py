@@ -24,7 +24,7 @@ from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._emoji_codes import Emoji, Look, description, difference, modification, parse
-from negbench.datasets._galleries import Attributed
+from negbench.datasets._galleries import Attributed, by_key
 from negbench.datasets._icons import FILES, PACKAGES, Icons, Progress, icons
 from negbench.datasets._read import Reader, check_choice
 from negbench.datasets.card import DatasetCard
@@ -237,11 +237,8 @@ _STYLE_RULES = {"kept": "; target by the reference's artist", "free": "; target 
 
 def wanted(names: Mapping[str, str]) -> dict[str, str]:
     """Filter code points -> name to the families of which the artist draws several looks."""
-    families: dict[str, set[Look]] = defaultdict(set)
-    for codes in names:
-        emoji = parse(codes)
-        families[emoji.family].add(emoji.look)
-    return {codes: name for codes, name in names.items() if len(families[parse(codes).family]) > 1}
+    looks = by_key(map(parse, names))
+    return {codes: name for codes, name in names.items() if len({*looks[parse(codes).family]}) > 1}
 
 
 def draw(root: Path, progress: Progress | None = None) -> int:
@@ -279,12 +276,8 @@ def read_world(packages: Iterable[Icons]) -> EmojiWorld:
 
 def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
     """List a split's emoji; each set of families varying in the same attributes is split, so none is in val only."""
-    looks: dict[str, list[Look]] = defaultdict(list)
-    for emoji in world.images:
-        looks[emoji.family].append(emoji.look)
-    kinds: dict[tuple[bool, ...], list[str]] = defaultdict(list)
-    for family, each in looks.items():
-        kinds[tuple(len(set(values)) > 1 for values in zip(*each, strict=True))].append(family)
+    looks = by_key(world.images).items()
+    kinds = by_key((tuple(len({*values}) > 1 for values in zip(*each, strict=True)), family) for family, each in looks)
     held_out: set[str] = set()
     for families in kinds.values():
         families.sort(key=lambda family: hashlib.sha256(f"{seed} {family}".encode()).digest())
@@ -311,9 +304,7 @@ class Ask(NamedTuple):
 
 def _asked(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
     """List the queries of a split: the families take turns, each with its queries in a seeded order."""
-    families: dict[str, list[Emoji]] = defaultdict(list)
-    for emoji in _of_split(world, split, options.seed):
-        families[emoji.family].append(emoji)
+    families = by_key((emoji.family, emoji) for emoji in _of_split(world, split, options.seed))
     turns = []
     for place, (family, members) in enumerate(families.items()):
         asks = list(_askable(world, members, options))

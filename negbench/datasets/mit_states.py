@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from negbench.contracts import Query
+from negbench.datasets._galleries import by_key
 from negbench.datasets._read import Reader, quoted
 from negbench.datasets._tirg import ClassDataset, Labels, Language, recalls, resolve_split
 from negbench.datasets.card import DatasetCard
@@ -141,9 +142,7 @@ LANGUAGE = Language(_families, modification, "{}.".format)
 
 def _test_queries(labels: Labels) -> list[Query]:
     """Pair every image with every other state of its noun; the first image of that class is the target."""
-    states: dict[str, list[str]] = {}
-    for caption in labels.of_class:
-        states.setdefault(caption.split()[1], []).append(caption)
+    states = by_key((caption.split()[1], caption) for caption in labels.of_class)
     asked = (
         (image, before, after)
         for image, before in zip(labels.images, labels.captions, strict=True)
