@@ -126,8 +126,7 @@ def _read_category(
     entries = enumerate(reader.entries(path))
     queries = [_query(entry, where, f"{category}-{split}-{n:05d}", category, options) for n, (where, entry) in entries]
     if options.whole_split(split):
-        split_path = reader.root / "image_splits" / f"split.{category}.{split}.json"
-        gallery = reader.image_ids(split_path)
+        gallery = reader.image_ids(reader.root / "image_splits" / f"split.{category}.{split}.json")
     elif split == "train":
         gallery = _distinct(query.target for query in queries)
     else:

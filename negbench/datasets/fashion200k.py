@@ -58,14 +58,14 @@ class Fashion200K(ClassDataset):
         reader = Reader.find(options.root, CARD, marker="labels", tree=TREE)
         labels = _read_labels(reader, split)
         named = _read_queries(reader, labels) if split == "test" else []
-        files = _scan(reader, labels.images) if images else None
+
         return cls.of_labels(
             CARD,
             split,
             dataclasses.replace(labels, place=reader.root, content=reader.content),
             LANGUAGE,
             lambda kept: _test_queries(kept, named),
-            files,
+            _scan(reader, labels.images) if images else None,
             allow_missing=options.allow_missing,
         )
 

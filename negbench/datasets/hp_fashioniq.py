@@ -14,7 +14,7 @@ the same collection as HS-FashionIQ and published no file of its own.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -85,7 +85,8 @@ class HPFashionIQ(PreferenceFormat):
         read = _read(reader, reader.root / FILE)
         judgements = {query.id: judgement for query, judgement in read}
         queries = [query for query, _ in read]
-        galleries = columns_of({GROUP: _named(read)})
+        named = (image for query, own in read for image in (query.reference, str(query.target), *own.images))
+        galleries = columns_of({GROUP: dict.fromkeys(named)})
         data = cls(CARD, split, queries, *galleries, reader.content, judgements=judgements)
         files = ImageFiles.scan(reader.root, files=reader.files_beside("fashioniq")) if images else None
         data = data.loaded(files, reader.root / FILE, allow_missing=options.allow_missing)
@@ -180,9 +181,3 @@ def _restored(sentence: str) -> str:
         'has long sleeves. and is black & white'
     """
     return " ".join(re.sub("|".join(_MARKS), lambda mark: _MARKS[mark.group()], sentence).split())
-
-
-def _named(read: Iterable[tuple[Query, Judgement]]) -> list[str]:
-    """Every image, in order of first appearance."""
-    names = (image for query, judgement in read for image in (query.reference, str(query.target), *judgement.images))
-    return list(dict.fromkeys(names))

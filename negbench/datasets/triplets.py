@@ -214,12 +214,7 @@ def _galleries(queries: Sequence[Query], added: Sequence[str], *, mined: bool) -
     """Group -> images that its queries name, in order of appearance, then those of the gallery file."""
     by_group: dict[str, dict[str, None]] = {}
     for query in queries:
-        named = [
-            query.reference,
-            *([query.target] if query.target else []),
-            *query.relevant,
-            *(query.negatives * mined),
-        ]
+        named = [query.reference, str(query.target), *query.relevant, *(query.negatives * mined)]
         by_group.setdefault(query.group, {}).update(dict.fromkeys(named))
     return {group: list(dict.fromkeys([*names, *added])) for group, names in by_group.items()}
 
