@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
+from negbench.analysis.columns import WORDS
 from negbench.analysis.contrasts import contrast_text
 from negbench.analysis.findings import Findings
 from negbench.analysis.kinds import kinds_answer
@@ -23,12 +24,6 @@ _SATURATED = 0.95  # where even the last strategy is above this, the metric can 
 _ENOUGH_SEEDS = 3
 _NAMED = 4  # most strategies named in a list
 _TABLES = 6  # most tables with a headline each
-WORDS = {  # of a verdict; {} is the strategy that others are compared with
-    "better": "better than {}",
-    "worse": "worse than {}",
-    "equal": "equal to {} within {}",
-    "undecided": "undecided against {}",
-}
 
 
 def say(findings: Findings) -> list[str]:

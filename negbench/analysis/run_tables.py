@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from negbench.analysis.columns import TABLES, texts
+from negbench.analysis.columns import BASELINES, TABLES, texts
 from negbench.analysis.regime_card import in_words
 from negbench.analysis.words import label_of, percent
 from negbench.display import Grid
@@ -16,20 +16,12 @@ from negbench.store.runfolder import RunFolder
 if TYPE_CHECKING:
     from negbench.checks.audit import AuditResult
 
-_BASELINES = {
-    "untrained": "untrained model",
-    "image_only": "image only",
-    "text_only": "text only",
-    "untrained_image_only": "image only, untrained",
-    "untrained_text_only": "text only, untrained",
-}
-
 
 def metrics_frame(folder: RunFolder) -> pd.DataFrame:
     """Metrics of the reported split in percent: the run, the untrained model, and either modality alone."""
     result = folder.result
     columns = {folder.config.strategy.name: result["metrics"]}
-    columns |= {label: result["baselines"][name] for name, label in _BASELINES.items() if name in result["baselines"]}
+    columns |= {label: result["baselines"][name] for name, label in BASELINES.items() if name in result["baselines"]}
     rows = [
         {"metric (%)": label_of(metric)} | {name: percent(values.get(metric), 2) for name, values in columns.items()}
         for metric in result["metrics"]
