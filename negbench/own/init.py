@@ -27,7 +27,7 @@ from negbench.datasets._triplet_files import TripletTable, read_triplets, split_
 from negbench.datasets.image_files import EXTENSIONS
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, printable
-from negbench.machine.files import atomic_write, cache_dir, sweep
+from negbench.machine.files import cache_dir, sweep, write_text
 from negbench.machine.vector_files import NAMES, files_of, read_vectors
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
@@ -397,8 +397,7 @@ def write(scan: Scan) -> list[Path]:
     if not plugin.exists():
         texts |= {_mark(plugin): f"{plugin}\n", plugin: _filled("my_strategy.j2")}
     for path, content in texts.items():
-        with atomic_write(path) as file:
-            file.write(content)
+        write_text(path, content)
     return [path for path in texts if path.parent == scan.folder]
 
 

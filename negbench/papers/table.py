@@ -65,8 +65,7 @@ def counts(judged: Sequence[JudgedClaim]) -> str:
 
 def write_judged(judged: Sequence[JudgedClaim], folder: Path, about: str) -> None:
     """Write claims.md and claims.json."""
-    with files.atomic_write(folder / "claims.md") as file:
-        file.write(_markdown(judged, about))
+    files.write_text(folder / "claims.md", _markdown(judged, about))
     files.write_json(folder / "claims.json", {"about": about, "claims": [_plain(one) for one in judged]})
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.display import is_number
 from negbench.machine.files import atomic_write, check_links, sweep
+from negbench.machine.files import write_text as write_text
 from negbench.report.cards import Example, Pictures
 from negbench.report.charts import Chart, Form, picture
 from negbench.report.tables import Table, sort_key
@@ -158,13 +159,6 @@ def fragment(page: Page) -> str:
         elif isinstance(part, Note):
             lines.append(f"<p>{_prose(part.text)}</p>")
     return f"<div>{''.join(lines)}</div>"
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write a file whole or not at all; returns its path."""
-    with atomic_write(path) as file:
-        file.write(text)
-    return path
 
 
 def _all(page: Page, kind: type[Any]) -> Iterator[Any]:

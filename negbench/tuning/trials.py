@@ -206,8 +206,7 @@ class TrialSearch:
                 if "trial 0, the default" in event.value or not alive[place]:
                     self.errors.setdefault(place, str(event.value))
                 if event.detail:
-                    with files.atomic_write(book.folder / "fault.txt") as file:
-                        file.write(event.detail)
+                    files.write_text(book.folder / "fault.txt", event.detail)
             if event.kind != "done":
                 name = f"{book.spec.base['strategy']['name']}: " * (count > 1)
                 log.info("[%d/%d] %6.1f s  %s%s", self._ended(), self._total, time.monotonic() - started, name, text)
