@@ -13,7 +13,7 @@ import pandas as pd
 
 from negbench.analysis.columns import COLUMNS, NEGATIVES, TABLES, Line, metric_column, numbers, texts
 from negbench.analysis.plateau import with_plateaus
-from negbench.analysis.regime_card import last_regime_card
+from negbench.analysis.regime_card import last_regime_cards, numbers_of
 from negbench.analysis.verdicts import OVER_ALL, VerdictRow, distinct_of, headline_metrics, negatives_of, rounded
 from negbench.grid.comparison import AXES, CellGroup, group_key, together
 
@@ -130,11 +130,8 @@ def row_line(row: VerdictRow) -> dict[str, object]:
 
 def regime_of(group: CellGroup) -> dict[str, float]:
     """Average the last refresh's regime card over seeds; empty if no run has one."""
-    cards = [last_regime_card(result) for result in group.results if result.get("regime_by_refresh")]
-    names = [column.key for column in TABLES["regime"]] * bool(cards)
-    return {
-        name: _mean([v for card in cards if (v := card.get(name)) is not None and math.isfinite(v)]) for name in names
-    }
+    cards = last_regime_cards(group)
+    return {column.key: _mean(numbers_of(cards, column.key)) for column in TABLES["regime"] if cards}
 
 
 def _mean(values: Sequence[float]) -> float:
