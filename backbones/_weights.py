@@ -116,10 +116,8 @@ def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:
     """
     if source.kind == "lavis":
         return tuple(path for path in (source.path, source.tower) if path is not None)
-    beside = ("*.json", "*.txt")
-    folder = source.path or (
-        fetch(source.hub_id, ["*.safetensors"], advice.fix, beside=beside, revision=source.revision).parent
-    )
+    beside, revision = ("*.json", "*.txt"), source.revision
+    folder = source.path or fetch(source.hub_id, ["*.safetensors"], advice.fix, beside=beside, revision=revision).parent
     tensors = sorted(folder.glob("*.safetensors"))
     if not (folder / "config.json").is_file() or not tensors:
         lacks = "safetensors" if (folder / "config.json").is_file() else "config.json"
