@@ -38,8 +38,7 @@ def rules_of(asked: Compare, cells: Sequence[Cell]) -> Rules:
         notes([f"the recipe's baseline '{baseline}' is none of these strategies and is left out"])
         baseline = None
     rules = Rules(baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
-    metrics = {cell.labels["dataset"]: cell.run.card.metrics for cell in cells}
-    rules.check(plugins, metrics.values())
+    rules.check(plugins, {cell.labels["dataset"]: cell.run.card.metrics for cell in cells}.values())
     return rules
 
 

@@ -420,13 +420,6 @@ def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Diffe
     return differences
 
 
-def _scale(table: ValueTable) -> tuple[float, float]:
-    """Return the bounds of means: [0, 1] if all values lie there."""
-    rows = [row for own in table.values.values() for row in own]
-    inside = all(np.min(row) >= 0 and np.max(row) <= 1 for row in rows)
-    return (0.0, 1.0) if inside else (-np.inf, np.inf)
-
-
 def _interval(mean: float, half: float, level: float, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Interval:
     """Mean plus and minus the half width, rounded outwards, inside the bounds."""
     low, high = (mean - half) / _STEP, (mean + half) / _STEP
@@ -441,7 +434,9 @@ def _interval(mean: float, half: float, level: float, bounds: tuple[float, float
 
 def summarise(table: ValueTable) -> dict[str, Summary]:
     """Compute mean, sd over seeds and interval (Student's t) of every strategy."""
-    level, summaries, bounds = 1 - table.design.alpha, {}, _scale(table)
+    level, summaries = 1 - table.design.alpha, {}
+    shares = all(np.min(row) >= 0 and np.max(row) <= 1 for rows in table.values.values() for row in rows)
+    bounds = (0.0, 1.0) if shares else (-np.inf, np.inf)
     for name in table.names:
         seeds = table.common([name])
         means, noise = table.seed_means([name], seeds)[0], table.query_noise([name], seeds)

@@ -221,7 +221,8 @@ class VerdictRow:
         """Return the fields and facts for JSON and CSV: rounded to 10 decimals, NaN for infinity."""
         flat = asdict(self)
         flat |= flat.pop("facts")
-        return {k: _finite(v) if isinstance(v, float) else v for k, v in flat.items()}
+        finite = {key: math.nan if math.isinf(v) else round(v, 10) + 0.0 for key, v in flat.items() if type(v) is float}
+        return flat | finite  # no -0.0
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> VerdictRow:
@@ -230,10 +231,6 @@ class VerdictRow:
         known: dict[str, Any] = {k: math.nan if v is None else v for k, v in stored.items() if k in names}
         known |= {name: tuple(known.get(name, ())) for name in ("beaten_by", "undecided", "identical")}
         return cls(**known, facts={k: v for k, v in stored.items() if k not in names})
-
-
-def _finite(value: float) -> float:
-    return math.nan if math.isinf(value) else round(value, 10) + 0.0  # no -0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,8 +328,7 @@ def tables_of(groups: Sequence[CellGroup], rules: Rules = Rules(), *, main_only:
         labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
         result, dataset = members[0].results[0], labels["dataset"]
         main = rules.main(result["main_metric"], list(result["metrics"]))
-        others = [] if main_only else headline_metrics(list(result["metrics"]))
-        metrics = list(dict.fromkeys([main, *others]))
+        metrics = list(dict.fromkeys([main, *([] if main_only else headline_metrics(list(result["metrics"])))]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
             for name, metric_values in values_of(group.runs, metrics, seen.setdefault(dataset, {})).items():
@@ -382,8 +378,7 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         name: {key: fact for table in reversed(tables) for key, fact in table.facts.get(name, {}).items()}
         for name in tables[0].facts
     }
-    ends = _joined_ends(tables, values)
-    return VerdictTable(labels, metric, {metric: values}, negatives, distinct, facts, ends)
+    return VerdictTable(labels, metric, {metric: values}, negatives, distinct, facts, _joined_ends(tables, values))
 
 
 def _joined_ends(tables: Sequence[VerdictTable], values: Mapping[str, Values]) -> dict[str, Ends]:
@@ -460,8 +455,7 @@ def _rows(
         columns: dict[str, Any] = dict(table.labels)
         columns |= {"beaten_by": tests.pairs.beaten[name], "rank_low": first, "rank_high": last}
         block = [each for each in counts if counts[each] == counts[name]]
-        rivals = tests.rivals(block, fallen)  # who was beaten may have a higher mean over fewer seeds
-        best = tests.best(rivals or block)
+        best = tests.best(tests.rivals(block, fallen) or block)  # who was beaten may have a higher mean, of fewer seeds
         behind, gap = tests.pairs.of(highest, name), tests.pairs.of(best, name)
         for key, end, test in (("behind", "behind", behind), ("gap", "gap", gap), ("difference", "diff", against)):
             if test is not None:
@@ -478,7 +472,6 @@ def _rows(
         columns |= {key: getattr(mean, key) for key in ("mean", "sd", "lowest", "highest", "seeds", "queries")}
         if (ends := table.ends.get(name)) is not None and metric == table.main:
             columns |= {"collapsed": len(ends.collapsed), "identical": ends.identical, "unmoved": ends.unmoved}
-        verdict: str = "not compared" if against is None else against.verdict
         yield VerdictRow(
             strategy=name,
             metric=metric,
@@ -486,7 +479,7 @@ def _rows(
             low=mean.interval.low,
             high=mean.interval.high,
             baseline=baseline or "",
-            verdict="baseline" if name == baseline else verdict,
+            verdict="baseline" if name == baseline else "not compared" if against is None else against.verdict,
             negatives=table.negatives.get(name, math.nan),
             distinct=table.distinct.get(name, math.nan),
             against=asked or pairs == "baseline",

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from negbench.contracts import Query, check_option
+from negbench.datasets import _garments
 from negbench.datasets._galleries import Attributed, by_key
 from negbench.datasets._garments import (
     ATTRIBUTES,
@@ -23,10 +24,7 @@ from negbench.datasets._garments import (
     Nuisance,
     codes_of,
     mutate,
-    render,
     sample_attributes,
-    sample_nuisance,
-    values,
 )
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import attribute_words, caption_pair
@@ -149,7 +147,7 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     sizes = _group_sizes(stream, spec.images(split), spec.twins)
     _check_possible(category, len(sizes))
     lines = [min(number // 2, len(sizes) // 2 - 1) for number in range(len(sizes))] if in_lines else [0] * len(sizes)
-    garments = _garments_in_lines(stream, category, lines) if in_lines else _garments(stream, category, len(sizes))
+    garments = _garments_in_lines(stream, category, lines) if in_lines else _unlined(stream, category, len(sizes))
     owner = stream.shuffled([group for group, size in enumerate(sizes) for _ in range(size)])
     queries = _queries(stream, garments, owner, sizes, lines, spec.queries(split))
     attributes = [garments[group] for group in owner]
@@ -171,7 +169,7 @@ def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mappin
 
 def nuisance_of(spec: Spec, part: WorldPart, index: int) -> Nuisance:
     """Return the nuisance of picture `index` of a part, fixed by world, split, category and index."""
-    return sample_nuisance(Stream(spec.world, "picture", part.split, part.category, index))
+    return _garments.sample_nuisance(Stream(spec.world, "picture", part.split, part.category, index))
 
 
 def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
@@ -211,7 +209,7 @@ def fits_one(spec: Spec, category: str) -> bool:
 
 
 def _possible(category: str) -> int:
-    return prod(len(values(category, name)) for name in ATTRIBUTES)
+    return prod(len(_garments.values(category, name)) for name in ATTRIBUTES)
 
 
 def _check_possible(category: str, count: int) -> None:
@@ -222,7 +220,7 @@ def _check_possible(category: str, count: int) -> None:
         )
 
 
-def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
+def _unlined(stream: Stream, category: str, count: int) -> list[Attributes]:
     """Draw `count` different garments; each differs in one to three attributes from another one."""
     garments = [sample_attributes(stream, category)]
     known = {*garments}
@@ -379,7 +377,7 @@ def _write_images(folder: Path, spec: Spec, parts: list[WorldPart]) -> str:
         target = folder / "images" / part.category
         target.mkdir(parents=True, exist_ok=True)
         for index, image in enumerate(part.images):
-            pixels = render(part.attributes[index], nuisance_of(spec, part, index))
+            pixels = _garments.render(part.attributes[index], nuisance_of(spec, part, index))
             digest.update(pixels.tobytes())
             Image.fromarray(pixels).save(target / f"{image}.png", compress_type=_HUFFMAN)
     return digest.hexdigest()

@@ -175,13 +175,12 @@ def _triplets(scan: Scan, files: Sequence[Path]) -> None:
         return
     mined = [file for file, table in tables.items() if {"negative", "negatives"} & {*table.columns}]
     own = [file for file in tables if file not in mined] or mined
-    try:
+    with _noting(scan):
         chosen = _chosen(scan, {file: tables[file] for file in own})
-        table = read_triplets(chosen, scan.columns, [scan.folder])
-    except NegbenchError as error:
-        scan.missing.append(str(error))
+        scan.triplets = chosen, read_triplets(chosen, scan.columns, [scan.folder])
+    if scan.triplets is None:
         return
-    scan.triplets = chosen, table
+    chosen, table = scan.triplets
     words = {_word(scan, file, tables[file]) for file in chosen}
     named = {file: split_word(file.relative_to(scan.folder)) for file in unread} if None not in words else {}
     scan.missing += [  # else a split would be made of what is there

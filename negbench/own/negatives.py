@@ -136,8 +136,7 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     (strategy,) = strategies.values()
     every = Audit(queries=most, seed=asked.seed)
     with progress("mine") as display:
-        reads = planes_read(strategy, config.mining)
-        subject = open_subject(config, asked.split, every, display, folder, reads=reads)
+        subject = open_subject(config, asked.split, every, display, folder, planes_read(strategy, config.mining))
         notes(subject.remarks)
         queries, images = subject.dataset.queries, subject.dataset.images
         with threads(config.compute.threads), display.stage("draw", total=len(queries)) as advance:

@@ -122,8 +122,7 @@ class ClaimsPlan:
         """Note what the systems lack here, and ask for the runs that the claims need, look by look."""
         first = Round(self.folder, self.cells)
         notes(self.remarks)
-        looks = self.looks if self.asked.until else None
-        return looked(first, looks, self.more, self.open_settings)
+        return looked(first, self.looks if self.asked.until else None, self.more, self.open_settings)
 
     def outlook(self) -> list[str]:
         """Say what is undecided after the first look, and what deciding it costs, if its runs are finished."""

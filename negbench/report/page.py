@@ -135,10 +135,9 @@ def html(page: Page) -> str:
 
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    pictures = {key: image for part in _all(page, Examples) for key, image in part.pictures.images.items()}
     return _template().render(
         page=page,
-        pictures=pictures,
+        pictures={key: image for part in _all(page, Examples) for key, image in part.pictures.images.items()},
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),

@@ -11,11 +11,10 @@ from torch import Tensor
 from negbench.contracts import BatchStrategy, Epoch, OrderedBatches, ScoreView, Strategy, SyntheticStrategy
 from negbench.errors import NegbenchError
 from negbench.mining.checked import synthetic_of
-from negbench.testing.worlds import Sign, check_frozen, check_quoted, global_generators, toy_bank_step, toy_view
+from negbench.testing.worlds import SIGNS, check_frozen, check_quoted, global_generators, toy_bank_step, toy_view
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-SIGNS: tuple[Sign, ...] = ("mixed", "negative", "positive")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def _views(strategy: Strategy) -> Iterator[ScoreView]:

@@ -83,8 +83,7 @@ class StudySpec:
         Raises:
             TypeError, ValueError: `value` is not what `dump` returns.
         """
-        spec: StudySpec = TypeAdapter(cls).validate_json(json.dumps(value, allow_nan=False), strict=True)
-        return spec
+        return TypeAdapter(cls).validate_json(json.dumps(value, allow_nan=False), strict=True)
 
     def shared(self) -> dict[str, Any]:
         """Return the settings that all machines of a study must share: all but compute options and file locations."""
@@ -131,8 +130,7 @@ class SeededSampler(BaseSampler):
         seed, model = int.from_bytes(digest[:4], "big"), MODELS.get(self._spec.sampler)
         if model is None or trial.number < STARTUP:
             return optuna.samplers.RandomSampler(seed=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
             return model(seed=seed, n_startup_trials=LEAST)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

@@ -70,10 +70,8 @@ class Job:
 
     def tags(self, trial: int) -> dict[str, str]:
         """Return the tags of a trial's MLflow copy."""
-        name = self.folder.name
-        tags = {"experiment": name, "study": name, "negbench.kind": "trial", "trial": str(trial)}
-        tags["strategy"] = str(self.spec.base["strategy"]["name"])
-        return tags
+        name, strategy = self.folder.name, str(self.spec.base["strategy"]["name"])
+        return {"experiment": name, "study": name, "negbench.kind": "trial", "trial": str(trial), "strategy": strategy}
 
 
 class Trials:
