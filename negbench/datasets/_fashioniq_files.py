@@ -145,14 +145,10 @@ def _query(entry: Mapping[str, Any], where: str, name: str, category: str, optio
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
         raise DataError(f"{where}: key 'captions': expected 2 captions, got {quoted(list(captions))}")
-    return Query(
-        id=name,
-        reference=image_id(get(entry, "candidate", str, where), f"{where}: key 'candidate'"),
-        text=(listed if options.caption_mode == "comma" else joined)(*captions),
-        target=image_id(get(entry, "target", str, where), f"{where}: key 'target'"),
-        group=category,
-        captions=captions,
-    )
+    keys = ("candidate", "target")
+    reference, target = (image_id(get(entry, key, str, where), f"{where}: key '{key}'") for key in keys)
+    text = (listed if options.caption_mode == "comma" else joined)(*captions)
+    return Query(name, reference, text, target, category, captions=captions)
 
 
 def _relevance(reader: Reader, split: str) -> dict[str, list[Any]]:

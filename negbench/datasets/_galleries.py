@@ -91,9 +91,8 @@ class Galleries:
             inside = len(columns) == 0 or (int(columns.min()) >= 0 and int(columns.max()) < len(self.images))
             if columns.dtype != torch.int64 or not inside or len(torch.unique(columns)) != len(columns):
                 raise DataError(f"{self.card.name} {self.split}: group '{name}' has repeated or invalid columns")
-        for query, group, target in zip(
-            self.queries, self.group_index.tolist(), self.target_columns.tolist(), strict=True
-        ):
+        places = zip(self.group_index.tolist(), self.target_columns.tolist(), strict=True)
+        for query, (group, target) in zip(self.queries, places, strict=True):
             if group < 0:
                 raise DataError(f"{self.card.name} {self.split}: query {query.id} has unknown group '{query.group}'")
             if query.target is not None and (target < 0 or not self._members[group, target]):
@@ -234,9 +233,8 @@ class Galleries:
             return kept[rows] if torch.equal(columns, self._columns) else kept[rows[:, None], columns]
         table = torch.zeros(len(rows), len(self.images), dtype=torch.int8)
         for place, row in enumerate(rows.tolist()):
-            table[place, list(self._wrong_columns[row])] = torch.tensor(
-                list(self._wrong_columns[row].values()), dtype=torch.int8
-            )
+            wrong = self._wrong_columns[row]
+            table[place, list(wrong)] = torch.tensor(list(wrong.values()), dtype=torch.int8)
         return table[:, columns]
 
     @cached_property

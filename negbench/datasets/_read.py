@@ -210,9 +210,8 @@ def parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except (RecursionError, ValueError) as error:
-        raise DataError(
-            f"{where} is not valid JSON ({str(error).splitlines()[0]}): correct or fetch it again"
-        ) from error
+        why = str(error).splitlines()[0]
+        raise DataError(f"{where} is not valid JSON ({why}): correct or fetch it again") from error
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -17,15 +17,7 @@ import torch
 from negbench.contracts import Query, check_option
 from negbench.datasets import _garments
 from negbench.datasets._galleries import Attributed, by_key
-from negbench.datasets._garments import (
-    ATTRIBUTES,
-    CATEGORIES,
-    Attributes,
-    Nuisance,
-    codes_of,
-    mutate,
-    sample_attributes,
-)
+from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, mutate, render, sample_attributes
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import attribute_words, caption_pair
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -125,10 +117,8 @@ class WorldPart:
     def relevant(self) -> list[list[str]]:
         """Return per query the target, then every other image with the target's attributes."""
         alike = by_key((attributes, index) for index, attributes in enumerate(self.attributes))
-        return [
-            [self.images[target], *(self.images[i] for i in alike[self.attributes[target]] if i != target)]
-            for _, target in self.queries
-        ]
+        same = ((target, alike[self.attributes[target]]) for _, target in self.queries)
+        return [[self.images[target], *(self.images[i] for i in own if i != target)] for target, own in same]
 
 
 def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> WorldPart:
@@ -167,7 +157,7 @@ def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mappin
     return Attributed(asked, asked != before, shown)
 
 
-def nuisance_of(spec: Spec, part: WorldPart, index: int) -> Nuisance:
+def nuisance_of(spec: Spec, part: WorldPart, index: int) -> _garments.Nuisance:
     """Return the nuisance of picture `index` of a part, fixed by world, split, category and index."""
     return _garments.sample_nuisance(Stream(spec.world, "picture", part.split, part.category, index))
 
@@ -377,7 +367,7 @@ def _write_images(folder: Path, spec: Spec, parts: list[WorldPart]) -> str:
         target = folder / "images" / part.category
         target.mkdir(parents=True, exist_ok=True)
         for index, image in enumerate(part.images):
-            pixels = _garments.render(part.attributes[index], nuisance_of(spec, part, index))
+            pixels = render(part.attributes[index], nuisance_of(spec, part, index))
             digest.update(pixels.tobytes())
             Image.fromarray(pixels).save(target / f"{image}.png", compress_type=_HUFFMAN)
     return digest.hexdigest()

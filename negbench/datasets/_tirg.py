@@ -70,18 +70,8 @@ class ClassDataset(Dataset):
         kept = labels.without(missing)
         pairs = TrainingPairs(kept, language) if split == "train" and kept.images else None
         queries = tests(kept) if pairs is None else pairs.draw(pairs.count)
-        data = cls(
-            card,
-            split,
-            queries,
-            *columns_of({GROUP: kept.images}),
-            labels.content,
-            files,
-            missing,
-            labels.remarks,
-            part=f"{pairs.count} pairs drawn for every epoch" if pairs else "",
-            pairs=pairs,
-        )
+        columns, part = columns_of({GROUP: kept.images}), f"{pairs.count} pairs drawn for every epoch" if pairs else ""
+        data = cls(card, split, queries, *columns, labels.content, files, missing, labels.remarks, part, pairs=pairs)
         return data.loaded(None, labels.place)
 
     @property
@@ -170,15 +160,8 @@ class Labels:
         if target not in self._relevant:
             others = (image for image in self.of_class[captions[1]] if image != target)
             self._relevant[target] = (target, *others)
-        return Query(
-            id=name,
-            reference=reference,
-            text=language.modification(*captions),
-            target=target,
-            group=GROUP,
-            relevant=self._relevant[target],
-            captions=captions,
-        )
+        text = language.modification(*captions)
+        return Query(name, reference, text, target, GROUP, self._relevant[target], captions)
 
 
 @dataclass(frozen=True)
@@ -273,12 +256,10 @@ class TrainingPairs:
         queries = []
         for number, source in enumerate(chance.choices(sources, k=count)):
             target = self._target(source, chance)
-            before, after = captions[source], captions[target]
-            query = self.labels.query(
-                f"{prefix}-{number:07d}", (images[source], images[target]), (before, after), words
-            )
-            texts = words.description(before), words.description(after)
-            queries.append(dataclasses.replace(query, reference_text=texts[0], target_text=texts[1]))
+            own = captions[source], captions[target]
+            query = self.labels.query(f"{prefix}-{number:07d}", (images[source], images[target]), own, words)
+            before, after = map(words.description, own)
+            queries.append(dataclasses.replace(query, reference_text=before, target_text=after))
         return queries
 
     def _target(self, source: int, chance: random.Random) -> int:

@@ -13,7 +13,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Self, get_args
@@ -155,17 +155,10 @@ class EmojiPictures(Dataset):
         asked = _asked(world, split, choice)
         queries = [_query(world, ask, split, choice) for ask in asked]
         files = ImageFiles(reader.root, {i: (path,) for i, path in world.files.items() if path.exists()})
-        dataset = cls(
-            kind,
-            split,
-            queries,
-            ids,
-            groups,
-            hashlib.sha256(json.dumps([reader.content, choice]).encode()).hexdigest(),
-            shown=world.shown,
-            asked={query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)},
-            style=choice.style,
-        )
+        content = hashlib.sha256(json.dumps([reader.content, choice]).encode()).hexdigest()
+        wanted = {query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)}
+        style = choice.style
+        dataset = cls(kind, split, queries, ids, groups, content, shown=world.shown, asked=wanted, style=style)
         return dataset.loaded(files if images else None, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
@@ -209,11 +202,8 @@ def card(options: PictureChoice) -> DatasetCard:
     marks = [options.style, "+".join(options.artists)]
     if set(options.references) != set(options.artists):
         marks.append(f"from-{'+'.join(options.references)}")
-    credits_ = "; ".join(
-        f"{PACKAGES[artist].shown} by {PACKAGES[artist].author}, {PACKAGES[artist].licence}"
-        for artist in ARTISTS
-        if artist in {*options.artists, *options.references}
-    )
+    used = [PACKAGES[artist] for artist in ARTISTS if artist in {*options.artists, *options.references}]
+    credits_ = "; ".join(f"{each.shown} by {each.author}, {each.licence}" for each in used)
     return DatasetCard(
         name="emoji",
         protocol=f"{'-'.join(marks)}-seed{options.seed}",
@@ -336,15 +326,10 @@ def _query(world: EmojiWorld, ask: Ask, split: str, options: PictureChoice) -> Q
     key = f"{options.seed} {reference} {ask.wanted}"
     others = [] if named else [image for image in _by(world, ask.wanted, options.artists) if image != target]
     family = world.names[ask.shown.family]
-    train = split == "train"
-    return Query(
-        id=f"{reference}>{ask.wanted.family}:{','.join(ask.wanted.look)}",
-        reference=reference,
-        text=modification(ask.shown.look, ask.wanted.look, key, PACKAGES[options.style].shown if named else ""),
-        target=target,
-        group=GROUP,
-        relevant=(target, *others),
-        reference_text=description(family, ask.shown.look) if train else None,
-        target_text=description(family, ask.wanted.look) if train else None,
-        cluster=family,
-    )
+    name = f"{reference}>{ask.wanted.family}:{','.join(ask.wanted.look)}"
+    text = modification(ask.shown.look, ask.wanted.look, key, PACKAGES[options.style].shown if named else "")
+    query = Query(name, reference, text, target, GROUP, (target, *others), cluster=family)
+    if split != "train":
+        return query
+    texts = description(family, ask.shown.look), description(family, ask.wanted.look)
+    return replace(query, reference_text=texts[0], target_text=texts[1])

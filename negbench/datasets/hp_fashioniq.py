@@ -134,22 +134,10 @@ def _judgement(participant: str, query: str, values: Sequence[Any], marks: Seque
     text = typed(sentence, str, marks[2])
     if preferred not in ("1", "2"):
         raise DataError(f'{marks[5]}: expected "1" or "2", got {quoted(preferred)}')
-    return (
-        Query(
-            id=query,
-            reference=_image(reference, marks[0]),
-            text=_restored(text),
-            target=_image(target, marks[1]),
-            group=GROUP,
-            captions=(text,),
-        ),
-        Judgement(
-            participant=participant,
-            sets=(_members(one, marks[3]), _members(two, marks[4])),
-            ratings=(_rating(one, marks[3]), _rating(two, marks[4])),
-            first=preferred == "1",
-        ),
-    )
+    asked = _image(reference, marks[0]), _restored(text), _image(target, marks[1])
+    sets = _members(one, marks[3]), _members(two, marks[4])
+    ratings = _rating(one, marks[3]), _rating(two, marks[4])
+    return Query(query, *asked, GROUP, captions=(text,)), Judgement(participant, sets, ratings, preferred == "1")
 
 
 def _members(value: Any, where: str) -> tuple[str, ...]:

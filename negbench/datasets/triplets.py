@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -196,18 +196,10 @@ def _val_targets(targets: Set[str], fraction: float, seed: int, file: str) -> se
 def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
     if exclude_reference and row.reference == row.target:
         raise DataError(f"{row.where}, column 'target': is the reference, which exclude_reference leaves out")
-    return Query(
-        id=f"{split}-{row.number}" if row.id is None else row.id,
-        reference=row.reference,
-        text=row.text,
-        target=row.target,
-        group=row.group or GROUP,
-        relevant=tuple(dict.fromkeys((row.target, *row.relevant))) if row.relevant else (),
-        captions=row.captions,
-        negatives=row.negatives,
-        wrong=row.wrong,
-        wordings=row.wordings,
-    )
+    name = f"{split}-{row.number}" if row.id is None else row.id
+    relevant = tuple(dict.fromkeys((row.target, *row.relevant))) if row.relevant else ()
+    query = Query(name, row.reference, row.text, row.target, row.group or GROUP, relevant, row.captions)
+    return replace(query, negatives=row.negatives, wrong=row.wrong, wordings=row.wordings)
 
 
 def _galleries(queries: Sequence[Query], added: Sequence[str], *, mined: bool) -> dict[str, list[str]]:
