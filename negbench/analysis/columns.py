@@ -77,9 +77,8 @@ NEGATIVES, GAP = COLUMNS["negatives"], COLUMNS["gap"]
 def texts(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:
     """Build a table for people: each line's axes, then its formatted columns."""
     shown = [c for c in columns if not c.optional or any(c.text(line) != "-" for line in lines)]
-    return pd.DataFrame(
-        [{axis: line[axis] for axis in axes} | {c.title: c.text(line) for c in shown} for line in lines]
-    )
+    rows = [{axis: line[axis] for axis in axes} | {c.title: c.text(line) for c in shown} for line in lines]
+    return pd.DataFrame(rows)
 
 
 def numbers(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:

@@ -103,10 +103,8 @@ def _resolved(what: str, known: Sequence[Difference], seconds: float, *, nested:
         cost = f"{max(needed, 3):.0f} seeds, {duration(seconds * max(needed, 3))} of computing"
         parts.append(f"{points} point{'s' * (points > 1)}: {cost if math.isfinite(needed) else 'needs more queries'}")
     floor = percent(median(floor_of(each, nested=nested) for each in known))
-    text = f"seeds needed to resolve a difference in {what} of {'; of '.join(parts)}"
-    return text + (
-        "" if nested else f"; even with unlimited seeds, these queries leave an interval of ± {floor} points"
-    )
+    left = "" if nested else f"; even with unlimited seeds, these queries leave an interval of ± {floor} points"
+    return f"seeds needed to resolve a difference in {what} of {'; of '.join(parts)}{left}"
 
 
 def _seconds(groups: Sequence[CellGroup], table: VerdictTable) -> float:

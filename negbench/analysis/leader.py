@@ -54,12 +54,8 @@ def leader_tables(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) 
         return {"": leader_table(groups, rows)}
     names = sorted({group.labels["dataset"] for group in groups})
     names += [OVER_ALL] * any(row.dataset == OVER_ALL for row in rows)
-    return {
-        name: leader_table(
-            [group for group in groups if group.labels["dataset"] == name], [row for row in rows if row.dataset == name]
-        )
-        for name in names
-    }
+    own = {name: [group for group in groups if group.labels["dataset"] == name] for name in names}
+    return {name: leader_table(own[name], [row for row in rows if row.dataset == name]) for name in names}
 
 
 def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:

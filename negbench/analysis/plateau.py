@@ -100,9 +100,8 @@ def _dev_part(chosen: Sequence[PickedRate]) -> str:
         return "queries that are not reported"
     if chosen[0].generated:
         return f"{span(sizes, number)} queries generated for this"
-    return f"{span(sizes, number)} queries carved from train" + f" (fewer than {DEV_QUERIES:,})" * (
-        min(sizes) < DEV_QUERIES
-    )
+    few = f" (fewer than {DEV_QUERIES:,})" * (min(sizes) < DEV_QUERIES)
+    return f"{span(sizes, number)} queries carved from train{few}"
 
 
 def with_plateaus(groups: Sequence[CellGroup], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -117,16 +116,12 @@ def with_plateaus(groups: Sequence[CellGroup], lines: Sequence[Mapping[str, Any]
     for group, line, place in zip(groups, lines, places, strict=True):
         curves.append(Plateau.of(group, line.get("metric") or group.results[0]["main_metric"]))
         best[place] = max(best.get(place, -math.inf), curves[-1].level)
-    return [
-        {
-            **line,
-            "plateau": curve.level,
-            "rise": curve.rise,
-            "steps_own": curve.steps_to(SHARE * curve.level),
-            "steps_best": curve.steps_to(SHARE * best[place]),
-        }
-        for line, curve, place in zip(lines, curves, places, strict=True)
-    ]
+    extended = list[dict[str, Any]]()
+    for line, curve, place in zip(lines, curves, places, strict=True):
+        own, highest = curve.steps_to(SHARE * curve.level), curve.steps_to(SHARE * best[place])
+        ends = {"plateau": curve.level, "rise": curve.rise, "steps_own": own, "steps_best": highest}
+        extended.append({**line, **ends})
+    return extended
 
 
 def trained_out(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list[str]:

@@ -22,11 +22,9 @@ def metrics_frame(folder: RunFolder) -> pd.DataFrame:
     result = folder.result
     columns = {folder.config.strategy.name: result["metrics"]}
     columns |= {label: result["baselines"][name] for name, label in BASELINES.items() if name in result["baselines"]}
-    rows = [
-        {"metric (%)": label_of(metric)} | {name: percent(values.get(metric), 2) for name, values in columns.items()}
-        for metric in result["metrics"]
-    ]
-    return pd.DataFrame(rows)
+    frame = {"metric (%)": [label_of(metric) for metric in result["metrics"]]}
+    frame |= {name: [percent(values.get(each), 2) for each in result["metrics"]] for name, values in columns.items()}
+    return pd.DataFrame(frame)
 
 
 def run_table(folder: RunFolder) -> Grid:
@@ -63,9 +61,8 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
 
 def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Build one row per audited strategy; columns without any value are left out."""
-    return texts(
-        [column for column in TABLES["audit"] if any(pd.notna(row.get(column.key)) for row in rows)], rows, ["strategy"]
-    )
+    shown = [column for column in TABLES["audit"] if any(pd.notna(row.get(column.key)) for row in rows)]
+    return texts(shown, rows, ["strategy"])
 
 
 def audit_table(audit: AuditResult) -> Grid:

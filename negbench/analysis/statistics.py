@@ -404,19 +404,9 @@ def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Diffe
     for test, p_adjusted in zip(tests, adjusted.tolist(), strict=True):
         mean, half, models, p_value, power, seeds = test.item()
         interval = _interval(mean, stretch * half, 1 - alpha)
-        outside = interval.low > 0 or interval.high < 0
-        differences.append(
-            Difference(
-                value=mean,
-                interval=interval,
-                models=_interval(mean, models, 1 - alpha),
-                p_value=p_value,
-                p_adjusted=min(p_adjusted, alpha) if outside else max(p_adjusted, above),
-                verdict=design.verdict(interval),
-                minimum_detectable=stretch * half + power,
-                seeds=seeds,
-            )
-        )
+        p_adjusted = min(p_adjusted, alpha) if interval.low > 0 or interval.high < 0 else max(p_adjusted, above)
+        ends, verdict = (interval, _interval(mean, models, 1 - alpha)), design.verdict(interval)
+        differences.append(Difference(mean, *ends, p_value, p_adjusted, verdict, stretch * half + power, seeds))
     return differences
 
 

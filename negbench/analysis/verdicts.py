@@ -365,10 +365,8 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
             values[name] = side_by_side(by_part, seeds, [table.labels["dataset"] for table in tables])
     if not values:
         return None
-    labels = {
-        axis: OVER_ALL if len({table.labels[axis] for table in tables}) > 1 else value
-        for axis, value in tables[0].labels.items()
-    }
+    values_of_axis = {axis: {table.labels[axis] for table in tables} for axis in tables[0].labels}
+    labels = {axis: OVER_ALL if len(each) > 1 else each.pop() for axis, each in values_of_axis.items()}
     metric = " and ".join(dict.fromkeys(table.main for table in tables))
     negatives, distinct = (
         {name: float(np.mean([of_table.get(name, math.nan) for of_table in each])) for name in values}
@@ -405,11 +403,8 @@ def side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Seque
     rows = [each.values[[each.seeds.index(seed) for seed in seeds]] for each in tables]
     sums = [np.sum([row for row, own in zip(rows, datasets, strict=True) if own == name], axis=0) for name in names]
     scaled = [sum(counts) / (len(tables) * count) * values for count, values in zip(counts, sums, strict=True)]
-    clusters = None
-    if any(each.clusters is not None for each in parts):
-        clusters = _apart(
-            [each.clusters if each.clusters is not None else np.arange(each.values.shape[1]) for each in parts]
-        )
+    named = [np.arange(each.values.shape[1]) if each.clusters is None else each.clusters for each in parts]
+    clusters = _apart(named) if any(each.clusters is not None for each in parts) else None
     nested = all(each.nested for each in parts)
     return Values(np.concatenate(scaled, axis=1), tuple(seeds), _apart(strata), clusters=clusters, nested=nested)
 

@@ -69,9 +69,8 @@ def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
     """Draw the metric of every strategy along one dial, a panel for each setting of the others."""
     name = dials.names[index]
     lines, tall = dials.lines_along(index), tall_enough(len(_styles(rows)))
-    panels = [
-        Panel(dials.title(line[0], without=(index,)), partial(_lines, dials, rows, index, line), tall) for line in lines
-    ]
+    draw = partial(_lines, dials, rows, index)
+    panels = [Panel(dials.title(line[0], without=(index,)), partial(draw, line), tall) for line in lines]
     text = READ["along"].format(metric=label_of(rows[0].metric), name=name, size=size_of(rows))
     return Chart(f"along-{name}", f"Along {name}", text, tuple(panels), direct=True)
 

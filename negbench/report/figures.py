@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,10 +85,8 @@ def parts_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> li
     def place_of(labels: Mapping[str, Any]) -> tuple[str, str, int]:
         return labels["dataset"], labels["backbone"], int(labels.get("epochs") or 0)
 
-    members, own = (
-        together(groups, lambda group: place_of(group.labels)),
-        together(rows, lambda row: place_of(vars(row))),
-    )
+    members = together(groups, lambda group: place_of(group.labels))
+    own = together(rows, lambda row: place_of(vars(row)))
     short = shortened(dataset for dataset, _, _ in members)
     varied = [len({*each}) > 1 for each in zip(*members, strict=True)]
     parts = []
@@ -116,8 +115,8 @@ class _Question:
 _BEST = _Question(
     "points behind the best strategy that uses the same number of negatives",
     "points behind the best with as many negatives",
-    lambda row: row.standing,
-    lambda row: (row.gap, row.gap_low, row.gap_high),
+    attrgetter("standing"),
+    attrgetter("gap", "gap_low", "gap_high"),
     "behind",
 )
 
@@ -130,13 +129,8 @@ def forests(runs: Runs) -> list[Chart]:
     rows = [row for row in runs.rows if row.main]
     best = _forest_chart(runs, rows, "forest", _BEST)
     asked = sorted({row.baseline for row in rows if row.compared and (row.against or best is None)})
-    baseline = _Question(
-        f"points against {listed(asked)}",
-        f"points against {listed(asked)}",
-        lambda row: row.verdict,
-        lambda row: (row.difference, row.diff_low, row.diff_high),
-        "difference",
-    )
+    title, ends = f"points against {listed(asked)}", attrgetter("difference", "diff_low", "diff_high")
+    baseline = _Question(title, title, attrgetter("verdict"), ends, "difference")
     other = _forest_chart(runs, rows, "forest-baseline" if best else "forest", baseline) if asked else None
     return [chart for chart in (best, other) if chart is not None]
 
@@ -311,10 +305,9 @@ def _at_refreshes(runs: Runs, name: str, scale: float = 1, *, redefined: bool = 
     """Return a number of the strategies' behaviour against the epoch, of all or of those that redefine their pools."""
 
     def line_of(group: CellGroup) -> Line:
-        rows = [row for result in group.results for row in result["behaviour_by_refresh"] if row.get(name) is not None]
-        at = together(
-            rows if group.results[0]["refresh_epochs"] or not redefined else (), lambda row: int(row["epoch"])
-        )
+        results = group.results if group.results[0]["refresh_epochs"] or not redefined else ()
+        rows = (row for result in results for row in result["behaviour_by_refresh"] if row.get(name) is not None)
+        at = together(rows, lambda row: int(row["epoch"]))
         x = [float(epoch) for epoch in sorted(at)]
         values = np.array([[float(np.mean([scale * row[name] for row in at[epoch]])) for epoch in sorted(at)]])
         return group.labels["strategy"], runs.index(group), x, values, x

@@ -183,29 +183,19 @@ def _examples(
             strips.append(Strip(f"{view.label}: top {len(shown)}", tuple(shown), remark))
             if view.label in mined:
                 strips.append(_draws(dataset, row, view.label, mined[view.label], thumb))
-        target = str(query.target or query.relevant[0])
-        made.append(
-            Example(
-                title=f"query {query.id} of {split}, {query.group or 'all images'}",
-                why=why,
-                text=query.text,
-                reference=thumb(query.reference, "reference", "reference"),
-                target=thumb(target, "target", "target"),
-                strips=tuple(strips),
-            )
-        )
+        title = f"query {query.id} of {split}, {query.group or 'all images'}"
+        reference = thumb(query.reference, "reference", "reference")
+        target = thumb(str(query.target or query.relevant[0]), "target", "target")
+        made.append(Example(title, why, query.text, reference, target, tuple(strips)))
     return tuple(made)
 
 
 def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: Any) -> Strip:
     """Show at most TOP negatives drawn for a query, spread over the epochs, with their scores when mined."""
     lines = mined[mined["query"] == row].sort_values("epoch")
-    epochs = [int(epoch) for epoch in lines["epoch"]]
-    draws = [
-        (epoch, int(column), float(score))
-        for epoch, columns, scores in zip(epochs, lines["negatives"], lines["scores"], strict=True)
-        for column, score in zip(columns, scores, strict=True)
-    ]
+    drawn = zip(lines["epoch"], lines["negatives"], lines["scores"], strict=True)
+    pairs = ((int(epoch), zip(columns, scores, strict=True)) for epoch, columns, scores in drawn)
+    draws = [(epoch, int(column), float(score)) for epoch, own in pairs for column, score in own]
     chosen = np.unique(np.linspace(0, len(draws) - 1, min(TOP, len(draws))).round().astype(int))
     shown = []
     for epoch, column, score in (draws[index] for index in chosen):
