@@ -180,9 +180,8 @@ def _configured(config_file: Path, weights: Path, activation: Activation, label:
         shown = stored.get("preprocess_cfg") or {}
         pixels, resize = _pixels(shown), _resize(shown)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise WeightsError(
-            f"{config_file} is not a configuration of open_clip: {type(error).__name__}: {error}"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise WeightsError(f"{config_file} is not a configuration of open_clip: {why}") from error
     config["quick_gelu"] = _resolved(activation, bool(config.get("quick_gelu")), label)
     return Blueprint(label, config, label, "local", weights, pixels, resize=resize)
 

@@ -49,9 +49,8 @@ class ImageEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Conv2d(inputs, outputs, kernel, 2, kernel // 2) for inputs, outputs, kernel in self.LAYERS
-        )
+        layers = [nn.Conv2d(inputs, outputs, kernel, 2, kernel // 2) for inputs, outputs, kernel in self.LAYERS]
+        self.layers = nn.ModuleList(layers)
         side = SIZE // 2 ** len(self.LAYERS)
         # over positions too: where the garment ends shows its length and sleeves
         self.output = nn.Linear(self.LAYERS[-1][1] * side * side, WIDTH)

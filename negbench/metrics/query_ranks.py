@@ -63,9 +63,7 @@ class QueryRanks:
             relevant_ranks=Ragged.concatenated([part.relevant_ranks for part in parts]),
             subset_rank=_joined(own) if (own := [p.subset_rank for p in parts if p.subset_rank is not None]) else None,
             cluster=sum(named, ()) if (named := [p.cluster for p in parts if p.cluster is not None]) else None,
-            values={
-                name: _joined([part.values[name] for part in parts]) for name in (parts[0].values if parts else ())
-            },
+            values={name: _joined([part.values[name] for part in parts]) for part in parts[:1] for name in part.values},
         )
 
     def select(self, rows: Tensor | Iterable[int]) -> QueryRanks:

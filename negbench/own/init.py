@@ -169,9 +169,8 @@ def _triplets(scan: Scan, files: Sequence[Path]) -> None:
                 unread[file] = str(error)
     if not tables:
         more = [f"and {len(unread) - _SHOWN} more tables"] * (len(unread) > _SHOWN)
-        scan.missing += [*list(unread.values())[:_SHOWN], *more, *_joins(files)] or [
-            f"{_NO_TRIPLETS}{'; '.join(['', *scan.unused])}"
-        ]
+        found = [*list(unread.values())[:_SHOWN], *more, *_joins(files)]
+        scan.missing += found or ["; ".join([_NO_TRIPLETS, *scan.unused])]
         return
     mined = [file for file, table in tables.items() if {"negative", "negatives"} & {*table.columns}]
     own = [file for file in tables if file not in mined] or mined
@@ -251,9 +250,8 @@ def _vectors(scan: Scan, file: Path) -> None:
     role = next((role for role, names in _NAMES.items() if keys & {*NAMES[names]}), None)
     table = file.suffix == ".parquet" and len(keys) != 2 and "features" not in keys
     if role is None or len(keys) == 1 or table:
-        has = (
-            f"has {', '.join(sorted(keys)[:9])}" if keys else f"has no names: list them in {file.stem}.txt, one a line"
-        )
+        named = ", ".join(sorted(keys)[:9])
+        has = f"has {named}" if keys else f"has no names: list them in {file.stem}.txt, one a line"
         scan.unused += [] if table else [f"{file.name} {has}"]
         return
     if role == "images" and "text" in file.stem.lower():
@@ -448,9 +446,8 @@ def toml(value: Any) -> str:
     """Format a value as TOML: true, false, a string, or an array of these."""
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
-    text = json.dumps(
-        value if isinstance(value, bool) else str(value), ensure_ascii=False
-    )  # a TOML basic string has the same syntax
+    plain = value if isinstance(value, bool) else str(value)
+    text = json.dumps(plain, ensure_ascii=False)  # a TOML basic string has the same syntax
     return text.replace("\x7f", "\\u007f")  # except for this character
 
 

@@ -173,13 +173,11 @@ class ClaimsPlan:
         by_length = self._by_length(outcomes)
         left_open = [(end, f) for end, judged in by_length.items() for f in judged if f.verdict == "undecided"]
         claims = list({one.claim.number: one for _, one in left_open}.values())
-        needed = [
-            {place[name + end] for name in answer.test.needed}
-            for end, one in left_open
-            for answer in one.answers
-            if answer.verdict == "undecided"
-        ]
-        left = set[tuple[str, ...]]().union(*(places for places in needed if places <= {*running}))
+        left = set[GroupKey]()
+        for end, one in left_open:
+            for answer in (each for each in one.answers if each.verdict == "undecided"):
+                needed = {place[name + end] for name in answer.test.needed}
+                left |= needed if needed <= {*running} else set()
         if not claims:
             return left, "all claims are decided"
         done = [each for each in outcomes if each.run_id is not None and group_key(each.cell.labels) in left]

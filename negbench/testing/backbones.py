@@ -214,9 +214,7 @@ class BackboneTestCase:
         torch.testing.assert_close(backbone.queries(features[2:3], self.texts[2:3])[0], queries[2], rtol=0, atol=1e-5)
         torch.testing.assert_close(backbone.queries(features.half(), tokens), queries, rtol=0, atol=0.02)
 
-    def test_queries_depend_on_both_sides(
-        self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]
-    ) -> None:
+    def test_queries_depend_on_both_sides(self, backbone: Backbone, features: Tensor, tokens: Tokens) -> None:
         """A different reference or text gives a different query."""
         queries = backbone.queries(features, tokens)
         for other in (backbone.queries(features.roll(1, 0), tokens), backbone.queries(features, self.texts[::-1])):
@@ -299,9 +297,7 @@ class BackboneTestCase:
             # vectors are exempt: the softmax cancels the bias of an attention's keys
             assert gradient.ndim < 2 or gradient.abs().max() > 0 or re.search(self.idle, name), name
 
-    def test_state_survives_saving(
-        self, make: Make, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]
-    ) -> None:
+    def test_state_survives_saving(self, make: Make, backbone: Backbone, features: Tensor, tokens: Tokens) -> None:
         """A fresh instance that loads a trained state has the same embeddings, temperature and dropout masks."""
         trained = backbone.train()
         optimizer = torch.optim.AdamW(trained.parameter_groups(0.05, 0.1))

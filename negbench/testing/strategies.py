@@ -36,15 +36,10 @@ def _changed(view: ScoreView, **changes: object) -> ScoreView:
 def _of_tables(view: ScoreView, change: Callable[[Tensor], Tensor], target: Tensor) -> ScoreView:
     """Return the view with `change` applied to all its [B, N] tables, and another target."""
     assert view.relevant is not None
-    return _changed(
-        view,
-        scores=change(view.scores),
-        target=target,
-        allowed=change(view.allowed),
-        relevant=change(view.relevant),
-        kinds=None if view.kinds is None else change(view.kinds),
-        planes={name: change(plane) for name, plane in view.planes.items()},
-    )
+    tables = {name: change(getattr(view, name)) for name in ("scores", "allowed", "relevant")}
+    kinds = None if view.kinds is None else change(view.kinds)
+    planes = {name: change(plane) for name, plane in view.planes.items()}
+    return _changed(view, target=target, kinds=kinds, planes=planes, **tables)
 
 
 def _only_allowed(pool: Tensor, view: ScoreView) -> None:
@@ -201,10 +196,8 @@ class StrategyTestCase:
         queries = torch.nn.functional.normalize(torch.randn(23, 8, generator=generator), dim=1)
         target, before = torch.randint(9, (23,), generator=generator), global_generators()
         for size in (2, 5, 23, 64):
-            orders = [
-                strategy.order(Epoch(1, target, size, torch.Generator().manual_seed(seed), lambda: queries))
-                for seed in (0, 0, 1)
-            ]
+            seeded = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
+            orders = [strategy.order(Epoch(1, target, size, each, lambda: queries)) for each in seeded]
             assert all(torch.equal(order.sort().values, torch.arange(23)) for order in orders)
             assert torch.equal(orders[0], orders[1])
             assert not torch.equal(orders[0], orders[2])

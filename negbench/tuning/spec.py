@@ -52,15 +52,9 @@ class StudySpec:
         cls, base: RunConfig, space: Space, *, seeds: int = 1, sampler: Sampler = "tpe", pruner: Pruner = "median"
     ) -> StudySpec:
         """Return settings whose sampler and runs start from the configuration's seed; a grid prunes nothing."""
-        return cls(
-            base=base.model_dump(mode="json"),
-            space=space,
-            seeds=tuple(range(base.seed, base.seed + seeds)),
-            sampler=sampler,
-            pruner="none" if sampler == "grid" else pruner,  # a table needs every cell
-            seed=base.seed,
-            code=code_version(resolved(base)),
-        )
+        pruner = "none" if sampler == "grid" else pruner  # a table needs every cell
+        numbers, code = tuple(range(base.seed, base.seed + seeds)), code_version(resolved(base))
+        return cls(base.model_dump(mode="json"), space, numbers, sampler, pruner, base.seed, code)
 
     @property
     def config(self) -> RunConfig:
