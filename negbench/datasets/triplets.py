@@ -77,7 +77,7 @@ class Triplets(Dataset):
         other is. Without these, and for train without val, whole targets go to val by a hash of target and seed: about
         `val_fraction` of them, and the same ones when rows are added.
         """
-        gallery, root = options.gallery, options.root
+        gallery, root, exclude = options.gallery, options.root, options.exclude_reference
         if not options.file:
             raise OptionError(
                 "file must be given: name FILE.jsonl (.csv) instead of triplets, or --set dataset.file=FILE.jsonl"
@@ -93,7 +93,7 @@ class Triplets(Dataset):
             named = [(row.reference, row.target, *row.relevant, *row.negatives) for row in table.rows]
             added = one_spelling(added, chain.from_iterable(named))
             content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
-        queries = [_query(row, split, options.exclude_reference) for row in rows]
+        queries = [_query(row, split, exclude) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)
         galleries = _galleries(queries, added, mined=split == "train")
         if _in_results(galleries) and (taken := {GROUP, AVERAGE} & galleries.keys()):
@@ -101,9 +101,7 @@ class Triplets(Dataset):
                 f"{name}: group {taken.pop()!r} has the name of a column of the results (rows without a group are in "
                 f"{GROUP!r}): rename it, or give a group to every row"
             )
-        kind = card(
-            options.exclude_reference, with_gallery=gallery is not None, with_relevant=more, groups=galleries.keys()
-        )
+        kind = card(exclude, with_gallery=gallery is not None, with_relevant=more, groups=galleries.keys())
         remarks = tuple(f"{name}: {remark}" for remark in _remarks(table, rows, split))
         names, groups = columns_of(galleries)
         data = cls(kind, split, queries, names, groups, content, None, (), remarks, part, table.spelled)

@@ -130,8 +130,10 @@ class Miner:
         pools = Path(self._folder.name) / f"pools-{self.refreshes}.npy"
         generator = torch.Generator().manual_seed(int(number) & (2**63 - 1))
         files = PoolFiles(pools, self._previous if shape == self._shape else None)  # of one shape, to be compared
-        how: dict[str, Any] = {"refresh": self.refreshes, "draws": self.draws, "generator": generator, "files": files}
-        mined = mine(task, self.strategy, **how, progress=progress)
+        refresh, draws = self.refreshes, self.draws
+        mined = mine(
+            task, self.strategy, refresh=refresh, draws=draws, generator=generator, files=files, progress=progress
+        )
         if self._previous is not None:
             self._previous.unlink()
         self._previous, self._shape = pools, shape

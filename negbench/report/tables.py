@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import pandas as pd
 
@@ -225,8 +225,9 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     if form == "markdown":
         return f"{text}\n\n{markdown(shown)}"
     sides = "".join("r" if is_number(frame[name].tolist()) else "l" for name in shown)
-    words: dict[str, Any] = {"caption": _latex(text), "label": f"tab:{table.key}", "column_format": sides}
-    written = shown.rename(columns=_latex).to_latex(index=False, escape=False, **words)
+    written = shown.rename(columns=_latex).to_latex(
+        index=False, escape=False, column_format=sides, caption=_latex(text), label=f"tab:{table.key}"
+    )
     lines, blocks = written.splitlines(), table.blocks[rows].tolist()
     first = lines.index(r"\midrule") + 1
     for place in reversed(range(1, len(rows))):

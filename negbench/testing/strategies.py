@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 import pytest
 import torch
@@ -93,10 +94,9 @@ class StrategyTestCase:
     def test_precision(self, strategy: Strategy) -> None:
         """Scores that every precision holds exactly give the same pool in each."""
         for sign in SIGNS:
-            pools = [
-                strategy.pool(_shown(strategy, toy_view(12, 12, seed=3, sign=sign, dtype=dtype))) > 0
-                for dtype in (torch.float16, torch.float32, torch.float64)
-            ]
+            exact = (torch.float16, torch.float32, torch.float64)
+            views = [toy_view(12, 12, seed=3, sign=sign, dtype=dtype) for dtype in exact]
+            pools = [strategy.pool(_shown(strategy, view)) > 0 for view in views]
             assert torch.equal(pools[0], pools[1])
             assert torch.equal(pools[1], pools[2])
 
@@ -132,10 +132,7 @@ class StrategyTestCase:
         for view in _views(strategy):
             order = torch.randperm(len(view.target), generator=torch.Generator().manual_seed(7))
             parts = [order] if isinstance(strategy, BatchStrategy) else order.split(2)
-            rows = [
-                strategy.pool(_of_tables(view, lambda t, i=i: t[i], view.target[i]))  # type: ignore[misc]
-                for i in parts
-            ]
+            rows = [strategy.pool(_of_tables(view, itemgetter(part), view.target[part])) for part in parts]
             _same(torch.cat(rows), strategy.pool(view)[order])
 
     def test_columns_are_permutable(self, strategy: Strategy) -> None:
