@@ -1,7 +1,5 @@
 """Losses and backbones compared: each one's mean over the strategies that all of them trained."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from negbench.analysis.verdicts import OVER_ALL, VerdictRow, VerdictTable, alike_but, side_by_side

@@ -1,11 +1,9 @@
 """Plateaus of learning curves: where a group's curve ended, how fast it got there, and whether it was still rising."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, listed, number, percent, span
@@ -32,7 +30,7 @@ class Plateau:
     mean: tuple[float, ...]
 
     @classmethod
-    def of(cls, group: CellGroup, metric: str) -> Plateau:
+    def of(cls, group: CellGroup, metric: str) -> Self:
         """Average a group's stored curves; without points if none is stored."""
         epochs, steps, values = group.curve(metric)
         return cls(tuple(epochs), tuple(steps), tuple(values.mean(0).tolist() if epochs else ()))

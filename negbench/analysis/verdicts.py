@@ -5,12 +5,10 @@ of settings where a comparison has these axes. Several data sets or backbones ad
 statistics. All results depend on the cells and the rules alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,7 +223,7 @@ class VerdictRow:
         return flat | finite  # no -0.0
 
     @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> VerdictRow:
+    def read(cls, stored: Mapping[str, Any]) -> Self:
         """Read what `plain` wrote as JSON, where a gap is null; a column that is no field is a fact."""
         names = {each.name for each in fields(cls)}
         known: dict[str, Any] = {k: math.nan if v is None else v for k, v in stored.items() if k in names}

@@ -1,13 +1,11 @@
 """Garments of the synthetic data: attributes, nuisance, and a renderer whose pixels are the same on any machine."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +48,7 @@ class Attributes:
     length: str
     print: str
 
-    def changed(self, other: Attributes) -> tuple[str, ...]:
+    def changed(self, other: Self) -> tuple[str, ...]:
         """Names of the attributes that differ, in the order of ATTRIBUTES."""
         return tuple(name for name in ATTRIBUTES if getattr(self, name) != getattr(other, name))
 

@@ -1,7 +1,5 @@
 """Plan the runs that claims need, compute the missing ones, and judge the claims by the finished ones."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,14 +1,12 @@
 """Settings that determine a study's trials: its space, its seeds, its sampler and its pruner."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -50,7 +48,7 @@ class StudySpec:
     @classmethod
     def of(
         cls, base: RunConfig, space: Space, *, seeds: int = 1, sampler: Sampler = "tpe", pruner: Pruner = "median"
-    ) -> StudySpec:
+    ) -> Self:
         """Return settings whose sampler and runs start from the configuration's seed; a grid prunes nothing."""
         pruner = "none" if sampler == "grid" else pruner  # a table needs every cell
         numbers, code = tuple(range(base.seed, base.seed + seeds)), code_version(resolved(base))
@@ -71,7 +69,7 @@ class StudySpec:
         return dict(json.loads(json.dumps(asdict(self), default=str)))
 
     @classmethod
-    def load(cls, value: Mapping[str, Any]) -> StudySpec:
+    def load(cls, value: Mapping[str, Any]) -> Self:
         """Read settings that `dump` returned.
 
         Raises:
