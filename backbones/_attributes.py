@@ -2,8 +2,10 @@
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -15,32 +17,9 @@ from negbench.contracts import SubQuery
 ASPECTS = ("colour", "shape")
 INITIAL_WEIGHT = 0.1
 
-# Colours as fashion captions name them, and the words for how light or how saturated a colour is.
-COLOUR_WORDS = """
-    amber aqua aquamarine azure beige black blue bluer bluish blush bright brighter bronze brown burgundy camel
-    charcoal chocolate color colored colorful colorless colors colour coloured colourful colours copper coral
-    cream crimson cyan dark darker denim ecru emerald fuchsia gold golden gray green greener grey indigo ivory
-    jade khaki lavender light lighter lilac lime magenta maroon mauve mint monochromatic monochrome multicolor
-    multicolored mustard navy neon nude ochre olive orange pale paler pastel peach peachy pink pinker plum
-    purple red redder rose ruby rust salmon sand scarlet silver sky tan taupe teal terracotta turquoise umber
-    vermilion violet vivid white whiter wine yellow
-"""
-
-# Cut and fit: sleeves, necklines, lengths, waists, hems, straps, collars, silhouettes, and how they compare.
-SHAPE_WORDS = """
-    aline ankle asymmetric asymmetrical backless baggier baggy band belt belted boat boatneck bodycon boxy
-    button buttoned buttons cap capped cinched collar collared collarless cowl crew crewneck crop cropped cuff
-    cuffs curved deep drop empire fit fits fitted fitting flare flared flares flowier flowing flowy form full
-    halter hem hemline henley high hood hooded hoodie hugging knee length lengths line long longer longest loose
-    looser low lower maxi midi mini narrow narrower neck necked neckline notched off-shoulder one-shoulder open
-    oversized peplum pleated pleats plunging pocket pockets polo puff puffed puffy racerback relaxed round
-    rounded ruffle ruffled ruffles scoop scooped shape shaped sheath short shorter shortest shoulder shoulders
-    skirt sleeve sleeved sleeveless sleeves slim slimmer slit spaghetti square straight strap strapless strappy
-    straps sweetheart swing tailored tank tapered thick thicker thin thinner tight tighter tunic turtleneck v
-    v-neck vneck waist waisted waistline wide wider wrap zip zipper
-"""
-
-_WORDS = {"colour": {*COLOUR_WORDS.split()}, "shape": {*SHAPE_WORDS.split()}}
+READS = ("_words.toml",)
+_TABLES: dict[str, str] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
+_WORDS = {aspect: {*_TABLES[aspect].split()} for aspect in ASPECTS}
 _EDGES = re.compile(r"^[^a-z0-9]+|[^a-z0-9]+$")
 
 
@@ -76,8 +55,7 @@ def _aspects_of(word: str) -> tuple[str, ...]:
 
 def words_of_wordpieces(pieces: Sequence[str]) -> list[str | None]:
     """Whole word of every WordPiece token ("##" marks a continuation); None for special tokens such as [CLS]."""
-    joins = [piece.startswith("##") for piece in pieces]
-    return _whole_words([piece.removeprefix("##") for piece in pieces], joins)
+    return _whole_words([piece.removeprefix("##") for piece in pieces], [piece.startswith("##") for piece in pieces])
 
 
 def words_of_clip_pieces(pieces: Sequence[str]) -> list[str | None]:

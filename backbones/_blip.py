@@ -262,8 +262,7 @@ class BlipFamily(Composed):
         tokenizer = make_tokenizer(files, self.added_tokens, self.sizes.max_txt_len, processed=processed)
         rows = self.sizes.vocab_size
         # rows of random weights are untrained: having more of them than words does no harm
-        enough = len(tokenizer) - self.unused_tokens <= rows
-        if not enough or (rows > len(tokenizer) and origin.folder is not None):
+        if rows < len(tokenizer) - self.unused_tokens or (rows > len(tokenizer) and origin.folder is not None):
             raise WeightsError(
                 f"the tokenizer {tokenizer.name} has {len(tokenizer)} tokens with {' and '.join(self.added_tokens)}, "
                 f"but the weights have {rows} embeddings: give the vocabulary that they were trained with: "
@@ -283,8 +282,7 @@ class BlipFamily(Composed):
         low = self.options.precision != "fp32"
         dtype = _DTYPES[self.options.precision] if low else None
         with torch.set_grad_enabled(gradients), torch.autocast(pixels.device.type, dtype, enabled=low):
-            features: Tensor = self.vision_model(pixel_values=pixels).last_hidden_state
-        return features.float()
+            return self.vision_model(pixel_values=pixels).last_hidden_state.float()
 
     # --- text -------------------------------------------------------------------------------------------------------
 

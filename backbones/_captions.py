@@ -7,6 +7,7 @@ configurations use under the name "blip_caption" in training and evaluation alik
 import json
 import re
 import string
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,18 +23,8 @@ BUILT_IN = "built-in"  # name of the vocabulary made in code
 UNCASED: Mapping[str, Any] = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}  # BERT's
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# words of the synthetic garments' captions and of fashion captions at large; any other word is spelled out
-_WORDS = """
-a an and the is it its in on of with to for from as but not no less more than same be has have make made change instead
-rather replace add remove keep without into by at or this that photo
-red orange yellow green blue purple pink brown black white grey gray navy teal olive maroon beige light dark bright pale
-darker lighter brighter paler colour color coloured colored
-dress shirt top toptee tee tshirt blouse skirt jacket coat sweater trousers shorts hat bag shoe garment
-long longer short shorter sleeve sleeves sleeveless neck neckline collar v round square wide narrow tight loose fit
-striped stripes dotted dots spotted checked plain solid floral print printed pattern patterned logo graphic text
-cotton silk denim leather wool lace velvet shiny matte smooth
-small smaller large larger big bigger one two three
-"""
+READS = ("_words.toml",)
+_WORDS: dict[str, str] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
 
 _PUNCTUATION = re.compile(r"[.!\"()*#:;~]")
 _SPACES = re.compile(r"\s{2,}")
@@ -54,7 +45,7 @@ def built_in_vocabulary() -> dict[str, int]:
     """Word -> id: BERT's special tokens, common fashion words, and pieces that spell every other ASCII word."""
     letters = [*string.ascii_lowercase, *string.digits]
     signs = [c for c in string.punctuation if c not in "[]"] + ["[", "]"]
-    words = [word for word in dict.fromkeys(_WORDS.split()) if len(word) > 1]
+    words = [word for word in dict.fromkeys(_WORDS["captions"].split()) if len(word) > 1]
     pieces = [*SPECIAL_TOKENS, *letters, *(f"##{c}" for c in letters), *signs, *words]
     return {piece: index for index, piece in enumerate(pieces)}
 

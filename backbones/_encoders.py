@@ -69,12 +69,10 @@ class _OpenClip:
 
     def encode_image(self, images: Sequence[Image]) -> Tensor:
         pixels = torch.stack([self._transform(image) for image in images])
-        embeddings: Tensor = self._model.encode_image(pixels.to(self._device))
-        return embeddings
+        return self._model.encode_image(pixels.to(self._device))
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        embeddings: Tensor = self._model.encode_text(self._tokenizer(list(texts)).to(self._device))
-        return embeddings
+        return self._model.encode_text(self._tokenizer(list(texts)).to(self._device))
 
 
 def _open_clip(name: str, device: torch.device) -> Encoder:

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import pickle
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,34 +32,9 @@ _PUBLISHED_DEPTH = {("eva_clip_g", 1408): 39, ("clip_vit_L", 1024): 23}
 
 # --- names -------------------------------------------------------------------------------------------------------
 
-_EVA_BLOCK = r"vision_model\.encoder\.layers\.(\d+)\."
-_EVA_RULES = (
-    (r"vision_model\.embeddings\.class_embedding", "visual_encoder.cls_token"),
-    (r"vision_model\.embeddings\.position_embedding", "visual_encoder.pos_embed"),
-    (r"vision_model\.embeddings\.patch_embedding\.", "visual_encoder.patch_embed.proj."),
-    (_EVA_BLOCK + r"layer_norm([12])\.", r"visual_encoder.blocks.\1.norm\2."),
-    (_EVA_BLOCK + r"self_attn\.projection\.", r"visual_encoder.blocks.\1.attn.proj."),
-    (_EVA_BLOCK + r"self_attn\.qkv\.", r"visual_encoder.blocks.\1.attn.qkv."),
-    (_EVA_BLOCK + r"mlp\.", r"visual_encoder.blocks.\1.mlp."),
-)
-_CLIP_RULES = (
-    (r"vision_model\.embeddings\.class_embedding", "visual_encoder.class_embedding"),
-    (r"vision_model\.embeddings\.position_embedding\.weight", "visual_encoder.positional_embedding"),
-    (r"vision_model\.embeddings\.patch_embedding\.", "visual_encoder.conv1."),
-    (r"vision_model\.pre_layrnorm\.", "visual_encoder.ln_pre."),  # transformers' spelling
-    (_EVA_BLOCK + r"layer_norm([12])\.", r"visual_encoder.transformer.resblocks.\1.ln_\2."),
-    (_EVA_BLOCK + r"self_attn\.out_proj\.", r"visual_encoder.transformer.resblocks.\1.attn.out_proj."),
-    (_EVA_BLOCK + r"self_attn\.[qkv]_proj\.", r"visual_encoder.transformer.resblocks.\1.attn.in_proj_"),
-    (_EVA_BLOCK + r"mlp\.fc1\.", r"visual_encoder.transformer.resblocks.\1.mlp.c_fc."),
-    (_EVA_BLOCK + r"mlp\.fc2\.", r"visual_encoder.transformer.resblocks.\1.mlp.c_proj."),
-)
-_QFORMER_RULES = (
-    (r"(word|position)_embeddings\.", r"Qformer.bert.embeddings.\1_embeddings."),
-    (r"qformer\.layernorm\.", "Qformer.bert.embeddings.LayerNorm."),
-    (r"qformer\.(encoder\.layer\.\d+\.(?:cross)?attention)\.attention\.", r"Qformer.bert.\1.self."),
-    (r"qformer\.encoder\.", "Qformer.bert.encoder."),
-    (r"(vision|text)_projection\.", r"\1_proj."),
-)
+READS = ("_lavis.toml",)
+_TABLES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
+_EVA_RULES, _CLIP_RULES, _QFORMER_RULES = (tuple(_TABLES[name].items()) for name in ("eva", "clip", "qformer"))
 _BLIP_RULES = (*_EVA_RULES, (r"vision_model\.post_layernorm\.", "visual_encoder.norm."))
 
 
@@ -410,15 +386,13 @@ def sizes_of_pretrained(base: AnySizes, config: Any, tensors: State, where: str)
     sizes = _sizes_of(base, tensors, Layout((), "same", re.compile("")), where)
     text = config.qformer_config if base.text == "qformer" else config.text_config
     heads = {"vit_heads": config.vision_config.num_attention_heads, f"{base.text}_heads": text.num_attention_heads}
-    length = min(base.max_txt_len, sizes.max_positions)
-    sizes = dataclasses.replace(sizes, max_txt_len=length, **heads)
+    sizes = dataclasses.replace(sizes, max_txt_len=min(base.max_txt_len, sizes.max_positions), **heads)
     sizes.check(where)
     return sizes
 
 
 def _count(state: State, pattern: str) -> int:
-    numbers = [int(match[1]) for key in state if (match := re.match(pattern, key))]
-    return max(numbers, default=-1) + 1
+    return max((int(match[1]) for key in state if (match := re.match(pattern, key))), default=-1) + 1
 
 
 # keys of config= that tensors do not determine

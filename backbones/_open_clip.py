@@ -105,8 +105,7 @@ def architecture(model: str) -> tuple[str, dict[str, Any]]:
     name = model.replace("/", "-").replace("@336px", "-336")
     if name not in list_models():
         raise UnknownNameError("model", model, list_models(), where="open_clip")
-    config: dict[str, Any] = get_model_config(name)
-    return name, config
+    return name, get_model_config(name)
 
 
 def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
@@ -169,8 +168,8 @@ def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprin
     fix = f"`hf download {hub_id}`, or put its files into FOLDER: --set backbone.weights=FOLDER; {WITHOUT_WEIGHTS}"
     config = fetch(hub_id, [_CONFIG_FILE], fix, revision=revision or None)
     fetch(hub_id, _WEIGHT_FILES, fix, revision=revision or None)
-    blueprint = _of_folder(model, config.parent, activation)
-    return replace(blueprint, name=hub_id, label=hub_id, revision=config.parent.name)
+    found = _of_folder(model, config.parent, activation)
+    return replace(found, name=hub_id, label=hub_id, revision=config.parent.name)
 
 
 def _configured(config_file: Path, weights: Path, activation: Activation, label: str) -> Blueprint:
@@ -181,9 +180,8 @@ def _configured(config_file: Path, weights: Path, activation: Activation, label:
         shown = stored.get("preprocess_cfg") or {}
         pixels, resize = _pixels(shown), _resize(shown)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise WeightsError(
-            f"{config_file} is not a configuration of open_clip: {type(error).__name__}: {error}"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise WeightsError(f"{config_file} is not a configuration of open_clip: {why}") from error
     config["quick_gelu"] = _resolved(activation, bool(config.get("quick_gelu")), label)
     return Blueprint(label, config, label, "local", weights, pixels, resize=resize)
 
@@ -263,8 +261,7 @@ def build(config: dict[str, Any], seed: int) -> nn.Module:
     cls = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model: nn.Module = cls(**config)
-    return model.eval()
+        return cls(**config).eval()
 
 
 def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
@@ -323,5 +320,4 @@ def _byte_pairs(length: int, options: tuple[tuple[str, str], ...]) -> Any:
 
 def final_norm(model: Any) -> nn.LayerNorm:
     """Return the layer whose output is the text's token features."""
-    norm: nn.LayerNorm = getattr(model, "text", model).ln_final
-    return norm
+    return getattr(model, "text", model).ln_final

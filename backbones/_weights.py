@@ -116,10 +116,8 @@ def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:
     """
     if source.kind == "lavis":
         return tuple(path for path in (source.path, source.tower) if path is not None)
-    beside = ("*.json", "*.txt")
-    folder = source.path or (
-        fetch(source.hub_id, ["*.safetensors"], advice.fix, beside=beside, revision=source.revision).parent
-    )
+    beside, revision = ("*.json", "*.txt"), source.revision
+    folder = source.path or fetch(source.hub_id, ["*.safetensors"], advice.fix, beside=beside, revision=revision).parent
     tensors = sorted(folder.glob("*.safetensors"))
     if not (folder / "config.json").is_file() or not tensors:
         lacks = "safetensors" if (folder / "config.json").is_file() else "config.json"
@@ -165,12 +163,8 @@ def unwrapped(state: Mapping[str, T]) -> dict[str, T]:
 def check_fit(what: str, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
     """Raise a WeightsError that begins with `what` unless names and shapes of tensors agree."""
     wrong = {n: f"{n} {list(state[n].shape)} for {list(wanted[n].shape)}" for n in wanted.keys() & state.keys()}
-    refuse(
-        what,
-        missing=wanted.keys() - state.keys(),
-        unexpected=state.keys() - wanted.keys(),
-        wrong_shape=(text for n, text in wrong.items() if state[n].shape != wanted[n].shape),
-    )
+    shapes = (text for n, text in wrong.items() if state[n].shape != wanted[n].shape)
+    refuse(what, missing=wanted.keys() - state.keys(), unexpected=state.keys() - wanted.keys(), wrong_shape=shapes)
 
 
 def fetch(

@@ -119,8 +119,8 @@ class Blip2(BlipFamily):
 
     def _character(self) -> tuple[str, int, dict[str, Any]]:
         composition = f"Q-Former over image features and text, {_POOLINGS[self.options.pooling]}"
-        details = {"tower": self.sizes.tower, "pooling": self.options.pooling}
-        return composition, self.sizes.num_query_tokens, details
+        about = {"tower": self.sizes.tower, "pooling": self.options.pooling}
+        return composition, self.sizes.num_query_tokens, about
 
     def candidates(self, features: Tensor) -> Tensor:
         """[B, L, C] -> [B, Q, D], unit norm: one embedding for each of the Q query tokens."""
@@ -155,24 +155,21 @@ class Blip2(BlipFamily):
     def _fused(self, features: Tensor, tokens: Mapping[str, Tensor]) -> Tensor:
         """[B, Q + S, H]: the Q-Former over query tokens and text; the query positions alone attend to the image."""
         learned = self.query_tokens.expand(features.shape[0], -1, -1)
-        hidden: Tensor = self.qformer(
+        return self.qformer(
             query_embeds=torch.cat([learned, self._words(tokens)], dim=1),
             # without it, transformers would treat all positions as query tokens
             query_length=self.sizes.num_query_tokens,
             attention_mask=self._mask(tokens),
             encoder_hidden_states=self._vision(features),
         ).last_hidden_state
-        return hidden
 
     def _vision(self, features: Tensor) -> Tensor:
-        normed: Tensor = self.ln_vision(features.to(self.ln_vision.weight.dtype))
-        return normed
+        return self.ln_vision(features.to(self.ln_vision.weight.dtype))
 
     def _words(self, tokens: Mapping[str, Tensor]) -> Tensor:
         ids = tokens["input_ids"]
         # text positions start at 0, whatever precedes the text; query tokens have none
-        embedded: Tensor = self.word_embeddings(ids) + self.position_embeddings.weight[: ids.shape[1]]
-        return embedded
+        return self.word_embeddings(ids) + self.position_embeddings.weight[: ids.shape[1]]
 
     def _mask(self, tokens: Mapping[str, Tensor]) -> Tensor:
         mask = tokens["attention_mask"]
@@ -203,5 +200,4 @@ def _qformer(sizes: Blip2Sizes, saved: Any) -> nn.Module:
     # by default transformers leaves out the feed-forward layers for text
     more = {"cross_attention_frequency": sizes.cross_attention_freq, "use_qformer_text_input": True}
     config = Blip2QFormerConfig(**sizes.side("qformer"), **more)
-    qformer: nn.Module = Blip2QFormerModel(saved.qformer_config if saved else config)
-    return qformer
+    return Blip2QFormerModel(saved.qformer_config if saved else config)

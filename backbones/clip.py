@@ -190,8 +190,7 @@ class Clip(TwoTowers):
     def image_features(self, pixels: Tensor) -> Tensor:
         """[B, 3, size, size] -> [B, 1, C] float32; with gradients when fine-tuned."""
         with self._encoding():
-            features: Tensor = self.clip.encode_image(pixels)
-        return features.float()[:, None]
+            return self.clip.encode_image(pixels).float()[:, None]
 
     def candidates(self, features: Tensor) -> Tensor:
         """[B, 1, C] -> [B, 1, D], unit norm."""

@@ -129,8 +129,7 @@ class Lite(GivenFeatures):
         word_lists = [_WORD.findall(text.lower())[:MAX_WORDS] for text in texts]
         ids = torch.zeros(len(word_lists), max(map(len, word_lists), default=1) or 1, 2, dtype=torch.int64)
         for row, words in enumerate(word_lists):
-            pairs = zip(words, ["", *words], strict=False)
-            for place, (word, before) in enumerate(pairs):
+            for place, (word, before) in enumerate(zip(words, ["", *words], strict=False)):
                 ids[row, place] = torch.tensor([_bucket(word), _bucket(f"{before} {word}")])
         return {"ids": ids}
 

@@ -49,9 +49,8 @@ class ImageEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Conv2d(inputs, outputs, kernel, 2, kernel // 2) for inputs, outputs, kernel in self.LAYERS
-        )
+        layers = [nn.Conv2d(inputs, outputs, kernel, 2, kernel // 2) for inputs, outputs, kernel in self.LAYERS]
+        self.layers = nn.ModuleList(layers)
         side = SIZE // 2 ** len(self.LAYERS)
         # over positions too: where the garment ends shows its length and sleeves
         self.output = nn.Linear(self.LAYERS[-1][1] * side * side, WIDTH)
@@ -61,8 +60,7 @@ class ImageEncoder(nn.Module):
         maps = pixels.contiguous(memory_format=torch.channels_last)  # half the time on a CPU
         for layer in self.layers:
             maps = torch.relu(layer(maps))
-        embedding: Tensor = self.output(maps.flatten(1))
-        return embedding
+        return self.output(maps.flatten(1))
 
 
 class TextEncoder(nn.Module):
@@ -81,8 +79,7 @@ class TextEncoder(nn.Module):
         """Word ids [B, S], 0 where there is no word -> token features [B, S, WIDTH] and text embeddings [B, WIDTH]."""
         tokens = torch.zeros(*ids.shape, WIDTH, device=ids.device, dtype=self.output.weight.dtype)
         for tap, table in enumerate(torch.split(self.embedding.weight, WIDTH, dim=1)):
-            shifted = F.pad(ids, (tap, 0))[:, : ids.shape[1]]
-            tokens = tokens + F.embedding(shifted, table)
+            tokens = tokens + F.embedding(F.pad(ids, (tap, 0))[:, : ids.shape[1]], table)
         tokens = torch.relu(tokens)
         logits = self.attention(tokens).squeeze(-1)
         # in the logits' own dtype: under autocast it is narrower than the tokens'
@@ -217,8 +214,7 @@ class Tiny(TwoTowers):
     @torch.no_grad()
     def image_features(self, pixels: Tensor) -> Tensor:
         """[B, 3, 64, 64] -> [B, 1, WIDTH] float32, without gradient."""
-        features: Tensor = self.encoders.image(pixels)
-        return features.float()[:, None]
+        return self.encoders.image(pixels).float()[:, None]
 
     def candidates(self, features: Tensor) -> Tensor:
         """[B, 1, WIDTH] -> [B, 1, WIDTH], unit norm."""

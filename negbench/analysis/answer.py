@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
+from negbench.analysis.columns import WORDS
 from negbench.analysis.contrasts import contrast_text
 from negbench.analysis.findings import Findings
 from negbench.analysis.kinds import kinds_answer
@@ -23,12 +24,6 @@ _SATURATED = 0.95  # where even the last strategy is above this, the metric can 
 _ENOUGH_SEEDS = 3
 _NAMED = 4  # most strategies named in a list
 _TABLES = 6  # most tables with a headline each
-WORDS = {  # of a verdict; {} is the strategy that others are compared with
-    "better": "better than {}",
-    "worse": "worse than {}",
-    "equal": "equal to {} within {}",
-    "undecided": "undecided against {}",
-}
 
 
 def say(findings: Findings) -> list[str]:
@@ -64,9 +59,8 @@ def headlines(findings: Findings) -> list[str]:
     if findings.dials.axes or not findings.rows:
         return _points(findings.dials, findings.main)[:1] if findings.rows else []
     orders = _orders(findings)
-    firsts = [lines[0] for place, lines in orders.items() if OVER_ALL in place] or [
-        line for line, *_ in orders.values()
-    ]
+    joined = [place for place in orders if OVER_ALL in place]
+    firsts = [orders[place][0] for place in joined or orders]
     if len(firsts) > _TABLES:
         firsts = [_tally(list(_tables(findings.main).values()))]
     contrasted = _tables(findings.contrasts)
@@ -156,10 +150,8 @@ def _orders(findings: Findings) -> dict[tuple[str, ...], list[str]]:
     n = max((group.configs[0].train.epochs or 0 for group in findings.groups), default=0)
     alone = len({table[0].epochs for table in tables.values()}) == 1  # else named before every line
     after = "".join(f", after {each} ({n} epoch{'s' * (n != 1)})" for each in steps.values()) * alone
-    return {
-        place: [_prefix(place, list(tables), steps) + line for line in _order(table, after)]
-        for place, table in tables.items()
-    }
+    prefixes = {place: _prefix(place, list(tables), steps) for place in tables}
+    return {place: [prefixes[place] + line for line in _order(table, after)] for place, table in tables.items()}
 
 
 def _tally(tables: Sequence[Sequence[VerdictRow]]) -> str:
@@ -168,10 +160,8 @@ def _tally(tables: Sequence[Sequence[VerdictRow]]) -> str:
     first = Counter(max(each, key=lambda row: (row.standing != "collapsed", row.mean)).strategy for each in blocks)
     ahead = Counter(row.strategy for block in blocks for row in block if row.standing == "best")
     counts = [f"{name} at {n} (ahead of all others at {ahead[name]})" for name, n in first.most_common(_NAMED)]
-    what = (
-        f"{label_of(tables[0][0].metric)} in {len(tables)} tables with {len(blocks)} blocks of equally many negatives"
-    )
-    return f"{what}: highest is {', '.join(counts)}."
+    size = f"{len(tables)} tables with {len(blocks)} blocks of equally many negatives"
+    return f"{label_of(tables[0][0].metric)} in {size}: highest is {', '.join(counts)}."
 
 
 def _prefix(place: Sequence[str], places: Sequence[Sequence[str]], steps: Mapping[str, str] | None = None) -> str:
@@ -192,9 +182,8 @@ def _order(rows: Sequence[VerdictRow], after: str) -> list[str]:
     blocks, lines = equally_many(rows), list[str]()
     if not rows[0].system:  # a system's question: which negatives are better than its own?
         for count, members in blocks.items():
-            lines += _block(members, f"{negatives_words(count)} per query and step{after}") * (
-                len(members) > 1 or len(blocks) == 1
-            )
+            said = len(members) > 1 or len(blocks) == 1
+            lines += _block(members, f"{negatives_words(count)} per query and step{after}") * said
         if len(blocks) > 1:
             numbers, usual = _numbers(blocks, "" if lines else after), next(iter(blocks.values()))
             if lines and max(rows, key=lambda row: row.mean) not in usual:
@@ -384,10 +373,8 @@ def _covers(rows: Sequence[VerdictRow]) -> list[str]:
     text = f"Against {'the baseline' if against else 'the best with as many negatives'}: "
     text += f"{', '.join(f'{n} {word}' for word, n in counts.items())}. "
     if max(row.seeds for row in rows) == 1:
-        text += (
-            f"With one seed, the {level} intervals hold for other queries of these trained models, not for training "
-        )
-        return [f"{text}again: use {_ENOUGH_SEEDS} seeds."]
+        covered = "other queries of these trained models, not for training again"
+        return [f"{text}With one seed, the {level} intervals hold for {covered}: use {_ENOUGH_SEEDS} seeds."]
     covered = " or ".join(dict.fromkeys(row.covers for row in rows if row.covers))
     return [f"{text}The simultaneous {level} intervals hold for {covered}, not for other models, data or settings."]
 

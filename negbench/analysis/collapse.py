@@ -43,11 +43,8 @@ def ends_of(groups: Sequence[CellGroup], metric: str) -> dict[str, Ends]:
     for group in groups:
         name, results = group.labels["strategy"], group.results
         best = max(result["metrics"][metric] for result in results)
-        fallen = [
-            config.seed
-            for config, result in zip(group.configs, results, strict=True)
-            if result["metrics"][metric] < bound(_untrained(result).get(metric, 0.0), best)
-        ]
+        low = [result["metrics"][metric] < bound(_untrained(result).get(metric, 0.0), best) for result in results]
+        fallen = [config.seed for config, lost in zip(group.configs, low, strict=True) if lost]
         same = tuple(sorted({other.labels["strategy"] for other in alike[_scores(group)]} - {name}))
         ends[name] = Ends(frozenset(fallen), same, all(result["metrics"] == _untrained(result) for result in results))
     return ends

@@ -68,16 +68,17 @@ COLUMNS = {key: Column(key, **fields) for key, fields in _FILE["columns"].items(
 TABLES = {name: [COLUMNS[key] for key in keys] for name, keys in _FILE["tables"].items()}
 ABOUT: dict[str, dict[str, str]] = _FILE["about"]  # title and text of each table beside the leader table
 READ_LEADER: dict[str, str] = _FILE["leader"]  # parts of the leader table's text
-READ: dict[str, str] = _FILE["read"]  # texts of sections of the page
+READ: dict[str, str] = _FILE["read"]  # texts of sections and charts of the page
+WORDS: dict[str, str] = _FILE["words"]  # of a verdict; {} is the strategy that others are compared with
+BASELINES: dict[str, str] = _FILE["baselines"]  # name in result.json -> column
 NEGATIVES, GAP = COLUMNS["negatives"], COLUMNS["gap"]
 
 
 def texts(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:
     """Build a table for people: each line's axes, then its formatted columns."""
     shown = [c for c in columns if not c.optional or any(c.text(line) != "-" for line in lines)]
-    return pd.DataFrame(
-        [{axis: line[axis] for axis in axes} | {c.title: c.text(line) for c in shown} for line in lines]
-    )
+    rows = [{axis: line[axis] for axis in axes} | {c.title: c.text(line) for c in shown} for line in lines]
+    return pd.DataFrame(rows)
 
 
 def numbers(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:

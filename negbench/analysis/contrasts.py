@@ -1,7 +1,5 @@
 """Losses and backbones compared: each one's mean over the strategies that all of them trained."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from negbench.analysis.verdicts import OVER_ALL, VerdictRow, VerdictTable, alike_but, side_by_side
@@ -28,10 +26,8 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     if not seeds:
         return None
     datasets = [tables[0].labels["dataset"]] * len(shared)
-    values = {
-        table.labels[axis]: side_by_side([part[name] for name in shared], sorted(seeds), datasets)
-        for table, part in zip(tables, parts, strict=True)
-    }
+    own = {table.labels[axis]: [part[name] for name in shared] for table, part in zip(tables, parts, strict=True)}
+    values = {name: side_by_side(each, sorted(seeds), datasets) for name, each in own.items()}
     facts = {name: {CONTRAST: axis, "strategies": len(shared)} for name in values}
     return VerdictTable({**tables[0].labels, axis: OVER_ALL}, main, {main: values}, facts=facts)
 
@@ -40,10 +36,9 @@ def contrast_text(rows: Sequence[VerdictRow]) -> str:
     """Compare the rows of a contrast with the highest of them: verdicts and intervals."""
     best, *rest = sorted(rows, key=lambda row: -row.mean)
     words = {"worse": "better", "equal": f"equal within {in_points(best.margin)}"}
-    parts = [
-        f"{signed(row.gap, row.gap_low, row.gap_high, sign=False)} points above {row.strategy} "
-        f"({words.get(row.standing, 'undecided')})"
-        for row in rest
-    ]
+    parts = list[str]()
+    for row in rest:
+        points, verdict = signed(row.gap, row.gap_low, row.gap_high, sign=False), words.get(row.standing, "undecided")
+        parts.append(f"{points} points above {row.strategy} ({verdict})")
     over = f"averaged over {best.facts['strategies']} strategies" * (best.facts["strategies"] > 1)
     return f"{label_of(best.metric)} {over or 'with the only shared strategy'}: {best.strategy} is {'; '.join(parts)}."

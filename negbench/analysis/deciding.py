@@ -39,8 +39,7 @@ def rules_of(asked: Compare, cells: Sequence[Cell]) -> Rules:
         notes([f"the recipe's baseline '{baseline}' is none of these strategies and is left out"])
         baseline = None
     rules = Rules(baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
-    metrics = {cell.labels["dataset"]: cell.run.card.metrics for cell in cells}
-    rules.check(plugins, metrics.values())
+    rules.check(plugins, {cell.labels["dataset"]: cell.run.card.metrics for cell in cells}.values())
     return rules
 
 
@@ -112,10 +111,8 @@ def _resolved(what: str, known: Sequence[Difference], seconds: float, *, nested:
         cost = f"{max(needed, 3):.0f} seeds, {duration(seconds * max(needed, 3))} of computing"
         parts.append(f"{points} point{'s' * (points > 1)}: {cost if math.isfinite(needed) else 'needs more queries'}")
     floor = percent(median(floor_of(each, nested=nested) for each in known))
-    text = f"seeds needed to resolve a difference in {what} of {'; of '.join(parts)}"
-    return text + (
-        "" if nested else f"; even with unlimited seeds, these queries leave an interval of ± {floor} points"
-    )
+    left = "" if nested else f"; even with unlimited seeds, these queries leave an interval of ± {floor} points"
+    return f"seeds needed to resolve a difference in {what} of {'; of '.join(parts)}{left}"
 
 
 def _seconds(groups: Sequence[CellGroup], table: VerdictTable) -> float:

@@ -57,11 +57,8 @@ class Findings:
     @property
     def plain(self) -> tuple[CellGroup, ...]:
         """The groups whose figures a page shows: no points, no systems, settings as published."""
-        return tuple(
-            group
-            for group in self.groups
-            if not {"point", "system"} & set(group.labels) and group.labels.get("settings", DEFAULT) == DEFAULT
-        )
+        groups = (group for group in self.groups if not {"point", "system"} & {*group.labels})
+        return tuple(group for group in groups if group.labels.get("settings", DEFAULT) == DEFAULT)
 
     def notes(self) -> list[str]:
         """List caveats: cells that are not defined, and what the backbone or data set does not support."""

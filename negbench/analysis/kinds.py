@@ -35,9 +35,8 @@ def kind_shares(group: CellGroup) -> list[KindShares]:
         design = statistics.Design(values.strata, values.clusters, values.nested)
         left = statistics.summarise(statistics.ValueTable({name: values.values}, design))[name]
         ends = statistics.Share(left.mean, left.interval.low, left.interval.high)
-        shares.append(
-            KindShares(known[name], statistics.over_seeds(drawn or [math.nan]), max(random, default=0.0), ends)
-        )
+        own = statistics.over_seeds(drawn or [math.nan])
+        shares.append(KindShares(known[name], own, max(random, default=0.0), ends))
     return shares
 
 

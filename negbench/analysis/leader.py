@@ -13,7 +13,7 @@ import pandas as pd
 
 from negbench.analysis.columns import COLUMNS, NEGATIVES, TABLES, Line, metric_column, numbers, texts
 from negbench.analysis.plateau import with_plateaus
-from negbench.analysis.regime_card import last_regime_card
+from negbench.analysis.regime_card import last_regime_cards, numbers_of
 from negbench.analysis.verdicts import OVER_ALL, VerdictRow, distinct_of, headline_metrics, negatives_of, rounded
 from negbench.grid.comparison import AXES, CellGroup, group_key, together
 
@@ -54,12 +54,8 @@ def leader_tables(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) 
         return {"": leader_table(groups, rows)}
     names = sorted({group.labels["dataset"] for group in groups})
     names += [OVER_ALL] * any(row.dataset == OVER_ALL for row in rows)
-    return {
-        name: leader_table(
-            [group for group in groups if group.labels["dataset"] == name], [row for row in rows if row.dataset == name]
-        )
-        for name in names
-    }
+    own = {name: [group for group in groups if group.labels["dataset"] == name] for name in names}
+    return {name: leader_table(own[name], [row for row in rows if row.dataset == name]) for name in names}
 
 
 def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
@@ -130,11 +126,8 @@ def row_line(row: VerdictRow) -> dict[str, object]:
 
 def regime_of(group: CellGroup) -> dict[str, float]:
     """Average the last refresh's regime card over seeds; empty if no run has one."""
-    cards = [last_regime_card(result) for result in group.results if result.get("regime_by_refresh")]
-    names = [column.key for column in TABLES["regime"]] * bool(cards)
-    return {
-        name: _mean([v for card in cards if (v := card.get(name)) is not None and math.isfinite(v)]) for name in names
-    }
+    cards = last_regime_cards(group)
+    return {column.key: _mean(numbers_of(cards, column.key)) for column in TABLES["regime"] if cards}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -73,9 +73,8 @@ def matrix_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
     shown = {(row.strategy, row.system): _cell(row) for row in rows}
     columns = list(dict.fromkeys(row.system for row in rows))
     strategies = sorted({row.strategy for row in rows})
-    return pd.DataFrame(
-        [{"strategy": name, **{column: shown.get((name, column), "-") for column in columns}} for name in strategies]
-    )
+    cells = {name: {column: shown.get((name, column), "-") for column in columns} for name in strategies}
+    return pd.DataFrame([{"strategy": name, **of_columns} for name, of_columns in cells.items()])
 
 
 def _cell(row: VerdictRow) -> str:

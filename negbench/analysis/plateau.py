@@ -1,11 +1,9 @@
 """Plateaus of learning curves: where a group's curve ended, how fast it got there, and whether it was still rising."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, listed, number, percent, span
@@ -32,7 +30,7 @@ class Plateau:
     mean: tuple[float, ...]
 
     @classmethod
-    def of(cls, group: CellGroup, metric: str) -> Plateau:
+    def of(cls, group: CellGroup, metric: str) -> Self:
         """Average a group's stored curves; without points if none is stored."""
         epochs, steps, values = group.curve(metric)
         return cls(tuple(epochs), tuple(steps), tuple(values.mean(0).tolist() if epochs else ()))
@@ -100,9 +98,8 @@ def _dev_part(chosen: Sequence[PickedRate]) -> str:
         return "queries that are not reported"
     if chosen[0].generated:
         return f"{span(sizes, number)} queries generated for this"
-    return f"{span(sizes, number)} queries carved from train" + f" (fewer than {DEV_QUERIES:,})" * (
-        min(sizes) < DEV_QUERIES
-    )
+    few = f" (fewer than {DEV_QUERIES:,})" * (min(sizes) < DEV_QUERIES)
+    return f"{span(sizes, number)} queries carved from train{few}"
 
 
 def with_plateaus(groups: Sequence[CellGroup], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -117,16 +114,12 @@ def with_plateaus(groups: Sequence[CellGroup], lines: Sequence[Mapping[str, Any]
     for group, line, place in zip(groups, lines, places, strict=True):
         curves.append(Plateau.of(group, line.get("metric") or group.results[0]["main_metric"]))
         best[place] = max(best.get(place, -math.inf), curves[-1].level)
-    return [
-        {
-            **line,
-            "plateau": curve.level,
-            "rise": curve.rise,
-            "steps_own": curve.steps_to(SHARE * curve.level),
-            "steps_best": curve.steps_to(SHARE * best[place]),
-        }
-        for line, curve, place in zip(lines, curves, places, strict=True)
-    ]
+    extended = list[dict[str, Any]]()
+    for line, curve, place in zip(lines, curves, places, strict=True):
+        own, highest = curve.steps_to(SHARE * curve.level), curve.steps_to(SHARE * best[place])
+        ends = {"plateau": curve.level, "rise": curve.rise, "steps_own": own, "steps_best": highest}
+        extended.append({**line, **ends})
+    return extended
 
 
 def trained_out(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list[str]:

@@ -10,17 +10,16 @@ from negbench.grid.comparison import CellGroup
 RegimeCard = Mapping[str, Any]  # numbers by the names of `negbench.mining.regime.Regime`, None where unknown
 
 
-def last_regime_card(result: Mapping[str, Any]) -> RegimeCard:
-    """Return the card of the last refresh from result.json."""
-    return dict(result["regime_by_refresh"][-1])
+def last_regime_cards(group: CellGroup) -> list[RegimeCard]:
+    """Return the cards of the last refresh of the runs that have one."""
+    return [dict(result["regime_by_refresh"][-1]) for result in group.results if result.get("regime_by_refresh")]
 
 
 def last_cards(groups: Sequence[CellGroup]) -> dict[str, list[RegimeCard]]:
     """Return data set -> the cards of all runs that have one, at their last refresh."""
     found: dict[str, list[RegimeCard]] = {}
     for group in sorted(groups, key=lambda group: group.labels["dataset"]):
-        cards = [last_regime_card(result) for result in group.results if result.get("regime_by_refresh")]
-        found.setdefault(group.labels["dataset"], []).extend(cards)
+        found.setdefault(group.labels["dataset"], []).extend(last_regime_cards(group))
     return {name: cards for name, cards in found.items() if cards}
 
 
@@ -35,12 +34,12 @@ def in_words(cards: Sequence[RegimeCard]) -> str:
     parts = [f"the training target's median rank is {rank} of {images}, and {first_share(cards)} % rank first"]
     start = f"in the top 5 % of the ranking for {_range(cards, 'band_start_top')} % of the queries"
     parts.append(f"QuRe's negatives (between the two steepest score drops below the target) would start {start}")
-    if _known(cards, "false_negatives"):
+    if numbers_of(cards, "false_negatives"):
         random, above = _range(cards, "false_negatives", 100, 2), _range(cards, "false_negatives_above")
         parts.append(f"{random} % of random negatives are false, {above} % of those right above the target")
     else:
         parts.append("false negatives are unknown")
-    if _known(cards, "fit_gap"):
+    if numbers_of(cards, "fit_gap"):
         parts.append(f"recall at 10 on train minus val is {_range(cards, 'fit_gap')} points")
     else:
         parts.append("the fit gap is unknown")
@@ -48,10 +47,11 @@ def in_words(cards: Sequence[RegimeCard]) -> str:
 
 
 def _range(cards: Sequence[RegimeCard], field: str, factor: float = 100, digits: int = 1) -> str:
-    values = [factor * value for value in _known(cards, field)]
+    values = [factor * value for value in numbers_of(cards, field)]
     return span(values, lambda value: number(value, digits)) if values else "-"
 
 
-def _known(cards: Sequence[RegimeCard], field: str) -> list[float]:
+def numbers_of(cards: Sequence[RegimeCard], field: str) -> list[float]:
+    """Return a number of the cards where it is known."""
     values = [card.get(field) for card in cards]
     return [value for value in values if value is not None and math.isfinite(value)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from negbench.analysis.columns import TABLES, texts
+from negbench.analysis.columns import BASELINES, TABLES, texts
 from negbench.analysis.regime_card import in_words
 from negbench.analysis.words import label_of, percent
 from negbench.display import Grid
@@ -16,25 +16,15 @@ from negbench.store.runfolder import RunFolder
 if TYPE_CHECKING:
     from negbench.checks.audit import AuditResult
 
-_BASELINES = {
-    "untrained": "untrained model",
-    "image_only": "image only",
-    "text_only": "text only",
-    "untrained_image_only": "image only, untrained",
-    "untrained_text_only": "text only, untrained",
-}
-
 
 def metrics_frame(folder: RunFolder) -> pd.DataFrame:
     """Metrics of the reported split in percent: the run, the untrained model, and either modality alone."""
     result = folder.result
     columns = {folder.config.strategy.name: result["metrics"]}
-    columns |= {label: result["baselines"][name] for name, label in _BASELINES.items() if name in result["baselines"]}
-    rows = [
-        {"metric (%)": label_of(metric)} | {name: percent(values.get(metric), 2) for name, values in columns.items()}
-        for metric in result["metrics"]
-    ]
-    return pd.DataFrame(rows)
+    columns |= {label: result["baselines"][name] for name, label in BASELINES.items() if name in result["baselines"]}
+    frame = {"metric (%)": [label_of(metric) for metric in result["metrics"]]}
+    frame |= {name: [percent(values.get(each), 2) for each in result["metrics"]] for name, values in columns.items()}
+    return pd.DataFrame(frame)
 
 
 def run_table(folder: RunFolder) -> Grid:
@@ -71,9 +61,8 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
 
 def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Build one row per audited strategy; columns without any value are left out."""
-    return texts(
-        [column for column in TABLES["audit"] if any(pd.notna(row.get(column.key)) for row in rows)], rows, ["strategy"]
-    )
+    shown = [column for column in TABLES["audit"] if any(pd.notna(row.get(column.key)) for row in rows)]
+    return texts(shown, rows, ["strategy"])
 
 
 def audit_table(audit: AuditResult) -> Grid:

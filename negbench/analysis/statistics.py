@@ -404,27 +404,10 @@ def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Diffe
     for test, p_adjusted in zip(tests, adjusted.tolist(), strict=True):
         mean, half, models, p_value, power, seeds = test.item()
         interval = _interval(mean, stretch * half, 1 - alpha)
-        outside = interval.low > 0 or interval.high < 0
-        differences.append(
-            Difference(
-                value=mean,
-                interval=interval,
-                models=_interval(mean, models, 1 - alpha),
-                p_value=p_value,
-                p_adjusted=min(p_adjusted, alpha) if outside else max(p_adjusted, above),
-                verdict=design.verdict(interval),
-                minimum_detectable=stretch * half + power,
-                seeds=seeds,
-            )
-        )
+        p_adjusted = min(p_adjusted, alpha) if interval.low > 0 or interval.high < 0 else max(p_adjusted, above)
+        ends, verdict = (interval, _interval(mean, models, 1 - alpha)), design.verdict(interval)
+        differences.append(Difference(mean, *ends, p_value, p_adjusted, verdict, stretch * half + power, seeds))
     return differences
-
-
-def _scale(table: ValueTable) -> tuple[float, float]:
-    """Return the bounds of means: [0, 1] if all values lie there."""
-    rows = [row for own in table.values.values() for row in own]
-    inside = all(np.min(row) >= 0 and np.max(row) <= 1 for row in rows)
-    return (0.0, 1.0) if inside else (-np.inf, np.inf)
 
 
 def _interval(mean: float, half: float, level: float, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Interval:
@@ -441,7 +424,9 @@ def _interval(mean: float, half: float, level: float, bounds: tuple[float, float
 
 def summarise(table: ValueTable) -> dict[str, Summary]:
     """Compute mean, sd over seeds and interval (Student's t) of every strategy."""
-    level, summaries, bounds = 1 - table.design.alpha, {}, _scale(table)
+    level, summaries = 1 - table.design.alpha, {}
+    shares = all(np.min(row) >= 0 and np.max(row) <= 1 for rows in table.values.values() for row in rows)
+    bounds = (0.0, 1.0) if shares else (-np.inf, np.inf)
     for name in table.names:
         seeds = table.common([name])
         means, noise = table.seed_means([name], seeds)[0], table.query_noise([name], seeds)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -66,18 +65,9 @@ def keep(folder: Path, inputs: list[str], made: Iterable[Path]) -> None:
     files.write_json(folder / FILE, {"inputs": inputs, "made": names})
 
 
-def writable(folder: Path) -> bool:
-    """Whether the folder can be written: not if it belongs to someone else or the disk is read-only."""
-    return os.access(folder, os.W_OK)
-
-
 def _listed(run: Path) -> Iterator[list[object]]:
-    """Yield name, hash and size of the files that a run's folder lists; the last line of a name counts."""
-    sums = run / files.SUMS
-    if not sums.exists():
-        return
-    lines = sums.read_text(encoding="utf-8", errors="replace").splitlines()
-    for name, digest in sorted({line[66:]: line[:64] for line in lines if len(line) > 66}.items()):
+    """Yield name, hash and size of the files that a run's folder lists."""
+    for name, digest in sorted(files.sums_in(run).items()):
         if name not in _COPIES:
             file = run / name
             yield [name, digest, file.stat().st_size if file.exists() else None]

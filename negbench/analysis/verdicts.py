@@ -5,12 +5,10 @@ of settings where a comparison has these axes. Several data sets or backbones ad
 statistics. All results depend on the cells and the rules alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,19 +219,16 @@ class VerdictRow:
         """Return the fields and facts for JSON and CSV: rounded to 10 decimals, NaN for infinity."""
         flat = asdict(self)
         flat |= flat.pop("facts")
-        return {k: _finite(v) if isinstance(v, float) else v for k, v in flat.items()}
+        finite = {key: math.nan if math.isinf(v) else round(v, 10) + 0.0 for key, v in flat.items() if type(v) is float}
+        return flat | finite  # no -0.0
 
     @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> VerdictRow:
+    def read(cls, stored: Mapping[str, Any]) -> Self:
         """Read what `plain` wrote as JSON, where a gap is null; a column that is no field is a fact."""
         names = {each.name for each in fields(cls)}
         known: dict[str, Any] = {k: math.nan if v is None else v for k, v in stored.items() if k in names}
         known |= {name: tuple(known.get(name, ())) for name in ("beaten_by", "undecided", "identical")}
         return cls(**known, facts={k: v for k, v in stored.items() if k not in names})
-
-
-def _finite(value: float) -> float:
-    return math.nan if math.isinf(value) else round(value, 10) + 0.0  # no -0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,8 +326,7 @@ def tables_of(groups: Sequence[CellGroup], rules: Rules = Rules(), *, main_only:
         labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
         result, dataset = members[0].results[0], labels["dataset"]
         main = rules.main(result["main_metric"], list(result["metrics"]))
-        others = [] if main_only else headline_metrics(list(result["metrics"]))
-        metrics = list(dict.fromkeys([main, *others]))
+        metrics = list(dict.fromkeys([main, *([] if main_only else headline_metrics(list(result["metrics"])))]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
             for name, metric_values in values_of(group.runs, metrics, seen.setdefault(dataset, {})).items():
@@ -369,10 +363,8 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
             values[name] = side_by_side(by_part, seeds, [table.labels["dataset"] for table in tables])
     if not values:
         return None
-    labels = {
-        axis: OVER_ALL if len({table.labels[axis] for table in tables}) > 1 else value
-        for axis, value in tables[0].labels.items()
-    }
+    values_of_axis = {axis: {table.labels[axis] for table in tables} for axis in tables[0].labels}
+    labels = {axis: OVER_ALL if len(each) > 1 else each.pop() for axis, each in values_of_axis.items()}
     metric = " and ".join(dict.fromkeys(table.main for table in tables))
     negatives, distinct = (
         {name: float(np.mean([of_table.get(name, math.nan) for of_table in each])) for name in values}
@@ -382,8 +374,7 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         name: {key: fact for table in reversed(tables) for key, fact in table.facts.get(name, {}).items()}
         for name in tables[0].facts
     }
-    ends = _joined_ends(tables, values)
-    return VerdictTable(labels, metric, {metric: values}, negatives, distinct, facts, ends)
+    return VerdictTable(labels, metric, {metric: values}, negatives, distinct, facts, _joined_ends(tables, values))
 
 
 def _joined_ends(tables: Sequence[VerdictTable], values: Mapping[str, Values]) -> dict[str, Ends]:
@@ -410,11 +401,8 @@ def side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Seque
     rows = [each.values[[each.seeds.index(seed) for seed in seeds]] for each in tables]
     sums = [np.sum([row for row, own in zip(rows, datasets, strict=True) if own == name], axis=0) for name in names]
     scaled = [sum(counts) / (len(tables) * count) * values for count, values in zip(counts, sums, strict=True)]
-    clusters = None
-    if any(each.clusters is not None for each in parts):
-        clusters = _apart(
-            [each.clusters if each.clusters is not None else np.arange(each.values.shape[1]) for each in parts]
-        )
+    named = [np.arange(each.values.shape[1]) if each.clusters is None else each.clusters for each in parts]
+    clusters = _apart(named) if any(each.clusters is not None for each in parts) else None
     nested = all(each.nested for each in parts)
     return Values(np.concatenate(scaled, axis=1), tuple(seeds), _apart(strata), clusters=clusters, nested=nested)
 
@@ -460,8 +448,7 @@ def _rows(
         columns: dict[str, Any] = dict(table.labels)
         columns |= {"beaten_by": tests.pairs.beaten[name], "rank_low": first, "rank_high": last}
         block = [each for each in counts if counts[each] == counts[name]]
-        rivals = tests.rivals(block, fallen)  # who was beaten may have a higher mean over fewer seeds
-        best = tests.best(rivals or block)
+        best = tests.best(tests.rivals(block, fallen) or block)  # who was beaten may have a higher mean, of fewer seeds
         behind, gap = tests.pairs.of(highest, name), tests.pairs.of(best, name)
         for key, end, test in (("behind", "behind", behind), ("gap", "gap", gap), ("difference", "diff", against)):
             if test is not None:
@@ -478,7 +465,6 @@ def _rows(
         columns |= {key: getattr(mean, key) for key in ("mean", "sd", "lowest", "highest", "seeds", "queries")}
         if (ends := table.ends.get(name)) is not None and metric == table.main:
             columns |= {"collapsed": len(ends.collapsed), "identical": ends.identical, "unmoved": ends.unmoved}
-        verdict: str = "not compared" if against is None else against.verdict
         yield VerdictRow(
             strategy=name,
             metric=metric,
@@ -486,7 +472,7 @@ def _rows(
             low=mean.interval.low,
             high=mean.interval.high,
             baseline=baseline or "",
-            verdict="baseline" if name == baseline else verdict,
+            verdict="baseline" if name == baseline else "not compared" if against is None else against.verdict,
             negatives=table.negatives.get(name, math.nan),
             distinct=table.distinct.get(name, math.nan),
             against=asked or pairs == "baseline",

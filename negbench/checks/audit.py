@@ -160,17 +160,9 @@ def audit(
             remarks.append(f"no window of ranks is named: {why}")
         else:
             best = window(card.target_rank_median, negatives, card.images, loss.options.get("tau"))
-    return AuditResult(
-        backbone=subject.config.backbone.name,
-        dataset=subject.dataset.identity,
-        model=subject.model,
-        truth=truth,
-        options=options.model_dump(include={"draws", "refresh", "seed"}) | {"queries": len(subject.rows)},
-        regime=card.summary(),
-        window=best,
-        rows=rows,
-        remarks=remarks,
-    )
+    names = subject.config.backbone.name, subject.dataset.identity, subject.model
+    asked = options.model_dump(include={"draws", "refresh", "seed"}) | {"queries": len(subject.rows)}
+    return AuditResult(*names, truth, asked, card.summary(), best, rows, remarks)
 
 
 def likeness(judge: Plane | None, drawn: Tensor) -> dict[str, float]:

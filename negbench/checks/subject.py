@@ -105,12 +105,7 @@ def open_subject(
         count = min(options.queries or len(dataset.queries), len(dataset.queries))
         rows = torch.randperm(len(dataset.queries), generator=generator_of(options, "sample"))[:count].sort().values
     own = run is not None and split == "train" and run.config.dataset == config.dataset
-    return Subject(
-        config,
-        model="untrained" if run is None else run.run_id,
-        scene=scene,
-        task=task.shard(rows),
-        rows=rows,
-        val=QueryRanks.from_frame(run.ranks()) if run is not None and own else None,
-        remarks=(*dataset.remarks, *unfamiliar(config, backbone)),
-    )
+    model = "untrained" if run is None else run.run_id
+    val = QueryRanks.from_frame(run.ranks()) if run is not None and own else None
+    remarks = (*dataset.remarks, *unfamiliar(config, backbone))
+    return Subject(config, model, scene, task.shard(rows), rows, val, remarks)

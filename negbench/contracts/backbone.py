@@ -97,10 +97,8 @@ class Backbone(nn.Module, ABC):
         # on the CPU, as indices from there fit tensors on any device: features and tokens need not share one
         rows = torch.arange(len(features)).repeat_interleave(count)
         columns = torch.arange(count).repeat(len(features))
-        parts = [
-            self.queries(features[r], {name: t[c] for name, t in tokens.items()})
-            for r, c in zip(rows.split(chunk), columns.split(chunk), strict=True)
-        ]
+        chunks = zip(rows.split(chunk), columns.split(chunk), strict=True)
+        parts = [self.queries(features[r], {name: t[c] for name, t in tokens.items()}) for r, c in chunks]
         return torch.cat(parts).reshape(len(features), count, -1)
 
     @abstractmethod

@@ -2,7 +2,6 @@
 
 import hashlib
 import tomllib
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +10,8 @@ JOINER, VARIATION = "200d", "fe0f"
 RIGHT, PERSON = "27a1", "1f9d1"
 READS = ("_emoji_codes.toml",)
 _TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
-TONES, ADULTS, SIGNS, HAIR, LONG, _WORDS = (
-    _TABLES[name] for name in ("tones", "adults", "signs", "hair", "long", "words")
+TONES, ADULTS, SIGNS, HAIR, LONG, _WORDS, _SHOWN = (
+    _TABLES[name] for name in ("tones", "adults", "signs", "hair", "long", "words", "shown")
 )
 _SKINNED = {*ADULTS, "1faf1", "1faf2"}  # code points that take a skin tone in a long form
 
@@ -120,12 +119,5 @@ def description(family: str, look: Look) -> str:
         family: its printed name.
         look: the look shown.
     """
-    parts: Sequence[str] = (
-        f"{look.tone} skin" if look.tone else "",
-        f"{look.other_tone} skin on the right" if look.other_tone else "",
-        look.who,
-        f"{look.other_who} on the right" if look.other_who else "",
-        f"{look.hair} hair" if look.hair else "",
-        f"facing {look.facing}" if look.facing else "",
-    )
-    return f"is {', '.join([family, *filter(None, parts)])}."
+    parts = [_SHOWN[name].format(value) for name, value in look._asdict().items() if value]
+    return f"is {', '.join([family, *parts])}."

@@ -126,8 +126,7 @@ def _read_category(
     entries = enumerate(reader.entries(path))
     queries = [_query(entry, where, f"{category}-{split}-{n:05d}", category, options) for n, (where, entry) in entries]
     if options.whole_split(split):
-        split_path = reader.root / "image_splits" / f"split.{category}.{split}.json"
-        gallery = reader.image_ids(split_path)
+        gallery = reader.image_ids(reader.root / "image_splits" / f"split.{category}.{split}.json")
     elif split == "train":
         gallery = _distinct(query.target for query in queries)
     else:
@@ -146,14 +145,10 @@ def _query(entry: Mapping[str, Any], where: str, name: str, category: str, optio
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
         raise DataError(f"{where}: key 'captions': expected 2 captions, got {quoted(list(captions))}")
-    return Query(
-        id=name,
-        reference=image_id(get(entry, "candidate", str, where), f"{where}: key 'candidate'"),
-        text=(listed if options.caption_mode == "comma" else joined)(*captions),
-        target=image_id(get(entry, "target", str, where), f"{where}: key 'target'"),
-        group=category,
-        captions=captions,
-    )
+    keys = ("candidate", "target")
+    reference, target = (image_id(get(entry, key, str, where), f"{where}: key '{key}'") for key in keys)
+    text = (listed if options.caption_mode == "comma" else joined)(*captions)
+    return Query(name, reference, text, target, category, captions=captions)
 
 
 def _relevance(reader: Reader, split: str) -> dict[str, list[Any]]:

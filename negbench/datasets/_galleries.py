@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,10 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns
 
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 ScoreBlock = Callable[[Tensor, Tensor], Tensor]
+Mask = Callable[[Tensor, Tensor, int], Tensor | None]  # [b] rows, `Block.local`, n -> [b, n] bool; None: all images
 
 
 class Block(NamedTuple):
@@ -88,9 +91,8 @@ class Galleries:
             inside = len(columns) == 0 or (int(columns.min()) >= 0 and int(columns.max()) < len(self.images))
             if columns.dtype != torch.int64 or not inside or len(torch.unique(columns)) != len(columns):
                 raise DataError(f"{self.card.name} {self.split}: group '{name}' has repeated or invalid columns")
-        for query, group, target in zip(
-            self.queries, self.group_index.tolist(), self.target_columns.tolist(), strict=True
-        ):
+        places = zip(self.group_index.tolist(), self.target_columns.tolist(), strict=True)
+        for query, (group, target) in zip(self.queries, places, strict=True):
             if group < 0:
                 raise DataError(f"{self.card.name} {self.split}: query {query.id} has unknown group '{query.group}'")
             if query.target is not None and (target < 0 or not self._members[group, target]):
@@ -157,10 +159,8 @@ class Galleries:
     @cached_property
     def shared_queries(self) -> list[list[int]]:
         """Groups of rows that ask one query, with reference and texts alike, of several targets."""
-        rows: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
-        for row, query in enumerate(self.queries):
-            if query.target is not None:
-                rows.setdefault((query.group, query.reference, query.captions or (query.text,)), []).append(row)
+        known = ((row, query) for row, query in enumerate(self.queries) if query.target is not None)
+        rows = by_key(((query.group, query.reference, query.captions or (query.text,)), row) for row, query in known)
         return several(rows.values(), [query.target for query in self.queries])
 
     @cached_property
@@ -233,9 +233,8 @@ class Galleries:
             return kept[rows] if torch.equal(columns, self._columns) else kept[rows[:, None], columns]
         table = torch.zeros(len(rows), len(self.images), dtype=torch.int8)
         for place, row in enumerate(rows.tolist()):
-            table[place, list(self._wrong_columns[row])] = torch.tensor(
-                list(self._wrong_columns[row].values()), dtype=torch.int8
-            )
+            wrong = self._wrong_columns[row]
+            table[place, list(wrong)] = torch.tensor(list(wrong.values()), dtype=torch.int8)
         return table[:, columns]
 
     @cached_property
@@ -384,7 +383,7 @@ class Galleries:
                 values.setdefault(name, torch.empty(len(ranks), dtype=torch.float64))[rows] = value
         return replace(ranks, values={**ranks.values, **values})
 
-    def top(self, score_block: ScoreBlock, k: int, block: int = 256) -> Top:
+    def top(self, score_block: ScoreBlock, k: int, block: int = 256, mask: Mask | None = None) -> Top:
         """Find the k best images of every query by the protocol's rules, `block` queries at a time.
 
         Ties go to the lower column, so that a list is the same on every machine; for ranks, where ties count against
@@ -394,16 +393,12 @@ class Galleries:
             score_block: as for `rank`.
             k: how many, >= 1.
             block: queries per call.
+            mask: images to choose from, else those of the protocol.
 
         Raises:
             NegbenchError: a block of the wrong shape, or a score that is NaN.
         """
-        return self._top(score_block, k, self._allowed, block)
-
-    def _top(
-        self, score_block: ScoreBlock, k: int, mask: Callable[[Tensor, Tensor, int], Tensor | None], block: int = 256
-    ) -> Top:
-        """Run `top` on the images that `mask` ([b] rows, `Block.local`, n) -> [b, n] bool allows; None: all."""
+        mask = mask or self._allowed
         top = torch.full((len(self.queries), min(k, len(self.images))), -1, dtype=torch.int64)
         values = torch.full(top.shape, -torch.inf)
         for rows, columns, local, scores in self._blocks(score_block, block):
@@ -411,8 +406,7 @@ class Galleries:
                 best = top_columns(scores, k, mask(rows, local, len(columns))).cpu()
                 width, there = best.shape[1], best >= 0
                 top[rows, :width] = torch.where(there, columns[best.clamp(min=0)], -1)
-                own = scores.float().cpu().gather(1, best.clamp(min=0))
-                values[rows, :width] = torch.where(there, own, -torch.inf)
+                values[rows, :width] = scores.float().cpu().gather(1, best.clamp(min=0)).where(there, -torch.inf)
         return Top(top, values)
 
     def _blocks(self, score_block: ScoreBlock, block: int) -> Iterator[Block]:
@@ -506,6 +500,14 @@ class Galleries:
         """Return the per-query values of those `names` that are declared as means over queries (`metrics`)."""
         declared = cls.metrics(ranks) | cls.mistake_metrics(ranks)
         return {name: declared[name].of(ranks) for name in names if name in declared}
+
+
+def by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """Return key -> its items; both in the order in which they occur."""
+    items: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        items.setdefault(key, []).append(item)
+    return items
 
 
 def several(same: Iterable[list[int]], target: Sequence[Any]) -> list[list[int]]:

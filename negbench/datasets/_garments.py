@@ -1,13 +1,11 @@
 """Garments of the synthetic data: attributes, nuisance, and a renderer whose pixels are the same on any machine."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +48,7 @@ class Attributes:
     length: str
     print: str
 
-    def changed(self, other: Attributes) -> tuple[str, ...]:
+    def changed(self, other: Self) -> tuple[str, ...]:
         """Names of the attributes that differ, in the order of ATTRIBUTES."""
         return tuple(name for name in ATTRIBUTES if getattr(self, name) != getattr(other, name))
 
@@ -217,26 +215,12 @@ def _palette(attributes: Attributes, nuisance: Nuisance) -> _Ints:
     """[264, 3] colours of the paints."""
     first, second = (np.array(c, np.int32) for c in nuisance.backdrop_colours)
     backdrop = first + ((second - first) * np.arange(257, dtype=np.int32)[:, None] >> 8)
-    base = COLOURS[attributes.colour]
-    black = (0, 0, 0)
-    red, green, blue = base
-    accent = (20, 20, 24) if 2 * red + 5 * green + blue > 8 * 128 else (250, 250, 250)  # black on light, white on dark
-    cloth = (
-        _mix(base, black, 150),
-        base,
-        _mix(base, accent, 150),
-        accent,
-        _mix(base, black, 130),
-        _mix(base, accent, 200),
-        _mix(base, black, 140),
-    )
-    return np.concatenate([backdrop, np.array(cloth, np.int32)])
-
-
-def _mix(colour: tuple[int, int, int], other: tuple[int, int, int], weight: int) -> tuple[int, int, int]:
-    """`colour` with weight/256 of `other`."""
-    red, green, blue = ((a * (256 - weight) + b * weight) >> 8 for a, b in zip(colour, other, strict=True))
-    return red, green, blue
+    base, black = np.array(COLOURS[attributes.colour], np.int32), np.zeros(3, np.int32)
+    light = base @ (2, 5, 1) > 8 * 128
+    accent = np.array((20, 20, 24) if light else (250, 250, 250), np.int32)  # black on light, white on dark
+    # of each paint of the cloth: the colour that is mixed in, and its weight, of 256
+    mixed = ((black, 150), (base, 256), (accent, 150), (accent, 256), (black, 130), (accent, 200), (black, 140))
+    return np.concatenate([backdrop, [base * (256 - weight) + other * weight >> 8 for other, weight in mixed]])
 
 
 def _backdrop(nuisance: Nuisance) -> _Paints:

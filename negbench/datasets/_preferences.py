@@ -113,10 +113,8 @@ class PreferenceFormat(Dataset):
             NegbenchError: a block of the wrong shape, or a score that is not finite.
         """
         columns = torch.arange(len(self.images))
-        parts = [
-            set_scores(self._scores(score_block, rows, columns), self.sets[rows]).cpu()
-            for rows in torch.arange(len(self.queries)).split(_BLOCK)
-        ]
+        blocks = torch.arange(len(self.queries)).split(_BLOCK)
+        parts = [set_scores(self._scores(score_block, rows, columns), self.sets[rows]).cpu() for rows in blocks]
         return torch.cat(parts)
 
     def measure(self, score_block: ScoreBlock) -> dict[str, float]:
@@ -156,10 +154,8 @@ class PreferenceFormat(Dataset):
         """Return one row per judgement: scores, ratings and recall of both sets, the set preferred (1 or 2)."""
         import pandas as pd
 
-        columns: dict[str, Any] = {
-            "query": [query.id for query in self.queries],
-            "participant": [judged.participant for judged in self._judged],
-        }
+        columns: dict[str, Any] = {"query": [query.id for query in self.queries]}
+        columns |= {"participant": [judged.participant for judged in self._judged]}
         for name, values in (("score", sets), ("rating", self.ratings), ("recall_at_5", self.hits)):
             columns |= {f"{name}_{side + 1}": values[:, side].numpy() for side in (0, 1)}
         return pd.DataFrame(columns | {"preferred": (2 - self.first.long()).numpy()})

@@ -1,7 +1,5 @@
 """Read annotation files: every flaw becomes a one-line error that names the file, the place and the fix."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -13,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from negbench.contracts import Query, check_option
 from negbench.datasets.card import DatasetCard
@@ -89,7 +87,7 @@ class Reader:
     hashes: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def find(cls, root: Path | None, card: DatasetCard, *, marker: str, tree: str) -> Reader:
+    def find(cls, root: Path | None, card: DatasetCard, *, marker: str, tree: str) -> Self:
         """Find a benchmark's folder: `root` (NEGBENCH_DATA if None), or one below it.
 
         Args:
@@ -210,9 +208,8 @@ def parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except (RecursionError, ValueError) as error:
-        raise DataError(
-            f"{where} is not valid JSON ({str(error).splitlines()[0]}): correct or fetch it again"
-        ) from error
+        why = str(error).splitlines()[0]
+        raise DataError(f"{where} is not valid JSON ({why}): correct or fetch it again") from error
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,19 +15,9 @@ import numpy as np
 import torch
 
 from negbench.contracts import Query, check_option
-from negbench.datasets._galleries import Attributed
-from negbench.datasets._garments import (
-    ATTRIBUTES,
-    CATEGORIES,
-    Attributes,
-    Nuisance,
-    codes_of,
-    mutate,
-    render,
-    sample_attributes,
-    sample_nuisance,
-    values,
-)
+from negbench.datasets import _garments
+from negbench.datasets._galleries import Attributed, by_key
+from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, mutate, render, sample_attributes
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import attribute_words, caption_pair
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -126,13 +116,9 @@ class WorldPart:
 
     def relevant(self) -> list[list[str]]:
         """Return per query the target, then every other image with the target's attributes."""
-        alike: dict[Attributes, list[int]] = {}
-        for index, attributes in enumerate(self.attributes):
-            alike.setdefault(attributes, []).append(index)
-        return [
-            [self.images[target], *(self.images[i] for i in alike[self.attributes[target]] if i != target)]
-            for _, target in self.queries
-        ]
+        alike = by_key((attributes, index) for index, attributes in enumerate(self.attributes))
+        same = ((target, alike[self.attributes[target]]) for _, target in self.queries)
+        return [[self.images[target], *(self.images[i] for i in own if i != target)] for target, own in same]
 
 
 def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> WorldPart:
@@ -149,8 +135,9 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     """
     stream = Stream(spec.world, "plan", split, category)
     sizes = _group_sizes(stream, spec.images(split), spec.twins)
+    _check_possible(category, len(sizes))
     lines = [min(number // 2, len(sizes) // 2 - 1) for number in range(len(sizes))] if in_lines else [0] * len(sizes)
-    garments = _garments_in_lines(stream, category, lines) if in_lines else _garments(stream, category, len(sizes))
+    garments = _garments_in_lines(stream, category, lines) if in_lines else _unlined(stream, category, len(sizes))
     owner = stream.shuffled([group for group, size in enumerate(sizes) for _ in range(size)])
     queries = _queries(stream, garments, owner, sizes, lines, spec.queries(split))
     attributes = [garments[group] for group in owner]
@@ -170,9 +157,9 @@ def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mappin
     return Attributed(asked, asked != before, shown)
 
 
-def nuisance_of(spec: Spec, part: WorldPart, index: int) -> Nuisance:
+def nuisance_of(spec: Spec, part: WorldPart, index: int) -> _garments.Nuisance:
     """Return the nuisance of picture `index` of a part, fixed by world, split, category and index."""
-    return sample_nuisance(Stream(spec.world, "picture", part.split, part.category, index))
+    return _garments.sample_nuisance(Stream(spec.world, "picture", part.split, part.category, index))
 
 
 def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
@@ -212,7 +199,7 @@ def fits_one(spec: Spec, category: str) -> bool:
 
 
 def _possible(category: str) -> int:
-    return prod(len(values(category, name)) for name in ATTRIBUTES)
+    return prod(len(_garments.values(category, name)) for name in ATTRIBUTES)
 
 
 def _check_possible(category: str, count: int) -> None:
@@ -223,17 +210,14 @@ def _check_possible(category: str, count: int) -> None:
         )
 
 
-def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
+def _unlined(stream: Stream, category: str, count: int) -> list[Attributes]:
     """Draw `count` different garments; each differs in one to three attributes from another one."""
-    _check_possible(category, count)
     garments = [sample_attributes(stream, category)]
     known = {*garments}
     while len(garments) < count:
-        drawn = list[Attributes]()
-        if stream.chance(10) and len(garments) + 2 <= count:  # a fresh one, with a neighbour of its own
-            drawn.append(sample_attributes(stream, category))
-        of = drawn[0] if drawn else stream.pick(garments)
-        drawn.append(mutate(stream, of, stream.between(1, 3)))
+        fresh = stream.chance(10) and len(garments) + 2 <= count  # with a neighbour of its own
+        drawn = [sample_attributes(stream, category)] if fresh else []
+        drawn.append(mutate(stream, drawn[0] if fresh else stream.pick(garments), stream.between(1, 3)))
         garments += [each for each in dict.fromkeys(drawn) if each not in known]
         known.update(drawn)
     return garments
@@ -241,7 +225,6 @@ def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
 
 def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> list[Attributes]:
     """Draw a different garment for each entry of `lines`: a line's first one is new, the others are mutations of it."""
-    _check_possible(category, len(lines))
     garments: dict[Attributes, int] = {}
     first: dict[int, Attributes] = {}
     while len(garments) < len(lines):
@@ -258,9 +241,7 @@ def _queries(
 ) -> list[tuple[int, int]]:
     """Draw (reference, target) of every query within one line; targets are spread evenly over all images."""
     codes, line = np.array([codes_of(garment) for garment in garments]), np.array(lines)
-    members: list[list[int]] = [[] for _ in garments]
-    for image, group in enumerate(owner):
-        members[group].append(image)
+    members = by_key((group, image) for image, group in enumerate(owner))
     by_size = sorted(stream.shuffled(range(len(owner))), key=lambda image: sizes[owner[image]])
 
     @cache

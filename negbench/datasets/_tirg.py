@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 from torch import Tensor
 
 from negbench.contracts import Query
+from negbench.datasets._galleries import by_key
 from negbench.datasets._read import check_choice
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
@@ -69,18 +70,8 @@ class ClassDataset(Dataset):
         kept = labels.without(missing)
         pairs = TrainingPairs(kept, language) if split == "train" and kept.images else None
         queries = tests(kept) if pairs is None else pairs.draw(pairs.count)
-        data = cls(
-            card,
-            split,
-            queries,
-            *columns_of({GROUP: kept.images}),
-            labels.content,
-            files,
-            missing,
-            labels.remarks,
-            part=f"{pairs.count} pairs drawn for every epoch" if pairs else "",
-            pairs=pairs,
-        )
+        columns, part = columns_of({GROUP: kept.images}), f"{pairs.count} pairs drawn for every epoch" if pairs else ""
+        data = cls(card, split, queries, *columns, labels.content, files, missing, labels.remarks, part, pairs=pairs)
         return data.loaded(None, labels.place)
 
     @property
@@ -148,6 +139,7 @@ class Labels:
     place: Path = Path()
     content: str = ""
     remarks: tuple[str, ...] = ()
+    _relevant: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def without(self, missing: Iterable[str]) -> Labels:
         """Return the labels without the missing images."""
@@ -160,14 +152,7 @@ class Labels:
     @cached_property
     def of_class(self) -> dict[str, list[str]]:
         """Class -> its images, in order."""
-        by_class: dict[str, list[str]] = {}
-        for image, caption in zip(self.images, self.captions, strict=True):
-            by_class.setdefault(caption, []).append(image)
-        return by_class
-
-    @cached_property
-    def _relevant(self) -> dict[str, tuple[str, ...]]:
-        return {}
+        return by_key(zip(self.captions, self.images, strict=True))
 
     def query(self, name: str, images: tuple[str, str], captions: tuple[str, str], language: Language) -> Query:
         """Make a query whose relevant images are all of the target's class, target first (one tuple per target)."""
@@ -175,15 +160,8 @@ class Labels:
         if target not in self._relevant:
             others = (image for image in self.of_class[captions[1]] if image != target)
             self._relevant[target] = (target, *others)
-        return Query(
-            id=name,
-            reference=reference,
-            text=language.modification(*captions),
-            target=target,
-            group=GROUP,
-            relevant=self._relevant[target],
-            captions=captions,
-        )
+        text = language.modification(*captions)
+        return Query(name, reference, text, target, GROUP, self._relevant[target], captions)
 
 
 @dataclass(frozen=True)
@@ -238,20 +216,13 @@ class TrainingPairs:
     @cached_property
     def targets(self) -> dict[Class, list[int]]:
         """Class -> indices of its images that may be targets."""
-        targets: dict[Class, list[int]] = {}
-        for place, (image, own) in enumerate(zip(self.labels.images, self.classes, strict=True)):
-            if image not in self.apart:
-                targets.setdefault(own, []).append(place)
-        return targets
+        images = enumerate(self.labels.images)
+        return by_key((self.classes[place], place) for place, image in images if image not in self.apart)
 
     @cached_property
     def members(self) -> dict[Class, list[tuple[Class, str]]]:
         """Family -> its classes that have a target, each with the word taken out of it."""
-        members: dict[Class, list[tuple[Class, str]]] = {}
-        for own in self.targets:
-            for family, word in self._families_of(own):
-                members.setdefault(family, []).append((own, word))
-        return members
+        return by_key((family, (own, word)) for own in self.targets for family, word in self._families_of(own))
 
     @cached_property
     def families(self) -> dict[Class, list[tuple[Class, str]]]:
@@ -285,12 +256,10 @@ class TrainingPairs:
         queries = []
         for number, source in enumerate(chance.choices(sources, k=count)):
             target = self._target(source, chance)
-            before, after = captions[source], captions[target]
-            query = self.labels.query(
-                f"{prefix}-{number:07d}", (images[source], images[target]), (before, after), words
-            )
-            texts = words.description(before), words.description(after)
-            queries.append(dataclasses.replace(query, reference_text=texts[0], target_text=texts[1]))
+            own = captions[source], captions[target]
+            query = self.labels.query(f"{prefix}-{number:07d}", (images[source], images[target]), own, words)
+            before, after = map(words.description, own)
+            queries.append(dataclasses.replace(query, reference_text=before, target_text=after))
         return queries
 
     def _target(self, source: int, chance: random.Random) -> int:

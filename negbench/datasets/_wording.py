@@ -28,10 +28,8 @@ _TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_name(*READS).read_te
 _OPENINGS, _JOINTS, _DESCRIPTIONS = _TABLES["openings"], _TABLES["joints"], _TABLES["descriptions"]
 _NOUNS, _VAGUE = _TABLES["nouns"], _said(_TABLES["vague"])
 _COLOUR_WORDS: dict[str, list[str]] = _TABLES["colours"]
-_FORMS_OF_COLOURS = [
-    [form.format(word) for word in own for form in _TABLES["colour_forms"]] for own in _COLOUR_WORDS.values()
-]
-_COLOUR_CLAUSES = _said(dict(zip(_COLOUR_WORDS, _FORMS_OF_COLOURS, strict=True)))
+_COLOUR_FORMS: list[str] = _TABLES["colour_forms"]
+_COLOUR_CLAUSES = _said({c: [f.format(w) for w in own for f in _COLOUR_FORMS] for c, own in _COLOUR_WORDS.items()})
 _LENGTH_FORMS = {name: _said(_TABLES["length"][name]) for name in _NOUNS}
 _FORMS = {name: _said(table) for name, table in _TABLES["forms"].items()}  # worded alike in every category
 
@@ -132,7 +130,7 @@ def _vocabulary() -> tuple[str, ...]:
     texts = ["is has with and", *_OPENINGS, *(d.format(colour="", noun="") for d in _DESCRIPTIONS)]
     texts += [noun for nouns in _NOUNS.values() for noun in nouns]
     texts += [word for synonyms in _COLOUR_WORDS.values() for word in synonyms]
-    texts += [form.partition(" ")[2] for form in _TABLES["colour_forms"]]
+    texts += [form.partition(" ")[2] for form in _COLOUR_FORMS]
     tables = (*_FORMS.values(), _VAGUE, *_LENGTH_FORMS.values())
     texts += [clause.phrase for table in tables for forms in table.values() for clause in forms]
     return tuple(sorted({word for text in texts for word in words(text)}))

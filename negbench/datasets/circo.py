@@ -31,9 +31,8 @@ _GALLERY = 123_403  # COCO 2017 unlabeled
 _ID_BOUND = 10**12  # COCO's file names have twelve digits
 
 
-_METRICS = {f"map_at_{k}": Metric((precision(k),)) for k in CUTOFFS} | {
-    f"recall_at_{k}": Metric((hits(k),)) for k in CUTOFFS
-}
+_METRICS = {f"map_at_{k}": Metric((precision(k),)) for k in CUTOFFS}
+_METRICS |= {f"recall_at_{k}": Metric((hits(k),)) for k in CUTOFFS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,15 +131,9 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
     outside = next((image for image in (reference, *relevant) if image not in gallery), None)
     if outside is not None:
         raise DataError(f"{where}: image {outside} of query {name} is not in {INFO}")
-    return Query(
-        id=name,
-        reference=reference,
-        text=f"Find a picture that also {concept.strip()}, but {caption.strip()}" if with_concept else caption.strip(),
-        target=target,
-        group=GROUP,
-        relevant=relevant,
-        captions=(caption, concept),
-    )
+    whole = f"Find a picture that also {concept.strip()}, but {caption.strip()}"
+    text = whole if with_concept else caption.strip()
+    return Query(name, reference, text, target, GROUP, relevant, (caption, concept))
 
 
 def _id(value: Any, where: str) -> str:

@@ -88,7 +88,7 @@ class Cirr(Submittable):
 
     def top_of_group(self, score_block: ScoreBlock, k: int) -> Top:
         """As `top`, among the query's image group instead of its gallery."""
-        return self._top(score_block, k, self._group_members)
+        return self.top(score_block, k, mask=self._group_members)
 
     def _group_members(self, rows: Tensor, local: Tensor, width: int) -> Tensor:
         """[b, width] bool: the other members of each query's image group."""
@@ -105,14 +105,10 @@ class Cirr(Submittable):
             File name -> {"version", "metric", query id: image ids, best first}; the reference is in no list.
         """
         submittable(self)
-        best = {
-            "recall": self.top(score_block, SUBMITTED),
-            "recall_subset": self.top_of_group(score_block, SUBSET_SUBMITTED),
-        }
-        return {
-            f"cirr-{self.split}-{metric}.json": {"version": VERSION, "metric": metric, **self.ids_of(top)}
-            for metric, top in best.items()
-        }
+        of_group = self.top_of_group(score_block, SUBSET_SUBMITTED)
+        best = {"recall": self.top(score_block, SUBMITTED), "recall_subset": of_group}
+        lists = {metric: {"version": VERSION, "metric": metric, **self.ids_of(top)} for metric, top in best.items()}
+        return {f"cirr-{self.split}-{metric}.json": content for metric, content in lists.items()}
 
 
 def card(split: str) -> DatasetCard:
@@ -141,15 +137,10 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
     reference = image_id(get(entry, "reference", str, where), f"{where}: key 'reference'")
     group, inside = get(entry, "img_set", dict, where), f"{where}: key 'img_set'"
     members = strings(get(group, "members", list, inside), f"{inside}: key 'members'")
-    query = Query(
-        id=str(get(entry, "pairid", int, where)),
-        reference=reference,
-        text=caption.strip(),
-        target=None if closed else image_id(get(entry, "target_hard", str, where), f"{where}: key 'target_hard'"),
-        group=GROUP,
-        captions=(caption,),
-        subset=tuple(member for member in dict.fromkeys(members) if member != reference),
-    )
+    name = str(get(entry, "pairid", int, where))
+    target = None if closed else image_id(get(entry, "target_hard", str, where), f"{where}: key 'target_hard'")
+    subset = tuple(member for member in dict.fromkeys(members) if member != reference)
+    query = Query(name, reference, caption.strip(), target, GROUP, captions=(caption,), subset=subset)
     grouped = split != "train"  # training does not use groups; a dev part uses those that exist
     named = (query.reference, *(query.subset if grouped else ()))
     outside = next((image for image in named if image not in gallery), None)

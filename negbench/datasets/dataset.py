@@ -220,10 +220,8 @@ class Dataset(Galleries, ABC):
         """
         dev = self.dev_rows(fraction, seed)
         rule = f"{fraction} by {self.set_apart}, seed {seed}"
-        return (
-            self.with_queries((~dev).nonzero()[:, 0], f"train without dev {rule}"),
-            self.with_queries(dev.nonzero()[:, 0], f"dev {rule}"),
-        )
+        rest = self.with_queries((~dev).nonzero()[:, 0], f"train without dev {rule}")
+        return rest, self.with_queries(dev.nonzero()[:, 0], f"dev {rule}")
 
 
 def _without(gone: AbstractSet[str], ids: Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Self, get_args
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._emoji_codes import Emoji, Look, description, difference, modification, parse
-from negbench.datasets._galleries import Attributed
+from negbench.datasets._galleries import Attributed, by_key
 from negbench.datasets._icons import FILES, PACKAGES, Icons, Progress, icons
 from negbench.datasets._read import Reader, check_choice
 from negbench.datasets.card import DatasetCard
@@ -155,17 +155,10 @@ class EmojiPictures(Dataset):
         asked = _asked(world, split, choice)
         queries = [_query(world, ask, split, choice) for ask in asked]
         files = ImageFiles(reader.root, {i: (path,) for i, path in world.files.items() if path.exists()})
-        dataset = cls(
-            kind,
-            split,
-            queries,
-            ids,
-            groups,
-            hashlib.sha256(json.dumps([reader.content, choice]).encode()).hexdigest(),
-            shown=world.shown,
-            asked={query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)},
-            style=choice.style,
-        )
+        content = hashlib.sha256(json.dumps([reader.content, choice]).encode()).hexdigest()
+        wanted = {query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)}
+        style = choice.style
+        dataset = cls(kind, split, queries, ids, groups, content, shown=world.shown, asked=wanted, style=style)
         return dataset.loaded(files if images else None, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
@@ -209,11 +202,8 @@ def card(options: PictureChoice) -> DatasetCard:
     marks = [options.style, "+".join(options.artists)]
     if set(options.references) != set(options.artists):
         marks.append(f"from-{'+'.join(options.references)}")
-    credits_ = "; ".join(
-        f"{PACKAGES[artist].shown} by {PACKAGES[artist].author}, {PACKAGES[artist].licence}"
-        for artist in ARTISTS
-        if artist in {*options.artists, *options.references}
-    )
+    used = [PACKAGES[artist] for artist in ARTISTS if artist in {*options.artists, *options.references}]
+    credits_ = "; ".join(f"{each.shown} by {each.author}, {each.licence}" for each in used)
     return DatasetCard(
         name="emoji",
         protocol=f"{'-'.join(marks)}-seed{options.seed}",
@@ -237,11 +227,8 @@ _STYLE_RULES = {"kept": "; target by the reference's artist", "free": "; target 
 
 def wanted(names: Mapping[str, str]) -> dict[str, str]:
     """Filter code points -> name to the families of which the artist draws several looks."""
-    families: dict[str, set[Look]] = defaultdict(set)
-    for codes in names:
-        emoji = parse(codes)
-        families[emoji.family].add(emoji.look)
-    return {codes: name for codes, name in names.items() if len(families[parse(codes).family]) > 1}
+    looks = by_key(map(parse, names))
+    return {codes: name for codes, name in names.items() if len({*looks[parse(codes).family]}) > 1}
 
 
 def draw(root: Path, progress: Progress | None = None) -> int:
@@ -279,12 +266,8 @@ def read_world(packages: Iterable[Icons]) -> EmojiWorld:
 
 def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
     """List a split's emoji; each set of families varying in the same attributes is split, so none is in val only."""
-    looks: dict[str, list[Look]] = defaultdict(list)
-    for emoji in world.images:
-        looks[emoji.family].append(emoji.look)
-    kinds: dict[tuple[bool, ...], list[str]] = defaultdict(list)
-    for family, each in looks.items():
-        kinds[tuple(len(set(values)) > 1 for values in zip(*each, strict=True))].append(family)
+    looks = by_key(world.images).items()
+    kinds = by_key((tuple(len({*values}) > 1 for values in zip(*each, strict=True)), family) for family, each in looks)
     held_out: set[str] = set()
     for families in kinds.values():
         families.sort(key=lambda family: hashlib.sha256(f"{seed} {family}".encode()).digest())
@@ -311,9 +294,7 @@ class Ask(NamedTuple):
 
 def _asked(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
     """List the queries of a split: the families take turns, each with its queries in a seeded order."""
-    families: dict[str, list[Emoji]] = defaultdict(list)
-    for emoji in _of_split(world, split, options.seed):
-        families[emoji.family].append(emoji)
+    families = by_key((emoji.family, emoji) for emoji in _of_split(world, split, options.seed))
     turns = []
     for place, (family, members) in enumerate(families.items()):
         asks = list(_askable(world, members, options))
@@ -345,15 +326,10 @@ def _query(world: EmojiWorld, ask: Ask, split: str, options: PictureChoice) -> Q
     key = f"{options.seed} {reference} {ask.wanted}"
     others = [] if named else [image for image in _by(world, ask.wanted, options.artists) if image != target]
     family = world.names[ask.shown.family]
-    train = split == "train"
-    return Query(
-        id=f"{reference}>{ask.wanted.family}:{','.join(ask.wanted.look)}",
-        reference=reference,
-        text=modification(ask.shown.look, ask.wanted.look, key, PACKAGES[options.style].shown if named else ""),
-        target=target,
-        group=GROUP,
-        relevant=(target, *others),
-        reference_text=description(family, ask.shown.look) if train else None,
-        target_text=description(family, ask.wanted.look) if train else None,
-        cluster=family,
-    )
+    name = f"{reference}>{ask.wanted.family}:{','.join(ask.wanted.look)}"
+    text = modification(ask.shown.look, ask.wanted.look, key, PACKAGES[options.style].shown if named else "")
+    query = Query(name, reference, text, target, GROUP, (target, *others), cluster=family)
+    if split != "train":
+        return query
+    texts = description(family, ask.shown.look), description(family, ask.wanted.look)
+    return replace(query, reference_text=texts[0], target_text=texts[1])

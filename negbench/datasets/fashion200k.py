@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import ClassVar, Self
 
@@ -57,17 +58,11 @@ class Fashion200K(ClassDataset):
         split = resolve_split(split)
         reader = Reader.find(options.root, CARD, marker="labels", tree=TREE)
         labels = _read_labels(reader, split)
-        named = _read_queries(reader, labels) if split == "test" else []
+        tests = partial(_test_queries, named=_read_queries(reader, labels) if split == "test" else [])
         files = _scan(reader, labels.images) if images else None
-        return cls.of_labels(
-            CARD,
-            split,
-            dataclasses.replace(labels, place=reader.root, content=reader.content),
-            LANGUAGE,
-            lambda kept: _test_queries(kept, named),
-            files,
-            allow_missing=options.allow_missing,
-        )
+        labels = dataclasses.replace(labels, place=reader.root, content=reader.content)
+
+        return cls.of_labels(CARD, split, labels, LANGUAGE, tests, files, allow_missing=options.allow_missing)
 
 
 def changed_words(source: str, target: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ the same collection as HS-FashionIQ and published no file of its own.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -85,7 +85,8 @@ class HPFashionIQ(PreferenceFormat):
         read = _read(reader, reader.root / FILE)
         judgements = {query.id: judgement for query, judgement in read}
         queries = [query for query, _ in read]
-        galleries = columns_of({GROUP: _named(read)})
+        named = (image for query, own in read for image in (query.reference, str(query.target), *own.images))
+        galleries = columns_of({GROUP: dict.fromkeys(named)})
         data = cls(CARD, split, queries, *galleries, reader.content, judgements=judgements)
         files = ImageFiles.scan(reader.root, files=reader.files_beside("fashioniq")) if images else None
         data = data.loaded(files, reader.root / FILE, allow_missing=options.allow_missing)
@@ -133,22 +134,10 @@ def _judgement(participant: str, query: str, values: Sequence[Any], marks: Seque
     text = typed(sentence, str, marks[2])
     if preferred not in ("1", "2"):
         raise DataError(f'{marks[5]}: expected "1" or "2", got {quoted(preferred)}')
-    return (
-        Query(
-            id=query,
-            reference=_image(reference, marks[0]),
-            text=_restored(text),
-            target=_image(target, marks[1]),
-            group=GROUP,
-            captions=(text,),
-        ),
-        Judgement(
-            participant=participant,
-            sets=(_members(one, marks[3]), _members(two, marks[4])),
-            ratings=(_rating(one, marks[3]), _rating(two, marks[4])),
-            first=preferred == "1",
-        ),
-    )
+    asked = _image(reference, marks[0]), _restored(text), _image(target, marks[1])
+    sets = _members(one, marks[3]), _members(two, marks[4])
+    ratings = _rating(one, marks[3]), _rating(two, marks[4])
+    return Query(query, *asked, GROUP, captions=(text,)), Judgement(participant, sets, ratings, preferred == "1")
 
 
 def _members(value: Any, where: str) -> tuple[str, ...]:
@@ -180,9 +169,3 @@ def _restored(sentence: str) -> str:
         'has long sleeves. and is black & white'
     """
     return " ".join(re.sub("|".join(_MARKS), lambda mark: _MARKS[mark.group()], sentence).split())
-
-
-def _named(read: Iterable[tuple[Query, Judgement]]) -> list[str]:
-    """Every image, in order of first appearance."""
-    names = (image for query, judgement in read for image in (query.reference, str(query.target), *judgement.images))
-    return list(dict.fromkeys(names))

@@ -1,7 +1,5 @@
 """i-CIR: 202 objects, each with a database of its own full of judged negatives; for evaluation only."""
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -27,16 +27,12 @@ THREADS = 4  # default number of threads that decode images
 _AHEAD = 64  # images decoded before they are asked for, at most
 
 T = TypeVar("T")
+Key = Callable[[PurePath], str]  # path below the root -> id
 
 
 def is_picture(name: str | PurePath) -> bool:
     """Whether a file's name ends as a picture's does, in any case."""
     return PurePath(name).suffix.lower() in EXTENSIONS
-
-
-def stem(path: PurePath) -> str:
-    """File name without its extension: the default id."""
-    return path.stem
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +51,7 @@ class ImageFiles:
 
     @classmethod
     def scan(
-        cls, root: Path, *, key: Callable[[PurePath], str] = stem, files: Iterable[Path] | None = None, tree: str = ""
+        cls, root: Path, *, key: Key | None = None, files: Iterable[Path] | None = None, tree: str = ""
     ) -> ImageFiles:
         """Index every .jpg, .jpeg, .png and .webp (in any case) below a folder; links to folders are followed.
 
@@ -68,7 +64,7 @@ class ImageFiles:
         by_id: dict[str, tuple[Path, ...]] = {}
         for path in list_files(root) if files is None else files:
             if is_picture(path):
-                name = path.stem if key is stem else key(path.relative_to(root))
+                name = path.stem if key is None else key(path.relative_to(root))
                 by_id[name] = (*by_id.get(name, ()), path)
         return cls(root, by_id, tree)
 
@@ -265,7 +261,7 @@ class Spellings:
         if any(_parts(folder)[-1] in self._by_stem for folder in folders):  # a list with slashes between
             return None
         fitting = self._by_stem.get(stem) or self._by_number.get(stem.lstrip("0") or "0", [])
-        fitting = [known for known in fitting if _agree(folders, _parts(known)[:-1])]
+        fitting = [known for known in fitting if all(map(eq, reversed(folders), _parts(known)[-2::-1]))]  # or unknown
         return fitting[0] if len(fitting) == 1 else None
 
 
@@ -290,11 +286,6 @@ def _parts(name: str) -> list[str]:
     *folders, last = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
     stem, dot, ending = last.rpartition(".")
     return [*folders, stem if stem and dot + ending.lower() in EXTENSIONS else last]
-
-
-def _agree(folders: list[str], other: list[str]) -> bool:
-    """Whether the folders before two names may be the same: those that both have are."""
-    return all(one == two for one, two in zip(reversed(folders), reversed(other), strict=False))
 
 
 # --- ids that hold a path ----------------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from negbench.contracts import Query
+from negbench.datasets._galleries import by_key
 from negbench.datasets._read import Reader, quoted
 from negbench.datasets._tirg import ClassDataset, Labels, Language, recalls, resolve_split
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import FolderOptions
-from negbench.datasets.image_files import EXTENSIONS, ImageFiles, relative_path, without_extension
+from negbench.datasets.image_files import ImageFiles, is_picture, relative_path, without_extension
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, by_answers
 from negbench.metrics.query_ranks import QueryRanks
@@ -72,9 +73,8 @@ class MitStates(ClassDataset):
 
 
 _BY_QUERY = recalls(RECALLS)
-_METRICS = _BY_QUERY | {
-    f"pair/{name}": Metric(tuple(map(by_answers, metric.per_query))) for name, metric in _BY_QUERY.items()
-}
+_BY_PAIR = {name: Metric(tuple(map(by_answers, metric.per_query))) for name, metric in _BY_QUERY.items()}
+_METRICS = _BY_QUERY | {f"pair/{name}": metric for name, metric in _BY_PAIR.items()}
 
 
 def card(weighting: Weighting = "query") -> DatasetCard:
@@ -113,13 +113,12 @@ def _labels(reader: Reader, split: str) -> Labels:
     folder = reader.root
     for path in reader.files:
         inside = path.relative_to(folder)
-        if len(inside.parts) != 2 or " " not in inside.parts[0] or path.suffix.lower() not in EXTENSIONS:
+        name = inside.parts[0]
+        if len(inside.parts) != 2 or " " not in name or not is_picture(path):
             continue
-        words = inside.parts[0].split()
+        words = name.split()
         if len(words) != 2:
-            raise DataError(
-                f"{folder}: folder {quoted(inside.parts[0])} is not named ADJECTIVE NOUN: rename or move it"
-            )
+            raise DataError(f"{folder}: folder {quoted(name)} is not named ADJECTIVE NOUN: rename or move it")
         adjective, noun = words
         if adjective != UNSTATED and (noun in TEST_NOUNS) == (split == "test"):
             image = without_extension(relative_path(inside.as_posix(), str(folder)))
@@ -141,16 +140,10 @@ LANGUAGE = Language(_families, modification, "{}.".format)
 
 def _test_queries(labels: Labels) -> list[Query]:
     """Pair every image with every other state of its noun; the first image of that class is the target."""
-    states: dict[str, list[str]] = {}
-    for caption in labels.of_class:
-        states.setdefault(caption.split()[1], []).append(caption)
-    asked = (
-        (image, before, after)
-        for image, before in zip(labels.images, labels.captions, strict=True)
-        for after in states[before.split()[1]]
-        if after != before
-    )
-    return [
-        labels.query(f"test-{number:06d}", (image, labels.of_class[after][0]), (before, after), LANGUAGE)
-        for number, (image, before, after) in enumerate(asked)
-    ]
+    states = by_key((caption.split()[1], caption) for caption in labels.of_class)
+    queries = list[Query]()
+    for image, before in zip(labels.images, labels.captions, strict=True):
+        for after in (each for each in states[before.split()[1]] if each != before):
+            name, target = f"test-{len(queries):06d}", labels.of_class[after][0]
+            queries.append(labels.query(name, (image, target), (before, after), LANGUAGE))
+    return queries

@@ -117,7 +117,7 @@ class Synthetic(FashionIQFormat):
 def card(spec: Spec, options: FormatOptions, split: str) -> DatasetCard:
     """Card of a split of the data set made from `spec`, as read with these options."""
     marks = "" if spec.sizes == Spec().sizes else f"-{'x'.join(map(str, spec.sizes))}"
-    precisions = tuple(f"{name}/map_at_{_CUTOFF}" for name in (*CATEGORIES, "average"))
+
     return DatasetCard(
         name="synthetic",
         protocol=f"twins{spec.twins:g}{marks}",
@@ -127,7 +127,7 @@ def card(spec: Spec, options: FormatOptions, split: str) -> DatasetCard:
         gallery=options.gallery_rule(split),
         exclude_reference=False,  # as FashionIQ; a reference is never relevant: at least one attribute differs
         text_template=TEMPLATES[options.caption_mode],
-        metrics=(*METRICS, *precisions),
+        metrics=(*METRICS, *(f"{name}/map_at_{_CUTOFF}" for name in (*CATEGORIES, "average"))),
         main="average/recall",
         world=str(spec.world),
     )

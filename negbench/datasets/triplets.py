@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -77,7 +77,7 @@ class Triplets(Dataset):
         other is. Without these, and for train without val, whole targets go to val by a hash of target and seed: about
         `val_fraction` of them, and the same ones when rows are added.
         """
-        gallery, root = options.gallery, options.root
+        gallery, root, exclude = options.gallery, options.root, options.exclude_reference
         if not options.file:
             raise OptionError(
                 "file must be given: name FILE.jsonl (.csv) instead of triplets, or --set dataset.file=FILE.jsonl"
@@ -93,7 +93,7 @@ class Triplets(Dataset):
             named = [(row.reference, row.target, *row.relevant, *row.negatives) for row in table.rows]
             added = one_spelling(added, chain.from_iterable(named))
             content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
-        queries = [_query(row, split, options.exclude_reference) for row in rows]
+        queries = [_query(row, split, exclude) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)
         galleries = _galleries(queries, added, mined=split == "train")
         if _in_results(galleries) and (taken := {GROUP, AVERAGE} & galleries.keys()):
@@ -101,9 +101,7 @@ class Triplets(Dataset):
                 f"{name}: group {taken.pop()!r} has the name of a column of the results (rows without a group are in "
                 f"{GROUP!r}): rename it, or give a group to every row"
             )
-        kind = card(
-            options.exclude_reference, with_gallery=gallery is not None, with_relevant=more, groups=galleries.keys()
-        )
+        kind = card(exclude, with_gallery=gallery is not None, with_relevant=more, groups=galleries.keys())
         remarks = tuple(f"{name}: {remark}" for remark in _remarks(table, rows, split))
         names, groups = columns_of(galleries)
         data = cls(kind, split, queries, names, groups, content, None, (), remarks, part, table.spelled)
@@ -196,30 +194,17 @@ def _val_targets(targets: Set[str], fraction: float, seed: int, file: str) -> se
 def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
     if exclude_reference and row.reference == row.target:
         raise DataError(f"{row.where}, column 'target': is the reference, which exclude_reference leaves out")
-    return Query(
-        id=f"{split}-{row.number}" if row.id is None else row.id,
-        reference=row.reference,
-        text=row.text,
-        target=row.target,
-        group=row.group or GROUP,
-        relevant=tuple(dict.fromkeys((row.target, *row.relevant))) if row.relevant else (),
-        captions=row.captions,
-        negatives=row.negatives,
-        wrong=row.wrong,
-        wordings=row.wordings,
-    )
+    name = f"{split}-{row.number}" if row.id is None else row.id
+    relevant = tuple(dict.fromkeys((row.target, *row.relevant))) if row.relevant else ()
+    query = Query(name, row.reference, row.text, row.target, row.group or GROUP, relevant, row.captions)
+    return replace(query, negatives=row.negatives, wrong=row.wrong, wordings=row.wordings)
 
 
 def _galleries(queries: Sequence[Query], added: Sequence[str], *, mined: bool) -> dict[str, list[str]]:
     """Group -> images that its queries name, in order of appearance, then those of the gallery file."""
     by_group: dict[str, dict[str, None]] = {}
     for query in queries:
-        named = [
-            query.reference,
-            *([query.target] if query.target else []),
-            *query.relevant,
-            *(query.negatives * mined),
-        ]
+        named = [query.reference, str(query.target), *query.relevant, *(query.negatives * mined)]
         by_group.setdefault(query.group, {}).update(dict.fromkeys(named))
     return {group: list(dict.fromkeys([*names, *added])) for group, names in by_group.items()}
 

@@ -10,6 +10,7 @@ changes one thing only: images keep their ids while the number of queries change
 import hashlib
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Self
@@ -177,37 +178,23 @@ def card(spec: Spec, look: float = 0.0, wrong: float = 0.0) -> DatasetCard:
     )
 
 
-def _parts(spec: Spec, split: str, *, in_lines: bool) -> list[WorldPart]:
+def _parts(spec: Spec, split: str, *, in_lines: bool) -> Iterator[WorldPart]:
     """Plan a split in one category, or in equal shares of all where one has too few garments for either split."""
     kinds = (GROUP,) if fits_one(spec, GROUP) else CATEGORIES
-    shares = [
-        {name: (getattr(spec, name) + place) // len(kinds) for name in _SIZES} for place in reversed(range(len(kinds)))
-    ]
-    return [
-        plan(replace(spec, **share), split, kind, in_lines=in_lines) for kind, share in zip(kinds, shares, strict=True)
-    ]
+    for place, kind in zip(reversed(range(len(kinds))), kinds, strict=True):
+        share = {name: (getattr(spec, name) + place) // len(kinds) for name in _SIZES}
+        yield plan(replace(spec, **share), split, kind, in_lines=in_lines)
 
 
-def _queries(part: WorldPart, start: int) -> list[Query]:
+def _queries(part: WorldPart, start: int) -> Iterator[Query]:
     """Number the queries of a part from `start`; on train they have descriptions of reference and target (HyCoLe)."""
     described = {image for pair in part.queries for image in pair} if part.split == "train" else ()
     texts = {image: _description(part.attributes[image]) for image in described}
-    return [
-        Query(
-            id=f"{part.split}-{number:05}",
-            reference=part.images[reference],
-            text=joined(*captions),
-            target=part.images[target],
-            group=GROUP,
-            relevant=tuple(relevant),
-            captions=captions,
-            reference_text=texts.get(reference),
-            target_text=texts.get(target),
-        )
-        for number, ((reference, target), captions, relevant) in enumerate(
-            zip(part.queries, part.captions, part.relevant(), strict=True), start
-        )
-    ]
+    rows = zip(part.queries, part.captions, part.relevant(), strict=True)
+    for number, ((reference, target), captions, relevant) in enumerate(rows, start):
+        name, shown, wanted = f"{part.split}-{number:05}", part.images[reference], part.images[target]
+        query = Query(name, shown, joined(*captions), wanted, GROUP, tuple(relevant), captions)
+        yield replace(query, reference_text=texts.get(reference), target_text=texts.get(target))
 
 
 def _mislabelled(queries: list[Query], images: list[str], options: VectorWorldOptions) -> list[Query]:

@@ -115,8 +115,7 @@ def verify(
         report.notes.append("images are not checked")
     if not report.splits:
         raise next((fault for fault in faults if isinstance(fault, DataError)), faults[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # metadata that PIL finds odd does not change the pixels
+    with warnings.catch_warnings(action="ignore"):  # metadata that PIL finds odd does not change the pixels
         _check_images(report, files, workers, progress)
     return report
 

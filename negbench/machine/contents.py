@@ -99,8 +99,7 @@ def _remembered(memory: Path) -> dict[str, Stamped]:
 
 @lru_cache(maxsize=1)  # every cell of a plan asks for it
 def _parsed(memory: Path, *version: int) -> dict[str, Stamped]:
-    known: dict[str, Stamped] = read_json(memory)
-    return known
+    return dict(read_json(memory))
 
 
 def _file_sha256(name: str) -> str:

@@ -113,11 +113,16 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def write_text(path: Path, text: str) -> Path:
+    """Write a file whole or not at all; returns its path."""
+    with atomic_write(path) as file:
+        file.write(text)
+    return path
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, indented, keys in the order given; NaN, which JSON lacks, is written as null."""
-    with atomic_write(path) as file:
-        json.dump(_without_nan(value), file, indent=2, allow_nan=False)
-        file.write("\n")
+    write_text(path, json.dumps(_without_nan(value), indent=2, allow_nan=False) + "\n")
 
 
 def _without_nan(value: Any) -> Any:
@@ -215,13 +220,18 @@ def damaged_in(folder: Path) -> list[str]:
     return [name for name in names_in(folder) if (folder / name).is_file() and flaw(folder / name)]
 
 
-def names_in(folder: Path) -> list[str]:
-    """Return the names of the files that a sealed folder lists, each once; none if it is not sealed."""
+def sums_in(folder: Path) -> dict[str, str]:
+    """Return name -> the last hash that a sealed folder lists; none if it is not sealed."""
     try:
         lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
-        return []
-    return [name for name, value in {line[66:]: line[:64] for line in lines if line[66:]}.items() if value != _DELETED]
+        return {}
+    return {line[66:]: line[:64] for line in lines if line[66:]}
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of the files that a sealed folder lists, each once; none if it is not sealed."""
+    return [name for name, value in sums_in(folder).items() if value != _DELETED]
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,10 +65,8 @@ def machine_memory() -> int:
     """Return the bytes of this machine's memory, or of the container's share of it."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in _LIMITS:
-        try:
+        with suppress(OSError, ValueError):  # no such group, or "max"
             sizes.append(int(Path(name).read_text(encoding="ascii")))
-        except (OSError, ValueError):  # no such group, or "max"
-            continue
     return min(sizes)
 
 

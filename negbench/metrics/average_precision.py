@@ -35,10 +35,8 @@ def average_precision_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
     lengths = relevant_ranks.lengths
     if not len(lengths):
         raise NegbenchError("average precision needs at least one query, got none")
-    if int(lengths.min()) < 1:
-        raise NegbenchError(
-            f"average precision needs a relevant image for every query: {int((lengths < 1).sum())} have none"
-        )
+    if none := int((lengths < 1).sum()):
+        raise NegbenchError(f"average precision needs a relevant image for every query: {none} have none")
     ranks = sorted_rows(relevant_ranks)
     row = torch.arange(len(ranks)).repeat_interleave(lengths)
     hits = torch.arange(len(row)) - ranks.offsets[row] + 1

@@ -4,10 +4,8 @@ A matrix product may round equal columns differently: by their place, the shape,
 Ties would then depend on it. Copying scores does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -22,13 +20,13 @@ class Copies(NamedTuple):
     first: Tensor
 
     @classmethod
-    def of(cls, rows: Tensor, chosen: Tensor | None = None) -> Copies:
+    def of(cls, rows: Tensor, chosen: Tensor | None = None) -> Self:
         """Find the copies among [N, T, D] rows, or among `rows[chosen]`."""
         keys = keys_of(rows) if chosen is None else keys_of(rows)[chosen]
         return cls.by_key(keys, lambda some: rows[some if chosen is None else chosen[some]])
 
     @classmethod
-    def by_key(cls, keys: Tensor, read: Callable[[Tensor], Tensor]) -> Copies:
+    def by_key(cls, keys: Tensor, read: Callable[[Tensor], Tensor]) -> Self:
         """Find the copies among N rows; `read` returns those whose key [N] int64 another row has, too."""
         ordered, place = keys.sort()
         same, repeated = ordered[1:] == ordered[:-1], torch.zeros_like(keys, dtype=torch.bool)

@@ -140,8 +140,6 @@ def cirqrs_at_k(scores: Tensor, k: int) -> Tensor:
     """
     check_option("k", k, k >= 1, ">= 1")
     means = scores[:, :k].double().nanmean(1)
-    if means.isnan().any():
-        raise NegbenchError(
-            f"CIRQRS needs an image for every query: query {int(means.isnan().nonzero()[0, 0])} has none"
-        )
+    if len(without := means.isnan().nonzero()):
+        raise NegbenchError(f"CIRQRS needs an image for every query: query {int(without[0, 0])} has none")
     return means

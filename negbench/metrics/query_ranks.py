@@ -63,9 +63,7 @@ class QueryRanks:
             relevant_ranks=Ragged.concatenated([part.relevant_ranks for part in parts]),
             subset_rank=_joined(own) if (own := [p.subset_rank for p in parts if p.subset_rank is not None]) else None,
             cluster=sum(named, ()) if (named := [p.cluster for p in parts if p.cluster is not None]) else None,
-            values={
-                name: _joined([part.values[name] for part in parts]) for name in (parts[0].values if parts else ())
-            },
+            values={name: _joined([part.values[name] for part in parts]) for part in parts[:1] for name in part.values},
         )
 
     def select(self, rows: Tensor | Iterable[int]) -> QueryRanks:
@@ -99,17 +97,10 @@ class QueryRanks:
         """Return one row per query, for parquet; `from_frame` restores the same ranks."""
         import pandas as pd
 
-        frame = pd.DataFrame(
-            {
-                "query": pd.Series(self.query, dtype=object),
-                "group": pd.Series(self.group, dtype=object),
-                "target_rank": self.target_rank.numpy(),
-                "gallery_size": self.gallery_size.numpy(),
-                "relevant_ranks": pd.Series(
-                    [self.relevant_ranks.row(i).numpy() for i in range(len(self))], dtype=object
-                ),
-            }
-        )
+        frame = pd.DataFrame({"query": self.query, "group": self.group}, dtype=object)
+        frame["target_rank"], frame["gallery_size"] = self.target_rank.numpy(), self.gallery_size.numpy()
+        relevant = [self.relevant_ranks.row(row).numpy() for row in range(len(self))]
+        frame["relevant_ranks"] = pd.Series(relevant, dtype=object)
         if self.subset_rank is not None:
             frame["subset_rank"] = self.subset_rank.numpy()
         if self.cluster is not None:

@@ -57,8 +57,7 @@ def _compared(
     """Compare with numpy (a sixth of torch's time) if it supports the device and dtypes, else with torch."""
     tensors = [value for value in (one, other) if isinstance(value, Tensor)]
     if any(value.device.type != "cpu" or value.dtype not in _NUMPYS for value in tensors):
-        values = (v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for v in (one, other))
-        return plain(*values)
+        return plain(*(v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for v in (one, other)))
     return torch.from_numpy(fast(*(v.detach().numpy() if isinstance(v, Tensor) else v for v in (one, other))))
 
 
@@ -203,8 +202,7 @@ def _top_of_window(scores: Tensor, k: int, allowed: Tensor | None) -> Tensor:
     place = torch.arange(len(rows), device=scores.device) - (size.cumsum(0) - size)[rows]
     top = torch.full((len(scores), k), -1, dtype=torch.int64, device=scores.device)
     top[rows, place] = columns
-    own = scores.gather(1, top.clamp(min=0)).masked_fill(top < 0, -torch.inf)
-    return top.gather(1, descending(own))
+    return top.gather(1, descending(scores.gather(1, top.clamp(min=0)).masked_fill(top < 0, -torch.inf)))
 
 
 def among_first(scores: Tensor, which: Tensor, k: int, allowed: Tensor) -> Tensor:
@@ -297,8 +295,7 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
         others = _ascending(masked_scores(scores, counted))
         reach = others.shape[1] - torch.searchsorted(others, own)  # irrelevant images that reach the slot
         reach = reach.clamp(max=count(counted)[:, None])  # for a slot at -inf, images that were left out do not count
-    ranks = 1 + place + reach
-    return Ragged(ranks[rows, slots].cpu(), relevant.offsets)
+    return Ragged((1 + place + reach)[rows, slots].cpu(), relevant.offsets)
 
 
 def _ascending(scores: Tensor) -> Tensor:

@@ -44,7 +44,8 @@ def other_recall_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
     """
     check_option("k", k, k >= 1, ">= 1")
     rest = others(relevant_ranks)
-    return _row_sums(rest, rest.values <= k) / rest.lengths
+    row, hits = torch.arange(len(rest)).repeat_interleave(rest.lengths), (rest.values <= k).double()
+    return torch.zeros(len(rest), dtype=torch.float64).index_add_(0, row, hits) / rest.lengths
 
 
 def false_negative_rate(relevant_ranks: Ragged, gallery_size: Tensor, band: str) -> float:
@@ -75,9 +76,3 @@ def false_negative_rate(relevant_ranks: Ragged, gallery_size: Tensor, band: str)
     inside = (first[row] <= rest.values) & (rest.values <= last[row])
     images = (last - first + 1).clamp(min=0) - ((first <= target) & (target <= last)).long()
     return float(inside.sum() / images.sum())
-
-
-def _row_sums(rows: Ragged, counted: Tensor) -> Tensor:
-    """[rows] float64 sums of a value for each entry of the rows."""
-    row = torch.arange(len(rows)).repeat_interleave(rows.lengths)
-    return torch.zeros(len(rows), dtype=torch.float64).index_add_(0, row, counted.double())

@@ -27,7 +27,7 @@ from negbench.datasets._triplet_files import TripletTable, read_triplets, split_
 from negbench.datasets.image_files import EXTENSIONS
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, printable
-from negbench.machine.files import atomic_write, cache_dir, sweep
+from negbench.machine.files import cache_dir, sweep, write_text
 from negbench.machine.vector_files import NAMES, files_of, read_vectors
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
@@ -169,19 +169,17 @@ def _triplets(scan: Scan, files: Sequence[Path]) -> None:
                 unread[file] = str(error)
     if not tables:
         more = [f"and {len(unread) - _SHOWN} more tables"] * (len(unread) > _SHOWN)
-        scan.missing += [*list(unread.values())[:_SHOWN], *more, *_joins(files)] or [
-            f"{_NO_TRIPLETS}{'; '.join(['', *scan.unused])}"
-        ]
+        found = [*list(unread.values())[:_SHOWN], *more, *_joins(files)]
+        scan.missing += found or ["; ".join([_NO_TRIPLETS, *scan.unused])]
         return
     mined = [file for file, table in tables.items() if {"negative", "negatives"} & {*table.columns}]
     own = [file for file in tables if file not in mined] or mined
-    try:
+    with _noting(scan):
         chosen = _chosen(scan, {file: tables[file] for file in own})
-        table = read_triplets(chosen, scan.columns, [scan.folder])
-    except NegbenchError as error:
-        scan.missing.append(str(error))
+        scan.triplets = chosen, read_triplets(chosen, scan.columns, [scan.folder])
+    if scan.triplets is None:
         return
-    scan.triplets = chosen, table
+    chosen, table = scan.triplets
     words = {_word(scan, file, tables[file]) for file in chosen}
     named = {file: split_word(file.relative_to(scan.folder)) for file in unread} if None not in words else {}
     scan.missing += [  # else a split would be made of what is there
@@ -252,9 +250,8 @@ def _vectors(scan: Scan, file: Path) -> None:
     role = next((role for role, names in _NAMES.items() if keys & {*NAMES[names]}), None)
     table = file.suffix == ".parquet" and len(keys) != 2 and "features" not in keys
     if role is None or len(keys) == 1 or table:
-        has = (
-            f"has {', '.join(sorted(keys)[:9])}" if keys else f"has no names: list them in {file.stem}.txt, one a line"
-        )
+        named = ", ".join(sorted(keys)[:9])
+        has = f"has {named}" if keys else f"has no names: list them in {file.stem}.txt, one a line"
         scan.unused += [] if table else [f"{file.name} {has}"]
         return
     if role == "images" and "text" in file.stem.lower():
@@ -397,8 +394,7 @@ def write(scan: Scan) -> list[Path]:
     if not plugin.exists():
         texts |= {_mark(plugin): f"{plugin}\n", plugin: _filled("my_strategy.j2")}
     for path, content in texts.items():
-        with atomic_write(path) as file:
-            file.write(content)
+        write_text(path, content)
     return [path for path in texts if path.parent == scan.folder]
 
 
@@ -450,9 +446,8 @@ def toml(value: Any) -> str:
     """Format a value as TOML: true, false, a string, or an array of these."""
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
-    text = json.dumps(
-        value if isinstance(value, bool) else str(value), ensure_ascii=False
-    )  # a TOML basic string has the same syntax
+    plain = value if isinstance(value, bool) else str(value)
+    text = json.dumps(plain, ensure_ascii=False)  # a TOML basic string has the same syntax
     return text.replace("\x7f", "\\u007f")  # except for this character
 
 

@@ -128,15 +128,11 @@ class Miner:
         shape = (len(task.queries), len(task.candidates))
         number = splitmix(torch.tensor(self.seed), torch.tensor(self.refreshes))
         pools = Path(self._folder.name) / f"pools-{self.refreshes}.npy"
+        generator = torch.Generator().manual_seed(int(number) & (2**63 - 1))
+        files = PoolFiles(pools, self._previous if shape == self._shape else None)  # of one shape, to be compared
+        refresh, draws = self.refreshes, self.draws
         mined = mine(
-            task,
-            self.strategy,
-            refresh=self.refreshes,
-            draws=self.draws,
-            generator=torch.Generator().manual_seed(int(number) & (2**63 - 1)),
-            # pools of another shape cannot be compared
-            files=PoolFiles(pools, self._previous if shape == self._shape else None),
-            progress=progress,
+            task, self.strategy, refresh=refresh, draws=draws, generator=generator, files=files, progress=progress
         )
         if self._previous is not None:
             self._previous.unlink()
@@ -176,18 +172,9 @@ class Miner:
         if exclude_relevant:
             parts = [part for part in (left_out, known) if part is not None]
             left_out = Ragged.of([[c for part in parts for c in part.row(i).tolist()] for i in range(len(queries))])
-        whole = images_of(images)
-        return MiningTask(
-            queries=queries,
-            candidates=images,
-            target=target,
-            group=torch.zeros_like(target),
-            groups=[torch.arange(len(images))],
-            excluded=left_out,
-            relevant=known,
-            planes={"target": EmbeddedPlane(whole[target.to(whole.device)], whole[:, None])},
-            filters=self._filters,
-        )
+        whole, group, groups = images_of(images), torch.zeros_like(target), [torch.arange(len(images))]
+        planes = {"target": EmbeddedPlane(whole[target.to(whole.device)], whole[:, None])}
+        return MiningTask(queries, images, target, group, groups, left_out, known, planes=planes, filters=self._filters)
 
     def _embeddings(self, name: str, given: Any) -> Tensor:
         try:

@@ -113,15 +113,10 @@ def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
         raise DataError(f"no query has {least} different negatives without a fallback: lower --draws")
     query = full["text" if "text" in full else "query"]
     if asked.format == "flagembedding":
-        return pd.DataFrame(
-            {
-                "query": query.map(str),
-                "pos": full["target"].map(lambda image: [str(image)]),
-                "neg": full["negatives"].map(lambda images: [*map(str, images)]),
-                "pos_scores": full["positive"].map(lambda score: [score]),
-                "neg_scores": full["scores"],
-            }
-        )
+        names = {"query": query.map(str), "pos": full["target"].map(lambda image: [str(image)])}
+        names |= {"neg": full["negatives"].map(lambda images: [*map(str, images)])}
+        judged = {"pos_scores": full["positive"].map(lambda score: [score]), "neg_scores": full["scores"]}
+        return pd.DataFrame(names | judged)
     columns = {"anchor": query, "positive": full["target"]}
     columns |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(asked.draws)}
     scores = [[own, *others] for own, others in zip(full["positive"], full["scores"], strict=True)]
@@ -136,19 +131,12 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     (strategy,) = strategies.values()
     every = Audit(queries=most, seed=asked.seed)
     with progress("mine") as display:
-        reads = planes_read(strategy, config.mining)
-        subject = open_subject(config, asked.split, every, display, folder, reads=reads)
+        subject = open_subject(config, asked.split, every, display, folder, planes_read(strategy, config.mining))
         notes(subject.remarks)
         queries, images = subject.dataset.queries, subject.dataset.images
         with threads(config.compute.threads), display.stage("draw", total=len(queries)) as advance:
-            mined = mine(
-                subject.task_of(strategy),
-                strategy,
-                refresh=asked.refresh,
-                draws=asked.draws,
-                generator=generator_of(every, "draws"),
-                progress=advance,
-            )
+            task, draws, generator = subject.task_of(strategy), asked.draws, generator_of(every, "draws")
+            mined = mine(task, strategy, refresh=asked.refresh, draws=draws, generator=generator, progress=advance)
 
     def written(image: str | None) -> str | None:
         return subject.dataset.spelled.get(image or "", image)

@@ -1,7 +1,5 @@
 """Claims as data: the statement, its source, and the tests that support or refute it."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import tomllib
@@ -9,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from negbench.errors import UnknownNameError
 from negbench.papers.measure import Measure, Unit
@@ -28,7 +26,7 @@ class Condition:
     bound: float
 
     @classmethod
-    def parse(cls, text: str) -> Condition:
+    def parse(cls, text: str) -> Self:
         """Parse '> 0.5' or '< 0'. Raises ValueError for anything else."""
         match = re.fullmatch(r"([<>]) (-?\d+(?:\.\d+)?)", text)
         if match is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,7 +42,7 @@ class Evidence:
     display: Display = field(default_factory=Display)
     nested: bool = False
     known: dict[Any, Any] = field(default_factory=dict)
-    _encoded: OrderedDict[tuple[str, str, str], Encoded] = field(default_factory=OrderedDict)
+    _encoded: dict[tuple[str, str, str], Encoded] = field(default_factory=dict)
 
     def run(self, setting: str, seed: int) -> SettingRun:
         """Return one run. Raises Untestable if it is missing."""
@@ -57,8 +56,8 @@ class Evidence:
         if key not in self._encoded:
             layers = [{"dataset": dict(dataset)}] if dataset else []
             self._encoded[key] = encode_run(folder, layers, split, self.display)
-            while len(self._encoded) > _KEPT:
-                self._encoded.popitem(last=False)
+            if len(self._encoded) > _KEPT:
+                del self._encoded[next(iter(self._encoded))]
         return self._encoded[key]
 
 

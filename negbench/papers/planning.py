@@ -1,7 +1,5 @@
 """Plan the runs that claims need, compute the missing ones, and judge the claims by the finished ones."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,8 +120,7 @@ class ClaimsPlan:
         """Note what the systems lack here, and ask for the runs that the claims need, look by look."""
         first = Round(self.folder, self.cells)
         notes(self.remarks)
-        looks = self.looks if self.asked.until else None
-        return looked(first, looks, self.more, self.open_settings)
+        return looked(first, self.looks if self.asked.until else None, self.more, self.open_settings)
 
     def outlook(self) -> list[str]:
         """Say what is undecided after the first look, and what deciding it costs, if its runs are finished."""
@@ -174,13 +171,11 @@ class ClaimsPlan:
         by_length = self._by_length(outcomes)
         left_open = [(end, f) for end, judged in by_length.items() for f in judged if f.verdict == "undecided"]
         claims = list({one.claim.number: one for _, one in left_open}.values())
-        needed = [
-            {place[name + end] for name in answer.test.needed}
-            for end, one in left_open
-            for answer in one.answers
-            if answer.verdict == "undecided"
-        ]
-        left = set[tuple[str, ...]]().union(*(places for places in needed if places <= {*running}))
+        left = set[GroupKey]()
+        for end, one in left_open:
+            for answer in (each for each in one.answers if each.verdict == "undecided"):
+                needed = {place[name + end] for name in answer.test.needed}
+                left |= needed if needed <= {*running} else set()
         if not claims:
             return left, "all claims are decided"
         done = [each for each in outcomes if each.run_id is not None and group_key(each.cell.labels) in left]

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,7 @@ def counts(judged: Sequence[JudgedClaim]) -> str:
 
 def write_judged(judged: Sequence[JudgedClaim], folder: Path, about: str) -> None:
     """Write claims.md and claims.json."""
-    with files.atomic_write(folder / "claims.md") as file:
-        file.write(_markdown(judged, about))
+    files.write_text(folder / "claims.md", _markdown(judged, about))
     files.write_json(folder / "claims.json", {"about": about, "claims": [_plain(one) for one in judged]})
 
 
@@ -112,13 +111,18 @@ def _table(*columns: str) -> Table:
 
 
 def _markdown(judged: Sequence[JudgedClaim], about: str) -> str:
-    columns = ("#", "claim", "source", "published effect", "measured effect", "verdict")
-    rows = [
-        (f.claim.number, f.claim.words, f.claim.source, f.claim.published, "<br>".join(because(f)), f.verdict)
-        for f in judged
-    ]
-    table = markdown(pd.DataFrame(rows, columns=columns)).replace(inert("<br>"), "<br>")
+    columns = ["#", "claim", "source", "published effect", "measured effect", "verdict"]
+    table = markdown(effects([_plain(one) for one in judged], "<br>")[columns]).replace(inert("<br>"), "<br>")
     return f"{about}; {counts(judged)}.\n\n{table}"
+
+
+def effects(claims: Sequence[Mapping[str, Any]], joint: str = "\n") -> pd.DataFrame:
+    """Return a row for each claim of claims.json: its verdict, and what was published and measured."""
+    keys = {"#": "id", "verdict": "verdict", "claim": "words", "published effect": "published", "source": "source"}
+    rows = [{title: claim[key] for title, key in keys.items()} for claim in claims]
+    frame = pd.DataFrame(rows, columns=list(keys))
+    frame.insert(4, "measured effect", [joint.join(claim["measured"]) for claim in claims])
+    return frame
 
 
 def _of_answer(answer: Answer) -> dict[str, Any]:

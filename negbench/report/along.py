@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from negbench.analysis.answer import steps_of
+from negbench.analysis.columns import READ
 from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, lead, size_of, unbeaten
 from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of
@@ -54,10 +55,7 @@ def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
         panels.append(replace(heat(labels, [str(value) for (value,) in across], squares, 0.42, names[0]), title=title))
     best = {point[0].strategy for place in dials.points if (point := at_point(rows, dials.label(place)))}
     legend = tuple(("s", styles[name]["color"], name) for name in sorted(best))
-    text = (
-        f"Strategy with the highest {label_of(rows[0].metric)} at each point, and its lead over the next, in points "
-        f"({size_of(rows)} per point). Hatched: others are not beaten either."
-    )
+    text = READ["best"].format(metric=label_of(rows[0].metric), size=size_of(rows))
     title = f"Best strategy by {' and '.join(names[:2])}"
     return Chart("best", title, text, tuple(panels), 2, legend)
 
@@ -71,12 +69,9 @@ def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
     """Draw the metric of every strategy along one dial, a panel for each setting of the others."""
     name = dials.names[index]
     lines, tall = dials.lines_along(index), tall_enough(len(_styles(rows)))
-    panels = [
-        Panel(dials.title(line[0], without=(index,)), partial(_lines, dials, rows, index, line), tall) for line in lines
-    ]
-    text = (
-        f"{label_of(rows[0].metric)} (%) along {name}; bars are the intervals of the means ({size_of(rows)} per point)."
-    )
+    draw = partial(_lines, dials, rows, index)
+    panels = [Panel(dials.title(line[0], without=(index,)), partial(draw, line), tall) for line in lines]
+    text = READ["along"].format(metric=label_of(rows[0].metric), name=name, size=size_of(rows))
     return Chart(f"along-{name}", f"Along {name}", text, tuple(panels), direct=True)
 
 
@@ -133,9 +128,7 @@ def budgets_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Ch
         axes.set(xlabel="training steps", ylabel=f"{name} (%)")
 
     made = tuple(Panel(title, partial(draw, own), tall_enough(len(_styles(own)))) for title, own in panels.items())
-    text = f"{name} after each training budget, in steps; every budget has its own schedule and learning rates. "
-    text += "Bars are the intervals of the means, moved aside where they would lie on each other."
-    return Chart("budgets", f"{name} after how many steps", text, made, 2, direct=True)
+    return Chart("budgets", f"{name} after how many steps", READ["budgets"].format(metric=name), made, 2, direct=True)
 
 
 def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:
@@ -150,9 +143,6 @@ def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:
             text = "own" if own else f"{100 * row.difference:+.1f} {SIGNS[row.verdict]}"
             color = "" if row.verdict == "undecided" else shade(0.0 if own else row.difference, reach)
             squares.append(Square(systems.index(row.system), strategies.index(row.strategy), text, color))
-    text = (
-        f"Difference in {label_of(rows[0].metric)} (points) from each system with its own negatives, "
-        f"{size_of(rows)}; {READ_SIGNS}; purple is above 0, orange below, grey undecided."
-    )
+    text = READ["matrix"].format(metric=label_of(rows[0].metric), size=size_of(rows), signs=READ_SIGNS)
     panel = heat(strategies, systems, squares)
     return Chart("matrix", "Every system with every strategy's negatives", text, (panel,), 1)

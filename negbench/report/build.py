@@ -16,7 +16,6 @@ from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.unchanged import FILE, inputs_of, unchanged
-from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
 from negbench.grid.comparison import AXES, CellGroup, ComparisonFolder, grouped
 from negbench.machine.files import delete
@@ -33,6 +32,7 @@ from negbench.report.zone import zone_chart
 from negbench.store.runfolder import RunFolder
 
 GALLERIES = 2
+_SELECTED = {"last": "the last", "dev": "the best on a part of train", "val": "the best on the reported split itself"}
 
 
 def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form = "svg") -> list[Path]:
@@ -88,6 +88,7 @@ def comparison_page(
     zone, budgets = zone_chart(findings.groups, findings.main), budgets_chart(findings.groups, findings.main)
     val, train, missing = _galleries(parts, galleries)
     runs = {run.run_id: run for group in grouped(folder.parent, cells) for run in group.runs}
+    limits = {"level": row.alpha, "margin": in_points(row.margin)} if (row := next(iter(findings.rows), None)) else {}
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
@@ -108,7 +109,7 @@ def comparison_page(
             why=[*_charts(parts), section("behaviour", "Behaviour, cost and regime")],
             examples=[val, train],
             details=[
-                section("tests", "Tests", text=_read_tests(findings.rows)),
+                section("tests", "Tests", text=READ["tests"].format(**limits) if limits else ""),
                 _published(parts),
                 PageSection("notes", "What is left out", "", (*map(Note, findings.notes()), *missing)),
                 _cells(runs, cells),
@@ -133,11 +134,6 @@ def _leader(findings: Findings, parts: Sequence[Runs], finished: Container[str])
         shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
     shown += [Note(f"{text[0].upper()}{text[1:]}.", missing=True) for text in findings.mixed()]
     return [*shown, *(chart for runs in parts for chart in figures.forests(runs))]
-
-
-def _read_tests(rows: Sequence[VerdictRow]) -> str:
-    """Say how to read the tables of tests."""
-    return READ["tests"].format(level=rows[0].alpha, margin=in_points(rows[0].margin)) if rows else ""
 
 
 def _published(parts: Sequence[Runs]) -> PageSection:
@@ -271,7 +267,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
         ("backbone", _joined(f"{name}, initial weights {', '.join(sorted(h))}" for name, h in backbones.items())),
         ("epochs", _joined({config.train.epochs: 0 for config in configs})),
         ("regime", _joined(f"{name}: {in_words(cards)}" for name, cards in last_cards(groups).items())),
-        ("reported epoch", _joined({_selection(config.eval.select): 0 for config in configs})),
+        ("reported epoch", _joined({_SELECTED[config.eval.select]: 0 for config in configs})),
         ("code", _joined({m["code"]: 0 for m in manifests})),
         ("versions", ", ".join(f"{name} {' and '.join(each)}" for name, each in findings.versions().items())),
     ]
@@ -289,12 +285,6 @@ def _sizes(sizes: Mapping[str, int]) -> str:
 def _backbone(backbone: Mapping[str, Any]) -> str:
     revision = f" {backbone['revision']}" if backbone["revision"] else ""
     return f"{backbone['name']}, {backbone['weights']}{revision}, {backbone['parameters']:,} parameters"
-
-
-def _selection(select: str) -> str:
-    return {"last": "the last", "dev": "the best on a part of train", "val": "the best on the reported split itself"}[
-        select
-    ]
 
 
 def _few(axis: str, values: Sequence[str]) -> str:

@@ -3,11 +3,9 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pandas as pd
-
 from negbench.loop.record import versions
 from negbench.machine.files import read_json
-from negbench.papers.table import STYLES
+from negbench.papers.table import STYLES, effects
 from negbench.report.page import Page, PageSection, chapters
 from negbench.report.tables import Table
 
@@ -28,13 +26,11 @@ def claims_page(folder: Path) -> Page:
         if (numbers := [str(claim["id"]) for claim in claims if claim["verdict"] == verdict])
     )
     day = datetime.fromtimestamp((folder / "claims.json").stat().st_mtime, tz=UTC)
-    rows = [{"#": claim["id"], "verdict": claim["verdict"], "claim": claim["words"],
-             "published effect": claim["published"], "measured effect": "\n".join(claim["measured"]),
-             "source": claim["source"]} for claim in claims]  # fmt: skip
+
     text = "Percent and points unless another unit is named; brackets: simultaneous 95 % intervals of a claim's tests. "
     text += "A claim is refuted if one of its tests is, and supported if all are; no effect: inside half a point."
     sentences = ("claim", "published effect", "measured effect", "source")
-    table = Table("claims", "Published and measured effects", pd.DataFrame(rows), text, wrapped=sentences)
+    table = Table("claims", "Published and measured effects", effects(claims), text, wrapped=sentences)
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="What the papers claim about negatives; each claim is tested on its own runs.",

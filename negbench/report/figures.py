@@ -7,13 +7,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from negbench.analysis.columns import READ
 from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import in_points, label_of, listed, number, percent, shortened, signed, span
+from negbench.analysis.words import in_points, label_of, listed, percent, shortened, signed, span
 from negbench.grid.comparison import CellGroup, together
 from negbench.mining.curves import Curves, file_name, spaced
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
@@ -70,10 +72,6 @@ class Runs:
         """Return the index of the strategy's colour: by name, so that it does not depend on a result."""
         return sorted(self.strategies).index(group.labels["strategy"])
 
-    def key(self, name: str) -> str:
-        """Return a chart's file name."""
-        return f"{name}{self.suffix}"
-
     def by_loss(self) -> Iterable[tuple[str, list[CellGroup]]]:
         """Yield each loss with its groups, in the order of the strategies."""
         for loss in self.losses:
@@ -87,10 +85,8 @@ def parts_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> li
     def place_of(labels: Mapping[str, Any]) -> tuple[str, str, int]:
         return labels["dataset"], labels["backbone"], int(labels.get("epochs") or 0)
 
-    members, own = (
-        together(groups, lambda group: place_of(group.labels)),
-        together(rows, lambda row: place_of(vars(row))),
-    )
+    members = together(groups, lambda group: place_of(group.labels))
+    own = together(rows, lambda row: place_of(vars(row)))
     short = shortened(dataset for dataset, _, _ in members)
     varied = [len({*each}) > 1 for each in zip(*members, strict=True)]
     parts = []
@@ -119,8 +115,8 @@ class _Question:
 _BEST = _Question(
     "points behind the best strategy that uses the same number of negatives",
     "points behind the best with as many negatives",
-    lambda row: row.standing,
-    lambda row: (row.gap, row.gap_low, row.gap_high),
+    attrgetter("standing"),
+    attrgetter("gap", "gap_low", "gap_high"),
     "behind",
 )
 
@@ -131,20 +127,15 @@ def forests(runs: Runs) -> list[Chart]:
     Where no two rows have as many, the baseline is drawn alone.
     """
     rows = [row for row in runs.rows if row.main]
-    best = _forest_chart(runs, rows, runs.key("forest"), _BEST)
+    best = _forest_chart(runs, rows, "forest", _BEST)
     asked = sorted({row.baseline for row in rows if row.compared and (row.against or best is None)})
-    baseline = _Question(
-        f"points against {listed(asked)}",
-        f"points against {listed(asked)}",
-        lambda row: row.verdict,
-        lambda row: (row.difference, row.diff_low, row.diff_high),
-        "difference",
-    )
-    other = _forest_chart(runs, rows, runs.key("forest-baseline" if best else "forest"), baseline) if asked else None
+    title, ends = f"points against {listed(asked)}", attrgetter("difference", "diff_low", "diff_high")
+    baseline = _Question(title, title, attrgetter("verdict"), ends, "difference")
+    other = _forest_chart(runs, rows, "forest-baseline" if best else "forest", baseline) if asked else None
     return [chart for chart in (best, other) if chart is not None]
 
 
-def _forest_chart(runs: Runs, rows: Sequence[VerdictRow], key: str, question: _Question) -> Chart | None:
+def _forest_chart(runs: Runs, rows: Sequence[VerdictRow], kind: str, question: _Question) -> Chart | None:
     """Draw differences with intervals, beside columns of numbers; None where no row has any."""
     if all(math.isnan(question.ends(row)[0]) for row in rows):
         return None
@@ -156,18 +147,16 @@ def _forest_chart(runs: Runs, rows: Sequence[VerdictRow], key: str, question: _Q
     name, first, columns = label_of(runs.main), rows[0], _forest_columns(runs, question)
     words = [question.verdict(row) for row in rows]
     counts = {word: words.count(word) for word in VERDICTS if word in words}
-    text = (
-        f"{name}, {runs.size}; intervals ({100 * (1 - first.alpha):g} %) are "
-        f"simultaneous over the rows of a loss; the shaded range is the margin of {in_points(first.margin)}. "
-        f"{'Negatives: per query and step. ' * (len(columns) > 3)}FN: share of false negatives among the draws. "
-        f"{', '.join(f'{count} {word}' for word, count in counts.items())}."
-    )
+    about = {"metric": name, "size": runs.size, "level": 100 * (1 - first.alpha), "margin": in_points(first.margin)}
+    about |= {"negatives": "Negatives: per query and step. " * (len(columns) > 3)}
+    about |= {"counts": ", ".join(f"{count} {word}" for word, count in counts.items())}
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
     panel = Panel("", partial(_forest, lines, question, columns), 0.2 * len(lines) + 0.3)
     epochs = sorted({group.configs[0].train.epochs or 0 for group in runs.groups})
     trained = f" after {' or '.join(map(str, epochs))} epochs"
     where = f" ({runs.where})" * bool(runs.where.removesuffix(f"{epochs[0]} epochs"))
-    return Chart(key, f"{name}{trained}: {question.title}{where}", text, (panel,), 1, legend, full=True)
+    title = f"{name}{trained}: {question.title}{where}"
+    return Chart(f"{kind}{runs.suffix}", title, READ["forest"].format(**about), (panel,), 1, legend, full=True)
 
 
 def _block(row: VerdictRow) -> tuple[str, str]:
@@ -180,10 +169,12 @@ _Column = tuple[str, int, int, Callable[[VerdictRow], str]]  # title, its right 
 
 def _forest_columns(runs: Runs, question: _Question) -> list[_Column]:
     """Return the columns beside the forest; those with right edge 0 in narrow figures are left out there."""
-    rates = {(g.labels["strategy"], g.labels["loss"]): _false_negative_rate(g) for g in runs.groups}
+    shares = {(group.labels["strategy"], group.labels["loss"]): group for group in runs.groups}
 
     def rate(row: VerdictRow) -> str:
-        return number(rates.get((row.strategy, row.loss)), 2)
+        group = shares.get((row.strategy, row.loss))
+        values = group.values("behaviour", "false_negative_rate_draws") if group else []
+        return percent(float(np.mean(values)), 2) if values else "-"
 
     columns: list[_Column] = [
         (f"{label_of(runs.main).removeprefix('average ')} %", 50, 35, lambda row: percent(row.mean, 1)),
@@ -304,20 +295,19 @@ def training(runs: Runs) -> Chart | None:
 
     lines = _lines_of(runs, line_of)
     seen = sorted({int(x) for each in lines.values() for _, _, epochs, _, _ in each for x in epochs})
-    text = f"{name} of the {split} {_at(seen)}, {runs.size}: {_seeds(runs)}. 0 is the untrained model"
+    text = READ["training"].format(metric=name, split=split, epochs=_at(seen), size=runs.size, seeds=_seeds(runs))
     drawn = any(epoch in marked for each in lines.values() for _, _, epochs, _, marked in each for epoch in epochs)
-    text += "; a marker shows where pools had just been refreshed from the model's scores." if drawn else "."
-    return _epoch_chart(runs.key("training"), f"{name} against the epoch", text, lines, f"{name} (%)")
+    text += READ["refreshed"] * drawn + "."
+    return _epoch_chart(f"training{runs.suffix}", f"{name} against the epoch", text, lines, f"{name} (%)")
 
 
 def _at_refreshes(runs: Runs, name: str, scale: float = 1, *, redefined: bool = False) -> dict[str, list[Line]]:
     """Return a number of the strategies' behaviour against the epoch, of all or of those that redefine their pools."""
 
     def line_of(group: CellGroup) -> Line:
-        rows = [row for result in group.results for row in result["behaviour_by_refresh"] if row.get(name) is not None]
-        at = together(
-            rows if group.results[0]["refresh_epochs"] or not redefined else (), lambda row: int(row["epoch"])
-        )
+        results = group.results if group.results[0]["refresh_epochs"] or not redefined else ()
+        rows = (row for result in results for row in result["behaviour_by_refresh"] if row.get(name) is not None)
+        at = together(rows, lambda row: int(row["epoch"]))
         x = [float(epoch) for epoch in sorted(at)]
         values = np.array([[float(np.mean([scale * row[name] for row in at[epoch]])) for epoch in sorted(at)]])
         return group.labels["strategy"], runs.index(group), x, values, x
@@ -328,16 +318,14 @@ def _at_refreshes(runs: Runs, name: str, scale: float = 1, *, redefined: bool = 
 def false_negatives(runs: Runs) -> Chart | None:
     """Draw the false-negative rate of the draws at each refresh; None if only targets are known to be relevant."""
     lines = _at_refreshes(runs, "false_negative_rate_draws", 100)
-    text = "Share of the drawn negatives that are known to be relevant."
-    title, key = "False negatives among the draws", runs.key("false-negatives")
-    return _epoch_chart(key, title, text, lines, "false negatives (%)")
+    title, key = "False negatives among the draws", f"false-negatives{runs.suffix}"
+    return _epoch_chart(key, title, READ["false_negatives"], lines, "false negatives (%)")
 
 
 def pool_sizes(runs: Runs) -> Chart | None:
     """Draw the mean size of the pools at each refresh (QuRe fig. 5, DQE-CIR fig. 7); None if none is redefined."""
-    text = "Images in a query's pool, mean over the train queries, whenever pools are defined."
-    lines = _at_refreshes(runs, "pool_size", redefined=True)
-    return _epoch_chart(runs.key("pool-sizes"), "Size of the pools over training", text, lines, "images in a pool")
+    lines, title = _at_refreshes(runs, "pool_size", redefined=True), "Size of the pools over training"
+    return _epoch_chart(f"pool-sizes{runs.suffix}", title, READ["pool_sizes"], lines, "images in a pool")
 
 
 def score_curves(runs: Runs) -> Chart | None:
@@ -350,7 +338,7 @@ def score_curves(runs: Runs) -> Chart | None:
         curves |= {(group.labels["strategy"], "warm"): [*group.runs] for group in warm}
         lines, alike = dict[bytes, Line](), dict[bytes, list[str]]()
         for (name, moment), folders in curves.items():
-            files = [run.path / file_name(moment) for run in folders]
+            files = (run.path / file_name(moment) for run in folders)
             read = [Curves.load(file) for file in files if file.exists()]
             size = min((len(curve.scores) for curve in read), default=0)
             if not size:
@@ -367,15 +355,6 @@ def score_curves(runs: Runs) -> Chart | None:
         if lines:
             draw = partial(_lines, [*lines.values()], "score", "rank")
             panels.append(Panel(loss * (len(runs.losses) > 1), draw, tall_enough(len(lines))))
-    text = (
-        "Mean score of the images at each rank over a sample of the train queries, before training and after the "
-        f"warm-up of the strategies named: {_seeds(runs)}. Markers: the median first and last rank of QuRe's pool, "
-        "between the two steepest drops below the target; one marker where both fall on one point of the curve."
-    )
-    title = "Scores by rank before and after the warm-up"
-    return Chart(runs.key("score-curves"), title, text, tuple(panels), direct=True) if panels else None
-
-
-def _false_negative_rate(group: CellGroup) -> float | None:
-    values = group.values("behaviour", "false_negative_rate_draws")
-    return 100 * float(np.mean(values)) if values else None
+    key, title = f"score-curves{runs.suffix}", "Scores by rank before and after the warm-up"
+    text = READ["score_curves"].format(seeds=_seeds(runs))
+    return Chart(key, title, text, tuple(panels), direct=True) if panels else None

@@ -1,6 +1,7 @@
 """Finish a comparison: print and store its tables and answer, write its page and MLflow's summary runs."""
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ from negbench.analysis.answer import say
 from negbench.analysis.columns import NEGATIVES, logged
 from negbench.analysis.findings import Findings, judged, stored
 from negbench.analysis.leader import row_line
-from negbench.analysis.unchanged import inputs_of, keep, unchanged, writable
+from negbench.analysis.unchanged import inputs_of, keep, unchanged
 from negbench.analysis.verdicts import Rules, VerdictRow
 from negbench.display import Grid, log
 from negbench.grid.comparison import AXES, CellGroup, ComparisonFolder, group_key
-from negbench.machine.files import atomic_write
+from negbench.machine.files import write_text
 from negbench.report.loaded import Comparison
 from negbench.report.tables import Table, files_of, tables
 from negbench.store.copies import SummaryRun
@@ -55,13 +56,11 @@ def finish(
             console.print(_grid(table, folder / f"{table.name}.csv"))
     for line in [f"note: {note}" for note in findings.notes()]:
         console.print(line, highlight=False, markup=False)
-    page, kept = folder / "report" / "index.html", True
-    if not same:
-        kept = writable(folder)
-        if kept:
-            keep(folder, inputs, _renew(parent, findings, listed, answer, report=report))
-    else:
+    page, kept = folder / "report" / "index.html", same or os.access(folder, os.W_OK)  # others' may be read-only
+    if same:
         parent.complete()
+    elif kept:
+        keep(folder, inputs, _renew(parent, findings, listed, answer, report=report))
     console.print("\nanswer", style="bold", highlight=False)
     for line in answer:
         console.print(line, highlight=False, markup=False)
@@ -80,9 +79,7 @@ def _renew(
     folder = parent.folder
     written = [findings.write(folder)]
     for file, text in {"answer.md": "\n\n".join(answer) + "\n", **files_of(listed)}.items():
-        written.append(folder / file)
-        with atomic_write(written[-1]) as out:
-            out.write(text)
+        written.append(write_text(folder / file, text))
     if report:
         from negbench.report.build import comparison_page
         from negbench.report.page import write_page
@@ -91,8 +88,7 @@ def _renew(
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
     differing = [axis for axis in AXES if len({group.labels.get(axis) for group in findings.groups}) > 1]
     axes = list(dict.fromkeys(("strategy", *differing)))
-    summaries = [_summary(group, findings.rows, axes) for group in findings.groups]
-    parent.close(summaries, written, "\n\n".join(answer))
+    parent.close([_summary(group, findings.rows, axes) for group in findings.groups], written, "\n\n".join(answer))
     return written
 
 
@@ -102,8 +98,7 @@ def _grid(table: Table, file: Path) -> Grid:
     if NEGATIVES.title in table.frame:
         count = table.constant.get(NEGATIVES.title)
         parts = [*parts[: -1 if count else None], f"negatives{f' {count}' if count else ':'} per query and step"]
-    caption = ", ".join(parts)
-    return Grid(table.frame.drop(columns=list(table.constant)), table.title, caption, rest=str(file))
+    return Grid(table.frame.drop(columns=list(table.constant)), table.title, ", ".join(parts), rest=str(file))
 
 
 def _summary(group: CellGroup, rows: Sequence[VerdictRow], axes: Sequence[str]) -> SummaryRun:

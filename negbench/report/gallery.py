@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,12 +29,7 @@ _STRATEGIES = 5  # shown at most, in the order of the leader table
 _SEED = 0
 
 
-@dataclass(frozen=True, eq=False)
-class Pick:
-    """Best, worst and random queries of a split; `why` gives the reason for each of `rows`."""
-
-    rows: tuple[int, ...]
-    why: tuple[str, ...]
+Pick = Mapping[int, str]  # best, worst and random queries of a split: row -> why it is shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +37,6 @@ class View:
     """One run's results on the picked queries: [P, TOP] columns and scores on val and on train."""
 
     label: str
-    folder: RunFolder
     val: tuple[Tensor, Tensor]
     train: tuple[Tensor, Tensor] | None
 
@@ -110,13 +104,9 @@ def _pick(ranks: pd.DataFrame, count: int) -> Pick:
     by_rank = order[np.argsort(rank.to_numpy()[order], kind="stable")].tolist()
     best, worst = by_rank[:count], by_rank[count:][-count:][::-1] if count else []
     rest = [row for row in order.tolist() if row not in {*best, *worst}][:count]
+    kinds = {"best": best, "worst": worst, "random": rest}
     values = rank.to_numpy()
-    why = [
-        f"{kind}: target at rank {values[row]:,.0f}{average}"
-        for kind, rows in (("best", best), ("worst", worst), ("random", rest))
-        for row in rows
-    ]
-    return Pick((*best, *worst, *rest), tuple(why))
+    return {row: f"{kind}: target at rank {values[row]:,.0f}{average}" for kind in kinds for row in kinds[kind]}
 
 
 def _mined(folder: RunFolder) -> pd.DataFrame | None:
@@ -143,24 +133,16 @@ def _view(
     backbone = cache.backbone(config).to(device)
     scene = cache.scene(config, cache.splits(config), backbone, device, Display())
     load_weights(backbone, folder)
-    best = _top(backbone, scene, scene.val, val.rows)
-    on_train = None if train is None else _top(backbone, scene, scene.train, train.rows)
-    return View(label, folder, best, on_train), scene
+    best = _top(backbone, scene, scene.val, val)
+    return View(label, best, None if train is None else _top(backbone, scene, scene.train, train)), scene
 
 
-def _only(split: Split, rows: Sequence[int]) -> Split:
-    """Return the split with only these queries."""
+def _top(backbone: Backbone, scene: EncodedSplits, split: Split, rows: Iterable[int]) -> tuple[Tensor, Tensor]:
+    """Return the best images of these queries of a split, with their scores."""
     index = torch.tensor(list(rows), dtype=torch.int64)
-    return replace(
-        split,
-        dataset=split.dataset.with_queries(index, "shown"),
-        references=split.references[index],
-        tokens={name: value[index] for name, value in split.tokens.items()},
-    )
-
-
-def _top(backbone: Backbone, scene: EncodedSplits, split: Split, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-    part = _only(split, rows)
+    tokens = {name: value[index] for name, value in split.tokens.items()}
+    dataset = split.dataset.with_queries(index, "shown")
+    part = replace(split, dataset=dataset, references=split.references[index], tokens=tokens)
     embeddings = evaluation.embed(backbone, scene, part)
     top = evaluation.top_k(part, embeddings.queries, embeddings.candidates, TOP)
     return top.columns, top.scores
@@ -182,7 +164,7 @@ def _examples(
         return Thumb(image, pictures.add(f"{split}/{image}", lambda: dataset.open_image(image)), caption, relation)
 
     made = []
-    for position, (row, why) in enumerate(zip(picked.rows, picked.why, strict=True)):
+    for position, (row, why) in enumerate(picked.items()):
         query = dataset.queries[row]
         strips = []
         for view in views:
@@ -196,35 +178,24 @@ def _examples(
                 if column >= 0
                 for relation in (_relation(dataset, row, column),)
             ]
-            remark = "" if rank is None else f"target at rank {int(rank):,}"
-            if split == "train" and rank is not None:
-                remark += " at the last refresh"
+            when = " at the last refresh" * (split == "train")
+            remark = "" if rank is None else f"target at rank {int(rank):,}{when}"
             strips.append(Strip(f"{view.label}: top {len(shown)}", tuple(shown), remark))
             if view.label in mined:
                 strips.append(_draws(dataset, row, view.label, mined[view.label], thumb))
-        target = str(query.target or query.relevant[0])
-        made.append(
-            Example(
-                title=f"query {query.id} of {split}, {query.group or 'all images'}",
-                why=why,
-                text=query.text,
-                reference=thumb(query.reference, "reference", "reference"),
-                target=thumb(target, "target", "target"),
-                strips=tuple(strips),
-            )
-        )
+        title = f"query {query.id} of {split}, {query.group or 'all images'}"
+        reference = thumb(query.reference, "reference", "reference")
+        target = thumb(str(query.target or query.relevant[0]), "target", "target")
+        made.append(Example(title, why, query.text, reference, target, tuple(strips)))
     return tuple(made)
 
 
 def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: Any) -> Strip:
     """Show at most TOP negatives drawn for a query, spread over the epochs, with their scores when mined."""
     lines = mined[mined["query"] == row].sort_values("epoch")
-    epochs = [int(epoch) for epoch in lines["epoch"]]
-    draws = [
-        (epoch, int(column), float(score))
-        for epoch, columns, scores in zip(epochs, lines["negatives"], lines["scores"], strict=True)
-        for column, score in zip(columns, scores, strict=True)
-    ]
+    drawn = zip(lines["epoch"], lines["negatives"], lines["scores"], strict=True)
+    pairs = ((int(epoch), zip(columns, scores, strict=True)) for epoch, columns, scores in drawn)
+    draws = [(epoch, int(column), float(score)) for epoch, own in pairs for column, score in own]
     chosen = np.unique(np.linspace(0, len(draws) - 1, min(TOP, len(draws))).round().astype(int))
     shown = []
     for epoch, column, score in (draws[index] for index in chosen):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from negbench.analysis.columns import READ
 from negbench.analysis.kinds import KindShares, kind_shares
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, tall_enough
 from negbench.report.figures import Runs
@@ -25,14 +26,10 @@ def kinds_chart(runs: Runs) -> Chart | None:
     lines = [(named.format_map(group.labels), shares) for group in groups if (shares := kind_shares(group))]
     if not lines:
         return None
-    text = (
-        f"Shares of judged negatives, {runs.size}: of the draws, means over refreshes, and of the first ten images of "
-        "the scored split. Each 95 % interval stands alone, over seeds; of the first ten over queries, too. "
-        "Grey: expected of random draws."
-    )
+    text = READ["kinds"].format(size=runs.size)
     titles, tall = ("drawn", "left among the first ten"), tall_enough(len(lines) * (1 + len(lines[0][1])))
     panels = tuple(Panel(title, partial(_draw, lines, side), tall) for side, title in enumerate(titles))
-    return Chart(runs.key("kinds"), "Negatives drawn, and mistakes left, by kind", text, panels, 2)
+    return Chart(f"kinds{runs.suffix}", "Negatives drawn, and mistakes left, by kind", text, panels, 2)
 
 
 def _draw(lines: Sequence[Line], side: int, axes: Axes) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.display import is_number
 from negbench.machine.files import atomic_write, check_links, sweep
+from negbench.machine.files import write_text as write_text
 from negbench.report.cards import Example, Pictures
 from negbench.report.charts import Chart, Form, picture
 from negbench.report.tables import Table, sort_key
@@ -134,10 +135,9 @@ def html(page: Page) -> str:
 
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    pictures = {key: image for part in _all(page, Examples) for key, image in part.pictures.images.items()}
     return _template().render(
         page=page,
-        pictures=pictures,
+        pictures={key: image for part in _all(page, Examples) for key, image in part.pictures.images.items()},
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -158,13 +158,6 @@ def fragment(page: Page) -> str:
         elif isinstance(part, Note):
             lines.append(f"<p>{_prose(part.text)}</p>")
     return f"<div>{''.join(lines)}</div>"
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write a file whole or not at all; returns its path."""
-    with atomic_write(path) as file:
-        file.write(text)
-    return path
 
 
 def _all(page: Page, kind: type[Any]) -> Iterator[Any]:

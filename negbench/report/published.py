@@ -62,11 +62,9 @@ def rows_beside(manifest: Mapping[str, Any], metrics: Collection[str]) -> list[P
     known = manifest["dataset"]
     name, _, protocol = known["val"].rpartition("-")[0].partition("@")
     place = (name, known.get("split", "val"), protocol)  # older runs stored no split, and were scored on val
-    return [
-        row
-        for row in published_rows()
-        if (row.dataset, row.split, row.protocol) == place and not known["partial"] and set(row.metrics) <= set(metrics)
-    ]
+    rows = [] if known["partial"] else published_rows()
+    rows = [row for row in rows if (row.dataset, row.split, row.protocol) == place]
+    return [row for row in rows if set(row.metrics) <= set(metrics)]
 
 
 @cache

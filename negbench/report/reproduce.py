@@ -52,9 +52,8 @@ def reproduction_page() -> str:
 def _memory(backbone: Mapping[str, float], images: int | None) -> str:
     """Return the memory of weights, gradients and moments (float32), and the disk space of stored features."""
     whole, trained = backbone["parameters"], backbone["trained"]
-    text = (
-        f"{4 * (whole + 3 * trained) / 1e9:.1f} GB for {whole / 1e6:,.0f} M parameters, {trained / 1e6:,.0f} M trained"
-    )
+    counts = f"{whole / 1e6:,.0f} M parameters, {trained / 1e6:,.0f} M trained"
+    text = f"{4 * (whole + 3 * trained) / 1e9:.1f} GB for {counts}"
     if "stored_bytes" not in backbone or images is None:
         return text
     return f"{text}; disk: {images * backbone['stored_bytes'] / 1e9:.0f} GB of features for {images:,} images"

@@ -13,10 +13,10 @@ from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import inert, markdown
 from negbench.errors import RunError
 from negbench.grid.comparison import CellGroup, group_key
-from negbench.machine.files import write_json
+from negbench.machine.files import write_json, write_text
 from negbench.report.build import comparison_page
 from negbench.report.claims import is_of_claims
-from negbench.report.page import Page, write_text
+from negbench.report.page import Page
 from negbench.report.tables import Table, tables
 
 _HERE = ("compute.", "plugins", "dataset.root", "seed", "schedule.refresh_epochs", "schedule.refresh_counts")

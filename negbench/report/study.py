@@ -79,8 +79,7 @@ def finish(console: Console, book: StudyStore, rules: Rules | None, tracking_uri
     written = [book.folder / name for name in ("trials.csv", "importance.csv", "answer.md")]
     texts = (trials.to_csv(index=False), shares.to_csv(index=False), "\n\n".join(answer) + "\n")
     for path, text in zip(written, texts, strict=True):
-        with files.atomic_write(path) as file:
-            file.write(text)
+        files.write_text(path, text)
     Parent(Tracker.open(book.folder.parent, tracking_uri), book.folder).close([], written, "\n\n".join(answer))
     install = "" if find_spec("optuna_dashboard") else "  (after: pip install optuna-dashboard)"
     for line in (f"stored {book.folder}", f"look   {dashboard_command(book)}{install}"):

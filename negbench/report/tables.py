@@ -218,19 +218,15 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     for row, name in table.bold & {(row, name) for row in rows for name in values}:
         shown.loc[row, name] = strong % shown.loc[row, name]
     same = [f"{name} {value}" for name, value in constant(frame, FOLDED).items()]
-    about = [
-        part for part in table.title.partition(": ")[2].split("; ") if GAP.title in values or GAP.title not in part
-    ]
+    parts = table.title.partition(": ")[2].split("; ")
+    about = [part for part in parts if GAP.title in values or GAP.title not in part]
     text = "; ".join([*about, "the highest of a block is bold", *[f"all rows: {', '.join(same)}"] * bool(same)]) + "."
     text = text[0].upper() + text[1:]
     if form == "markdown":
         return f"{text}\n\n{markdown(shown)}"
+    sides = "".join("r" if is_number(frame[name].tolist()) else "l" for name in shown)
     written = shown.rename(columns=_latex).to_latex(
-        index=False,
-        escape=False,
-        column_format="".join("r" if is_number(frame[name].tolist()) else "l" for name in shown),
-        caption=_latex(text),
-        label=f"tab:{table.key}",
+        index=False, escape=False, column_format=sides, caption=_latex(text), label=f"tab:{table.key}"
     )
     lines, blocks = written.splitlines(), table.blocks[rows].tolist()
     first = lines.index(r"\midrule") + 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from negbench.analysis.columns import READ
 from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
 from negbench.analysis.words import label_of, listed
 from negbench.grid.comparison import CellGroup, group_key
@@ -58,11 +59,8 @@ def zone_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Chart
         parts += [text for text, shown in zip(named, several[1:], strict=True) if shown and text]
         ylabel = f"{label_of(first.metric)}, points over {baselines}"
         drawn.append(Panel(", ".join(parts), partial(_draw, rules, ylabel, ends), 2.6))
-    text = (
-        f"Difference of {label_of(first.metric)} from {baselines} in points, with simultaneous "
-        f"{100 * (1 - first.alpha):g} % intervals, against the median rank of the drawn negatives (mean over refreshes "
-        "and seeds). Line: windows of ranks. Points: all other rules that draw from the corpus."
-    )
+    level = 100 * (1 - first.alpha)
+    text = READ["zone"].format(metric=label_of(first.metric), baselines=baselines, level=level)
     return Chart("zone", "Where in the ranking should negatives come from?", text, tuple(drawn), 2, direct=True)
 
 

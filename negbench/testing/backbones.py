@@ -16,6 +16,7 @@ from negbench.errors import NegbenchError
 from negbench.testing.worlds import global_generators
 
 MODES = ("RGB", "RGBA", "L", "P", "CMYK", "1", "I;16")
+
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 SCALE = 2.0**10  # of the loss under autocast, like a gradient scaler's: small gradients underflow in float16
 
@@ -88,11 +89,8 @@ class BackboneTestCase:
     def pictures(self) -> list[Image.Image]:
         """Seeded pictures of several shapes: coarse colours, so that no resize makes them alike."""
         numbers = np.random.default_rng(0)
-        shapes = [(60 + 20 * n, 90 - 10 * n) for n in range(len(self.texts))]
-        return [
-            Image.fromarray(numbers.integers(256, size=(4, 4, 3), dtype=np.uint8)).resize(s, Image.Resampling.NEAREST)
-            for s in shapes
-        ]
+        coarse = [Image.fromarray(numbers.integers(256, size=(4, 4, 3), dtype=np.uint8)) for _ in self.texts]
+        return [each.resize((60 + 20 * n, 90 - 10 * n), Image.Resampling.NEAREST) for n, each in enumerate(coarse)]
 
     def loss(self, backbone: Backbone, features: Tensor, tokens: Tokens) -> Tensor:
         """Compute in-batch cross-entropy with targets that differ from the references."""
@@ -161,14 +159,11 @@ class BackboneTestCase:
             with pytest.raises(NegbenchError):
                 backbone.preprocess(Image.new("RGB", (9, 9)))
             return
-        shapes = set()
-        for mode in MODES:
-            pixels = backbone.preprocess(Image.new(mode, (50, 80)))
-            assert pixels.dtype == torch.float32
-            assert pixels.isfinite().all()
-            shapes.add(tuple(pixels.shape))
-        assert len(shapes) == 1
-        assert next(iter(shapes))[0] == 3
+        pixels = {mode: backbone.preprocess(Image.new(mode, (50, 80))) for mode in MODES}
+        for mode, shown in pixels.items():
+            assert shown.dtype == torch.float32, mode
+            assert shown.isfinite().all(), mode
+            assert shown.shape == (3, *pixels["RGB"].shape[1:]), mode
         for picture in self.pictures():
             assert torch.equal(backbone.preprocess(picture), backbone.preprocess(picture))
 
@@ -219,9 +214,7 @@ class BackboneTestCase:
         torch.testing.assert_close(backbone.queries(features[2:3], self.texts[2:3])[0], queries[2], rtol=0, atol=1e-5)
         torch.testing.assert_close(backbone.queries(features.half(), tokens), queries, rtol=0, atol=0.02)
 
-    def test_queries_depend_on_both_sides(
-        self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]
-    ) -> None:
+    def test_queries_depend_on_both_sides(self, backbone: Backbone, features: Tensor, tokens: Tokens) -> None:
         """A different reference or text gives a different query."""
         queries = backbone.queries(features, tokens)
         for other in (backbone.queries(features.roll(1, 0), tokens), backbone.queries(features, self.texts[::-1])):
@@ -304,9 +297,7 @@ class BackboneTestCase:
             # vectors are exempt: the softmax cancels the bias of an attention's keys
             assert gradient.ndim < 2 or gradient.abs().max() > 0 or re.search(self.idle, name), name
 
-    def test_state_survives_saving(
-        self, make: Make, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]
-    ) -> None:
+    def test_state_survives_saving(self, make: Make, backbone: Backbone, features: Tensor, tokens: Tokens) -> None:
         """A fresh instance that loads a trained state has the same embeddings, temperature and dropout masks."""
         trained = backbone.train()
         optimizer = torch.optim.AdamW(trained.parameter_groups(0.05, 0.1))

@@ -35,9 +35,8 @@ class LossTestCase:
 
     def test_bad_options_are_quoted(self, loss: Loss) -> None:
         """NaN, or a negative number, raises a NegbenchError of one line that names the option and the value."""
-        numbers = [
-            f.name for f in dataclasses.fields(loss) if isinstance(getattr(loss, f.name), float) or f.name == "tau"
-        ]
+        names = [field.name for field in dataclasses.fields(loss)]
+        numbers = [name for name in names if name == "tau" or isinstance(getattr(loss, name), float)]
         for name, bad in itertools.product(numbers, (math.nan, -1.0)):
             check_quoted(loss, name, bad)
 

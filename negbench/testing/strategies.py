@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 import pytest
 import torch
@@ -11,11 +12,10 @@ from torch import Tensor
 from negbench.contracts import BatchStrategy, Epoch, OrderedBatches, ScoreView, Strategy, SyntheticStrategy
 from negbench.errors import NegbenchError
 from negbench.mining.checked import synthetic_of
-from negbench.testing.worlds import Sign, check_frozen, check_quoted, global_generators, toy_bank_step, toy_view
+from negbench.testing.worlds import SIGNS, check_frozen, check_quoted, global_generators, toy_bank_step, toy_view
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-SIGNS: tuple[Sign, ...] = ("mixed", "negative", "positive")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def _views(strategy: Strategy) -> Iterator[ScoreView]:
@@ -37,15 +37,10 @@ def _changed(view: ScoreView, **changes: object) -> ScoreView:
 def _of_tables(view: ScoreView, change: Callable[[Tensor], Tensor], target: Tensor) -> ScoreView:
     """Return the view with `change` applied to all its [B, N] tables, and another target."""
     assert view.relevant is not None
-    return _changed(
-        view,
-        scores=change(view.scores),
-        target=target,
-        allowed=change(view.allowed),
-        relevant=change(view.relevant),
-        kinds=None if view.kinds is None else change(view.kinds),
-        planes={name: change(plane) for name, plane in view.planes.items()},
-    )
+    tables = {name: change(getattr(view, name)) for name in ("scores", "allowed", "relevant")}
+    kinds = None if view.kinds is None else change(view.kinds)
+    planes = {name: change(plane) for name, plane in view.planes.items()}
+    return _changed(view, target=target, kinds=kinds, planes=planes, **tables)
 
 
 def _only_allowed(pool: Tensor, view: ScoreView) -> None:
@@ -99,10 +94,9 @@ class StrategyTestCase:
     def test_precision(self, strategy: Strategy) -> None:
         """Scores that every precision holds exactly give the same pool in each."""
         for sign in SIGNS:
-            pools = [
-                strategy.pool(_shown(strategy, toy_view(12, 12, seed=3, sign=sign, dtype=dtype))) > 0
-                for dtype in (torch.float16, torch.float32, torch.float64)
-            ]
+            exact = (torch.float16, torch.float32, torch.float64)
+            views = [toy_view(12, 12, seed=3, sign=sign, dtype=dtype) for dtype in exact]
+            pools = [strategy.pool(_shown(strategy, view)) > 0 for view in views]
             assert torch.equal(pools[0], pools[1])
             assert torch.equal(pools[1], pools[2])
 
@@ -138,10 +132,7 @@ class StrategyTestCase:
         for view in _views(strategy):
             order = torch.randperm(len(view.target), generator=torch.Generator().manual_seed(7))
             parts = [order] if isinstance(strategy, BatchStrategy) else order.split(2)
-            rows = [
-                strategy.pool(_of_tables(view, lambda t, i=i: t[i], view.target[i]))  # type: ignore[misc]
-                for i in parts
-            ]
+            rows = [strategy.pool(_of_tables(view, itemgetter(part), view.target[part])) for part in parts]
             _same(torch.cat(rows), strategy.pool(view)[order])
 
     def test_columns_are_permutable(self, strategy: Strategy) -> None:
@@ -202,10 +193,8 @@ class StrategyTestCase:
         queries = torch.nn.functional.normalize(torch.randn(23, 8, generator=generator), dim=1)
         target, before = torch.randint(9, (23,), generator=generator), global_generators()
         for size in (2, 5, 23, 64):
-            orders = [
-                strategy.order(Epoch(1, target, size, torch.Generator().manual_seed(seed), lambda: queries))
-                for seed in (0, 0, 1)
-            ]
+            seeded = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
+            orders = [strategy.order(Epoch(1, target, size, each, lambda: queries)) for each in seeded]
             assert all(torch.equal(order.sort().values, torch.arange(23)) for order in orders)
             assert torch.equal(orders[0], orders[1])
             assert not torch.equal(orders[0], orders[2])

@@ -4,7 +4,7 @@ import pickle
 import random
 from dataclasses import FrozenInstanceError, fields, replace
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from negbench.errors import NegbenchError
 from negbench.mining.draws import uniform
 
 Sign = Literal["mixed", "negative", "positive"]
+SIGNS: tuple[Sign, ...] = get_args(Sign)
 _STEPS = 1024  # scores are multiples of 1/1024: exact in float16 and wider, as are their differences
 
 
@@ -108,8 +109,7 @@ def toy_bank_step(
 
 def toy_views(count: int = 20) -> list[ScoreView]:
     """Seeded tables of 5 to 24 columns: every sign, with and without ties."""
-    signs: tuple[Sign, ...] = ("mixed", "negative", "positive")
-    return [toy_view(6, 5 + seed % 20, seed=seed, sign=signs[seed % 3], ties=seed % 2 == 1) for seed in range(count)]
+    return [toy_view(6, 5 + seed % 20, seed=seed, sign=SIGNS[seed % 3], ties=seed % 2 == 1) for seed in range(count)]
 
 
 class ToyScores(NamedTuple):

@@ -79,8 +79,7 @@ def _fanova(trials: Sequence[FrozenTrial]) -> dict[str, float]:
         return {}
     study = optuna.create_study(direction="maximize")
     study.add_trials(trials)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=_SEED)
         return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
 

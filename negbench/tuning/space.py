@@ -193,7 +193,10 @@ def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
         if span.low is not None and any(isinstance(options.get(end), str) for end in band):
             continue  # a share of the gallery; the range is in images
         own = _width(ends[name], name, options, ranges) if name in ends else _of_range(name, options[name], span)
-        knobs[own.key] = _in_gallery(own, full) if span.below and own.whole else own
+        if span.below and own.whole:  # the start of a window of ranks: at most the last one of the smallest gallery
+            size = smallest_gallery(DATA.splits(full).train)
+            own = replace(own, high=min(own.high, size - (own.key == own.sets)))
+        knobs[own.key] = own
     given = (base.schedule.refresh_epochs, base.schedule.refresh_every)
     if cls.scope == "corpus" and cls.n_def > 1 and full.schedule.n_def > 1 and given == (None, None):
         for knob in (_definitions(full), _warmup(full)):
@@ -218,12 +221,6 @@ def _from_zero(knob: Knob) -> Knob:
     if not knob.log or knob.low > 0:
         return knob
     return replace(knob, key=f"{knob.key}+1", default=knob.default + 1, low=knob.low + 1, high=knob.high + 1)
-
-
-def _in_gallery(knob: Knob, full: ResolvedConfig) -> Knob:
-    """Cap the start of a window of ranks at the last rank of the smallest gallery of the train queries."""
-    size = smallest_gallery(DATA.splits(full).train)
-    return replace(knob, high=min(knob.high, size - (knob.key == knob.sets)))
 
 
 def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:

@@ -1,14 +1,12 @@
 """Settings that determine a study's trials: its space, its seeds, its sampler and its pruner."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -50,17 +48,11 @@ class StudySpec:
     @classmethod
     def of(
         cls, base: RunConfig, space: Space, *, seeds: int = 1, sampler: Sampler = "tpe", pruner: Pruner = "median"
-    ) -> StudySpec:
+    ) -> Self:
         """Return settings whose sampler and runs start from the configuration's seed; a grid prunes nothing."""
-        return cls(
-            base=base.model_dump(mode="json"),
-            space=space,
-            seeds=tuple(range(base.seed, base.seed + seeds)),
-            sampler=sampler,
-            pruner="none" if sampler == "grid" else pruner,  # a table needs every cell
-            seed=base.seed,
-            code=code_version(resolved(base)),
-        )
+        pruner = "none" if sampler == "grid" else pruner  # a table needs every cell
+        numbers, code = tuple(range(base.seed, base.seed + seeds)), code_version(resolved(base))
+        return cls(base.model_dump(mode="json"), space, numbers, sampler, pruner, base.seed, code)
 
     @property
     def config(self) -> RunConfig:
@@ -77,14 +69,13 @@ class StudySpec:
         return dict(json.loads(json.dumps(asdict(self), default=str)))
 
     @classmethod
-    def load(cls, value: Mapping[str, Any]) -> StudySpec:
+    def load(cls, value: Mapping[str, Any]) -> Self:
         """Read settings that `dump` returned.
 
         Raises:
             TypeError, ValueError: `value` is not what `dump` returns.
         """
-        spec: StudySpec = TypeAdapter(cls).validate_json(json.dumps(value, allow_nan=False), strict=True)
-        return spec
+        return TypeAdapter(cls).validate_json(json.dumps(value, allow_nan=False), strict=True)
 
     def shared(self) -> dict[str, Any]:
         """Return the settings that all machines of a study must share: all but compute options and file locations."""
@@ -131,8 +122,7 @@ class SeededSampler(BaseSampler):
         seed, model = int.from_bytes(digest[:4], "big"), MODELS.get(self._spec.sampler)
         if model is None or trial.number < STARTUP:
             return optuna.samplers.RandomSampler(seed=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
             return model(seed=seed, n_startup_trials=LEAST)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial
 
-from negbench.analysis.answer import WORDS
+from negbench.analysis.columns import WORDS
 from negbench.analysis.findings import stored
 from negbench.analysis.verdicts import Rules
 from negbench.analysis.words import in_points, listed, number, percent, plain, settings_text, signed

@@ -70,10 +70,8 @@ class Job:
 
     def tags(self, trial: int) -> dict[str, str]:
         """Return the tags of a trial's MLflow copy."""
-        name = self.folder.name
-        tags = {"experiment": name, "study": name, "negbench.kind": "trial", "trial": str(trial)}
-        tags["strategy"] = str(self.spec.base["strategy"]["name"])
-        return tags
+        name, strategy = self.folder.name, str(self.spec.base["strategy"]["name"])
+        return {"experiment": name, "study": name, "negbench.kind": "trial", "trial": str(trial), "strategy": strategy}
 
 
 class Trials:
@@ -206,8 +204,7 @@ class TrialSearch:
                 if "trial 0, the default" in event.value or not alive[place]:
                     self.errors.setdefault(place, str(event.value))
                 if event.detail:
-                    with files.atomic_write(book.folder / "fault.txt") as file:
-                        file.write(event.detail)
+                    files.write_text(book.folder / "fault.txt", event.detail)
             if event.kind != "done":
                 name = f"{book.spec.base['strategy']['name']}: " * (count > 1)
                 log.info("[%d/%d] %6.1f s  %s%s", self._ended(), self._total, time.monotonic() - started, name, text)

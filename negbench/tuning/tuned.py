@@ -90,21 +90,16 @@ def compared_and_tuned(
     count = len(planned.cells) + trials * sum(len(each.spec.seeds) for each in searches if each.spec)
     later = planned.cells[0].config.train.epochs * count  # no other axis goes with equal tuning
     default = yield from compared(planned, rules, float(later))
-    opened = {
-        place: _opened(each, planned.folder.path, trials, uri)
-        for place, each in enumerate(searches)
-        if each.spec is not None
-    }
+    home = planned.folder.path
+    opened = {place: _opened(each, home, trials, uri) for place, each in enumerate(searches) if each.spec}
     search = TrialSearch([*opened.values()])
     words = default.words
     if opened:
         yield Round(planned.folder, before=default.outcomes, later=float(later), words=words, search=search)
         words = ()
     errors = {place: search.errors.get(number, "") for number, place in enumerate(opened)}
-    results = [
-        _result(each, opened[place][0] if place in opened else None, errors.get(place, ""))
-        for place, each in enumerate(searches)
-    ]
+    books = {place: book for place, (book, _) in opened.items()}
+    results = [_result(each, books.get(place), errors.get(place, "")) for place, each in enumerate(searches)]
     tuned = [(tuning, configs[0]) for tuning, configs in results if configs]
 
     def more(seeds: Sequence[int]) -> list[Cell]:

@@ -33,7 +33,7 @@ from negbench.mining.curves import Curves
 from negbench.report import build, figures
 from negbench.report.build import write_report
 from negbench.report.charts import GREY
-from negbench.report.gallery import TOP, Pick, _view
+from negbench.report.gallery import TOP, _view
 from negbench.report.page import _prose, sort_key
 from negbench.settings.config import resolved
 from negbench.store.runfolder import RunFolder
@@ -397,7 +397,7 @@ def test_galleries_show_what_the_trained_model_ranked(compared):
     folder = RunFolder(next(f for f in sorted(compared.glob("qure-bradley-terry*-s0-*")) if f.is_dir()))
     ranks = folder.ranks()["target_rank"].tolist()
     dataset = load_split(folder.config.dataset, "val", images=False)
-    every, config = Pick(tuple(range(len(ranks))), ("all",) * len(ranks)), resolved(folder.config)
+    every, config = dict.fromkeys(range(len(ranks)), "all"), resolved(folder.config)
     columns, _ = _view("qure", folder, config, DataCache(), every, None)[0].val
     for rank, target, top in zip(ranks, dataset.target_columns.tolist(), columns.tolist(), strict=True):
         assert top.index(target) + 1 == rank if rank <= TOP else target not in top
