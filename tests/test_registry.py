@@ -16,18 +16,7 @@ from negbench.contracts import Loss, ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.plugins import registry as plugins
 from negbench.plugins import syntax
-from negbench.plugins.registry import (
-    KINDS,
-    Plugin,
-    Registry,
-    _plugins_in,
-    blamed,
-    check_unchanged,
-    checked_options,
-    option_defaults,
-    options_class,
-    registry,
-)
+from negbench.plugins.registry import KINDS, Registry, _plugins_in, checked_options, option_defaults, registry
 from tests.plugin_file import ANSWER, PLUGIN
 
 TESTS = Path(__file__).parent
@@ -120,7 +109,7 @@ def test_what_a_user_sets_is_a_dataclass_and_what_a_run_sets_a_parameter():
         if kind in by_run:
             assert [*inspect.signature(cls.load).parameters] == ["options", *by_run[kind]], name
         else:
-            assert options_class(cls) is cls
+            assert plugins.options_class(cls) is cls
 
 
 def test_options_of_a_loader(tmp_path, own_registry):
@@ -173,7 +162,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a folder whose files count as built-in strategies."""
     import negbench.strategies
 
-    def found(folder: Path, kind: str, changed: int) -> tuple[Plugin, ...]:
+    def found(folder: Path, kind: str, changed: int) -> tuple[plugins.Plugin, ...]:
         own = _plugins_in.__wrapped__(tmp_path, kind, changed) if kind == "strategies" else ()
         return (*_plugins_in(folder, kind, changed), *own)
 
@@ -333,10 +322,10 @@ def test_a_file_is_imported_again_if_it_or_what_it_imports_or_reads_has_changed(
 def test_an_installed_plugin_that_changes_is_refused_by_name(monkeypatch):
     plugin = registry.find("strategies", "qure")
     registry.get("strategies", "qure")
-    check_unchanged(plugin)
+    plugins.check_unchanged(plugin)
     monkeypatch.setattr(plugins, "stamp", lambda path: (1,))
     with pytest.raises(NegbenchError, match=r"strategy 'qure': .*qure\.py changed after it was imported: rerun"):
-        check_unchanged(plugin)
+        plugins.check_unchanged(plugin)
 
 
 def test_a_file_holds_one_plugin_of_a_kind(tmp_path):
@@ -399,7 +388,7 @@ def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path, own_registr
     view = ScoreView(torch.zeros(2, 3), torch.tensor([0, 1]))
     with pytest.raises(IndexError) as caught:
         registry.make("strategies", "broken").pool(view)
-    assert blamed(caught.value).startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
+    assert plugins.blamed(caught.value).startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
     with pytest.raises(ZeroDivisionError) as ours:
         assert 1 / 0
-    assert blamed(ours.value) is None
+    assert plugins.blamed(ours.value) is None
