@@ -19,12 +19,11 @@ from negbench.machine.files import write_json
 from negbench.store import tracking
 from negbench.store.runfolder import RunFolder, final_values
 from negbench.store.tracking import Tracker, default_uri, log_values
-from negbench.systems.system import load_config
+from tests.runs import config_of
 
 
 def run(sets: list[str], where: Path) -> RunResult:
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=sets)
-    return run_config(config, Bench.open(where))
+    return run_config(config_of(sets, "qure"), Bench.open(where))
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +121,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg", "refused"])
-def test_a_store_that_does_not_answer_costs_seconds_and_a_line_and_ui_copies_later(
-    scheme, silent, vector_flags, tmp_path, capfd
-):
+def test_a_store_that_does_not_answer_costs_a_line_and_ui_copies_later(scheme, silent, vector_flags, tmp_path, capfd):
     host, port = silent.getsockname()
     if scheme == "refused":
         silent.close()

@@ -15,18 +15,16 @@ import torch
 import negbench
 from negbench.contracts import relevance
 from negbench.display import Display
-from negbench.loop.runs import Bench, run_config
 from negbench.scoring.scorers import cirqrs_of_file, encode_run
 from negbench.store.runfolder import RunFolder
-from negbench.systems.system import load_config
+from tests import runs
 from tests.datasets.toys import put
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> RunFolder:
     """Return a finished run on the toy garments."""
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
-    return run_config(config, Bench.open(tmp_path_factory.mktemp("runs"), "none")).folder
+    return runs.run(runs.config_of(toy_sets, "qure"), tmp_path_factory.mktemp("runs")).folder
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from negbench.mining.planes import listed_plane, lists_of
 from negbench.own.negatives import write_negatives
 from negbench.plugins.registry import build
 from negbench.settings.command_options import Mine
-from tests.mining.test_composite import config_of
+from tests.runs import config_of
 
 ROWS = [{"reference": f"r{n}", "text": f"in red {n}", "target": f"t{n}", "split": "train"} for n in range(4)]
 LISTS = [["t3", "x1"], ["r0"], [], ["x1", "x2", "t3"]]  # the last one lists its own target
@@ -145,9 +145,8 @@ def test_the_file_is_part_of_what_a_run_is(vector_sets, tmp_path):
     content = (tmp_path / "n.jsonl").read_text()
 
     def hash_of(file: str) -> str:
-        return plan_run(
-            config_of(["dataset=vectors", *vector_sets], f"listed:file={tmp_path / file}"), DataCache()
-        ).hash
+        config = config_of(["dataset=vectors", *vector_sets], f"listed:file={tmp_path / file}")
+        return plan_run(config, DataCache()).hash
 
     before = hash_of("n.jsonl")
     (tmp_path / "copy.jsonl").write_text(content)
