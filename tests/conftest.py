@@ -354,9 +354,7 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
         place = self.root / "mlflow.db"
         if self.uri == default_uri(self.root):
             with self.guard():
-                notes(
-                    self._set_aside()
-                )  # marks the folder as the store's own; an unmarked store is taken for a moved one
+                notes(self._set_aside())  # marks the folder as the store's own; an unmarked one is taken for moved
             if not place.exists():
                 with locked(first / "made.lock"):
                     if not (first / place.name).exists():

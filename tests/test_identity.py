@@ -84,15 +84,15 @@ def test_what_can_move_a_score_moves_it(edit):
     assert len(seen) == 1 + len(edits)
 
 
-@pytest.mark.parametrize(
-    ("module", "old", "new", "moved", "kept"),
-    [
-        ("negbench.strategies.dqe", "tunable(0.8", "tunable(0.7", {"strategy": "dqe"}, {}),
-        ("negbench.losses.info_nce", "return ", "return 2 * ", {"loss": "info-nce"}, {}),
-        ("negbench.datasets.cirr", "return ", "return 2 * ", {"dataset": "cirr"}, {"dataset": "fashioniq"}),
-        ("negbench.backbones._lavis", "return ", "return 2 * ", {"backbone": "blip2"}, {}),
-    ],
-)
+OF_PLUGINS = [
+    ("negbench.strategies.dqe", "tunable(0.8", "tunable(0.7", {"strategy": "dqe"}, {}),
+    ("negbench.losses.info_nce", "return ", "return 2 * ", {"loss": "info-nce"}, {}),
+    ("negbench.datasets.cirr", "return ", "return 2 * ", {"dataset": "cirr"}, {"dataset": "fashioniq"}),
+    ("negbench.backbones._lavis", "return ", "return 2 * ", {"backbone": "blip2"}, {}),
+]
+
+
+@pytest.mark.parametrize(("module", "old", "new", "moved", "kept"), OF_PLUGINS)
 def test_only_the_plugins_that_are_named_count(edit, module, old, new, moved, kept):
     before = {name: code_version(config_of(**names)) for name, names in (("moved", moved), ("kept", kept))}
     edit(module, old, new)

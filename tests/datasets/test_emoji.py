@@ -236,15 +236,15 @@ def test_options_that_do_not_fit_are_refused(root):
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),  # file, its new content (None: deleted), message
-    [
-        ("twemoji/chars.json", "{}", r"chars.json has an unexpected SHA-256: .*@iconify-json/twemoji@"),
-        ("twemoji/info.json", None, r"info.json is missing: .*negbench data fetch emoji.*@iconify-json/twemoji@"),
-        ("fluent/icons.json", None, r"icons.json is missing: .*@iconify-json/fluent-emoji-flat@"),
-        ("noto/icons.json", None, r"\(`negbench data fetch emoji --out '/[^']*'`\)"),  # can be pasted
-    ],
-)
+CHANGES = [
+    ("twemoji/chars.json", "{}", r"chars.json has an unexpected SHA-256: .*@iconify-json/twemoji@"),
+    ("twemoji/info.json", None, r"info.json is missing: .*negbench data fetch emoji.*@iconify-json/twemoji@"),
+    ("fluent/icons.json", None, r"icons.json is missing: .*@iconify-json/fluent-emoji-flat@"),
+    ("noto/icons.json", None, r"\(`negbench data fetch emoji --out '/[^']*'`\)"),  # can be pasted
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), CHANGES)
 def test_a_changed_or_missing_package_is_one_clear_line(name, content, message, own, capsys):
     (own / name).unlink()
     if content is not None:

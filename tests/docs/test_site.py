@@ -201,14 +201,14 @@ def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(site
     context.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "page"),
-    [
-        ("Paper: X.\nDepartures of `a`: none.", "**Paper:** X.\n\n**Departures of `a`:** none."),
-        ("One line that ends\nNot a head: no.", "One line that ends\nNot a head: no."),
-        ("Inputs:\n| a | b |\n| c | d |\n\nEnd.", "**Inputs:**\n\n```text\n| a | b |\n| c | d |\n```\n\nEnd."),
-    ],
-)
+DOCSTRINGS = [
+    ("Paper: X.\nDepartures of `a`: none.", "**Paper:** X.\n\n**Departures of `a`:** none."),
+    ("One line that ends\nNot a head: no.", "One line that ends\nNot a head: no."),
+    ("Inputs:\n| a | b |\n| c | d |\n\nEnd.", "**Inputs:**\n\n```text\n| a | b |\n| c | d |\n```\n\nEnd."),
+]
+
+
+@pytest.mark.parametrize(("text", "page"), DOCSTRINGS)
 def test_docstrings_become_markdown(build, text, page):
     assert build.prose(text) == page
 

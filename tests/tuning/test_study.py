@@ -57,7 +57,7 @@ def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "non
 
 
 @pytest.mark.parametrize("generated", [True, False])
-def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touched(
+def test_trials_and_seeds_share_a_dev_part_and_never_touch_the_reported_split(
     generated, toy_sets, tmp_path, monkeypatch
 ):
     asked, load_split = list[str](), scene.load_split
