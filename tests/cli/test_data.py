@@ -75,14 +75,6 @@ def test_verify_lists_problems(file, capsys):
     assert written["images"] == 11
 
 
-VERIFY_MISTAKES: list[tuple[Any, ...]] = [
-    (["fashioniq"], "no folder given: --data-root DIR"),
-    (["fashionqi"], "did you mean 'fashioniq'?"),
-    (["none.csv"], "none.csv is missing"),
-    (["synthetic", "--set", "wrold=1"], "did you mean 'world'?"),
-]
-
-
-def test_verify_mistakes(refused):
-    for arguments, message in VERIFY_MISTAKES:
-        refused(["data", "verify", *arguments], message)
+def test_verify_mistakes(refused, mistakes):
+    for arguments, message in mistakes["verify"].items():
+        refused(["data", "verify", *arguments.split()], message)

@@ -83,16 +83,10 @@ def test_embeddings_that_lack_a_text_name_it(tmp_path, refused):
     assert refused(["init", str(folder)], "no embeddings of texts: save them").endswith("npz has captions, vectors")
 
 
-def test_mine_wants_files_or_a_data_set(tmp_path, refused):
+def test_mine_wants_files_or_a_data_set(tmp_path, refused, mistakes):
     base = ["mine", "--strategy", "qure", "--out", str(tmp_path / "n.parquet")]
-    for more, message in (
-        ([], "give --queries, --images and --targets, or a data set"),
-        (["--queries", "q.npy"], "--queries needs --images, --targets, too"),
-        (["--queries", "q.npy", "--dataset", "vectors"], "--queries gives embeddings: leave out"),
-        (["--dataset", "vectors", "--strategy", "qure,top-k"], "name one strategy"),
-        (["--dataset", "vectors", "--backbone", "vectors", "--strategy", "in-batch"], "cannot be mined ahead"),
-    ):
-        refused([*base, *more], message)
+    for more, message in mistakes["mine-from"].items():
+        refused([*base, *more.split()], message)
 
 
 def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(pictures, said):

@@ -116,31 +116,7 @@ def test_dot_products(folder, mined):
     assert [row[0] for row in frame["negatives"]] == scores.argmax(1).tolist()
 
 
-MISTAKES = [
-    ("queries", "pickled.npy", "cannot be read"),
-    ("queries", "text.npy", "cannot be read"),
-    ("queries", "several.npz", "has no 'features', only 'a', 'b'"),
-    ("images", "missing.npy", "cannot be read"),
-    ("images", "words.npy", "image_embeddings must be convertible"),
-    ("targets", "q.npy", "--targets"),
-    ("targets", "text.parquet", "cannot be read"),
-    ("targets", "goal.parquet", "no column 'target' among goal"),
-    ("targets", "list.parquet", "row 1, column 'excluded': expected a list, got 'one'"),
-    ("draws", "1000000000", "--draws 1000000000: input should be less"),
-    ("out", "negatives.csv", "--out 'negatives.csv': must end in .parquet"),
-    ("format", "flagembedding", "--format flagembedding needs an --out that ends in .jsonl"),
-    ("device", "gpu9", "--device gpu9"),
-    ("device", "meta", "--device meta: it holds no numbers"),
-    ("refresh", "99999999999999999999", "--refresh 99999999999999999999: input should be less"),
-    ("set", "mining.bogus=1", "unknown setting 'mining.bogus'"),
-    ("set", "train.lr=1", "unknown setting 'train.lr' in mining from embeddings in files"),
-    ("set", "mining.exclude_relevant=true", "relevant: no `relevant`, nor equal queries"),
-    ("split", "val", "--queries gives embeddings: leave out --split"),
-    ("device", "cuda", "--device cuda"),
-]
-
-
-def test_mistakes_are_one_line(folder, refused):
+def test_mistakes_are_one_line(folder, refused, mistakes):
     targets = np.load(folder / "t.npy")
     np.save(folder / "words.npy", np.array(["a"] * Q))
     np.save(folder / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
@@ -149,9 +125,10 @@ def test_mistakes_are_one_line(folder, refused):
         (folder / name).write_text("neither array nor table")
     pd.DataFrame({"goal": targets}).to_parquet(folder / "goal.parquet")
     pd.DataFrame({"target": targets, "excluded": ["one"] * Q}).to_parquet(folder / "list.parquet")
-    for flag, value, message in MISTAKES:
-        given = folder / value if flag in ("queries", "images", "targets") else value
-        refused(_command(folder, **{flag: given}), message)
+    for given, message in mistakes["mine"].items():
+        flag, value = given.split()
+        file = folder / value if flag in ("queries", "images", "targets") else value
+        refused(_command(folder, **{flag: file}), message)
         assert not (folder / "out.parquet").exists()
 
 

@@ -31,30 +31,13 @@ def idle(*sets: str, rules: str = "qure", **flags: Any) -> list[str]:
     return check_idle(rows, sets, DataCache())
 
 
-REFUSED = [
-    ("train.epochs=1", "qure", NONE_LEFT.format(1, 1)),
-    ("train.epochs=1", "qure,top-k", f"strategy does nothing for qure, top-k: {NONE_LEFT.format(1, 1)}"),
-    ("schedule.warmup=13", "qure,all-corpus", f"schedule.warmup does nothing for qure: {NONE_LEFT.format(13, 8)}"),
-    ("schedule.n_def=50", "qure,in-batch", "for qure: 8 epochs have room for 8 definitions, not for 50"),
-    ("schedule.n_def=3", "in-batch,all-corpus", "schedule.n_def does nothing for in-batch, all-corpus: its pools a"),
-    ("schedule.n_def=1", "qure", "the one definition is the whole corpus"),
-    ("schedule.refresh_epochs=[]", "qure", "leaves none"),
-    ("mining.guide=vectors", "qure,in-batch", "mining.guide does nothing for qure, in-batch: neither the strategy"),
-    ("hybrid.slots=joint", "qure", "its negatives corrupt one slot"),
-    ("mining.replacement=true", "in-batch", "it draws from each batch anew"),
-    ("mining.exclude_relevant=true", "all-corpus,qure", ""),
-    ("mining.exclude_subset=true", "all-corpus,qure", "no query of vectors train has a group of look-alikes"),
-]
-
-
-@pytest.mark.parametrize(("setting", "rules", "message"), REFUSED)
-def test_what_no_row_can_use_is_refused(setting, rules, message):
-    if not message:  # generated worlds know what is relevant
-        assert idle(setting, rules=rules) == []
-        return
-    with pytest.raises(OptionError) as caught:
-        idle(setting, rules=rules)
-    assert message in str(caught.value)
+def test_what_no_row_can_use_is_refused(mistakes):
+    for given, message in mistakes["idle"].items():
+        setting, rules = given.split()
+        with pytest.raises(OptionError) as caught:
+            idle(setting, rules=rules)
+        assert message in str(caught.value)
+    assert idle("mining.exclude_relevant=true", rules="all-corpus,qure") == []  # generated worlds know what is
 
 
 def test_a_comparison_names_the_rows_in_one_remark():
