@@ -260,6 +260,27 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str]
     return check
 
 
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Return a function that runs a command, checks its exit code, and returns what it printed: `out` and `err`."""
+
+    from negbench.cli.main import run
+
+    def command(*arguments: object, code: int = 0) -> Any:
+        capsys.readouterr()
+        got, printed = run([*map(str, arguments)]), capsys.readouterr()
+        assert got == code, printed
+        return printed
+
+    return command
+
+
+@pytest.fixture
+def document(said: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs a command with --json and returns its output, a single document."""
+    return lambda *arguments: json.loads(said(*arguments, "--json").out)
+
+
 @pytest.fixture(scope="session")
 def mistakes() -> dict[str, Any]:
     """Return, by command, what a user gives it wrongly -> the line that says so, or a part of it."""

@@ -1,6 +1,5 @@
 """`negbench evaluate` on people's preferences: scores against plain loops, user errors."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -43,9 +42,9 @@ def cells(text: str, metric: str) -> list[str]:
 
 
 @pytest.fixture
-def evaluated(said: Callable[..., tuple[str, str]]) -> Callable[..., dict[str, Any]]:
+def evaluated(document: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """Return a function that gives what `negbench evaluate ... --json` prints."""
-    return lambda *arguments: json.loads(said("evaluate", *arguments, "--json")[0])
+    return lambda *arguments: document("evaluate", *arguments)
 
 
 # --- preferences -------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`negbench mine`: from input files to an output file, and one-line errors for faulty files."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,9 @@ def test_the_command_of_the_page_on_other_trainers(folder, said):
 
 
 def test_dot_products(folder, mined):
-    frame, _ = mined("--dot", strategy="top-k:k=1", draws=1)
+    frame, printed = mined("--dot", "--json", strategy="top-k:k=1", draws=1)
+    document = json.JSONDecoder().raw_decode(printed)[0]  # notes follow
+    assert (document["queries"], document["pool_size"]) == (Q, 1)
     scores = np.load(folder / "q.npy") @ np.load(folder / "i.npy").T
     scores[np.arange(Q), np.load(folder / "t.npy")] = -np.inf
     assert [row[0] for row in frame["negatives"]] == scores.argmax(1).tolist()

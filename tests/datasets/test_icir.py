@@ -6,7 +6,6 @@ import shutil
 import pytest
 import torch
 
-from negbench.cli.main import run as negbench
 from negbench.datasets.icir import Icir
 from negbench.datasets.verify import verify
 from negbench.errors import DataError
@@ -128,12 +127,12 @@ def test_what_is_missing_is_said(root, tmp_path):
             load(copy)
 
 
-def test_a_run_is_evaluated_on_it(root, tmp_path, toy_sets, capsys):
+def test_a_run_is_evaluated_on_it(root, tmp_path, toy_sets, said):
     folder = run(config_of(toy_sets, "all-corpus", "train.epochs=1"), tmp_path / "runs").folder
-    assert negbench(["evaluate", str(folder.path), "--dataset", "icir", "--data-root", str(root), "--json"]) == 0
-    metrics = json.loads(capsys.readouterr().out)["metrics"]
+    metrics = json.loads(
+        said("evaluate", str(folder.path), "--dataset", "icir", "--data-root", str(root), "--json").out
+    )["metrics"]
     assert list(metrics)[:2] == ["map", "map_ties"]
     assert 0 < metrics["map"] < 1
     assert 0 <= metrics["visual/wrong_at_10"] <= metrics["wrong_at_10"] <= 1
-    assert negbench(["data", "verify", "icir", "--data-root", str(root)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "clean"
+    assert said("data", "verify", "icir", "--data-root", str(root)).out.splitlines()[-1] == "clean"

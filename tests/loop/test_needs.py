@@ -6,7 +6,6 @@ import time
 import pytest
 import torch
 
-from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.loop import needs
@@ -93,11 +92,11 @@ def test_what_a_step_holds(vector_sets):
         (["backbone.dim=1000000000000"], r"out of memory \("),
     ],
 )
-def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, capsys, more, message):
+def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, said, more, message):
     started = time.monotonic()
     sets = flags_of([*vector_sets, *more])
-    assert negbench(["run", "--strategy", "qure", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
-    assert re.fullmatch(f".*{message}.*\n", capsys.readouterr().err)
+    told = said("run", "--strategy", "qure", *sets, "--runs-dir", tmp_path, "--tracking-uri", "none", code=2).err
+    assert re.fullmatch(f".*{message}.*\n", told)
     assert time.monotonic() - started < 60
     assert not list(tmp_path.glob("*/config.json"))
 

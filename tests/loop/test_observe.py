@@ -11,7 +11,6 @@ import pytest
 from negbench.api import make_strategy
 from negbench.checks.audit import audit
 from negbench.checks.subject import open_subject
-from negbench.cli.main import run as negbench
 from negbench.display import Display
 from negbench.loop.observe import card_epochs
 from negbench.loop.remarks import remarks_of
@@ -161,10 +160,9 @@ def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets, loss, level):
     assert len(remarks(vector_sets, loss, points=losses(*[level * 1.1] * 9, level, level, level))) == 1  # a quarter
 
 
-def test_the_end_of_a_run_prints_them(vector_sets, tmp_path, capsys):
+def test_the_end_of_a_run_prints_them(vector_sets, tmp_path, said):
     """The remark on unchanged pools is printed for a model that does not move, also when its run is reused."""
     sets = flags_of([*vector_sets, "train.lr=1e-12", "schedule.n_def=null", "schedule.refresh_epochs=[1,2]"])
     command = ["run", "--strategy", "after-target", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
     for _ in range(2):  # the second call reuses the run
-        assert negbench(command) == 0
-        assert "note: epoch 2: the refresh changed no pool" in capsys.readouterr().err.splitlines()
+        assert "note: epoch 2: the refresh changed no pool" in said(*command).err.splitlines()

@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from negbench.cli.main import run as negbench
 from negbench.errors import UnknownNameError
 from negbench.report.finish import _grid
 from negbench.report.tables import Table, printed
@@ -77,10 +76,9 @@ def test_tex_reads_it(tmp_path):
     assert "Overfull" not in done.stdout
 
 
-def test_the_command_prints_it_and_refuses_what_has_no_effect(compared, tmp_path, capsys, refused):
+def test_the_command_prints_it_and_refuses_what_has_no_effect(compared, tmp_path, said, refused):
     where = ["--runs-dir", str(compared)]
-    assert negbench(["report", "small", "--latex", "--columns", "R@10", "--out", str(tmp_path / "t.tex"), *where]) == 0
-    text = capsys.readouterr().out
+    text = said("report", "small", "--latex", "--columns", "R@10", "--out", str(tmp_path / "t.tex"), *where).out
     assert text.startswith(r"\begin{table}")
     assert (tmp_path / "t.tex").read_text(encoding="utf-8") == text.removesuffix("\n")
     for given, problem in (
