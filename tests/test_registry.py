@@ -17,6 +17,7 @@ from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.plugins import registry as plugins
 from negbench.plugins import syntax
 from negbench.plugins.registry import KINDS, Registry, _plugins_in, checked_options, option_defaults, registry
+from negbench.settings.layers import parse_plugin
 from tests.plugin_file import ANSWER, PLUGIN
 
 TESTS = Path(__file__).parent
@@ -231,36 +232,13 @@ def _message(caught: pytest.ExceptionInfo[NegbenchError]) -> str:
     return str(caught.value)
 
 
-LOSSES = "bradley-terry, hcl, hn-nce, info-nce, margin-kl, multi-similarity, triplet"
-# kind, name, options, message or part of it
-UNKNOWN: list[tuple[str, str, dict[str, object], str]] = [
-    ("strategies", "qrue", {}, "unknown strategy 'qrue': did you mean 'qure'?"),
-    ("strategies", "after_target", {}, "unknown strategy 'after_target': did you mean 'after-target'?"),
-    ("losses", "infonce", {}, "unknown loss 'infonce': did you mean 'info-nce'?"),
-    ("losses", "q", {}, f"unknown loss 'q': known: {LOSSES}"),
-]
-OPTIONS: list[tuple[type[NegbenchError], str, str, dict[str, object], tuple[str, ...]]] = [
-    *(
-        (UnknownNameError, kind, name, {"no_such_option": 1}, ("unknown option 'no_such_option'", f"'{name}'"))
-        for kind, name in (("strategies", "qure"), ("losses", "info-nce"), ("backbones", "tiny"), ("datasets", "circo"))
-    ),
-    (UnknownNameError, "strategies", "qure", {"varient": "paper"}, ("strategy 'qure': did you mean 'variant'?",)),
-    (OptionError, "strategies", "qure", {"variant": "papr"}, ("strategy.variant = 'papr'",)),
-    (OptionError, "strategies", "top-k", {"k": "100"}, ("k", "'100'")),
-    (OptionError, "losses", "margin-kl", {"margin": None}, ("margin", "None")),
-    (OptionError, "losses", "bradley-terry", {"tau": "0.07"}, ("tau", "'0.07'")),
-]
-
-
-def test_mistakes_are_one_line():
-    for kind, name, options, message in UNKNOWN:
-        with pytest.raises(UnknownNameError) as caught:
-            registry.make(kind, name, **options)
-        assert _message(caught) == message
-    for error, kind, name, options, parts in OPTIONS:
-        with pytest.raises(error) as refused:
-            registry.make(kind, name, **options)
-        assert all(part in _message(refused) for part in parts)
+def test_mistakes_are_one_line(mistakes):
+    for kind in KINDS:
+        for text, message in mistakes[kind].items():
+            options = parse_plugin(text)
+            with pytest.raises(NegbenchError) as refused:
+                registry.make(kind, options.pop("name"), **options)
+            assert message in _message(refused), text
     with pytest.raises(UnknownNameError) as caught:
         registry.plugins("strategy")
     assert _message(caught) == "unknown kind of plug-in 'strategy': did you mean 'strategies'?"
