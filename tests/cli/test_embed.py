@@ -271,24 +271,14 @@ def line_of(text: str) -> int:
 
 
 ONE_LINE = {
-    "mine.py": "add the name of the encoder, as mine.py:NAME",
-    "mine.py:Mina": "unknown encoder 'Mina' in mine.py: did you mean 'Mine'?",
-    "mine.py:few": "encode_image must return [n, C] or [n, L, C] floats, a row for each of n = 10, got [1, 2]",
-    "mine.py:words": "got a str",
-    "mine.py:nan": "encode_image gave NaN or inf for 'p21'",
-    "mine.py:many": "encode_text must return [n, C] floats, a row for each of n = 3, got [3, 1, 2]",
-    "mine.py:widths": "encode_image returned shape [10] per item for one batch and [4] for the next",
-    "mine.py:large": "out of memory (CUDA out of memory. Tried): try a smaller batch, as --batch-size 8",
-    "mine.py:half": "an object of type Bad lacks encode_image: expected",
     "mine.py:raises": f"failed in line {line_of('raise KeyError')}: KeyError: 'no key'",
     "mine.py:Late": f"failed in line {line_of('return texts[0]')}: AttributeError: 'str' object",
-    "clip:ViT-B-32": "expected open_clip:MODEL[:PRETRAINED], transformers:NAME",
 }
 
 
-def test_what_is_wrong_with_an_encoder_is_one_line(pictures, module, monkeypatch, refused):
+def test_what_is_wrong_with_an_encoder_is_one_line(pictures, module, monkeypatch, refused, mistakes):
     monkeypatch.chdir(module.parent)
-    for spec, message in ONE_LINE.items():
+    for spec, message in (mistakes["own-encoders"] | ONE_LINE).items():
         refused(["embed", str(pictures), "--encoder", spec, "--batch-size", "10"], message)
         assert not list(pictures.glob("*.npz"))
 

@@ -219,20 +219,6 @@ def test_pictures_are_drawn_once_and_open(own):
         load(own)
 
 
-def test_options_that_do_not_fit_are_refused(root):
-    mistakes: list[tuple[dict[str, Any], str]] = [
-        ({"artists": ()}, "one artist"),
-        ({"artists": ("noto", "noto")}, "each once"),
-        ({"style": "apple"}, "style must be one of"),
-        ({"artists": ("noto",), "style": "fluent"}, "style must be one of"),
-        ({"artists": ("noto",), "references": ("fluent",)}, "style is kept"),
-        ({"split": "test"}, "train or val"),
-    ]
-    for options, message in mistakes:
-        with pytest.raises(OptionError, match=message):
-            load(root, **{"split": "train", **options})
-
-
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 

@@ -197,26 +197,11 @@ def test_recipes_are_overridden_by_flags(tmp_path):
     assert (job.trials, job.spec.sampler, job.spec.pruner) == (2, "grid", "none")
 
 
-def test_values_of_the_wrong_type_are_one_line(tmp_path, refused):
+def test_values_of_the_wrong_type_are_one_line(tmp_path, refused, mistakes):
     """In recipes and flags, values of wrong types end the command with code 2 and one line."""
-    recipes = {
-        "study = 5": "recipe's study = 5: expected a table, [study]",
-        "[study]\nseed = 3": "unknown key 'study.seed': did you mean 'study.seeds'?",
-        "[study]\nsampler = 5": "study.sampler 5: input should be 'tpe'",
-        "[study]\npruner = 0.5": "study.pruner 0.5: input should be 'median'",
-        "[study]\nsearch = 'strategy.alpha=0:1'": "study.search 'strategy.alpha=0:1': input should be a valid tuple",
-        "[study]\nfix = [3]": "study.fix 3: input should be a valid string",
-        "[study]\ntrials = 0": "study.trials 0: input should be greater than or equal to 1",
-    }
-    for text, message in recipes.items():
+    for text, message in mistakes["study-recipe"].items():
         refused(["study", "--strategy", "dqe", "--recipe", str(recipe_of(tmp_path, text))], message)
-    flags = {
-        "--search=train.min_lr_ratio=1|[1]": "expected a number, a text, true or false, got [1]",
-        "--sampler=tpo": "--sampler 'tpo': input should be 'tpe', 'gp', 'random', 'cmaes' or 'grid'",
-        "--storage=nosql://u:p@h/d": "nosql://h/d cannot be opened",
-        "--name=../s": "--name '../s': expected a plain name",
-    }
-    for flag, message in flags.items():
+    for flag, message in mistakes["study"].items():
         refused(["study", "--strategy", "dqe", flag, "--runs-dir", str(tmp_path)], message)
 
 
