@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from negbench.api import make_strategy
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import mine
 from negbench.mining.task import MiningTask
 from negbench.own.miner import Miner
-from negbench.plugins.registry import registry
 from negbench.settings.layers import parse_plugin
 
 Q, N, D = 30, 40, 8
@@ -36,7 +36,6 @@ def test_it_is_the_engines_mining(strategy):
     mined = Miner(strategy, draws=4, seed=5, refreshes=2).refresh(
         queries, images, targets, excluded=excluded, relevant=relevant
     )
-    options = parse_plugin(strategy)
     task = MiningTask(
         queries=_unit(queries),
         candidates=_unit(images)[:, None],
@@ -47,8 +46,9 @@ def test_it_is_the_engines_mining(strategy):
         relevant=Ragged.of([[int(t), *row] if row else row for t, row in zip(targets, relevant, strict=True)]),
     )
     seed = int(splitmix(torch.tensor(5), torch.tensor(2))) & (2**63 - 1)
-    made = registry.make("strategies", options.pop("name"), **options)
-    want = mine(task, made, refresh=2, draws=4, generator=torch.Generator().manual_seed(seed))
+    want = mine(
+        task, make_strategy(**parse_plugin(strategy)), refresh=2, draws=4, generator=torch.Generator().manual_seed(seed)
+    )
     assert torch.equal(mined.negatives, want.negatives)
     for field in ("pool_size", "hardness", "fallback", "false_negative_rate_pool", "target_rank"):
         assert torch.equal(getattr(mined, field).nan_to_num(-1), getattr(want, field).nan_to_num(-1)), field
