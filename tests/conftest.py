@@ -287,6 +287,12 @@ def mistakes() -> dict[str, Any]:
     return tomllib.loads((Path(__file__).parent / "golden" / "mistakes.toml").read_text(encoding="utf-8"))
 
 
+@pytest.fixture(scope="session")
+def spelled() -> dict[str, Any]:
+    """Return the texts, and what is made of each, by kind."""
+    return tomllib.loads((Path(__file__).parent / "golden" / "spelled.toml").read_text(encoding="utf-8"))
+
+
 @pytest.fixture
 def logged() -> Iterator[list[logging.LogRecord]]:
     """Collect negbench's log records during the test, from level INFO up."""

@@ -113,23 +113,17 @@ def test_what_a_user_sets_is_a_dataclass_and_what_a_run_sets_a_parameter():
             assert plugins.options_class(cls) is cls
 
 
-def test_options_of_a_loader(tmp_path, own_registry):
+def test_options_of_a_loader(tmp_path, own_registry, mistakes):
     """Fields are separate from what the run sets; a required option, a type and a combination are checked."""
     file = tmp_path / "sums.py"
     file.write_text(LOADED, encoding="utf-8")
     registry.add_file(file)
     assert registry.make("backbones", "sums", width=3, seed=5) == (3, 1.0, ("a",), 5)
     assert registry.make("backbones", "sums", width=3, rate=2, names=["b"]) == (3, 2.0, ("b",), 0)
-    for options, message in [
-        ({}, "backbone 'sums' needs backbone.width: --set backbone.width=..."),
-        ({"width": 3, "rat": 1}, "unknown option 'rat' in backbone 'sums': did you mean 'rate'?"),
-        ({"width": "3"}, "backbone.width = '3': input should be a valid integer"),
-        ({"width": 3, "rate": -1}, "backbone.rate = -1: input should be greater than or equal to 0"),
-        ({"width": 3, "seed": -1}, "backbone.seed = -1: input should be greater than or equal to 0"),
-        ({"width": 9, "rate": 0.5}, "rate must be 1 where width is 9, got 0.5"),
-    ]:
+    for text, message in mistakes["sums"].items():
+        options = parse_plugin(text)
         with pytest.raises(NegbenchError) as caught:
-            registry.make("backbones", "sums", **options)
+            registry.make("backbones", options.pop("name"), **options)
         assert _message(caught) == message
     cls = registry.get("backbones", "sums")
     with pytest.raises(OptionError, match=r"backbone\.seed is set by the run itself: leave it out"):

@@ -48,21 +48,14 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path, said):
     assert "note: backbone" not in err  # no note for a user's own vectors
 
 
-MISSING: list[tuple[dict[str, str], str]] = [
-    ({}, "cannot start yet: no triplets: save a .jsonl"),
-    (
-        {"t.csv": "ref,caption,target\na,b,c\n"},
-        "t.csv: no column reference, text (it has ref, caption, target): name them with --columns reference=NAME,",
-    ),
-    ({"t.jsonl": '{"ref": "a", "caption": "b", "target": "c"}'}, "--columns reference=NAME,text=NAME (init, embed)"),
-    ({"t.csv": "reference,text,target\na,b,c\n"}, "no images (.jpg, .png, .webp), nor embeddings"),
+MISSING = (
     ({"t.jsonl": "[" * 100_000}, "t.jsonl: line 1 is not valid JSON"),
     ({"t.csv": MANY, "p0.png": "", "p1.png": ""}, "images are missing below"),
-]
+)
 
 
-def test_what_is_missing_is_one_line(tmp_path, said):
-    for number, (files, message) in enumerate(MISSING):
+def test_what_is_missing_is_one_line(tmp_path, said, mistakes):
+    for number, (files, message) in enumerate([*mistakes["init"]["cases"], *MISSING]):
         folder = tmp_path / str(number)
         folder.mkdir()
         for name, text in files.items():

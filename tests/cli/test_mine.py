@@ -191,15 +191,6 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, mined,
     assert f"its ids are like {ids[0]!r}" in line
 
 
-CELLS = [
-    ("a.parquet", "b.jpg", "row 2, column 'relevant': expected a list, got 'b.jpg'"),
-    ("a.jsonl", "b.jpg", "line 2, column 'relevant': expected a list, got 'b.jpg'"),
-    ("a.csv", "b.jpg|c.jpg", "line 3, column 'relevant': 'b.jpg|c.jpg' is 2 images with '|' between: write a list"),
-    ("a.jsonl", ["b.jpg, c.jpg"], "column 'relevant': 'b.jpg, c.jpg' is 2 images with ',' between: write a list, or"),
-    ("a.csv", "z.jpg", "column 'relevant': 'z.jpg' is not in"),
-]
-
-
 @pytest.fixture
 def copied(folder: Path) -> Path:
     """Four images, c.jpg equal to a.jpg; two equal queries, whose targets are a.jpg and b.jpg."""
@@ -219,9 +210,9 @@ def _cells(folder: Path, name: str, cell: Any) -> dict[str, Any]:
     return {"images": folder / "i.npz", "targets": folder / name, "strategy": "all-corpus", "draws": 4}
 
 
-def test_a_cell_that_is_no_list_is_named(copied, refused):
-    for name, cell, message in CELLS:
-        refused(_command(copied, **_cells(copied, name, cell)), message)
+def test_a_cell_that_is_no_list_is_named(copied, refused, mistakes):
+    for case in mistakes["cells"]:
+        refused(_command(copied, **_cells(copied, *case["given"])), case["message"])
 
 
 def test_numbers_are_rows_or_ids_and_never_silently_the_other(folder, mined, refused):

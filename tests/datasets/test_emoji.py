@@ -23,30 +23,6 @@ from negbench.plugins.registry import build
 
 pytest.importorskip("resvg_py")
 
-SPELLED = {  # by hand, from Unicode's charts
-    "1f44b": ("1f44b", Look()),
-    "1f44b-1f3fd": ("1f44b", Look(tone="medium")),
-    "1f590-fe0f": ("1f590", Look()),
-    "1f469-1f3ff-200d-1f692": ("1f9d1-1f692", Look(tone="dark", who="woman")),
-    "1f9d1-200d-1f692": ("1f9d1-1f692", Look()),
-    "1f468-1f3fb-200d-1f9b0": ("1f9d1", Look(tone="light", who="man", hair="red")),
-    "1f46e-1f3fc-200d-2642-fe0f": ("1f46e", Look(tone="medium-light", who="man")),
-    "1f3c3-200d-2640-fe0f-200d-27a1-fe0f": ("1f3c3", Look(who="woman", facing="right")),
-    "1f469-1f3fb-200d-1f91d-200d-1f468-1f3ff": (
-        "1f9d1-1f91d-1f9d1",
-        Look(tone="light", other_tone="dark", who="woman", other_who="man"),
-    ),
-    "1f46b-1f3fe": (
-        "1f9d1-1f91d-1f9d1",
-        Look(tone="medium-dark", other_tone="medium-dark", who="woman", other_who="man"),
-    ),
-    "1f46f-200d-2642": ("1f9d1-1f430-1f9d1", Look(who="man", other_who="man")),
-    "1f91d-1f3fb": ("1faf1-1faf2", Look(tone="light", other_tone="light")),
-    "2640": ("2640", Look()),  # a sign alone sets no attribute
-    "27a1": ("27a1", Look()),
-    "1f9b0": ("1f9b0", Look()),
-}
-
 
 def load(root: Path, split: str = "train", **options: Any) -> EmojiPictures:
     return build(EmojiPictures, root=root, split=split, **options)
@@ -71,8 +47,9 @@ def own(root: Path, tmp_path: Path) -> Iterator[Path]:
 # --- code points ---------------------------------------------------------------------------------------------------
 
 
-def test_code_points_are_read_as_unicode_spells_them():
-    assert {codes: tuple(parse(codes)) for codes in SPELLED} == SPELLED
+def test_code_points_are_read_as_unicode_spells_them(spelled):
+    for codes, (family, look) in spelled["emoji"].items():
+        assert parse(codes) == (family, Look(**look))
 
 
 def test_texts_say_each_change_and_nothing_else():

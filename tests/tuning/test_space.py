@@ -150,8 +150,6 @@ def test_what_is_fixed_keeps_its_value_and_is_no_knob():
     plan = plan_study(Study(strategy="dqe", sets=("strategy.beta=0.7",), fix=("strategy.beta", "schedule.n_def")))
     assert plan.job.spec.config.strategy.options["beta"] == 0.7
     assert set(knobs_of(plan.job.spec.space)) == {"strategy.alpha", "schedule.warmup"}
-    with pytest.raises(NegbenchError, match=r"unknown key 'strategy.alhpa' in --fix: did you mean 'strategy\.alpha'"):
-        build_space(base_of("dqe"), fix=["strategy.alhpa"])
 
 
 def test_a_grid_lists_every_combination_once_and_the_default_first():
@@ -201,8 +199,8 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path, refused, mistakes):
     """In recipes and flags, values of wrong types end the command with code 2 and one line."""
     for text, message in mistakes["study-recipe"].items():
         refused(["study", "--strategy", "dqe", "--recipe", str(recipe_of(tmp_path, text))], message)
-    for flag, message in mistakes["study"].items():
-        refused(["study", "--strategy", "dqe", flag, "--runs-dir", str(tmp_path)], message)
+    for flags, message in mistakes["study"].items():
+        refused(["study", "--strategy", "dqe", *flags.split(), "--runs-dir", str(tmp_path)], message)
 
 
 def test_a_closed_val_cannot_be_selected_on():
