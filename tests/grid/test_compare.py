@@ -22,7 +22,7 @@ from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
 from negbench.datasets import vectors
 from negbench.display import Display, duration
-from negbench.errors import NegbenchError, OptionError
+from negbench.errors import OptionError
 from negbench.grid import cells as grid_cells
 from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, expand, short
@@ -171,7 +171,7 @@ def test_seeds_and_numbers_of_negatives():
             parse_negatives(wrong)
 
 
-def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes):
+def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, refused):
     recipe = tmp_path / "r.toml"
     table = 'strategies = ["qure", {name = "dqe", alpha = 0.3, beta = 0.7}]\nseeds = [4]\nmargin = 2\n'
     recipe.write_text(f"[compare]\n{table}[train]\nepochs = 2\n", encoding="utf-8")
@@ -184,8 +184,7 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes):
     assert Axes.of(over_recipe(Compare(recipe=recipe, seeds=2))).seeds == (0, 1)
     for wrong, message in mistakes["compare-recipe"].items():
         recipe.write_text(f"[compare]\n{wrong}\n", encoding="utf-8")
-        with pytest.raises(NegbenchError, match=message):
-            Axes.of(over_recipe(Compare(recipe=recipe)))
+        refused(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)], message)
 
 
 @pytest.fixture(scope="module")
@@ -321,12 +320,7 @@ def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused):
     assert held(tmp_path) == before
 
 
-def test_axes_of_wrong_types_are_one_line(tmp_path, refused):
-    recipe = tmp_path / "r.toml"
-    for line in ("strategies = 3", "systems = 3", "strategies = [3]", "losses = true"):
-        recipe.write_text(f"[compare]\n{line}\n", encoding="utf-8")
-        command = ["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)]
-        refused(command, f"negbench: error: compare.{line.split()[0]} ")
+def test_a_runs_folder_that_is_none_is_one_line(refused):
     for command in ("compare", "run", "study", "claims"):
         more = ["--strategy", "qure"] if command in ("run", "study") else []
         few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=2", *more]
@@ -334,18 +328,18 @@ def test_axes_of_wrong_types_are_one_line(tmp_path, refused):
         refused([command, *few, "--runs-dir", os.devnull], f"error: {problem} {os.devnull}")
 
 
-def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, capsys, said):
+def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, said):
     out = said(*command_of(vector_sets, tmp_path, "--dry-run", "--workers", "2")).out
     assert "2 cells (2 strategies), 0 already finished" in out
     assert "the 2 runs: 1 s of computing; " in out  # rehearsed: each takes 0.3 s to be stored
     assert "MiB of memory for each worker (rehearsed on this machine)\n" in out
     assert not list(tmp_path.iterdir())
-    assert negbench([*both.command, "--dry-run", "--seeds", "5"]) == 0  # after a pilot
+    after_a_pilot = said(*both.command, "--dry-run", "--seeds", "5").out
     results = [read_json(path) for path in both.runs.glob("*/result.json")]
     took = sum(sum(result["seconds"].values()) for result in results) / 4
     memory = max(result["peak_memory_mib"]["process"] for result in results)
     text = f"the other 6 runs: {duration(6 * took)} of computing; {memory:,.0f} MiB of memory for each worker"
-    assert f"{text}\n" in capsys.readouterr().out
+    assert f"{text}\n" in after_a_pilot
 
 
 def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, refused, mistakes):

@@ -8,7 +8,6 @@ import pytest
 from optuna.trial import create_trial
 
 from negbench.analysis.tuned_gain import Tuning
-from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -58,7 +57,7 @@ def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, capsys, said, monkeypatch):
+def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, said, monkeypatch):
     listed, write = list[int](), ComparisonFolder.write
 
     def counted(self: ComparisonFolder, outcomes: Iterable[Any]) -> None:
@@ -95,9 +94,8 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, capsys, said, monk
         study.add_trial(
             create_trial(value=1.0, params=study.trials[1].params, distributions=study.trials[1].distributions)
         )
-    assert negbench([*command, "3"]) == 0
+    again = said(*command, "3").err
     assert searches_of(tmp_path, 3) == searched
-    again = capsys.readouterr().err
     assert "trial 0" not in again
     assert "more to compute" not in again
 
