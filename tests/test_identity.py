@@ -13,6 +13,7 @@ from negbench.machine.contents import digest
 from negbench.plugins import syntax
 from negbench.plugins.registry import KINDS, registry
 from negbench.settings.config import ResolvedConfig, build_config, resolved
+from negbench.settings.layers import set_layer
 from tests.plugin_file import ANSWER, PLUGIN
 
 Edit = Callable[[str, str, str], None]
@@ -193,14 +194,7 @@ def test_the_hash_is_of_what_determines_the_outcome():
     assert hash_of({"schedule": {"refresh_epochs": [2, 4, 6, 8, 10]}}) == same  # what n_def and the rule resolve to
     assert hash_of({"schedule": {"rule": "equal"}}) == same
     assert hash_of({"eval": {"dev_seed": 0}}) == same
-    for other in (
-        {"seed": 1},
-        {"train": {"epochs": 3}},
-        {"strategy": {"variant": "release"}},
-        {"loss": "info-nce"},
-        {"schedule": {"refresh_epochs": [2, 4, 6, 8]}},
-        {"eval": {"dev_seed": 1}},
-        {"mining": {"exclude_relevant": True}},
-    ):
-        assert hash_of(other) != same, other
+    others = ("seed=1", "train.epochs=3", "strategy.variant=release", "loss=info-nce", "eval.dev_seed=1")
+    for other in (*others, "schedule.refresh_epochs=[2,4,6,8]", "mining.exclude_relevant=true"):
+        assert hash_of(set_layer(other)) != same, other
     assert hash_of(data="e") != same

@@ -127,7 +127,9 @@ def received(made: tuple[Path, list[str]], tmp_path: Path, visited: tuple[str, A
 
 
 @pytest.mark.slow
-def test_the_rows_of_received_folders(received, made, visited, deeds, own_registry, tmp_path, own_cache, monkeypatch):
+def test_the_rows_of_the_table_of_received_folders(
+    received, made, visited, deeds, own_registry, tmp_path, own_cache, monkeypatch
+):
     """Secrets of the environment would show as a connection, as no row may connect to anything."""
     for name in ("PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "secret")
