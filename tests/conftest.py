@@ -260,10 +260,37 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str]
     return check
 
 
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Return a function that runs a command, checks its exit code, and returns what it printed: `out` and `err`."""
+
+    from negbench.cli.main import run
+
+    def command(*arguments: object, code: int = 0) -> Any:
+        capsys.readouterr()
+        got, printed = run([*map(str, arguments)]), capsys.readouterr()
+        assert got == code, printed
+        return printed
+
+    return command
+
+
+@pytest.fixture
+def document(said: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs a command with --json and returns its output, a single document."""
+    return lambda *arguments: json.loads(said(*arguments, "--json").out)
+
+
 @pytest.fixture(scope="session")
 def mistakes() -> dict[str, Any]:
     """Return, by command, what a user gives it wrongly -> the line that says so, or a part of it."""
     return tomllib.loads((Path(__file__).parent / "golden" / "mistakes.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def spelled() -> dict[str, Any]:
+    """Return the texts, and what is made of each, by kind."""
+    return tomllib.loads((Path(__file__).parent / "golden" / "spelled.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -354,9 +381,7 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
         place = self.root / "mlflow.db"
         if self.uri == default_uri(self.root):
             with self.guard():
-                notes(
-                    self._set_aside()
-                )  # marks the folder as the store's own; an unmarked store is taken for a moved one
+                notes(self._set_aside())  # marks the folder as the store's own; an unmarked one is taken for moved
             if not place.exists():
                 with locked(first / "made.lock"):
                     if not (first / place.name).exists():

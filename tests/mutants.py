@@ -283,9 +283,8 @@ def main() -> int:
                 counts[state] += 1
                 print(f"{state:9} {mutant}  {why}", flush=True)
         killed = counts["killed"] + counts["timed out"]
-        table.append(
-            f"{group:12} {total:5} possible, {len(chosen):4} tried, {killed:4} killed, {counts['survived']:3} survived"
-        )
+        tried = f"{group:12} {total:5} possible, {len(chosen):4} tried, "
+        table.append(f"{tried}{killed:4} killed, {counts['survived']:3} survived")
         print(table[-1], flush=True)
     print("\n".join(["", *table]))
     return int(any("   0 survived" not in line for line in table))

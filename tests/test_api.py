@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 import negbench
-from negbench.cli.main import run as command
 from negbench.errors import NegbenchError
 from negbench.grid.executors import Event, Function, Here
 from negbench.grid.looks import Looks
 from tests.plugin_file import ANSWER, PLUGIN
 
 
-def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_flags, tmp_path, capsys, logged):
+def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_flags, tmp_path, capsys, said, logged):
     """With an executor of the user's; progress goes to the logger."""
     tasks = list[Any]()
 
@@ -35,8 +34,7 @@ def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_fla
     assert capsys.readouterr().out == ""
     grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "1", "--name", "c", *vector_flags]
     place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
-    assert command(["compare", "--lr=fixed", *grid, *place, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(said("compare", "--lr=fixed", *grid, *place, "--json").out)
     assert len(list(tmp_path.glob("*/result.json"))) == 2  # the command reused the runs of the Python call
     assert document["cells"] == json.loads((tmp_path / "c" / "comparison.json").read_text())["cells"]
     assert document["answer"] == comparison.answer
@@ -66,11 +64,9 @@ def test_a_class_of_ones_own_runs_by_its_file(own_registry, vector_sets, tmp_pat
     assert result.folder.config.plugins == (str(file),)
 
 
-def test_an_audit_in_python_is_that_of_the_command(vector_sets, capsys):
+def test_an_audit_in_python_is_that_of_the_command(vector_sets, vector_flags, document):
     audited = negbench.audit(negbench.Audit(strategies="qure", queries=10, sets=vector_sets[:-4]))
-    sets = [part for text in vector_sets[:-4] for part in ("--set", text)]
-    assert command(["audit", "--strategy", "qure", "--queries", "10", *sets, "--json"]) == 0
-    stored = json.loads(capsys.readouterr().out)
+    stored = document("audit", "--strategy", "qure", "--queries", "10", *vector_flags[:-8])
     assert stored["rows"][0]["pool_size"] == audited.rows[0]["pool_size"]
     assert stored["regime"]["target_rank_median"] == audited.regime["target_rank_median"]
 

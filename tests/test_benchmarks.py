@@ -10,23 +10,23 @@ from negbench.datasets._synthesis import Spec
 FOLDER = Path(__file__).parent / "benchmarks"
 
 
+BENCHMARKS = [
+    ("bench_engine", ("--rounds=1",), "in-batch      info-nce"),
+    (
+        "bench_answers",
+        ("--most=3", "--times=1", "--seeds=2", "--epochs=1", "--strategies=top-k,all-corpus", "--set=eval.every=1",
+         *(f"--set=dataset.{size}=40" for size in ("train_images", "train_queries", "val_images"))),
+        " runs to decide first place, 6 for all pairs: ",
+    ),
+    (
+        "bench_mining", ("--queries=120", "--images=80", "--repetitions=1", "--large", "90", "180"),
+        "cost grows from 90 to 180",
+    ),
+]  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "arguments", "row"),
-    [
-        ("bench_engine", ("--rounds=1",), "in-batch      info-nce"),
-        (
-            "bench_answers",
-            ("--most=3", "--times=1", "--seeds=2", "--epochs=1", "--strategies=top-k,all-corpus", "--set=eval.every=1",
-             *(f"--set=dataset.{size}=40" for size in ("train_images", "train_queries", "val_images"))),
-            " runs to decide first place, 6 for all pairs: ",
-        ),
-        (
-            "bench_mining", ("--queries=120", "--images=80", "--repetitions=1", "--large", "90", "180"),
-            "cost grows from 90 to 180",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "arguments", "row"), BENCHMARKS)
 def test_it_prints_its_table(name, arguments, row, forked, load_file):
     def bench() -> None:
         sys.argv = [f"{name}.py", *arguments]

@@ -132,9 +132,8 @@ def planned(vector_sets: list[str], runs: Path) -> list[Cell]:
 
 def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:
     folders = {}
-    for outcome in compute_and_log(
-        ComparisonFolder(runs / "c"), planned(vector_sets, runs), Execution(executor, "none")
-    ):
+    cells = planned(vector_sets, runs)
+    for outcome in compute_and_log(ComparisonFolder(runs / "c"), cells, Execution(executor, "none")):
         assert outcome.error is None
         assert outcome.cell.hash not in folders
         folders[outcome.cell.hash] = RunFolder(runs / outcome.run_id)
@@ -186,9 +185,8 @@ def test_a_node_that_would_compute_another_run_says_so(two_nodes, vector_sets, t
 
     (cell, *_) = planned(vector_sets, tmp_path)
     cells = [replace(cell, run=replace(cell.run, host="other", data="other"))]
-    (outcome,) = compute_and_log(
-        ComparisonFolder(tmp_path / "c"), cells, Execution(opened(two_nodes, tmp_path), "none")
-    )
+    there = Execution(opened(two_nodes, tmp_path), "none")
+    (outcome,) = compute_and_log(ComparisonFolder(tmp_path / "c"), cells, there)
     assert "has different code, data or weights than the planning machine" in str(outcome.error)
     assert not list(tmp_path.glob("*/config.json"))
 

@@ -199,13 +199,7 @@ def test_counts_have_an_upper_bound_unless_memory_does_not_follow():
 
 
 def test_plugins_as_text():
-    for text, want in (
-        ("qure", {"name": "qure"}),
-        ("qure:variant=release", {"name": "qure", "variant": "release"}),
-        ("dqe:alpha=0.1: beta = 0.5", {"name": "dqe", "alpha": 0.1, "beta": 0.5}),
-        ("clip:weights=hf-hub:a/b:frozen=false", {"name": "clip", "weights": "hf-hub:a/b", "frozen": False}),
-        ("emoji:artists=['noto', 'fluent']", {"name": "emoji", "artists": ["noto", "fluent"]}),
-    ):
+    for text, want in BOOK["plugins"]:
         assert parse_plugin(text) == want
     window = "shifted-top-k:start=1:stop=5"
     for wrong in (f"{window}:start=2", f"{window}:60>{window}"):

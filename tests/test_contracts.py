@@ -8,27 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.contracts import (
-    DEFAULT_TEMPERATURE,
-    AspectScores,
-    Backbone,
-    BankStrategy,
-    BatchStrategy,
-    ComposesTexts,
-    FreezesTexts,
-    HasSubQueries,
-    HoldsFeatures,
-    Loss,
-    LossInput,
-    Range,
-    ScoreView,
-    Strategy,
-    check_option,
-    paired_relevance,
-    relevance,
-    tunable,
-    tunable_ranges,
-)
+from negbench import contracts
+from negbench.contracts import BatchStrategy, LossInput, Range, ScoreView, Strategy, relevance, tunable
 from negbench.errors import NegbenchError, OptionError
 from negbench.plugins.registry import registry
 
@@ -47,7 +28,7 @@ def test_pairs_are_crossed_whatever_device_the_tokens_are_on():
         return some[:, 0]
 
     backbone: Any = SimpleNamespace(queries=queries)
-    assert Backbone.cross_queries(backbone, features, {"row": torch.arange(5)}, chunk=4).shape == (3, 5, 8)
+    assert contracts.Backbone.cross_queries(backbone, features, {"row": torch.arange(5)}, chunk=4).shape == (3, 5, 8)
     assert seen == 3 * list(range(5))
 
 
@@ -60,7 +41,7 @@ def test_a_view_completes_its_arguments():
     assert view.positive.tolist() == [-0.5, 0.5]
     assert view.order.tolist() == [[1, 0, 2, 3], [1, 0, 2, 3]]  # ties are ordered by column
     assert view.order is view.order
-    assert (view.refresh, view.relevant, view.temperature, view.dim) == (0, None, DEFAULT_TEMPERATURE, 0)
+    assert (view.refresh, view.relevant, view.temperature, view.dim) == (0, None, contracts.DEFAULT_TEMPERATURE, 0)
     empty = ScoreView(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
     assert (empty.allowed.shape, empty.positive.shape, empty.order.shape) == ((0, 5), (0,), (0, 5))
 
@@ -117,7 +98,7 @@ class _Fields:
 
 def test_ranges_stand_beside_the_defaults():
     assert (_Fields().k, _Fields().how) == (100, "a")
-    ranges = tunable_ranges(_Fields)
+    ranges = contracts.tunable_ranges(_Fields)
     assert list(ranges.items()) == [("k", Range(10, 1000, log=True)), ("how", Range(choices=("a", "b")))]
     for span in [{}, {"low": 1}, {"high": 1}, {"low": 1, "high": 2, "choices": (1,)}]:
         with pytest.raises(ValueError, match="either low and high, or choices"):
@@ -125,9 +106,9 @@ def test_ranges_stand_beside_the_defaults():
 
 
 def test_check_option_quotes_the_value():
-    check_option("k", 3, True, ">= 1")
+    contracts.check_option("k", 3, True, ">= 1")
     with pytest.raises(OptionError, match=r"^k must be >= 1, got 'three'$"):
-        check_option("k", "three", False, ">= 1")
+        contracts.check_option("k", "three", False, ">= 1")
 
 
 def test_a_strategy_must_define_pool():
@@ -150,7 +131,7 @@ DECLARED: list[tuple[type, dict[str, object], str]] = [
     (BatchStrategy, {"corrupts": ()}, r"Mine.corrupts must be a tuple of reference, .*, got \(\)"),
     (BatchStrategy, {"corrupts": "target"}, "Mine.corrupts must be a tuple of .*, got 'target'"),
     (BatchStrategy, {"corrupts": ("bank",)}, "the slot 'bank' and negbench.BankStrategy require each other"),
-    (BankStrategy, {"corrupts": ("target",)}, "the slot 'bank' and negbench.BankStrategy require each other"),
+    (contracts.BankStrategy, {"corrupts": ("target",)}, "the slot 'bank' and negbench.BankStrategy require each other"),
     (Strategy, {"reads": ("guides",)}, "unknown plane 'guides' in Mine.reads: did you mean 'guide'"),
     (Strategy, {"reads": ["guide"]}, "Mine.reads must be a tuple of"),
     (Strategy, {"schedule": 3}, "unknown schedule '3' in Mine.schedule"),
@@ -165,17 +146,17 @@ def test_what_a_strategy_declares_exists():
 
 def test_what_a_backbone_offers_is_asked_of_its_methods():
     tiny = registry.make("backbones", "tiny", weights="random")
-    offers = (HoldsFeatures, FreezesTexts, HasSubQueries, ComposesTexts)
+    offers = (contracts.HoldsFeatures, contracts.FreezesTexts, contracts.HasSubQueries, contracts.ComposesTexts)
     assert [isinstance(tiny, offer) for offer in offers] == [False, True, True, True]
     assert [issubclass(registry.get("backbones", "vectors"), offer) for offer in offers] == [True] * 4
-    assert not issubclass(registry.get("backbones", "blip2"), ComposesTexts)
+    assert not issubclass(registry.get("backbones", "blip2"), contracts.ComposesTexts)
 
 
 # --- Loss -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Seen(Loss):
+class _Seen(contracts.Loss):
     """Check that all arguments are filled in, then return the temperature."""
 
     def value(self, given: LossInput) -> Tensor:
@@ -189,7 +170,7 @@ class _Seen(Loss):
 
 def test_loss_completes_its_arguments():
     call = (torch.zeros(2), torch.zeros(2, 3))
-    assert _Seen()(*call) == pytest.approx(DEFAULT_TEMPERATURE)
+    assert _Seen()(*call) == pytest.approx(contracts.DEFAULT_TEMPERATURE)
     assert _Seen()(*call, temperature=0.5) == 0.5
     assert _Seen(tau=0.25)(*call, temperature=0.5) == 0.25
 
@@ -202,7 +183,7 @@ def test_loss_refuses_what_does_not_fit():
         _Seen()(positive, negatives, torch.ones(2, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"weights must be \(2, 3\), got \(2,\)"):
         _Seen()(positive, negatives, None, positive)
-    aspect = AspectScores("colour", positive, negatives, torch.tensor(1.0), positive > 0)
+    aspect = contracts.AspectScores("colour", positive, negatives, torch.tensor(1.0), positive > 0)
     with pytest.raises(ValueError, match="_Seen has no term for aspects"):
         _Seen().evaluate(LossInput(positive, negatives, aspects=[aspect]))
     with pytest.raises(ValueError, match="_Seen uses no candidates"):
@@ -230,7 +211,7 @@ def test_paired_relevance_is_relevance_of_ones_own_images():
     images = torch.randn(6, 2, 4, generator=generator)
     own = torch.tensor([[0, 5], [2, 2], [4, 1]])
     want = relevance(queries, images).gather(1, own)
-    torch.testing.assert_close(paired_relevance(queries, images[own]), want)
+    torch.testing.assert_close(contracts.paired_relevance(queries, images[own]), want)
 
 
 def test_evaluation_mode_leaves_every_module_in_its_own():

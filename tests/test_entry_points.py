@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import negbench
-from negbench.cli.main import run
 from tests.plugin_file import PLUGIN
 
 
@@ -27,10 +26,9 @@ def install(site: Path, name: str) -> None:
     (info / "entry_points.txt").write_text(f"[negbench.strategies]\n{name} = keep_plugin:Mine\n", encoding="utf-8")
 
 
-def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_module_or_package(site, refused, capsys):
+def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_module_or_package(site, refused, said):
     install(site, "K-strategy")
-    assert run(["list", "strategies"]) == 0
-    assert "Nothing at all. [keep]" in capsys.readouterr().out
+    assert "Nothing at all. [keep]" in said("list", "strategies").out
     for asked in ("keep", "keep-plugin"):
         refused(["list", "strategies", asked], f"unknown strategy '{asked}': keep offers 'K-strategy'")
     assert "keep_plugin" not in sys.modules

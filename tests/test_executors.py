@@ -22,9 +22,8 @@ def test_failures_stop_nothing(workers):
         events = list(executor.run(task, tasks))
     ends = {e.index: e for e in events if e.kind != "note"}
     assert len(ends) == len(tasks)
-    assert {tasks[i]: e.value[0] for i, e in ends.items() if e.kind == "done"} == {
-        n: 2 * n for n in tasks if isinstance(n, int)
-    }
+    done = {tasks[i]: e.value[0] for i, e in ends.items() if e.kind == "done"}
+    assert done == {n: 2 * n for n in tasks if isinstance(n, int)}
     assert ends[1].value == "mend this"
     assert ends[3].value == "ValueError: ours"
     assert "Traceback" in ends[3].detail

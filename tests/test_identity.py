@@ -13,6 +13,7 @@ from negbench.machine.contents import digest
 from negbench.plugins import syntax
 from negbench.plugins.registry import KINDS, registry
 from negbench.settings.config import ResolvedConfig, build_config, resolved
+from negbench.settings.layers import set_layer
 from tests.plugin_file import ANSWER, PLUGIN
 
 Edit = Callable[[str, str, str], None]
@@ -84,15 +85,15 @@ def test_what_can_move_a_score_moves_it(edit):
     assert len(seen) == 1 + len(edits)
 
 
-@pytest.mark.parametrize(
-    ("module", "old", "new", "moved", "kept"),
-    [
-        ("negbench.strategies.dqe", "tunable(0.8", "tunable(0.7", {"strategy": "dqe"}, {}),
-        ("negbench.losses.info_nce", "return ", "return 2 * ", {"loss": "info-nce"}, {}),
-        ("negbench.datasets.cirr", "return ", "return 2 * ", {"dataset": "cirr"}, {"dataset": "fashioniq"}),
-        ("negbench.backbones._lavis", "return ", "return 2 * ", {"backbone": "blip2"}, {}),
-    ],
-)
+OF_PLUGINS = [
+    ("negbench.strategies.dqe", "tunable(0.8", "tunable(0.7", {"strategy": "dqe"}, {}),
+    ("negbench.losses.info_nce", "return ", "return 2 * ", {"loss": "info-nce"}, {}),
+    ("negbench.datasets.cirr", "return ", "return 2 * ", {"dataset": "cirr"}, {"dataset": "fashioniq"}),
+    ("negbench.backbones._lavis", "return ", "return 2 * ", {"backbone": "blip2"}, {}),
+]
+
+
+@pytest.mark.parametrize(("module", "old", "new", "moved", "kept"), OF_PLUGINS)
 def test_only_the_plugins_that_are_named_count(edit, module, old, new, moved, kept):
     before = {name: code_version(config_of(**names)) for name, names in (("moved", moved), ("kept", kept))}
     edit(module, old, new)
@@ -193,14 +194,7 @@ def test_the_hash_is_of_what_determines_the_outcome():
     assert hash_of({"schedule": {"refresh_epochs": [2, 4, 6, 8, 10]}}) == same  # what n_def and the rule resolve to
     assert hash_of({"schedule": {"rule": "equal"}}) == same
     assert hash_of({"eval": {"dev_seed": 0}}) == same
-    for other in (
-        {"seed": 1},
-        {"train": {"epochs": 3}},
-        {"strategy": {"variant": "release"}},
-        {"loss": "info-nce"},
-        {"schedule": {"refresh_epochs": [2, 4, 6, 8]}},
-        {"eval": {"dev_seed": 1}},
-        {"mining": {"exclude_relevant": True}},
-    ):
-        assert hash_of(other) != same, other
+    others = ("seed=1", "train.epochs=3", "strategy.variant=release", "loss=info-nce", "eval.dev_seed=1")
+    for other in (*others, "schedule.refresh_epochs=[2,4,6,8]", "mining.exclude_relevant=true"):
+        assert hash_of(set_layer(other)) != same, other
     assert hash_of(data="e") != same

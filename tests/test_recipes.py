@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 
 from negbench.campaign.plan import over_recipe
-from negbench.cli.main import run as negbench
 from negbench.data.scene import load_split
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
 from negbench.grid.dials import parse_dial
-from negbench.loop.runs import Bench, run_config
 from negbench.settings.config import resolved
 from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare, Study
 from negbench.systems.system import load_config
 from negbench.tuning.search import plan_study
 from tests.datasets import toys
+from tests.runs import run
 
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml"))
@@ -270,9 +269,8 @@ def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path):
     assert named.strategy.options == {"n_neg": 100}  # the option belongs to the system's strategy
     other = load_config(recipe=recipe, flags={"strategy": {"name": "top-k"}})
     assert (other.strategy.options, other.schedule.n_def, other.mining.replacement) == ({}, 6, True)
-    assert (
-        load_config(recipe=write(tmp_path, "q", 'system = "cirqrs"'), flags={"system": "plain"}).loss.name == "info-nce"
-    )
+    plain = load_config(recipe=write(tmp_path, "q", 'system = "cirqrs"'), flags={"system": "plain"})
+    assert plain.loss.name == "info-nce"
     with pytest.raises(NegbenchError, match="unknown system 'cirqr'"):
         load_config(recipe=write(tmp_path, "s", 'system = "cirqr"'))
 
@@ -297,14 +295,12 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(vector_sets, tmp_pa
     assert {config.loss.name for config in configs} == {"margin-kl"}
 
 
-def test_encode_and_audit_take_recipes(vector_flags, toy_root, tmp_path, capsys):
+def test_encode_and_audit_take_recipes(vector_flags, toy_root, tmp_path, said):
     """Also a comparison's recipe: its system and settings apply, its axes do not."""
     recipe = str(write(tmp_path, "r", 'system = "dqe"\nseed = 3\n[strategy]\nbeta = 0.7\n[compare]\nseeds = [1]'))
     toy = ["--set", f"dataset.root='{toy_root}'", "--set", "backbone.weights='random'"]
-    assert negbench(["data", "encode", "--recipe", recipe, *toy]) == 0
-    assert "144 images: 144 encoded" in capsys.readouterr().out
-    assert negbench(["audit", "--recipe", recipe, "--strategy", "dqe,top-k", "--json", *vector_flags]) == 0
-    output = capsys.readouterr()
+    assert "144 images: 144 encoded" in said("data", "encode", "--recipe", recipe, *toy).out
+    output = said("audit", "--recipe", recipe, "--strategy", "dqe,top-k", "--json", *vector_flags)
     assert " ".join(output.err.split()).count("note: DQE-CIR without its attribute weights") == 1
     assert '"dqe(beta=0.7)"' in output.out
 
@@ -346,7 +342,7 @@ def toy_sets_of(name: str, root_of: RootOf) -> list[str]:
 @pytest.mark.parametrize("name", TRIED)
 def test_a_recipe_runs_two_steps(name, root_of, tmp_path):
     config = load_config(recipe=path_of(name), sets=toy_sets_of(name, root_of))
-    details = run_config(config, Bench.open(tmp_path, "none")).details
+    details = run(config, tmp_path).details
     assert details["steps"] == 2
     assert all(0 <= value <= 1 for value in details["metrics"].values())
     assert details["refresh_epochs"] == ([] if name.startswith("hycole") else [1])

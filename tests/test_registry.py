@@ -16,18 +16,8 @@ from negbench.contracts import Loss, ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.plugins import registry as plugins
 from negbench.plugins import syntax
-from negbench.plugins.registry import (
-    KINDS,
-    Plugin,
-    Registry,
-    _plugins_in,
-    blamed,
-    check_unchanged,
-    checked_options,
-    option_defaults,
-    options_class,
-    registry,
-)
+from negbench.plugins.registry import KINDS, Registry, _plugins_in, checked_options, option_defaults, registry
+from negbench.settings.layers import parse_plugin
 from tests.plugin_file import ANSWER, PLUGIN
 
 TESTS = Path(__file__).parent
@@ -120,26 +110,20 @@ def test_what_a_user_sets_is_a_dataclass_and_what_a_run_sets_a_parameter():
         if kind in by_run:
             assert [*inspect.signature(cls.load).parameters] == ["options", *by_run[kind]], name
         else:
-            assert options_class(cls) is cls
+            assert plugins.options_class(cls) is cls
 
 
-def test_options_of_a_loader(tmp_path, own_registry):
+def test_options_of_a_loader(tmp_path, own_registry, mistakes):
     """Fields are separate from what the run sets; a required option, a type and a combination are checked."""
     file = tmp_path / "sums.py"
     file.write_text(LOADED, encoding="utf-8")
     registry.add_file(file)
     assert registry.make("backbones", "sums", width=3, seed=5) == (3, 1.0, ("a",), 5)
     assert registry.make("backbones", "sums", width=3, rate=2, names=["b"]) == (3, 2.0, ("b",), 0)
-    for options, message in [
-        ({}, "backbone 'sums' needs backbone.width: --set backbone.width=..."),
-        ({"width": 3, "rat": 1}, "unknown option 'rat' in backbone 'sums': did you mean 'rate'?"),
-        ({"width": "3"}, "backbone.width = '3': input should be a valid integer"),
-        ({"width": 3, "rate": -1}, "backbone.rate = -1: input should be greater than or equal to 0"),
-        ({"width": 3, "seed": -1}, "backbone.seed = -1: input should be greater than or equal to 0"),
-        ({"width": 9, "rate": 0.5}, "rate must be 1 where width is 9, got 0.5"),
-    ]:
+    for text, message in mistakes["sums"].items():
+        options = parse_plugin(text)
         with pytest.raises(NegbenchError) as caught:
-            registry.make("backbones", "sums", **options)
+            registry.make("backbones", options.pop("name"), **options)
         assert _message(caught) == message
     cls = registry.get("backbones", "sums")
     with pytest.raises(OptionError, match=r"backbone\.seed is set by the run itself: leave it out"):
@@ -173,7 +157,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a folder whose files count as built-in strategies."""
     import negbench.strategies
 
-    def found(folder: Path, kind: str, changed: int) -> tuple[Plugin, ...]:
+    def found(folder: Path, kind: str, changed: int) -> tuple[plugins.Plugin, ...]:
         own = _plugins_in.__wrapped__(tmp_path, kind, changed) if kind == "strategies" else ()
         return (*_plugins_in(folder, kind, changed), *own)
 
@@ -242,36 +226,13 @@ def _message(caught: pytest.ExceptionInfo[NegbenchError]) -> str:
     return str(caught.value)
 
 
-LOSSES = "bradley-terry, hcl, hn-nce, info-nce, margin-kl, multi-similarity, triplet"
-# kind, name, options, message or part of it
-UNKNOWN: list[tuple[str, str, dict[str, object], str]] = [
-    ("strategies", "qrue", {}, "unknown strategy 'qrue': did you mean 'qure'?"),
-    ("strategies", "after_target", {}, "unknown strategy 'after_target': did you mean 'after-target'?"),
-    ("losses", "infonce", {}, "unknown loss 'infonce': did you mean 'info-nce'?"),
-    ("losses", "q", {}, f"unknown loss 'q': known: {LOSSES}"),
-]
-OPTIONS: list[tuple[type[NegbenchError], str, str, dict[str, object], tuple[str, ...]]] = [
-    *(
-        (UnknownNameError, kind, name, {"no_such_option": 1}, ("unknown option 'no_such_option'", f"'{name}'"))
-        for kind, name in (("strategies", "qure"), ("losses", "info-nce"), ("backbones", "tiny"), ("datasets", "circo"))
-    ),
-    (UnknownNameError, "strategies", "qure", {"varient": "paper"}, ("strategy 'qure': did you mean 'variant'?",)),
-    (OptionError, "strategies", "qure", {"variant": "papr"}, ("strategy.variant = 'papr'",)),
-    (OptionError, "strategies", "top-k", {"k": "100"}, ("k", "'100'")),
-    (OptionError, "losses", "margin-kl", {"margin": None}, ("margin", "None")),
-    (OptionError, "losses", "bradley-terry", {"tau": "0.07"}, ("tau", "'0.07'")),
-]
-
-
-def test_mistakes_are_one_line():
-    for kind, name, options, message in UNKNOWN:
-        with pytest.raises(UnknownNameError) as caught:
-            registry.make(kind, name, **options)
-        assert _message(caught) == message
-    for error, kind, name, options, parts in OPTIONS:
-        with pytest.raises(error) as refused:
-            registry.make(kind, name, **options)
-        assert all(part in _message(refused) for part in parts)
+def test_mistakes_are_one_line(mistakes):
+    for kind in KINDS:
+        for text, message in mistakes[kind].items():
+            options = parse_plugin(text)
+            with pytest.raises(NegbenchError) as refused:
+                registry.make(kind, options.pop("name"), **options)
+            assert message in _message(refused), text
     with pytest.raises(UnknownNameError) as caught:
         registry.plugins("strategy")
     assert _message(caught) == "unknown kind of plug-in 'strategy': did you mean 'strategies'?"
@@ -333,10 +294,10 @@ def test_a_file_is_imported_again_if_it_or_what_it_imports_or_reads_has_changed(
 def test_an_installed_plugin_that_changes_is_refused_by_name(monkeypatch):
     plugin = registry.find("strategies", "qure")
     registry.get("strategies", "qure")
-    check_unchanged(plugin)
+    plugins.check_unchanged(plugin)
     monkeypatch.setattr(plugins, "stamp", lambda path: (1,))
     with pytest.raises(NegbenchError, match=r"strategy 'qure': .*qure\.py changed after it was imported: rerun"):
-        check_unchanged(plugin)
+        plugins.check_unchanged(plugin)
 
 
 def test_a_file_holds_one_plugin_of_a_kind(tmp_path):
@@ -399,7 +360,7 @@ def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path, own_registr
     view = ScoreView(torch.zeros(2, 3), torch.tensor([0, 1]))
     with pytest.raises(IndexError) as caught:
         registry.make("strategies", "broken").pool(view)
-    assert blamed(caught.value).startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
+    assert plugins.blamed(caught.value).startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
     with pytest.raises(ZeroDivisionError) as ours:
         assert 1 / 0
-    assert blamed(ours.value) is None
+    assert plugins.blamed(ours.value) is None

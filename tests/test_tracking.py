@@ -19,12 +19,11 @@ from negbench.machine.files import write_json
 from negbench.store import tracking
 from negbench.store.runfolder import RunFolder, final_values
 from negbench.store.tracking import Tracker, default_uri, log_values
-from negbench.systems.system import load_config
+from tests.runs import config_of
 
 
 def run(sets: list[str], where: Path) -> RunResult:
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=sets)
-    return run_config(config, Bench.open(where))
+    return run_config(config_of(sets, "qure"), Bench.open(where))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,7 @@ def test_the_client_divides_what_exceeds_a_batch(tmp_path):
 
 
 @pytest.mark.usefixtures("ui_commands")
-def test_ui_copies_what_the_store_lacks(stored, tmp_path, capsys):
+def test_ui_copies_what_the_store_lacks(stored, tmp_path, capsys, said):
     result, here, there = stored, stored.path.parent, tmp_path / "there"
     (before,) = runs_in(here)
     assert negbench(["ui", "--runs-dir", str(here)]) == 0
@@ -90,8 +89,7 @@ def test_ui_copies_what_the_store_lacks(stored, tmp_path, capsys):
         assert negbench(["ui", "--runs-dir", str(here), "--port", port]) == 2
     assert f"--port {port}: Address already in use: give another one" in capsys.readouterr().err
     shutil.copytree(result.path, there / result.run_id)  # move to another runs folder
-    assert negbench(["ui", "--runs-dir", str(there)]) == 0
-    assert "copied 1 run that" in capsys.readouterr().out
+    assert "copied 1 run that" in said("ui", "--runs-dir", str(there)).out
     (after,) = runs_in(there)
     assert after.data.metrics == before.data.metrics
     assert after.data.params == before.data.params
@@ -122,9 +120,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg", "refused"])
-def test_a_store_that_does_not_answer_costs_seconds_and_a_line_and_ui_copies_later(
-    scheme, silent, vector_flags, tmp_path, capfd
-):
+def test_a_store_that_does_not_answer_costs_a_line_and_ui_copies_later(scheme, silent, vector_flags, tmp_path, capfd):
     host, port = silent.getsockname()
     if scheme == "refused":
         silent.close()

@@ -78,15 +78,8 @@ def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
     assert "each table alone at 95 %" in turn
 
 
-def test_names_of_worlds_are_shortened_to_what_differs():
-    for names, short in (
-        (["fashioniq", "cirr"], ["fashioniq", "cirr"]),
-        (["v@twins3-500x300-e5"], ["v@twins3"]),
-        (["v@twins1-500x300-e5", "v@twins3-500x300-f6"], ["v@twins1", "v@twins3"]),
-        (["v@twins1-500-e5", "v@twins1-900-f6"], ["v@500", "v@900"]),
-        (["v@twins1-500-e5", "v@twins1-500-f6"], ["v@twins1-500-e5", "v@twins1-500-f6"]),  # only the digest differs
-        (["v@twins1-e5", "w@twins1-f6", "cirr"], ["v@twins1", "w@twins1", "cirr"]),
-    ):
+def test_names_of_worlds_are_shortened_to_what_differs(spelled):
+    for names, short in spelled["worlds"]:
         assert list(shortened(names).values()) == short
 
 

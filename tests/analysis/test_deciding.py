@@ -280,14 +280,14 @@ def test_half_done_it_ends_with_the_same_table_of_two_workers(straight, vector_s
         assert left.metrics() == right.metrics()
 
 
-def test_given_again_it_writes_nothing_and_leaves_no_mlflow_run(straight, vector_sets, tmp_path, capsys, statuses):
+def test_given_again_it_writes_nothing_and_leaves_no_mlflow_run(straight, vector_sets, tmp_path, said, statuses):
     """The folder already has the cells of all looks; each look is reported from its own cells alone."""
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     outputs, files = [], []
     for _ in range(2):  # the first call copies the runs into the store
-        assert command(flags_of(vector_sets, tmp_path, "--tracking-uri", uri)) == 0
-        outputs.append([line for line in capsys.readouterr().out.splitlines() if "already finished" not in line])
+        lines = said(*flags_of(vector_sets, tmp_path, "--tracking-uri", uri)).out.splitlines()
+        outputs.append([line for line in lines if "already finished" not in line])
         files.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()})
     assert files[0] == files[1]
     assert outputs[0] == outputs[1]
@@ -368,14 +368,12 @@ def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path):
     assert widths["queries"] < 0.6 * widths["clusters"]
 
 
-def test_a_plan_says_what_seeds_resolve(straight, vector_sets, tmp_path, capsys):
+def test_a_plan_says_what_seeds_resolve(straight, vector_sets, tmp_path, said):
     """Forty val queries leave an uncertainty far above one point, whatever the number of seeds."""
-    assert command(flags_of(vector_sets, straight, "--dry-run")) == 0
-    output = " ".join(capsys.readouterr().out.split())
+    output = " ".join(said(*flags_of(vector_sets, straight, "--dry-run")).out.split())
     assert "seeds needed to resolve a difference in R@10 of 1 point: needs more queries; of 2 points: needs" in output
     assert "even with unlimited seeds, these queries leave an interval of ± " in output
-    assert command(flags_of(vector_sets, tmp_path, "--dry-run")) == 0
-    assert "run a pilot first (--seeds 3)" in " ".join(capsys.readouterr().out.split())
+    assert "run a pilot first (--seeds 3)" in " ".join(said(*flags_of(vector_sets, tmp_path, "--dry-run")).out.split())
 
 
 def test_every_point_of_a_dial_is_decided_by_itself(straight, vector_sets, tmp_path):

@@ -3,40 +3,14 @@
 import numpy as np
 import pytest
 
-from negbench.backbones._captions import (
-    SPECIAL_TOKENS,
-    built_in_vocabulary,
-    make_tokenizer,
-    process_caption,
-    read_vocabulary,
-    vocabulary_files,
-)
+from negbench.backbones import _captions
+from negbench.backbones._captions import make_tokenizer, process_caption, read_vocabulary, vocabulary_files
 from negbench.errors import WeightsError
 
 
-@pytest.mark.parametrize(
-    ("raw", "processed"),
-    [
-        ("", ""),
-        ("Is RED.", "is red"),
-        ('a.b!c"d(e)f*g#h:i;j~k', "a b c d e f g h i j k"),
-        ("keeps , ? ' - / & $ signs", "keeps , ? ' - / & $ signs"),
-        ("two  spaces", "two spaces"),
-        ("tab\tstays", "tab\tstays"),
-        ("two\t\ttabs", "two tabs"),
-        ("inner\nnewline", "inner\nnewline"),
-        ("newlines at the end\n", "newlines at the end"),
-        ("two newlines at the end\n\n", "two newlines at the end"),
-        (" . dot first", "dot first"),
-        ("tab at the end\t", "tab at the end\t"),
-        ("newline before space\n ", "newline before space"),
-        ("[MASK] and [SEP]", "[mask] and [sep]"),
-        ("a photo of $ that has... dots", "a photo of $ that has dots"),
-        ("É ÀB", "é àb"),
-    ],
-)
-def test_processor_table(raw, processed):
-    assert process_caption(raw) == processed
+def test_processor_table(spelled):
+    for raw, processed in spelled["captions"].items():
+        assert process_caption(raw) == processed
 
 
 def test_processor_keeps_fifty_words():
@@ -57,7 +31,7 @@ def test_oracle_captions(shared_data):
 
 
 def test_added_tokens_take_the_next_ids():
-    count = len(built_in_vocabulary())
+    count = len(_captions.built_in_vocabulary())
     assert len(make_tokenizer((), ("[DEC]",), 8)) == count + 1
     blip = make_tokenizer((), ("[DEC]", "[ENC]"), 8)
     assert [blip.bert.convert_tokens_to_ids(token) for token in ("[DEC]", "[ENC]")] == [count, count + 1]
@@ -66,23 +40,23 @@ def test_added_tokens_take_the_next_ids():
 def test_rows_are_padded_to_max_length_and_truncated_with_their_ends():
     batch = make_tokenizer((), ("[DEC]",), 6)(["red", "red " * 20, ""])
     ids, mask = batch["input_ids"], batch["attention_mask"]
-    red = built_in_vocabulary()["red"]
+    red = _captions.built_in_vocabulary()["red"]
     assert set(batch) == {"input_ids", "attention_mask"}
     assert ids.tolist() == [[2, red, 3, 0, 0, 0], [2, red, red, red, red, 3], [2, 3, 0, 0, 0, 0]]
     assert mask.tolist() == [[1, 1, 1, 0, 0, 0], [1] * 6, [1, 1, 0, 0, 0, 0]]
 
 
 def test_built_in_vocabulary_spells_any_ascii_word():
-    vocabulary = built_in_vocabulary()
+    vocabulary = _captions.built_in_vocabulary()
     assert list(vocabulary.values()) == list(range(len(vocabulary)))
-    assert list(vocabulary)[:5] == list(SPECIAL_TOKENS)
+    assert list(vocabulary)[:5] == list(_captions.SPECIAL_TOKENS)
     ids = make_tokenizer((), ("[DEC]",), 64)(["Quixotic9 {jazz} 50% [x] red"])["input_ids"]
     assert 1 not in ids  # [UNK]
     assert vocabulary["red"] in ids
 
 
 def test_vocabulary_from_txt_json_and_folder(tmp_path):
-    words = [*SPECIAL_TOKENS, "a", "##b"]
+    words = [*_captions.SPECIAL_TOKENS, "a", "##b"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     expected = {word: index for index, word in enumerate(words)}
     assert read_vocabulary(vocabulary_files(tmp_path)[0]) == expected

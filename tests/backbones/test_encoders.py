@@ -190,27 +190,8 @@ def test_open_clip_prepares_images_as_its_folder_says(folder, tmp_path):
 # --- what cannot be used -------------------------------------------------------------------------------------------
 
 
-ABSENT = [
-    ("transformers:org/clip", "of org/clip is not cached and could not be downloaded (HF_HUB_OFFLINE is set): `hf"),
-    ("transformers:org/clip@v2", "`hf download org/clip --revision v2`, or put its files into FOLDER and give tr"),
-    ("transformers:./clip", "there is no such folder"),
-    (
-        "open_clip:ViT-B-32:openai",
-        "or put the file anywhere and give weights=FILE model=ViT-B-32-quickgelu activation=q",
-    ),
-    ("open_clip:ViT-B-32", "could not be downloaded"),
-    ("open_clip:ViT-B-33", "unknown model 'ViT-B-33'"),
-    ("open_clip:ViT-B-32:opanai", "did you mean 'openai'?"),
-    ("open_clip:ViT-B-32:x.pt", "weights: there is no file x.pt"),
-    ("open_clip:ViT-B-32:openai:activation=gelu", "was trained with quick_gelu: leave the option out"),
-    ("open_clip:ViT-B-32:activation=tanh", "unknown activation 'tanh'"),
-    ("open_clip:ViT-B-32:size=toy", "unknown option 'size': known: activation, model, weights"),
-    ("open_clip:activation=quick_gelu", "could not be downloaded"),
-]
-
-
-def test_what_is_not_there_is_one_line(folder):
-    for spec, message in ABSENT:
+def test_what_is_not_there_is_one_line(folder, mistakes):
+    for spec, message in mistakes["encoders"].items():
         with pytest.raises(OptionError) as caught:
             embed_folder(Embed(folder=folder, encoder=spec, overwrite=True))
         assert message in str(caught.value)

@@ -90,9 +90,7 @@ def test_state_holds_what_is_trained_and_not_the_table(images, texts):
 
 def test_what_the_files_lack_is_counted_and_named(images, texts):
     backbone = build(Precomputed, images=images, texts=texts)
-    with pytest.raises(
-        DataError, match=r"texts\.npz lacks 2 texts, the first: 'is green'; it has 'is red'; embed each"
-    ):
+    with pytest.raises(DataError, match=r"texts\.npz lacks 2 texts, the first: 'is green'; it has 'is red'; embed"):
         backbone.tokenize(["is red", "is green", "is blue", "is green"])
     with pytest.raises(DataError, match=r"images\.npz lacks 1 images, the first: 'zz'"):
         backbone.features_of(["c", "zz"])
@@ -112,26 +110,26 @@ def test_bad_options(tmp_path, images, texts):
         build(Precomputed, images=tmp_path / "none.npz", texts=texts)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"ids": np.array(IDS)}, r"has no 'features', only 'ids'"),
-        ({"ids": np.array(IDS), "a": IMAGES, "b": IMAGES}, r"has no 'features', only 'ids', 'a', 'b'"),
-        ({"features": IMAGES}, r"has no 'ids', only 'features'"),
-        ({"ids": np.array(IDS), "features": IMAGES[:3]}, r"N = 4 images, and none of them 0; got \[3, 6\]"),
-        ({"ids": np.array(IDS), "features": IMAGES[:, :0]}, r"none of them 0; got \[4, 0\]"),
-        ({"ids": np.array(IDS), "features": IMAGES.astype(int)}, r"\[N, C\] or \[N, L, C\] float"),
-        ({"ids": np.array(IDS), "features": IMAGES[:, 0]}, r"got \[4\] torch.float32"),
-        ({"ids": np.array(["a", "b", "a", "c"]), "features": IMAGES}, r"image 'a' occurs twice"),
-        (
-            {"ids": np.array(IDS), "features": np.where(IMAGES[2, 1] == IMAGES, np.nan, IMAGES)},
-            r"image 'a2' has values that are not finite: embed it again",
-        ),
-        ({"ids": np.array(IDS), "features": IMAGES * np.float32(1e30)}, r"has values above 1e12.* scale"),
-        ({"ids": np.array(IDS), "features": IMAGES * 1e-30}, r"has values.* none above 1e-12"),
-        ({"ids": np.array(IDS, dtype=object), "features": IMAGES}, r"holds Python objects.*dtype=str"),
-    ],
-)
+BAD = [
+    ({"ids": np.array(IDS)}, r"has no 'features', only 'ids'"),
+    ({"ids": np.array(IDS), "a": IMAGES, "b": IMAGES}, r"has no 'features', only 'ids', 'a', 'b'"),
+    ({"features": IMAGES}, r"has no 'ids', only 'features'"),
+    ({"ids": np.array(IDS), "features": IMAGES[:3]}, r"N = 4 images, and none of them 0; got \[3, 6\]"),
+    ({"ids": np.array(IDS), "features": IMAGES[:, :0]}, r"none of them 0; got \[4, 0\]"),
+    ({"ids": np.array(IDS), "features": IMAGES.astype(int)}, r"\[N, C\] or \[N, L, C\] float"),
+    ({"ids": np.array(IDS), "features": IMAGES[:, 0]}, r"got \[4\] torch.float32"),
+    ({"ids": np.array(["a", "b", "a", "c"]), "features": IMAGES}, r"image 'a' occurs twice"),
+    (
+        {"ids": np.array(IDS), "features": np.where(IMAGES[2, 1] == IMAGES, np.nan, IMAGES)},
+        r"image 'a2' has values that are not finite: embed it again",
+    ),
+    ({"ids": np.array(IDS), "features": IMAGES * np.float32(1e30)}, r"has values above 1e12.* scale"),
+    ({"ids": np.array(IDS), "features": IMAGES * 1e-30}, r"has values.* none above 1e-12"),
+    ({"ids": np.array(IDS, dtype=object), "features": IMAGES}, r"holds Python objects.*dtype=str"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "message"), BAD)
 def test_bad_arrays(tmp_path, texts, arrays, message):
     np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(DataError, match=message) as caught:

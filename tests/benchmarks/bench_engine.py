@@ -12,12 +12,12 @@ the time.
 import argparse
 import os
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from bench_mining import seconds_of
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
@@ -62,13 +62,6 @@ FLOORS: dict[str, tuple[str, Step]] = {
 
 
 # --- steps -------------------------------------------------------------------------------------------------------
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """Return the processor seconds of one call."""
-    started = time.process_time()
-    run()
-    return time.process_time() - started
 
 
 def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None]:
@@ -140,7 +133,7 @@ def training(rounds: int, folder: Path) -> None:
         epochs = [epoch_of_engine(cell, negatives), epoch_of_floor(cell, negatives, step)]
         best = [float("inf")] * 2
         for _ in range(rounds):
-            best = [min(least, seconds(epoch)) for least, epoch in zip(best, epochs, strict=True)]
+            best = [min(least, seconds_of(epoch)) for least, epoch in zip(best, epochs, strict=True)]
         steps = -(-len(cell.scene.train.dataset.queries) // cell.config.train.batch_size)
         own, floor = (1000 * value / steps for value in best)
         print(

@@ -28,22 +28,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from negbench.api import make_strategy
 from negbench.metrics import compiled
 from negbench.metrics.equal_rows import Copies
 from negbench.mining.mine import mine
 from negbench.mining.task import MiningTask
-from negbench.plugins.registry import registry
+from negbench.settings.layers import parse_plugin
 
-STRATEGIES: tuple[tuple[str, dict[str, object]], ...] = (
-    ("all-corpus", {}),
-    ("top-k", {}),
-    ("after-target", {}),
-    ("cirqrs", {}),
-    ("dqe", {}),
-    ("dqe", {"scale": "quantile"}),
-    ("qure", {}),
-    ("qure", {"variant": "release"}),
-)
+STRATEGIES = ("all-corpus", "top-k", "after-target", "cirqrs", "dqe", "dqe:scale=quantile", "qure")
+STRATEGIES += ("qure:variant=release",)
 # a rule that sentence-transformers also offers: the five best images that score more than 5 % below the target
 RULE: dict[str, object] = {"num_negatives": 5, "relative_margin": 0.05}
 LOOP_QUERIES = 32  # few, as the loop is slow
@@ -90,8 +83,8 @@ def product(task: MiningTask) -> None:
             torch.mm(queries, columns, out=out[: len(queries) * len(images)].view(len(queries), len(images)))
 
 
-def mining(task: MiningTask, key: str, options: dict[str, object]) -> Callable[[], object]:
-    strategy = registry.make("strategies", key, **options)
+def mining(task: MiningTask, name: str, **options: object) -> Callable[[], object]:
+    strategy = make_strategy(name, **options)
     return lambda: mine(task, strategy, refresh=1, draws=5, generator=torch.Generator().manual_seed(0))
 
 
@@ -183,11 +176,11 @@ def peers(task: MiningTask) -> dict[str, Callable[[], object]]:
 def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, float]:
     """Print one table; return each row's least processor seconds per query."""
     queries, (images, tokens, width) = len(task.queries), task.candidates.shape
-    rows = {f"{key} {' '.join(map(str, o.values()))}".strip(): mining(task, key, o) for key, o in STRATEGIES}
+    rows = {text: mining(task, **parse_plugin(text)) for text in STRATEGIES}
     rows["finding equal images, a part of each"] = lambda: Copies.of(task.candidates)
     part = task.shard(torch.arange(min(LOOP_QUERIES, queries)))
     if others:
-        rows["the rule of sentence-transformers"] = mining(task, "sentence-transformers", RULE)
+        rows["the rule of sentence-transformers"] = mining(task, "sentence-transformers", **RULE)
         if compiled.kernels(torch.empty(compiled.SMALLEST, 1)) is not None:
             rows |= {f"{name}, without numba": by_torch(action) for name, action in rows.items()}
         rows["loop over sorted rows (QuRe)"] = lambda: loop(part)

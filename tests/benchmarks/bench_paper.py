@@ -68,9 +68,7 @@ def main() -> None:
             strategy = registry.make("strategies", name)
             refresh = partial(refreshed, run, strategy)
             if strategy.scope == "corpus":
-                print(
-                    f"a refresh of {name}: {least(refresh) / floor:.2f} times the product ({floor:.1f} s)", flush=True
-                )
+                print(f"refresh of {name}: {least(refresh) / floor:.2f} times the product ({floor:.1f} s)", flush=True)
 
 
 if __name__ == "__main__":

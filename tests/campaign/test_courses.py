@@ -83,16 +83,16 @@ def test_only_undecided_strategies_get_more_seeds():
     assert len(done.outcomes) == 9 + 4
 
 
-@pytest.mark.parametrize(
-    ("looks", "answers", "failing", "counts"),
-    [
-        (None, (), (), [9]),
-        (LOOKS, ("abc", "abc", "abc"), (), [9, 6, 9]),
-        (replace(LOOKS, budget=0.0), ("abc",), (), [9]),
-        (LOOKS, ("bc", ""), ("a1",), [9, 4]),  # what failed leaves
-        (LOOKS, (), [f"{name}{seed}" for name in "abc" for seed in range(3)], [9]),  # nothing to look at
-    ],
-)
+ENDS = [
+    (None, (), (), [9]),
+    (LOOKS, ("abc", "abc", "abc"), (), [9, 6, 9]),
+    (replace(LOOKS, budget=0.0), ("abc",), (), [9]),
+    (LOOKS, ("bc", ""), ("a1",), [9, 4]),  # what failed leaves
+    (LOOKS, (), [f"{name}{seed}" for name in "abc" for seed in range(3)], [9]),  # nothing to look at
+]
+
+
+@pytest.mark.parametrize(("looks", "answers", "failing", "counts"), ENDS)
 def test_when_looks_end(looks, answers, failing, counts):
     rounds, done = looks_of(until(*answers), looks, failing)
     assert [len(each.cells) for each in rounds] == counts
@@ -190,15 +190,15 @@ def test_equal_tuning_is_a_second_pass(planned, monkeypatch):
 DEFAULT = "trial 0, the default, failed: no"
 
 
-@pytest.mark.parametrize(
-    ("events", "errors", "told"),
-    [
-        ([(0, "note", "1.0"), (1, "done", 3)], {}, ["one: 1.0"]),
-        ([(1, "failed", DEFAULT), (0, "note", "y")], {1: DEFAULT}, [f"two: worker 0: {DEFAULT}", "one: y"]),
-        ([(2, "failed", "died"), (0, "note", "on")], {}, ["one: worker 1: died; 1 of 2 continue", "one: on"]),
-        ([(n, "failed", "died") for n in range(4)] + [(0, "note", "too late")], {0: "died", 1: "died"}, [""] * 4),
-    ],
-)  # fmt: skip
+EARLY_ENDS = [
+    ([(0, "note", "1.0"), (1, "done", 3)], {}, ["one: 1.0"]),
+    ([(1, "failed", DEFAULT), (0, "note", "y")], {1: DEFAULT}, [f"two: worker 0: {DEFAULT}", "one: y"]),
+    ([(2, "failed", "died"), (0, "note", "on")], {}, ["one: worker 1: died; 1 of 2 continue", "one: on"]),
+    ([(n, "failed", "died") for n in range(4)] + [(0, "note", "too late")], {0: "died", 1: "died"}, [""] * 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "errors", "told"), EARLY_ENDS)
 def test_a_search_ends_early_where_its_default_fails_or_all_its_workers_die(events, errors, told, tmp_path, logged):
     """Of two studies with two workers each."""
 

@@ -1,6 +1,5 @@
 """`--dry-run` of every command that computes: what it reads, what is left, how long; nothing is written."""
 
-import json
 import math
 import re
 from pathlib import Path
@@ -10,41 +9,33 @@ import numpy as np
 
 import negbench as package
 from negbench import display
-from negbench.cli.main import run as negbench
 from negbench.display import Display, duration
 from negbench.own import embed as own_embed
 from negbench.own import negatives
 from negbench.settings.command_options import Claims
 from negbench.settings.options import Study
 from negbench.tuning.search import plan_study
+from tests.runs import flags_of
 
 
-def shown(command: list[str], capsys: Any) -> dict[str, Any]:
-    assert negbench([*command, "--dry-run", "--json"]) == 0
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return document
-
-
-def test_a_run_is_a_round_of_one_cell(vector_flags, tmp_path, capsys):
+def test_a_run_is_a_round_of_one_cell(vector_flags, tmp_path, document, said):
     command = ["run", "--strategy", "qure", *vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
-    before = shown(command, capsys)
+    before = document(*command, "--dry-run")
     assert [cell["step"] for cell in before["cells"]] == ["anew"]
     reads, price = before["notes"]
     assert reads.startswith("reads ")
     assert re.match(r"the 1 runs: \d+ s of computing; [\d,]+ MiB of memory for each worker \(rehearsed", price)
     assert not list(tmp_path.iterdir())
-    assert negbench(command) == 0
-    capsys.readouterr()
-    after = shown(command, capsys)
+    said(*command)
+    after = document(*command, "--dry-run")
     assert ([cell["step"] for cell in after["cells"]], after["notes"]) == (["reuse"], [reads])
 
 
-def test_a_study_counts_its_trials_and_what_follows(longer, tmp_path, capsys):
+def test_a_study_counts_its_trials_and_what_follows(longer, tmp_path, document, said):
     """Four epochs a run: three trials, two final runs of each of two, looks up to four seeds."""
-    flags = [part for text in longer for part in ("--set", text)]
     asked = ["--strategy", "dqe", "--trials", "3", "--final-seeds", "2", "--until", "decided", "--max-seeds", "4"]
-    command = ["study", *asked, *flags, "--name", "s", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
-    before = shown(command, capsys)
+    command = ["study", *asked, *flags_of(longer), "--name", "s", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
+    before = document(*command, "--dry-run")
     assert before["notes"][0].startswith("s: dqe on triplets, 3 trials of 1 seed, scored on a dev part")
     assert [cell["strategy"] for cell in before["cells"][:2]] == ["dqe default"] * 2
     assert "the 3 runs: " in before["notes"][-1]
@@ -52,27 +43,25 @@ def test_a_study_counts_its_trials_and_what_follows(longer, tmp_path, capsys):
     given: dict[str, Any] = {"strategy": "dqe", "trials": 3, "final_seeds": 2, "until": "decided", "max_seeds": 4}
     plan = plan_study(Study(**given, sets=longer, name="s", runs_dir=tmp_path))
     assert plan.first().later == 4 * (2 + 2 + 2 * 2)  # other trials, the best's runs, two more seeds of both
-    assert negbench([*command, "--trials", "1"]) == 0
-    capsys.readouterr()
-    after = shown(command, capsys)
+    said(*command, "--trials", "1")
+    after = document(*command, "--dry-run")
     assert after["notes"][0].startswith("s: dqe on triplets, 3 trials of 1 seed, 1 already ended, scored on")
     assert after["cells"][-1]["step"] == "reuse"
     assert plan.first().later == 4 * (2 + 2 + 2 * 2)
 
 
-def test_claims_are_a_python_call_with_the_price_of_a_comparison(vector_sets, tmp_path, capsys):
+def test_claims_are_a_python_call_with_the_price_of_a_comparison(vector_sets, tmp_path, capsys, document):
     kept = [text for text in vector_sets if not text.startswith("schedule.")]
     where: dict[str, Any] = {"sets": kept, "runs_dir": tmp_path, "tracking_uri": "none"}
-    flags = [part for text in kept for part in ("--set", text)]
-    command = ["claims", "--only", "8", "--seeds", "2", "--name", "c", *flags, "--runs-dir", str(tmp_path)]
-    assert "the 4 runs: " in shown(command, capsys)["notes"][-1]
+    command = ["claims", "--only", "8", "--seeds", "2", "--name", "c", *flags_of(kept), "--runs-dir", str(tmp_path)]
+    assert "the 4 runs: " in document(*command, "--dry-run")["notes"][-1]
     judged = package.claims(Claims(only="8", name="c", **where), seeds=2)
     assert capsys.readouterr().out == ""
     assert [one.claim.number for one in judged.claims] == [8]
     assert judged.plain()["claims"][0]["verdict"] == judged.claims[0].verdict
     assert f"8: {judged.claims[0].verdict}: " in repr(judged)
     assert (judged.path / "report" / "index.html").exists()
-    (*_, decided) = shown(command, capsys)["notes"]
+    (*_, decided) = document(*command, "--dry-run")["notes"]
     assert decided.startswith("after 2 seeds ")
 
 
@@ -113,7 +102,7 @@ def test_a_line_of_progress_now_and_then_where_no_bar_is_drawn(monkeypatch, logg
     assert silent._told == math.inf
 
 
-def test_files_are_mined_in_part(tmp_path, capsys, monkeypatch):
+def test_files_are_mined_in_part(tmp_path, said, monkeypatch):
     for name, size in (("q", 20), ("i", 30)):
         np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).normal(size=(size, 6)).astype(np.float32))
     np.save(tmp_path / "t.npy", np.arange(20))
@@ -121,8 +110,7 @@ def test_files_are_mined_in_part(tmp_path, capsys, monkeypatch):
     names = {"--queries": "q.npy", "--images": "i.npy", "--targets": "t.npy"}
     files = [word for flag, name in names.items() for word in (flag, str(tmp_path / name))]
     out: Path = tmp_path / "out.parquet"
-    assert negbench(["mine", *files, "--strategy", "top-k:k=4", "--out", str(out), "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert ": 20 queries, 30 images\n" in said
-    assert "(measured on 5 queries)" in said
+    printed = said("mine", *files, "--strategy", "top-k:k=4", "--out", out, "--dry-run").out
+    assert ": 20 queries, 30 images\n" in printed
+    assert "(measured on 5 queries)" in printed
     assert not out.exists()

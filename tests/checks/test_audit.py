@@ -3,7 +3,6 @@
 import json
 import math
 from itertools import combinations, product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,24 +13,22 @@ from negbench.analysis.run_tables import audit_frame
 from negbench.api import make_strategy
 from negbench.checks.audit import audit, diversity
 from negbench.checks.subject import Subject, open_subject
-from negbench.cli.main import run as negbench
 from negbench.contracts import relevance
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.loop.runs import Bench, run_config
 from negbench.mining.window import window
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder
-from negbench.systems.system import load_config
 from tests.mining.test_mining import Function
+from tests.runs import config_of, flags_of, run
 
 OPTIONS = Audit(queries=20, draws=6)
 
 
 @pytest.fixture(scope="module")
 def config(toy_sets: list[str]) -> RunConfig:
-    return resolved(load_config(flags={"strategy": {"name": "top-k", "k": 5}}, sets=toy_sets))
+    return resolved(config_of(toy_sets, "top-k:k=5"))
 
 
 @pytest.fixture(scope="module")
@@ -138,23 +135,18 @@ def test_oracles_without_ground_truth(subject):
 
 
 def command(toy_sets: list[str], *more: str) -> list[str]:
-    return ["audit", *[part for text in toy_sets for part in ("--set", text)], "--queries", "30", *more]
+    return ["audit", *flags_of(toy_sets), "--queries", "30", *more]
 
 
-def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
-    assert negbench([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_the_command_prints_every_corpus_strategy(toy_sets, capsys):
+def test_the_command_prints_every_corpus_strategy(toy_sets, document, said):
     flags = command(toy_sets, "--strategy", "top-k:k=5,all-corpus")
-    assert negbench(flags) == 0
-    assert "top-k(k=5)" in capsys.readouterr().out
-    stored = document(flags, capsys)
+    assert "top-k(k=5)" in said(*flags).out
+    stored = document(*flags)
     rows, card = stored["rows"], stored["regime"]
+    assert rows[0]["overlap"] is None  # JSON has no NaN
     assert stored["window"] == window(card["target_rank_median"], 1, card["images"])
     assert [(row["strategy"], row["pool_size"] == 5) for row in rows] == [("top-k(k=5)", True), ("all-corpus", False)]
-    sixteen = document(command(toy_sets, "--set", "train.num_negatives=16"), capsys)
+    sixteen = document(*command(toy_sets, "--set", "train.num_negatives=16"))
     assert sixteen["window"] == window(card["target_rank_median"], 16, card["images"])
     for settings, why in (
         (["loss.tau=0.2"], "at temperatures of 0.01 to 0.15 and at a learned one, not at 0.2"),
@@ -162,11 +154,10 @@ def test_the_command_prints_every_corpus_strategy(toy_sets, capsys):
         (["loss.name=triplet"], "triplet"),
         (["train.num_negatives=64"], "64"),
     ):
-        sets = [part for text in settings for part in ("--set", text)]
-        audited = document(command(toy_sets, *sets, "--strategy", "all-corpus"), capsys)
+        audited = document(*command(toy_sets, *flags_of(settings), "--strategy", "all-corpus"))
         assert audited["window"] == ""
         assert [why in remark for remark in audited["remarks"] if remark.startswith("no window")] == [True]
-    cold = document(command(toy_sets, "--set", "loss.tau=0.03", "--strategy", "all-corpus"), capsys)
+    cold = document(*command(toy_sets, "--set", "loss.tau=0.03", "--strategy", "all-corpus"))
     assert cold["window"] == window(card["target_rank_median"], 1, card["images"], 0.03)
     every = {row["strategy"] for row in sixteen["rows"]}
     assert {"qure", "cirqrs", "oracle-all"} <= every
@@ -184,11 +175,11 @@ def test_the_window_lies_around_a_multiple_of_the_target_s_rank():
     assert window(3, 16, 20) == "shifted-top-k:start=0:stop=20"
 
 
-def test_a_run_s_weights_are_audited(vector_sets, tmp_path, capsys):
-    config = load_config(flags={"strategy": {"name": "after-target", "k": 7}}, sets=[*vector_sets, "train.epochs=1"])
-    result = run_config(config, Bench.open(tmp_path, "none"))
+def test_a_run_s_weights_are_audited(vector_sets, tmp_path, document, said):
+    config = config_of(vector_sets, "after-target:k=7", "train.epochs=1")
+    result = run(config, tmp_path)
     flags = ["audit", "--run", result.run_id, "--runs-dir", str(tmp_path)]
-    stored = document(flags, capsys)
+    stored = document(*flags)
     assert (stored["model"], stored["window"]) == (result.run_id, "")
     assert [row["strategy"] for row in stored["rows"]] == ["after-target(k=7)"]
     untrained = open_subject(resolved(config), "train", Audit(), Display())
@@ -198,10 +189,8 @@ def test_a_run_s_weights_are_audited(vector_sets, tmp_path, capsys):
     assert stored["rows"][0]["hardness"] == want.rows[0]["hardness"]
     assert stored["regime"] == want.regime
     assert stored["regime"]["fit_gap"] == result.details["regime"]["fit_gap"]
-    assert negbench(flags) == 0
-    assert "regime  the training target's median rank is " in capsys.readouterr().out
-    assert negbench([*flags, "--split", "val"]) == 0  # val against itself has no gap
-    assert "the fit gap is unknown" in capsys.readouterr().out
+    assert "regime  the training target's median rank is " in said(*flags).out
+    assert "the fit gap is unknown" in said(*flags, "--split", "val").out  # val against itself has no gap
 
 
 def test_mistakes_are_one_line(toy_sets, refused, tmp_path, mistakes):

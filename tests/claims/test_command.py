@@ -77,21 +77,19 @@ def test_the_page_shows_every_claim(computed, words_of):
     assert page.read_bytes() == before
 
 
-def test_runs_that_are_there_are_not_computed_again(computed, world, capsys):
+def test_runs_that_are_there_are_not_computed_again(computed, world, document, said):
     common = ["--runs-dir", str(computed), "--tracking-uri", "none", *world]
     command = ["claims", "--only", "5,12", "--seeds", "2", "--name", "d", *common]
-    assert negbench(command) == 0
-    out = capsys.readouterr().out
+    out = said(*command).out
     assert "2 claims need 6 runs (2 seeds), 6 already finished" in out
     assert max(len(line) for line in out.splitlines() if line.startswith(("│", "┃"))) == 80
-    assert negbench([*command, "--json"]) == 0
-    assert [claim["id"] for claim in json.loads(capsys.readouterr().out)["claims"]] == [5, 12]
+    assert [claim["id"] for claim in document(*command)["claims"]] == [5, 12]
 
 
 # --- until decided -----------------------------------------------------------------------------------------------
 
 
-def test_settings_of_undecided_tests_run_on(computed, world, capsys):
+def test_settings_of_undecided_tests_run_on(computed, world, said):
     claims = claims_of(computed / "c")
     cells = json.loads((computed / "c" / "comparison.json").read_text())["cells"]
     seeds = Counter(cell["system"] for cell in cells)
@@ -104,13 +102,11 @@ def test_settings_of_undecided_tests_run_on(computed, world, capsys):
     for name, count in seeds.items():
         assert count == max(test["seeds"] for test in tests if name in test["settings"].split())
     before = (computed / "c" / "claims.json").read_bytes()
-    assert negbench(until(world, computed)) == 0  # computes nothing, but replays the looks
+    output = " ".join(said(*until(world, computed)).out.split())  # computes nothing, but replays the looks
     assert (computed / "c" / "claims.json").read_bytes() == before
-    output = " ".join(capsys.readouterr().out.split())
     assert "look 1, 2 seeds: " in output
     assert "look 2, 3 seeds: " in output
-    assert negbench([*until(world, computed), "--dry-run"]) == 0
-    assert " of computing to 3 seeds" in " ".join(capsys.readouterr().out.split())
+    assert " of computing to 3 seeds" in " ".join(said(*until(world, computed), "--dry-run").out.split())
 
 
 def test_a_recipe_gives_backbone_data_and_training_only(tmp_path, world):
@@ -121,11 +117,11 @@ def test_a_recipe_gives_backbone_data_and_training_only(tmp_path, world):
     assert trained == {"qure": (1, 3), "cirqrs": (1, 3), "in-batch": (None, 3)}
 
 
-def test_a_second_length_has_runs_of_its_own(world, tmp_path, capsys):
+def test_a_second_length_has_runs_of_its_own(world, tmp_path, said):
     """Claim 8 compares two settings; a claim undecided at one length goes on at that length alone."""
     sets = [part for text in world[1::2] if "epochs" not in text for part in ("--set", text)]
     asked = ["claims", "--only", "8", "--seeds", "1", "--name", "l", *sets, "--set", "train.epochs=2", "--long", "3"]
-    assert negbench([*asked, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 0
+    out = " ".join(said(*asked, "--runs-dir", tmp_path, "--tracking-uri", "none").out.split())
     cells = json.loads((tmp_path / "l" / "comparison.json").read_text())["cells"]
     epochs: dict[str, set[int]] = {}
     for cell in cells:
@@ -133,28 +129,26 @@ def test_a_second_length_has_runs_of_its_own(world, tmp_path, capsys):
     assert epochs == {"cirqrs": {2}, "fixed": {2}, "cirqrs, long": {3}, "fixed, long": {3}}
     (claim,) = claims_of(tmp_path / "l").values()
     assert [test["test"].partition(":")[0] for test in claim["tests"]] == ["short", "long"]  # type: ignore[attr-defined]
-    out = " ".join(capsys.readouterr().out.split())
     assert "2 and 3 epochs" in out
     took = sum(sum(RunFolder(tmp_path / cell["run"]).result["seconds"].values()) for cell in cells)
     assert f"; 4 runs, {duration(took)} of computing" in out
     assert json.loads((tmp_path / "l" / "claims.json").read_text())["about"].endswith("; 4 runs")
 
 
-def test_claims_of_a_recipe_with_a_system(toy_root, tmp_path, capsys):
+def test_claims_of_a_recipe_with_a_system(toy_root, tmp_path, said):
     """Options of the recipe's backbone that only its system allows do not stop the command."""
     sets = ["model=null", "weights=null", "init=random", "size=toy"]
     flags = [part for text in sets for part in ("--set", f"backbone.{text}")]
     asked = ["claims", "--recipe", "hycole-fashioniq", "--data-root", str(toy_root), "--only", "24,29", *flags]
-    assert negbench([*asked, "--dry-run", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 0
-    assert "2 claims need 9 runs (3 seeds), 0 already finished" in capsys.readouterr().out  # slow, still and fast
+    plan = said(*asked, "--dry-run", "--runs-dir", tmp_path, "--tracking-uri", "none").out
+    assert "2 claims need 9 runs (3 seeds), 0 already finished" in plan  # slow, still and fast
 
 
 @pytest.mark.parametrize("recipe", ["claims-world", "claims-world-few"])
-def test_its_own_worlds_can_be_judged(recipe, tmp_path, capsys):
+def test_its_own_worlds_can_be_judged(recipe, tmp_path, said):
     small = ["dataset.train_images=400", "dataset.val_images=60", "dataset.train_queries=40", "dataset.val_queries=20"]
     asked = ["claims", "--recipe", recipe, "--only", "5,6", "--dry-run", "--runs-dir", str(tmp_path)]
-    assert negbench([*asked, *(part for text in small for part in ("--set", text))]) == 0
-    assert "2 claims need" in capsys.readouterr().out
+    assert "2 claims need" in said(*asked, *(part for text in small for part in ("--set", text))).out
 
 
 def test_claims_at_a_fixed_temperature(world, tmp_path):

@@ -136,12 +136,7 @@ def test_two_lengths_are_one_verdict():
     def found(verdict: str) -> JudgedClaim:
         return JudgedClaim(claim_of(up), verdict, f"why {verdict}", (Answer(up, "undecided"),))
 
-    for short, long, want in (
-        ("supported", "supported", "supported"), ("refuted", "refuted", "refuted"), ("no effect",) * 3,
-        ("supported", "refuted", "depends on the length"), ("no effect", "refuted", "depends on the length"),
-        ("supported", "undecided", "supported, short only"), ("premise absent", "refuted", "refuted, long only"),
-        ("premise absent", "undecided", "undecided"), ("not testable",) * 3,
-    ):  # fmt: skip
+    for short, long, want in VERDICTS["lengths"]:
         both = at_both(found(short), found(long))
         assert both.verdict == want, (short, long)
         assert [answer.length for answer in both.answers] == ["short", "long"]

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from negbench.contracts import relevance
-from negbench.loop.runs import Bench, run_config
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.mining.curves import Curves
@@ -23,7 +22,7 @@ from negbench.papers.measure import Measure
 from negbench.scoring.stored import Values
 from negbench.settings.config import PluginConfig
 from negbench.store.runfolder import RunFolder
-from negbench.systems.system import load_config
+from tests.runs import config_of, run
 
 
 def of(name: str, run: SettingRun, **options: Any) -> list[float]:
@@ -147,8 +146,7 @@ def test_ranks_by_hand(hand):
 def trained(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> Evidence:
     where, runs = tmp_path_factory.mktemp("runs"), {}
     for name in ("all-corpus", "in-batch"):
-        config = load_config(flags={"strategy": {"name": name}}, sets=[*toy_sets, "train.epochs=2"])
-        runs[name] = {0: run_config(config, Bench.open(where, "none")).folder}
+        runs[name] = {0: run(config_of(toy_sets, name, "train.epochs=2"), where).folder}
     return Evidence(runs)
 
 

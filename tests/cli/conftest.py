@@ -1,28 +1,11 @@
 """What the tests of commands share."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-
-from negbench.cli.main import run as negbench
-
-
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Return a function that runs a command, checks its exit code, and returns what it printed: `out` and `err`."""
-
-    def run(*arguments: object, code: int = 0) -> Any:
-        capsys.readouterr()
-        got, printed = negbench([*map(str, arguments)]), capsys.readouterr()
-        assert got == code, printed
-        return printed
-
-    return run
 
 
 @pytest.fixture

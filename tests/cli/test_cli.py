@@ -55,28 +55,10 @@ def test_list_prints_every_key_with_its_source(said):
             assert description.paper in out
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(refused, tmp_path, monkeypatch):
-    for arguments, message in [
-        (["rn"], "No such command 'rn'"),
-        (["run", "--stratgy", "qure"], "--strategy"),
-        (["run", "--strategy", "quer"], "unknown strategy 'quer': did you mean 'qure'?"),
-        (["run", "--recipe", "none.toml"], "--recipe none.toml"),
-        (["run", "--plugin", "none.py"], "--plugin none.py: no such file"),
-        (["list", "strategy"], "KIND 'strategy': input should be 'strategies'"),
-        (["list", "backbones", "clp"], "unknown backbone 'clp': did you mean 'clip'?"),
-        (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
-        (["compare", "--strategies", "dqe:alpha=0.1,beta=0.5"], "separate options by ':', as NAME:a=1:b=2"),
-        (["run", "--strategy", "dqe:alpha=0.1,beta=0.5"], "should be a valid number; separate options by ':'"),
-        (["compare", "--lr", "1e-3", "--set", "train.lr=5"], "--set train.lr=5 and --lr 0.001 set the same key"),
-        (["compare", "--dial", "compute.threads=1,2"], "compute.threads is where runs are computed"),
-        (["compare", "--pairs", "some"], "--pairs 'some': input should be 'baseline', 'all' or 'best'"),
-        (["compare", "--margin", "nan"], "--margin"),
-        (["compare", "--alpha", "1"], "--alpha 1.0: input should be less than 1"),
-        (["ui", "--runs-dir", "nowhere"], "no run in nowhere"),
-        (["run", "--strategy", "qure", "--backbone", "blip2", "--dataset", "fashioniq"], "NEGBENCH_DATA"),  # no weights
-    ]:
+def test_a_mistake_is_one_line_and_exit_code_2(refused, tmp_path, monkeypatch, mistakes):
+    for arguments, message in mistakes["command"].items():
         monkeypatch.chdir(tmp_path)
-        refused(arguments, message)
+        refused(arguments.split(), message)
         assert list(tmp_path.iterdir()) == []
 
 

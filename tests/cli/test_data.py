@@ -39,35 +39,30 @@ def test_a_path_names_the_triplets(tmp_path, monkeypatch):
     assert plugin_layer_of("loss", None) == {}
 
 
-def test_verify_clean_and_annotations_alone(file, capsys):
-    assert negbench(["data", "verify", str(file)]) == 0
-    out = capsys.readouterr().out
+def test_verify_clean_and_annotations_alone(file, said):
+    out = said("data", "verify", str(file)).out
     assert all(text in out for text in ("val: triplets@file-", "2 queries", "13 images checked"))
     assert out.strip().endswith("clean")
     for picture in file.parent.glob("*.png"):
         picture.unlink()
-    assert negbench(["data", "verify", str(file)]) == 2
-    capsys.readouterr()
-    assert negbench(["data", "verify", str(file), "--annotations"]) == 0
-    out = capsys.readouterr().out
+    said("data", "verify", str(file), code=2)
+    out = said("data", "verify", str(file), "--annotations").out
     assert "2 queries" in out
     assert "note: images are not checked" in out
     file.write_text("{}\n", encoding="utf-8")
     assert negbench(["data", "verify", str(file), "--annotations"]) == 2
 
 
-def test_verify_lists_problems(file, capsys):
+def test_verify_lists_problems(file, said):
     for n in range(12):
         (file.parent / f"i{n}.png").write_bytes(b"no picture")
     (file.parent / "i3.png").unlink()
     (file.parent / "i12.png").write_bytes(b"")
     command = ["data", "verify", str(file), "--set", "seed=3", "--workers", "1"]
-    assert negbench(command) == 2
-    text = capsys.readouterr().out
+    text = said(*command, code=2).out
     assert "i3: no file" in text
     assert "... 1 more; --json lists all" in text
-    assert negbench([*command, "--json"]) == 2
-    written: dict[str, Any] = json.loads(capsys.readouterr().out)
+    written: dict[str, Any] = json.loads(said(*command, "--json", code=2).out)
     assert (written["error"], written["exit_code"]) == (f"found {len(written['problems'])} problems: see above", 2)
     assert {tuple(p["images"]) for p in written["problems"] if p["kind"] == "missing"} == {("i3",), ("i12",)}
     assert sum(p["kind"] == "undecodable" for p in written["problems"]) == 11
@@ -75,14 +70,6 @@ def test_verify_lists_problems(file, capsys):
     assert written["images"] == 11
 
 
-VERIFY_MISTAKES: list[tuple[Any, ...]] = [
-    (["fashioniq"], "no folder given: --data-root DIR"),
-    (["fashionqi"], "did you mean 'fashioniq'?"),
-    (["none.csv"], "none.csv is missing"),
-    (["synthetic", "--set", "wrold=1"], "did you mean 'world'?"),
-]
-
-
-def test_verify_mistakes(refused):
-    for arguments, message in VERIFY_MISTAKES:
-        refused(["data", "verify", *arguments], message)
+def test_verify_mistakes(refused, mistakes):
+    for arguments, message in mistakes["verify"].items():
+        refused(["data", "verify", *arguments.split()], message)

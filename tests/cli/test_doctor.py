@@ -6,9 +6,8 @@ import pytest
 
 from negbench.api import load
 from negbench.errors import RunError
-from negbench.loop.runs import Bench, run_config
 from negbench.machine.files import trusted
-from negbench.systems.system import load_config
+from tests.runs import config_of, run
 
 
 def test_a_healthy_place(tmp_path, said):
@@ -37,8 +36,7 @@ def test_what_is_no_folder_is_a_problem(tmp_path, said):
 
 
 def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, said):
-    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=vector_sets)
-    folder = run_config(config, Bench.open(tmp_path, "none")).folder
+    folder = run(config_of(vector_sets, "all-corpus"), tmp_path).folder
     deep = tmp_path / "study" / "report" / "figures"
     deep.mkdir(parents=True)
     for left in (folder.path / ".ranks.parquet.abc.partial", deep / ".history.png.abc.partial"):
@@ -62,8 +60,8 @@ def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, said):
 
 def test_files_that_are_gone_are_named(tmp_path, vector_sets, said):
     """Doctor and `load` name a run's missing files; only the weights may be deleted to save space."""
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[0,1]"])
-    folder = run_config(config, Bench.open(tmp_path, "none")).folder
+    config = config_of(vector_sets, "qure", "schedule.refresh_epochs=[0,1]")
+    folder = run(config, tmp_path).folder
     assert not list(folder.path.glob("pools-*"))  # deleted by the run itself
     weights = folder.weights()
     (folder.path / "model.safetensors").unlink()
@@ -82,6 +80,6 @@ def test_files_that_are_gone_are_named(tmp_path, vector_sets, said):
         (folder.path / name).write_bytes(kept)
     load(folder.run_id, tmp_path)
     (folder.path / "result.json").unlink()
-    assert run_config(config, Bench.open(tmp_path, "none")).folder == folder
+    assert run(config, tmp_path).folder == folder
     again = folder.weights()
     assert {name: tensor.tolist() for name, tensor in again.items()} == {n: t.tolist() for n, t in weights.items()}

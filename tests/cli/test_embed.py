@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 
 import negbench as package
 from negbench.errors import NegbenchError
-from negbench.machine.files import atomic_write
+from negbench.machine.files import atomic_write, read_json
 from negbench.own.init import inspect_folder
 from negbench.plugins.registry import import_file
 from negbench.settings.layers import read_recipe
+from negbench.store.runfolder import RunFolder
+from tests.cli.test_init import told_next
 
 TEXTS = ["in blue", "longer", "with stripes and a zip"]
 
@@ -136,8 +139,11 @@ def embed(pictures: Path, module: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.slow
-def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(pictures, module, tmp_path, said, refused):
-    """Run the commands of docs/howto/ten_minutes.md in order, on a file with other column names."""
+def test_a_folder_of_images_from_init_to_negatives_and_to_embeddings(pictures, module, tmp_path, said, refused):
+    """Run the commands of docs/howto/ten_minutes.md on a file with other column names, the last three before `embed`.
+
+    Audit, comparison and mining must note that the backbone learned from other images.
+    """
     page = (Path(__file__).parents[2] / "docs" / "howto" / "ten_minutes.md").read_text(encoding="utf-8")
     printed = [shlex.split(line)[1:] for line in page.split("```sh\n")[1].split("```")[0].splitlines()]
     renamed = (pictures / "queries.jsonl").read_text(encoding="utf-8")
@@ -145,36 +151,60 @@ def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(pictures, module
     (pictures / "queries.jsonl").write_text(renamed, encoding="utf-8")
     names = "reference=ref,text=caption"
 
-    def following(out: str) -> list[list[str]]:
-        return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
-
     def as_printed(line: list[str]) -> list[str]:
         """Replace the folder and encoder of the page's command by this test's."""
         words = [word.replace("my-data", str(pictures)) for word in line]
         return [f"{module}:Mine" if word == "encoder.py:Mine" else word for word in words]
 
-    first, embedding, *after = map(as_printed, printed)
-    said(*first)
-    recipe = pictures / "recipe.toml"
+    first, embedding, init, *after = map(as_printed, printed)
+    assert told_next(said(*first).out) == after
+    recipe, own = pictures / "recipe.toml", pictures / "my_strategy.py"
     assert read_recipe(recipe)["backbone"]["name"] == "tiny"
+    assert read_recipe(recipe)["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
     assert any(f"--columns {names} --encoder" in line for line in inspect_folder(pictures, names).present)
-    own = pictures / "my_strategy.py"
     own.write_text(own.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
-    (init,) = following(said(*embedding).out)
-    audit, compare, mining = following(said(*init).out)
-    assert [init, audit, compare, mining] == after
+    written = recipe.read_text(encoding="utf-8")
+    recipe.write_text(written + "# mine\n", encoding="utf-8")
+    refused(first, "already exists and was edited after `negbench init` wrote it: rename it")
+    recipe.write_text(written, encoding="utf-8")
+
+    audit, compare, mining = after
+    warning = "note: backbone 'tiny' was trained only on the pictures of synthetic, not on those of triplets"
+    audited = "".join(said(*audit, "--queries", "20"))
+    assert "my-strategy" in audited
+    assert warning in audited
+    runs = ["--runs-dir", tmp_path / "runs"]
+    short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
+    out, err = said(*compare, *short, *runs, "--tracking-uri", "none")
+    assert "answer" in out
+    assert "val queries are few for a margin of 1 point" in err
+    assert err.count(warning) == 1
+    run = RunFolder(tmp_path / "runs" / read_json(tmp_path / "runs" / "first" / "comparison.json")["cells"][-1]["run"])
+    assert any(warning[6:] in remark for remark in run.result["remarks"])
+    assert said(*mining).err.count(warning) == 1
+    mined = pd.read_parquet(pictures / "negatives.parquet")
+    images = {file.stem for file in (pictures / "pictures").iterdir()}
+    for row in mined.itertuples():
+        assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5
+        assert set(row.negatives) <= images - {row.target}
+    # with a finished run, as JSON lines
+    again = ["mine", "--run", run.run_id, *runs, "--strategy", "top-k:k=3", "--draws", "2"]
+    said(*again, "--out", tmp_path / "negatives.jsonl")
+    lines = pd.read_json(tmp_path / "negatives.jsonl", lines=True)
+    assert lines["query"].tolist() == mined["query"].tolist()
+    assert {*lines["negatives"].map(len)} == {2}  # two draws from a pool of three
+
+    assert told_next(said(*embedding).out) == [init]
+    assert told_next(said(*init).out) == after
     assert read_recipe(recipe)["backbone"]["name"] == "precomputed"
     assert read_recipe(recipe)["dataset"]["columns"] == names
     assert own.read_text(encoding="utf-8").endswith("# mine\n")
-    assert {file.suffix for file in pictures.iterdir()} == {"", ".jsonl", ".toml", ".py", ".npz"}
-    said(*audit, "--queries", "10")
-    short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
-    told = said(*compare, *short, "--runs-dir", tmp_path / "runs", "--tracking-uri", "none").err
-    assert "val queries are few for a margin of 1 point" in told
+    assert {file.suffix for file in pictures.iterdir()} == {"", ".jsonl", ".toml", ".py", ".npz", ".parquet"}
+    assert "my-strategy" in said(*audit, "--queries", "10").out
     said(*mining)
     assert json.loads(said(*embedding, "--overwrite", "--json").out)["image_shape"] == [24, 6]
     # with an edited recipe, the error says how to use the embeddings
-    recipe.write_text(recipe.read_text(encoding="utf-8").replace("epochs = 10", "epochs = 3"), encoding="utf-8")
+    recipe.write_text(written.replace("epochs = 10", "epochs = 3"), encoding="utf-8")
     refused(init, f'set name = "precomputed", images = "{pictures}')
 
 
@@ -241,24 +271,14 @@ def line_of(text: str) -> int:
 
 
 ONE_LINE = {
-    "mine.py": "add the name of the encoder, as mine.py:NAME",
-    "mine.py:Mina": "unknown encoder 'Mina' in mine.py: did you mean 'Mine'?",
-    "mine.py:few": "encode_image must return [n, C] or [n, L, C] floats, a row for each of n = 10, got [1, 2]",
-    "mine.py:words": "got a str",
-    "mine.py:nan": "encode_image gave NaN or inf for 'p21'",
-    "mine.py:many": "encode_text must return [n, C] floats, a row for each of n = 3, got [3, 1, 2]",
-    "mine.py:widths": "encode_image returned shape [10] per item for one batch and [4] for the next",
-    "mine.py:large": "out of memory (CUDA out of memory. Tried): try a smaller batch, as --batch-size 8",
-    "mine.py:half": "an object of type Bad lacks encode_image: expected",
     "mine.py:raises": f"failed in line {line_of('raise KeyError')}: KeyError: 'no key'",
     "mine.py:Late": f"failed in line {line_of('return texts[0]')}: AttributeError: 'str' object",
-    "clip:ViT-B-32": "expected open_clip:MODEL[:PRETRAINED], transformers:NAME",
 }
 
 
-def test_what_is_wrong_with_an_encoder_is_one_line(pictures, module, monkeypatch, refused):
+def test_what_is_wrong_with_an_encoder_is_one_line(pictures, module, monkeypatch, refused, mistakes):
     monkeypatch.chdir(module.parent)
-    for spec, message in ONE_LINE.items():
+    for spec, message in (mistakes["own-encoders"] | ONE_LINE).items():
         refused(["embed", str(pictures), "--encoder", spec, "--batch-size", "10"], message)
         assert not list(pictures.glob("*.npz"))
 

@@ -15,18 +15,16 @@ import torch
 import negbench
 from negbench.contracts import relevance
 from negbench.display import Display
-from negbench.loop.runs import Bench, run_config
 from negbench.scoring.scorers import cirqrs_of_file, encode_run
 from negbench.store.runfolder import RunFolder
-from negbench.systems.system import load_config
+from tests import runs
 from tests.datasets.toys import put
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> RunFolder:
     """Return a finished run on the toy garments."""
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
-    return run_config(config, Bench.open(tmp_path_factory.mktemp("runs"), "none")).folder
+    return runs.run(runs.config_of(toy_sets, "qure"), tmp_path_factory.mktemp("runs")).folder
 
 
 @pytest.fixture(scope="session")
@@ -176,25 +174,10 @@ def test_other_embeddings_in_files_score_a_run_again(run, finished, call, wrong,
     wrong("only embeddings in files", run.run_id, "--set", "backbone.fusion=sum")
 
 
-def test_a_run_that_wants_the_impossible(run, wrong, benchmarks, tmp_path):
-    place = ("--data-root", benchmarks)
-    for arguments, message in (
-        ((), "give either a run to score or --ranks FILE"),
-        ((run.run_id, "--scorer", "recall-at-5"), "give either a run to score or --ranks"),
-        (("--ranks", "x.json", "--metric", "cirqrs"), "--metric cirqrs needs --ranks FILE and --scorer RUN"),
-        (("--ranks", "x.json", "--submission", "y"), "--submission needs a run"),
-        (("--ranks", "x.json"), "name its data set with --dataset"),
-        (("--ranks", "x.json", "--dataset=cirr", *place), "cannot read x.json"),
-        (("--ranks", "x.json", "--dataset=cirr", *place, "--set", "compute.device=cpu"), "only dataset can be set"),
-        (("no-such-run",), "run 'no-such-run' in "),
-        ((run.run_id, "--dataset=cirr", "--split=test1", *place), "the labels of cirr test1 are closed"),
-        ((run.run_id, "--submission", tmp_path), "synthetic has no test server"),
-        ((run.run_id, "--set", "train.lr=1"), "only dataset, compute, backbone can be set"),
-        ((run.run_id, "--set", "dataset.split=val"), "dataset.split is set by the run itself"),
-        ((run.run_id, "--set", "dataset.nothing=1"), "unknown option 'nothing'"),
-        ((run.run_id, "--split", "test"), "split must be train, val or dev"),
-    ):
-        wrong(message, *arguments)
+def test_a_run_that_wants_the_impossible(run, wrong, benchmarks, tmp_path, mistakes):
+    names = {"run": run.run_id, "data": benchmarks, "out": tmp_path}
+    for arguments, message in mistakes["evaluate"].items():
+        wrong(message, *(word.format(**names) for word in arguments.split()))
 
 
 def test_cirqrs_of_rankings_is_the_scorers_mean_over_temperature(run, wrong, toy_root, tmp_path):

@@ -1,6 +1,5 @@
 """`negbench evaluate` on people's preferences: scores against plain loops, user errors."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -15,18 +14,17 @@ from negbench.data.scene import DataCache
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
 from negbench.errors import DataError
-from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.loop.runs import plan_run
 from negbench.scoring import scorers as scoring
 from negbench.settings.config import resolved
 from negbench.store.runfolder import RunFolder
-from negbench.systems.system import load_config
 from tests import standin
+from tests.runs import config_of, run
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> RunFolder:
-    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=toy_sets)
-    return run_config(config, Bench.open(tmp_path_factory.mktemp("runs"), "none")).folder
+    return run(config_of(toy_sets, "all-corpus"), tmp_path_factory.mktemp("runs")).folder
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +42,9 @@ def cells(text: str, metric: str) -> list[str]:
 
 
 @pytest.fixture
-def evaluated(said: Callable[..., tuple[str, str]]) -> Callable[..., dict[str, Any]]:
+def evaluated(document: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """Return a function that gives what `negbench evaluate ... --json` prints."""
-    return lambda *arguments: json.loads(said("evaluate", *arguments, "--json")[0])
+    return lambda *arguments: document("evaluate", *arguments)
 
 
 # --- preferences -------------------------------------------------------------------------------------------------
@@ -92,26 +90,26 @@ def test_a_run_may_be_named_as_scorer(finished, root, evaluated, refused):
 def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy_sets, tmp_path, said, evaluated):
     """Point by point: of the untrained model, and in the end what `negbench evaluate` says of the stored weights."""
     sets = [*toy_sets, f"eval.also='hp-fashioniq:root={root}'"]
-    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
-    run = run_config(config, Bench.open(tmp_path, "none"))
-    assert run.metrics == finished.result["metrics"]  # a second data set changes nothing else
-    assert run.run_id != finished.run_id
+    config = config_of(sets, "all-corpus")
+    beside = run(config, tmp_path)
+    assert beside.metrics == finished.result["metrics"]  # a second data set changes nothing else
+    assert beside.run_id != finished.run_id
     elsewhere = f"eval.also='hp-fashioniq:root={shutil.copytree(root, tmp_path / 'moved')}'"
-    moved = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=[*toy_sets, elsewhere])
-    assert plan_run(moved, DataCache()).name == run.run_id  # wherever it lies
+    moved = config_of(toy_sets, "all-corpus", elsewhere)
+    assert plan_run(moved, DataCache()).name == beside.run_id  # wherever it lies
     judged = tmp_path / "moved" / "hpfiq.json"
     judged.write_text(judged.read_text().replace("darker", "lighter"))
-    assert plan_run(moved, DataCache()).name != run.run_id
+    assert plan_run(moved, DataCache()).name != beside.run_id
     given = [word for each in sets for word in ("--set", each)]
     plan, _ = said("run", "--strategy", "qure", "--runs-dir", tmp_path, *given, "--dry-run")
     assert re.search(r"at each point hp-fashioniq@sets-of-5-\w+, 24 queries", plan)
-    curve = [point for point in run.folder.metrics() if "hp-fashioniq/accuracy" in point]
+    curve = [point for point in beside.folder.metrics() if "hp-fashioniq/accuracy" in point]
     assert [point["epoch"] for point in curve] == [-1, 0, 1]
-    values = evaluated(run.path, "--dataset", "hp-fashioniq", "--data-root", root)["metrics"]
+    values = evaluated(beside.path, "--dataset", "hp-fashioniq", "--data-root", root)["metrics"]
     last = {name: value for name, value in curve[-1].items() if name.startswith("hp-")}
     assert last == pytest.approx({f"hp-fashioniq/{name}": value for name, value in values.items() if value is not None})
     plans = [[*sets, "eval.reported=false"], [*toy_sets, "eval.also=hp-fashioniq"]]
-    trial, beside = (resolved(load_config(flags={"strategy": {"name": "qure"}}, sets=given)).eval for given in plans)
+    trial, beside = (resolved(config_of(given, "qure")).eval for given in plans)
     assert trial.also is None
     assert beside.also.options["root"] == config.dataset.options["root"]
 
@@ -125,11 +123,11 @@ def test_a_picture_of_another_data_set_is_not_taken_for_the_runs_own(toy_root, t
     (folder / "hpfiq.json").write_text(text)
     shutil.copy(ours, shown.with_stem(ours.stem))
     sets = [*toy_sets, "train.epochs=1", "schedule.n_def=1", f"eval.also='hp-fashioniq:root={folder}'"]
-    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
-    run_config(config, Bench.open(tmp_path / "runs", "none"))
+    config = config_of(sets, "all-corpus")
+    run(config, tmp_path / "runs")
     shutil.copy(shown, shown.with_stem(ours.stem))
     with pytest.raises(DataError, match=f"eval.also: {ours.stem} is .* in the data set of eval.also, .* in the run's"):
-        run_config(config, Bench.open(tmp_path / "runs", "none"))
+        run(config, tmp_path / "runs")
 
 
 def test_a_generated_data_set_cannot_be_scored_beside(refused):

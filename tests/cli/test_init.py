@@ -2,18 +2,14 @@
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from negbench.backbones.precomputed import Precomputed
-from negbench.machine.files import read_json
 from negbench.settings.layers import read_recipe
-from negbench.store.runfolder import RunFolder
 
 MANY = "reference,text,target\n" + "".join(f"p{n},more,p{n + 1}\n" for n in range(15))
 
@@ -37,55 +33,6 @@ def told_next(out: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
 
 
-def compared(runs: Path) -> RunFolder:
-    """Return the comparison's last run; trials of learning rates belong to another comparison."""
-    return RunFolder(runs / read_json(runs / "first" / "comparison.json")["cells"][-1]["run"])
-
-
-def follow(folder: Path, said: Callable[..., Any], runs: Path) -> pd.DataFrame:
-    """Run `init` and the commands it prints, with a shortened comparison; return the mined negatives.
-
-    Audit, comparison, run and mining must note that the backbone learned from other images.
-    """
-    warning = "note: backbone 'tiny' was trained only on the pictures of synthetic, not on those of triplets"
-    audit, compare, mine = told_next(said("init", folder).out)
-    assert (audit[0], compare[0], mine[0]) == ("audit", "compare", "mine")
-    out, err = said(*audit, "--queries", "20")
-    assert "my-strategy" in out
-    assert warning in out + err
-    short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
-    out, err = said(*compare, *short, "--runs-dir", runs, "--tracking-uri", "none")
-    assert "answer" in out
-    assert err.count(warning) == 1
-    assert any(warning[6:] in remark for remark in compared(runs).result["remarks"])
-    assert said(*mine).err.count(warning) == 1
-    return pd.read_parquet(folder / "negatives.parquet")
-
-
-@pytest.mark.slow
-def test_a_folder_of_images_from_init_to_negatives(pictures, tmp_path, said, refused):
-    mined = follow(pictures, said, tmp_path / "runs")
-    images = {file.stem for file in (pictures / "pictures").iterdir()}
-    for row in mined.itertuples():
-        assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5
-        assert set(row.negatives) <= images - {row.target}
-    assert read_recipe(pictures / "recipe.toml")["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
-    # mining with a finished run, written as JSON lines
-    run, out = compared(tmp_path / "runs"), tmp_path / "negatives.jsonl"
-    command = ["mine", "--run", run.run_id, "--runs-dir", tmp_path / "runs", "--strategy", "top-k:k=3"]
-    said(*command, "--draws", "2", "--out", out)
-    lines = pd.read_json(out, lines=True)
-    assert lines["query"].tolist() == mined["query"].tolist()
-    assert {*lines["negatives"].map(len)} == {2}  # two draws from a pool of three
-    # an edited recipe is kept, and so is the strategy
-    with (pictures / "recipe.toml").open("a", encoding="utf-8") as file:
-        file.write("# mine\n")
-    files = (pictures / "recipe.toml", pictures / "my_strategy.py")
-    kept = [*map(Path.read_bytes, files)]
-    refused(["init", str(pictures)], "already exists and was edited after `negbench init` wrote it: rename it")
-    assert kept == [*map(Path.read_bytes, files)]
-
-
 def test_embeddings_make_a_recipe_of_precomputed(tmp_path, said):
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
     out, _ = said("init", folder)
@@ -101,21 +48,14 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path, said):
     assert "note: backbone" not in err  # no note for a user's own vectors
 
 
-MISSING: list[tuple[dict[str, str], str]] = [
-    ({}, "cannot start yet: no triplets: save a .jsonl"),
-    (
-        {"t.csv": "ref,caption,target\na,b,c\n"},
-        "t.csv: no column reference, text (it has ref, caption, target): name them with --columns reference=NAME,",
-    ),
-    ({"t.jsonl": '{"ref": "a", "caption": "b", "target": "c"}'}, "--columns reference=NAME,text=NAME (init, embed)"),
-    ({"t.csv": "reference,text,target\na,b,c\n"}, "no images (.jpg, .png, .webp), nor embeddings"),
+MISSING = (
     ({"t.jsonl": "[" * 100_000}, "t.jsonl: line 1 is not valid JSON"),
     ({"t.csv": MANY, "p0.png": "", "p1.png": ""}, "images are missing below"),
-]
+)
 
 
-def test_what_is_missing_is_one_line(tmp_path, said):
-    for number, (files, message) in enumerate(MISSING):
+def test_what_is_missing_is_one_line(tmp_path, said, mistakes):
+    for number, (files, message) in enumerate([*mistakes["init"]["cases"], *MISSING]):
         folder = tmp_path / str(number)
         folder.mkdir()
         for name, text in files.items():
@@ -136,16 +76,10 @@ def test_embeddings_that_lack_a_text_name_it(tmp_path, refused):
     assert refused(["init", str(folder)], "no embeddings of texts: save them").endswith("npz has captions, vectors")
 
 
-def test_mine_wants_files_or_a_data_set(tmp_path, refused):
+def test_mine_wants_files_or_a_data_set(tmp_path, refused, mistakes):
     base = ["mine", "--strategy", "qure", "--out", str(tmp_path / "n.parquet")]
-    for more, message in (
-        ([], "give --queries, --images and --targets, or a data set"),
-        (["--queries", "q.npy"], "--queries needs --images, --targets, too"),
-        (["--queries", "q.npy", "--dataset", "vectors"], "--queries gives embeddings: leave out"),
-        (["--dataset", "vectors", "--strategy", "qure,top-k"], "name one strategy"),
-        (["--dataset", "vectors", "--backbone", "vectors", "--strategy", "in-batch"], "cannot be mined ahead"),
-    ):
-        refused([*base, *more], message)
+    for more, message in mistakes["mine-from"].items():
+        refused([*base, *more.split()], message)
 
 
 def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(pictures, said):

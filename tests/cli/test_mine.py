@@ -1,5 +1,6 @@
 """`negbench mine`: from input files to an output file, and one-line errors for faulty files."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,37 +111,15 @@ def test_the_command_of_the_page_on_other_trainers(folder, said):
 
 
 def test_dot_products(folder, mined):
-    frame, _ = mined("--dot", strategy="top-k:k=1", draws=1)
+    frame, printed = mined("--dot", "--json", strategy="top-k:k=1", draws=1)
+    document = json.JSONDecoder().raw_decode(printed)[0]  # notes follow
+    assert (document["queries"], document["pool_size"]) == (Q, 1)
     scores = np.load(folder / "q.npy") @ np.load(folder / "i.npy").T
     scores[np.arange(Q), np.load(folder / "t.npy")] = -np.inf
     assert [row[0] for row in frame["negatives"]] == scores.argmax(1).tolist()
 
 
-MISTAKES = [
-    ("queries", "pickled.npy", "cannot be read"),
-    ("queries", "text.npy", "cannot be read"),
-    ("queries", "several.npz", "has no 'features', only 'a', 'b'"),
-    ("images", "missing.npy", "cannot be read"),
-    ("images", "words.npy", "image_embeddings must be convertible"),
-    ("targets", "q.npy", "--targets"),
-    ("targets", "text.parquet", "cannot be read"),
-    ("targets", "goal.parquet", "no column 'target' among goal"),
-    ("targets", "list.parquet", "row 1, column 'excluded': expected a list, got 'one'"),
-    ("draws", "1000000000", "--draws 1000000000: input should be less"),
-    ("out", "negatives.csv", "--out 'negatives.csv': must end in .parquet"),
-    ("format", "flagembedding", "--format flagembedding needs an --out that ends in .jsonl"),
-    ("device", "gpu9", "--device gpu9"),
-    ("device", "meta", "--device meta: it holds no numbers"),
-    ("refresh", "99999999999999999999", "--refresh 99999999999999999999: input should be less"),
-    ("set", "mining.bogus=1", "unknown setting 'mining.bogus'"),
-    ("set", "train.lr=1", "unknown setting 'train.lr' in mining from embeddings in files"),
-    ("set", "mining.exclude_relevant=true", "relevant: no `relevant`, nor equal queries"),
-    ("split", "val", "--queries gives embeddings: leave out --split"),
-    ("device", "cuda", "--device cuda"),
-]
-
-
-def test_mistakes_are_one_line(folder, refused):
+def test_mistakes_are_one_line(folder, refused, mistakes):
     targets = np.load(folder / "t.npy")
     np.save(folder / "words.npy", np.array(["a"] * Q))
     np.save(folder / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
@@ -149,9 +128,10 @@ def test_mistakes_are_one_line(folder, refused):
         (folder / name).write_text("neither array nor table")
     pd.DataFrame({"goal": targets}).to_parquet(folder / "goal.parquet")
     pd.DataFrame({"target": targets, "excluded": ["one"] * Q}).to_parquet(folder / "list.parquet")
-    for flag, value, message in MISTAKES:
-        given = folder / value if flag in ("queries", "images", "targets") else value
-        refused(_command(folder, **{flag: given}), message)
+    for given, message in mistakes["mine"].items():
+        flag, value = given.split()
+        file = folder / value if flag in ("queries", "images", "targets") else value
+        refused(_command(folder, **{flag: file}), message)
         assert not (folder / "out.parquet").exists()
 
 
@@ -211,15 +191,6 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, mined,
     assert f"its ids are like {ids[0]!r}" in line
 
 
-CELLS = [
-    ("a.parquet", "b.jpg", "row 2, column 'relevant': expected a list, got 'b.jpg'"),
-    ("a.jsonl", "b.jpg", "line 2, column 'relevant': expected a list, got 'b.jpg'"),
-    ("a.csv", "b.jpg|c.jpg", "line 3, column 'relevant': 'b.jpg|c.jpg' is 2 images with '|' between: write a list"),
-    ("a.jsonl", ["b.jpg, c.jpg"], "column 'relevant': 'b.jpg, c.jpg' is 2 images with ',' between: write a list, or"),
-    ("a.csv", "z.jpg", "column 'relevant': 'z.jpg' is not in"),
-]
-
-
 @pytest.fixture
 def copied(folder: Path) -> Path:
     """Four images, c.jpg equal to a.jpg; two equal queries, whose targets are a.jpg and b.jpg."""
@@ -239,9 +210,9 @@ def _cells(folder: Path, name: str, cell: Any) -> dict[str, Any]:
     return {"images": folder / "i.npz", "targets": folder / name, "strategy": "all-corpus", "draws": 4}
 
 
-def test_a_cell_that_is_no_list_is_named(copied, refused):
-    for name, cell, message in CELLS:
-        refused(_command(copied, **_cells(copied, name, cell)), message)
+def test_a_cell_that_is_no_list_is_named(copied, refused, mistakes):
+    for case in mistakes["cells"]:
+        refused(_command(copied, **_cells(copied, *case["given"])), case["message"])
 
 
 def test_numbers_are_rows_or_ids_and_never_silently_the_other(folder, mined, refused):

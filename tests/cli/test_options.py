@@ -72,19 +72,11 @@ def test_a_path_that_no_disk_can_have_is_one_line(refused, tmp_path):
     refused(["run", "--strategy", "qure", *vectors, *data], f"{path}: File name too long")
 
 
-def test_where_tasks_run_is_checked(refused, monkeypatch, tmp_path):
-    for flags, message in [
-        (["--executor", "rai"], "unknown executor 'rai': did you mean 'ray'?"),
-        (["--executor", "ray:cpu=1"], "unknown option 'cpu' in --executor ray: did you mean 'cpus'?"),
-        (["--executor", "ray:cpus=0"], "cpus must be a whole number or a fraction of one, got 0"),
-        (["--executor", "ray:gpus=all"], "gpus must be a whole number or a fraction of one, got 'all'"),
-        (["--executor", "pool:cpus=2"], "unknown option 'cpus' in --executor pool"),
-        (["--address", "head:6379"], "--address needs --executor ray"),
-        (["--executor", "ray"], "this needs ray: pip install 'negbench[ray]'"),
-    ]:
+def test_where_tasks_run_is_checked(refused, monkeypatch, tmp_path, mistakes):
+    for flags, message in mistakes["workers"].items():
         monkeypatch.setitem(sys.modules, "ray", None)  # simulates a missing package
         monkeypatch.setenv("NEGBENCH_RUNS", str(tmp_path))
-        refused(["compare", *flags], message)
+        refused(["compare", *flags.split()], message)
 
 
 def test_the_pool_is_what_there_is_without_a_word(tmp_path):

@@ -24,75 +24,42 @@ def place(vector_flags: list[str], tmp_path: Path) -> list[str]:
     return [*vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
 
 
-def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a command with --json and return its output, which must be a single document."""
-    assert negbench([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_a_run_as_json_quiet_and_verbose(place, tmp_path, capsys):
+def test_a_run_as_json_quiet_and_verbose(place, tmp_path, document, said):
     command = ["run", "--strategy", "qure", *place]
-    printed = document([*command, "-v"], capsys)
+    printed = document(*command, "-v")
     (stored,) = tmp_path.glob("*/result.json")
     assert printed["metrics"] == json.loads(stored.read_text(encoding="utf-8"))["metrics"]
     assert printed["run"] == stored.parent.name
     assert not printed["reused"]
-    assert document(command, capsys)["reused"]
-    assert negbench([*command, "--set", "seed=1", "-v"]) == 0
-    output = capsys.readouterr()
+    assert document(*command)["reused"]
+    output = said(*command, "--set", "seed=1", "-v")
     assert "R@10" in output.out
     assert "train" in output.err  # a stage and its seconds
     assert " s\n" in output.err
-    assert negbench([*command, "--quiet"]) == 0
-    output = capsys.readouterr()
+    output = said(*command, "--quiet")
     assert "R@10" in output.out
     assert output.err == ""
 
 
-def test_progress_and_notes_leave_standard_output_alone(place, capsys):
+def test_progress_and_notes_leave_standard_output_alone(place, document, said):
     command = ["compare", "--lr=fixed", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report"]
-    assert negbench([*command, *place]) == 0
-    output = capsys.readouterr()
+    output = said(*command, *place)
     assert "[2/2]" in output.err
     assert "[2/2]" not in output.out
     assert "answer" in output.out
     assert logging.getLogger("negbench").handlers == []  # commands remove their handlers
-    quiet = document([*command, *place, "--quiet"], capsys)
+    quiet = document(*command, *place, "--quiet")
     assert {cell["strategy"] for cell in quiet["cells"]} == {"qure", "in-batch"}
 
 
-@pytest.mark.parametrize(
-    "arguments", [["list"], ["list", "losses", "info-nce"], ["list", "recipes"], ["claims", "--list", "--only", "5"]]
-)
-def test_what_lists_is_json_too(arguments, capsys):
-    assert document(arguments, capsys)
+def test_what_lists_is_json_too(document):
+    for arguments in ("list", "list losses info-nce", "list recipes", "claims --list --only 5"):
+        assert document(*arguments.split())
 
 
-def test_audit_mine_and_evaluate_as_json(vector_flags, place, tmp_path, capsys):
-    audit = document(["audit", "--strategy", "qure,top-k", "--queries", "10", *vector_flags[:-8]], capsys)
-    assert [row["strategy"] for row in audit["rows"]] == ["qure", "top-k"]
-    assert audit["rows"][0]["overlap"] is None  # JSON has no NaN
-    rng = np.random.default_rng(0)
-    for name, shape in (("q", (9, 4)), ("i", (20, 4))):
-        np.save(tmp_path / f"{name}.npy", rng.normal(size=shape))
-    np.save(tmp_path / "t.npy", rng.integers(20, size=9))
-    files = [part for name in ("queries", "images", "targets") for part in (f"--{name}", f"{tmp_path}/{name[0]}.npy")]
-    mined = document(["mine", *files, "--strategy", "top-k:k=3", "--out", str(tmp_path / "n.parquet")], capsys)
-    assert mined["queries"] == 9
-    assert mined["pool_size"] == 3
-    assert negbench(["run", "--strategy", "top-k", *place]) == 0
-    capsys.readouterr()
-    (stored,) = tmp_path.glob("*/result.json")
-    again = document(["evaluate", str(stored.parent)], capsys)
-    own = json.loads(stored.read_text(encoding="utf-8"))["metrics"]
-    assert {name: again["metrics"][name] for name in own} == pytest.approx(own, abs=1e-6)
-
-
-def test_commands_without_a_table_have_no_json(capsys):
-    assert negbench(["ui", "--help"]) == 0
-    assert "--json" not in capsys.readouterr().out
-    assert negbench(["ui", "--json"]) == 2
-    assert capsys.readouterr().err == "negbench: error: No such option: --json\n"
+def test_commands_without_a_table_have_no_json(said):
+    assert "--json" not in said("ui", "--help").out
+    assert said("ui", "--json", code=2).err == "negbench: error: No such option: --json\n"
 
 
 def test_completion_knows_commands_and_options():
@@ -145,29 +112,27 @@ def test_a_plugin_at_the_end_of_a_file_is_named(vector_flags, tmp_path, capsys, 
     assert f"ended.py failed in line {line}: EOFError" in json.loads(capsys.readouterr().out)["error"]
 
 
-def test_a_long_error_loses_its_middle(capsys):
+def test_a_long_error_loses_its_middle(said):
     """Regression: found by `make fuzz`, where an error quoted a --device of 2,400 characters."""
-    assert negbench(["doctor", "first" + 5000 * "x" + "last"]) == 2
-    line = capsys.readouterr().err
+    line = said("doctor", "first" + 5000 * "x" + "last", code=2).err
     assert "(first" in line
     assert line.endswith("last)\n")
     assert len(line) < 1000
 
 
-def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, capsys):
+def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, document, said):
     shutil.copytree(toy_root, tmp_path / "data")
     for image in [path for path in (tmp_path / "data").rglob("*") if path.suffix in (".png", ".jpg")]:
         image.unlink()
     asked = f"compare --strategies qure,in-batch --seeds 1 --lr=fixed --runs-dir {tmp_path}/r --dataset fashioniq"
     asked += f" --data-root {tmp_path}/data --backbone blip2 --set backbone.weights=lavis:none.pth"
-    plan = document([*asked.split(), "--dry-run"], capsys)
+    plan = document(*asked.split(), "--dry-run")
     assert [row["step"] for row in plan["cells"]] == ["anew", "anew"]
-    said = plan["notes"][0]
-    assert said.startswith("finished runs cannot be recognised without them: ")
-    assert "images are missing" in said
-    assert "there is no file none.pth" in said
-    assert negbench(asked.split()) == 2  # what is computed needs them
-    assert "images are missing" in capsys.readouterr().err
+    note = plan["notes"][0]
+    assert note.startswith("finished runs cannot be recognised without them: ")
+    assert "images are missing" in note
+    assert "there is no file none.pth" in note
+    assert "images are missing" in said(*asked.split(), code=2).err  # what is computed needs them
 
 
 def test_standard_output_without_room_or_unicode_is_one_line(forked, tmp_path):

@@ -11,12 +11,12 @@ from negbench.data.scene import DataCache
 from negbench.datasets.synthetic import Synthetic
 from negbench.display import Display
 from negbench.grid.cells import plan
-from negbench.loop.runs import Bench, open_run, run_config
 from negbench.mining.planes import EmbeddedPlane, offline_planes
 from negbench.plugins.registry import build
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig, resolved
 from negbench.systems.system import load_config
+from tests.runs import run, untrained
 
 SMALL = [
     "dataset.train_images=40", "dataset.train_queries=32", "dataset.val_images=40", "dataset.val_queries=24",
@@ -29,9 +29,10 @@ def config_of(seed: int, *sets: str, strategy: str = "in-batch", name: str = "ve
     return load_config(flags=flags, sets=[*SMALL, *sets])
 
 
-@pytest.mark.parametrize(
-    ("sets", "world"), [([], 5), (["dataset.world=2"], 2), (["dataset.world=2", "dataset.world=null"], 5)]
-)
+WORLDS = [([], 5), (["dataset.world=2"], 2), (["dataset.world=2", "dataset.world=null"], 5)]
+
+
+@pytest.mark.parametrize(("sets", "world"), WORLDS)
 def test_the_seed_draws_the_world_unless_it_is_pinned(sets, world):
     full = resolved(config_of(5, *sets))
     assert (full.dataset.options["world"], full.backbone.options["world"]) == (world, world)
@@ -68,7 +69,7 @@ def test_two_pinned_worlds_are_told_apart(tmp_path):
 
 def test_a_runs_manifest_names_its_world(tmp_path):
     def known(seed: int, *sets: str) -> dict[str, Any]:
-        return run_config(config_of(seed, *sets), Bench.open(tmp_path, "none")).folder.manifest["dataset"]
+        return run(config_of(seed, *sets), tmp_path).folder.manifest["dataset"]
 
     drawn, pinned = [known(seed) for seed in (0, 1)], [known(seed, "dataset.world=7") for seed in (0, 1)]
     assert [each["world"] for each in (*drawn, *pinned)] == ["0", "1", "7", "7"]
@@ -78,7 +79,7 @@ def test_a_runs_manifest_names_its_world(tmp_path):
 
 
 def test_the_encoder_is_that_of_the_world():
-    opened = open_run(config_of(3), Display(), DataCache())
+    opened = untrained(config_of(3))
     ids = opened.scene.val.dataset.images
     own, other = (build(Vectors, dim=16, tokens=2, world=world).features_of(ids) for world in (3, 0))
     held = opened.scene.features(opened.backbone, opened.scene.val.images)
@@ -87,7 +88,7 @@ def test_the_encoder_is_that_of_the_world():
 
 
 def test_a_guide_is_of_the_runs_world():
-    opened = open_run(config_of(3, "mining.guide=vectors:dim=16:tokens=2"), Display(), DataCache())
+    opened = untrained(config_of(3, "mining.guide=vectors:dim=16:tokens=2"))
     plane = offline_planes(("guide",), opened.config, opened.scene, Display())["guide"]
     assert isinstance(plane, EmbeddedPlane)
     want = evaluation.embed(build(Vectors, dim=16, tokens=2, world=3, seed=3).eval(), opened.scene, opened.scene.train)

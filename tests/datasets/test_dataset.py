@@ -127,18 +127,18 @@ def test_derived_columns():
     assert not data.redraws
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"queries": [dataclasses.replace(toy().queries[0], target="nowhere")]}, "target 'nowhere' of query q00"),
-        ({"queries": toy().queries[:1] * 2}, "query 'q00' occurs twice"),
-        ({"images": ["i0"] * 17}, "image 'i0' occurs twice"),
-        ({"groups": {"one": torch.tensor([0, 99]), "two": torch.arange(17)}}, "'one' has repeated or invalid"),
-        ({"groups": {"one": torch.tensor([0, 0]), "two": torch.arange(17)}}, "'one' has repeated or invalid"),
-        ({"groups": {"one": torch.arange(17)}}, "unknown group 'two'"),
-        ({"groups": {"one": torch.arange(17), "two": torch.tensor([0])}}, "is not in the gallery of group 'two'"),
-    ],
-)
+CHECKS = [
+    ({"queries": [dataclasses.replace(toy().queries[0], target="nowhere")]}, "target 'nowhere' of query q00"),
+    ({"queries": toy().queries[:1] * 2}, "query 'q00' occurs twice"),
+    ({"images": ["i0"] * 17}, "image 'i0' occurs twice"),
+    ({"groups": {"one": torch.tensor([0, 99]), "two": torch.arange(17)}}, "'one' has repeated or invalid"),
+    ({"groups": {"one": torch.tensor([0, 0]), "two": torch.arange(17)}}, "'one' has repeated or invalid"),
+    ({"groups": {"one": torch.arange(17)}}, "unknown group 'two'"),
+    ({"groups": {"one": torch.arange(17), "two": torch.tensor([0])}}, "is not in the gallery of group 'two'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CHECKS)
 def test_construction_checks(changes, message):
     with pytest.raises(DataError, match=message) as caught:
         dataclasses.replace(toy(), **changes)

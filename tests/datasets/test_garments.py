@@ -6,29 +6,20 @@ import hashlib
 import numpy as np
 import pytest
 
-from negbench.datasets._garments import (
-    ATTRIBUTES,
-    CATEGORIES,
-    Attributes,
-    Nuisance,
-    mutate,
-    render,
-    sample_attributes,
-    sample_nuisance,
-    values,
-)
+from negbench.datasets import _garments
+from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, mutate, render, sample_attributes, values
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import VOCABULARY, attribute_words, caption_pair, describe, words
 
 
-def sample(*name: int | str) -> tuple[Attributes, Nuisance]:
+def sample(*name: int | str) -> tuple[Attributes, _garments.Nuisance]:
     stream = Stream(*name)
-    return sample_attributes(stream, stream.pick(CATEGORIES)), sample_nuisance(stream)
+    return sample_attributes(stream, stream.pick(CATEGORIES)), _garments.sample_nuisance(stream)
 
 
-def calm() -> Nuisance:
+def calm() -> _garments.Nuisance:
     """Return a nuisance without shift, tilt, dimming and noise, on a plain backdrop."""
-    drawn = sample_nuisance(Stream("calm"))
+    drawn = _garments.sample_nuisance(Stream("calm"))
     return dataclasses.replace(drawn, shift=(0, 0), tilt=0, brightness=256, backdrop="plain", noise=0)
 
 

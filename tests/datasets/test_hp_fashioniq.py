@@ -189,17 +189,17 @@ def test_judgements_of_a_missing_image_are_left_out(root):
 # --- flaws of the file -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda e: e.pop("sentences"), "'question_set_1': key 'sentences' is missing"),
-        (lambda e: e["sentences"].pop(), "the six lists must have the same length"),
-        (lambda e: e["preferred set"].__setitem__(1, "3"), r"""key 'preferred set'\[1\]: expected "1" or "2", got"""),
-        (lambda e: e["retrieved_set1"][2].update(user_score="6"), r"""key 'retrieved_set1'\[2\]: key 'user_score'"""),
-        (lambda e: e["retrieved_set2"][0].update(img_path=[path(14)] * 5), "expected 5 different images"),
-        (lambda e: e["targ_img_paths"].__setitem__(0, 5), r"key 'targ_img_paths'\[0\]: expected a string, got 5"),
-    ],
-)
+FLAWS = [
+    (lambda e: e.pop("sentences"), "'question_set_1': key 'sentences' is missing"),
+    (lambda e: e["sentences"].pop(), "the six lists must have the same length"),
+    (lambda e: e["preferred set"].__setitem__(1, "3"), r"""key 'preferred set'\[1\]: expected "1" or "2", got"""),
+    (lambda e: e["retrieved_set1"][2].update(user_score="6"), r"""key 'retrieved_set1'\[2\]: key 'user_score'"""),
+    (lambda e: e["retrieved_set2"][0].update(img_path=[path(14)] * 5), "expected 5 different images"),
+    (lambda e: e["targ_img_paths"].__setitem__(0, 5), r"key 'targ_img_paths'\[0\]: expected a string, got 5"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FLAWS)
 def test_a_flaw_names_file_participant_and_key(root, change, message):
     files = toy_files()
     change(files[FILE]["user_1"]["question_set_1"])

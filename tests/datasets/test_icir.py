@@ -6,16 +6,14 @@ import shutil
 import pytest
 import torch
 
-from negbench.cli.main import run as negbench
 from negbench.datasets.icir import Icir
 from negbench.datasets.verify import verify
 from negbench.errors import DataError
-from negbench.loop.runs import Bench, run_config
 from negbench.metrics.average_precision import trapezoid_average_precision
 from negbench.metrics.ragged import Ragged
 from negbench.plugins.registry import build
 from negbench.scoring.rankings import highest_ranks, ranks_of_rankings
-from negbench.systems.system import load_config
+from tests.runs import config_of, run
 
 SCORES = {  # of each query, in the order of its instance's database: right images, two of hn/, another text
     "cup text a": (0.9, 0.5, 0.5, 0.7, 0.1, 0.1),
@@ -129,13 +127,12 @@ def test_what_is_missing_is_said(root, tmp_path):
             load(copy)
 
 
-def test_a_run_is_evaluated_on_it(root, tmp_path, toy_sets, capsys):
-    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=[*toy_sets, "train.epochs=1"])
-    folder = run_config(config, Bench.open(tmp_path / "runs", "none")).folder
-    assert negbench(["evaluate", str(folder.path), "--dataset", "icir", "--data-root", str(root), "--json"]) == 0
-    metrics = json.loads(capsys.readouterr().out)["metrics"]
+def test_a_run_is_evaluated_on_it(root, tmp_path, toy_sets, said):
+    folder = run(config_of(toy_sets, "all-corpus", "train.epochs=1"), tmp_path / "runs").folder
+    metrics = json.loads(
+        said("evaluate", str(folder.path), "--dataset", "icir", "--data-root", str(root), "--json").out
+    )["metrics"]
     assert list(metrics)[:2] == ["map", "map_ties"]
     assert 0 < metrics["map"] < 1
     assert 0 <= metrics["visual/wrong_at_10"] <= metrics["wrong_at_10"] <= 1
-    assert negbench(["data", "verify", "icir", "--data-root", str(root)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "clean"
+    assert said("data", "verify", "icir", "--data-root", str(root)).out.splitlines()[-1] == "clean"

@@ -192,16 +192,15 @@ CHANGED = r"(cap\.shirt\.val|relevance)\.json (was changed: move the folder|is m
 DAMAGED = r"cannot read .*synthetic\.json \(.*: leave root out, or set NEGBENCH_CACHE"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),  # file, its new content (None: deleted), message
-    [
-        *((name, text, CHANGED) for name in ("captions/cap.shirt.val.json", "relevance.json") for text in ("{}", None)),
-        *((MANIFEST, text, DAMAGED) for text in ("", "{}", "[" * 100_000)),
-        (MANIFEST, '{"generator": 2, "spec": {"world": "a"}, "files": {}, "pixels": ""}', DAMAGED),
-        (MANIFEST, {"generator": 999}, "made by generator 999, this is"),
-    ],
-    ids=lambda value: str(value)[:20],
-)
+DAMAGES = [
+    *((name, text, CHANGED) for name in ("captions/cap.shirt.val.json", "relevance.json") for text in ("{}", None)),
+    *((MANIFEST, text, DAMAGED) for text in ("", "{}", "[" * 100_000)),
+    (MANIFEST, '{"generator": 2, "spec": {"world": "a"}, "files": {}, "pixels": ""}', DAMAGED),
+    (MANIFEST, {"generator": 999}, "made by generator 999, this is"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGES, ids=lambda value: str(value)[:20])
 def test_a_damaged_folder_is_one_line(folder, tmp_path, name, content, message):
     damaged = shutil.copytree(folder, tmp_path / "d") / name
     if isinstance(content, dict):

@@ -123,9 +123,7 @@ def test_judged_negatives_and_wordings(tmp_path):
     table = data.kind_table(torch.arange(3), torch.tensor([data.column_of[image] for image in "abcde"]))
     assert table.tolist() == [[0, 0, 4, 2, 0], [0, 1, 0, 0, 0], [0] * 5]
     (remark,) = (each for each in data.remarks if "judged" in each)
-    assert remark.startswith(
-        "val: 4 judged negatives of 2 of 3 queries (2 composed, 1 visual, 1 unspecified); 1 are out"
-    )
+    assert remark.startswith("val: 4 judged negatives of 2 of 3 queries (2 composed, 1 visual, 1 unspecified); 1 are")
     cells = pd.DataFrame(
         [{"reference": "a", "text": "x", "target": "b", "judged_wrong": "c; d", "wordings": '["y"]'}] * 2
     )

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from negbench.datasets.verify import Problem, Verification, verify
-from negbench.errors import DataError, OptionError, UnknownNameError
+from negbench.errors import DataError, OptionError
 from negbench.plugins.registry import registry
 from tests import standin
 from tests.datasets import toys
@@ -128,14 +128,3 @@ def test_a_split_that_a_benchmark_does_not_have_is_left_out(tmp_path, monkeypatc
     assert (verification.problems, [s.split for s in verification.splits]) == ([], ["val"])
     assert verification.notes == ["dev is left out: split must be one of train, val, test, got 'dev'"]
     assert verification.images == 12
-
-
-def test_options_are_checked(file):
-    with pytest.raises(UnknownNameError, match="unknown dataset 'triplet'"):
-        verify("triplet", {})
-    with pytest.raises(UnknownNameError, match="unknown option 'fil'"):
-        verify("triplets", {"fil": file})
-    with pytest.raises(OptionError, match="images is set by the check itself"):
-        verify("triplets", {"file": file, "images": False})
-    with pytest.raises(OptionError, match="file must be given"):
-        verify("triplets", {})

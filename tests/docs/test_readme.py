@@ -91,7 +91,7 @@ def test_commands_on_missing_data_end_there(words, tmp_path, monkeypatch, refuse
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ui_commands")
-def test_report_and_ui_of_a_comparison_named_as_in_the_readme(vector_sets, tmp_path, monkeypatch, capsys):
+def test_report_and_ui_of_a_comparison_named_as_in_the_readme(vector_sets, tmp_path, monkeypatch, capsys, said):
     monkeypatch.chdir(tmp_path)
     sets = [part for text in (*vector_sets, "train.epochs=1") for part in ("--set", text)]
     grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", *sets]
@@ -99,5 +99,4 @@ def test_report_and_ui_of_a_comparison_named_as_in_the_readme(vector_sets, tmp_p
     assert (tmp_path / "runs" / "demo" / "report" / "index.html").exists()
     (ui,) = (words for words in OURS if words[0] == "ui")
     capsys.readouterr()
-    assert negbench(ui) == 0
-    assert "starting MLflow's server" in capsys.readouterr().out
+    assert "starting MLflow's server" in said(*ui).out

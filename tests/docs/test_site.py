@@ -201,16 +201,9 @@ def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(site
     context.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "page"),
-    [
-        ("Paper: X.\nDepartures of `a`: none.", "**Paper:** X.\n\n**Departures of `a`:** none."),
-        ("One line that ends\nNot a head: no.", "One line that ends\nNot a head: no."),
-        ("Inputs:\n| a | b |\n| c | d |\n\nEnd.", "**Inputs:**\n\n```text\n| a | b |\n| c | d |\n```\n\nEnd."),
-    ],
-)
-def test_docstrings_become_markdown(build, text, page):
-    assert build.prose(text) == page
+def test_docstrings_become_markdown(build, spelled):
+    for text, page in spelled["docstrings"].items():
+        assert build.prose(text) == page
 
 
 def test_the_section_of_arguments_goes_and_what_follows_stays(build):

@@ -10,8 +10,7 @@ from negbench.analysis.answer import _turns, say, steps_of, warm_ups
 from negbench.analysis.findings import stored
 from negbench.analysis.pivots import at_point, points_frame
 from negbench.api import compare
-from negbench.campaign.plan import over_recipe, plan_comparison
-from negbench.errors import OptionError
+from negbench.campaign.plan import over_recipe
 from negbench.report.along import budgets_chart, dial_charts
 from negbench.report.build import comparison_page
 from negbench.report.charts import _figure
@@ -98,9 +97,3 @@ def test_flags_replace_a_recipes_budgets(tmp_path):
     assert over_recipe(Compare(recipe=recipe, epochs="3")).epochs == (3,)
     for given in ({"sets": ("train.epochs=5",)}, {"dials": ("train.epochs=5,6",)}):
         assert over_recipe(Compare(recipe=recipe, **given)).epochs == ()
-    with pytest.raises(OptionError, match=r"--dial train\.epochs=5,6 and --epochs set the same key"):
-        Compare(epochs="2,4", dials=("train.epochs=5,6",))
-    with pytest.raises(OptionError, match=r"--dial train\.num_negatives=1,2 and --negatives set the same key"):
-        Compare(negatives="2,4", dials=("train.num_negatives=1,2",))
-    with pytest.raises(OptionError, match="--tuned and --epochs cannot be combined"):
-        plan_comparison(Compare(epochs="2,4", tuned=2), tmp_path)

@@ -4,11 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from negbench.data.scene import DataCache
-from negbench.display import Display
-from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
-from negbench.systems.system import load_config
+from tests.runs import config_of, untrained
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +22,7 @@ def checkpoints(every_epoch: None) -> None:
 @pytest.fixture(scope="module")
 def cell(toy_root: Path) -> OpenRun:
     """Return an open run with its backbone in evaluation mode."""
-    sets = [f"dataset.root='{toy_root}'", "backbone.weights='random'"]
-    opened = open_run(load_config(flags={"strategy": {"name": "hycole"}}, sets=sets), Display(), DataCache())
+    opened = untrained(config_of([f"dataset.root='{toy_root}'", "backbone.weights='random'"], "hycole"))
     opened.backbone.eval()
     return opened
 

@@ -11,18 +11,17 @@ from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import BankStep, relevance
-from negbench.data.scene import DataCache, EncodedSplits
-from negbench.display import Display
+from negbench.data.scene import EncodedSplits
 from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
-from negbench.loop.runs import Bench, open_run, run_config
+from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import OpenRun, State, Watch
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
 from negbench.scoring import evaluation
 from negbench.settings.config import HybridConfig
-from tests.mining.test_composite import config_of, run
+from tests.runs import config_of, run, untrained
 
 ROWS = torch.tensor([0, 7, 30, 41, 12])
 MIXED = {"queue": 64, "hardest": 3, "pairs": 4, "with_query": 2}
@@ -31,9 +30,9 @@ MIXED = {"queue": 64, "hardest": 3, "pairs": 4, "with_query": 2}
 @pytest.fixture
 def opened(vector_sets: list[str]) -> OpenRun:
     """Return an open run with its backbone in evaluation mode."""
-    untrained = open_run(config_of(vector_sets, "in-batch"), Display(), DataCache())
-    untrained.backbone.eval()
-    return untrained
+    cell = untrained(config_of(vector_sets, "in-batch"))
+    cell.backbone.eval()
+    return cell
 
 
 def objective_of(opened: OpenRun, strategy: str, loss: Any, **options: Any) -> Objective:

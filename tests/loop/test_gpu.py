@@ -1,23 +1,18 @@
 """The engine on a GPU (`make gpu`): it starts as on a CPU at every precision, and resumes to the bit."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-from negbench.loop.runs import Bench, run_config
+from negbench.loop.runs import run_config
 from negbench.loop.types import RunResult
 from negbench.plugins.registry import registry
-from negbench.systems.system import load_config
+from tests.runs import config_of, run
 
 pytestmark = pytest.mark.gpu
 
 BOUNDS = {"fp32": 1e-3, "bf16": 0.03, "fp16": 0.03}  # of the first epoch's loss; fp16 may skip the first step
-
-
-def run(strategy: str, place: Path, sets: list[str]) -> RunResult:
-    return run_config(load_config(flags={"strategy": {"name": strategy}}, sets=sets), Bench.open(place, "none"))
 
 
 def first_loss(result: RunResult) -> float:
@@ -27,9 +22,9 @@ def first_loss(result: RunResult) -> float:
 @pytest.mark.parametrize("strategy", [*registry.plugins("strategies"), "in-batch+qure", "in-batch:1>qure"])
 def test_every_strategy_starts_as_on_a_cpu(strategy, sets, tmp_path):
     """Batches are the same on both; draws are where strategies draw on the CPU."""
-    want = first_loss(run(strategy, tmp_path / "cpu", [*sets, "compute.device=cpu"]))
+    want = first_loss(run(config_of(sets, strategy, "compute.device=cpu"), tmp_path / "cpu"))
     for precision, bound in BOUNDS.items():
-        got = run(strategy, tmp_path / precision, [*sets, f"train.precision={precision}"])
+        got = run(config_of(sets, strategy, f"train.precision={precision}"), tmp_path / precision)
         assert got.folder.manifest["started"] == {"device": "cuda", "precision": precision}
         assert first_loss(got) == pytest.approx(want, rel=bound, abs=bound / 10), precision
         assert all(map(math.isfinite, got.metrics.values()))
@@ -37,7 +32,7 @@ def test_every_strategy_starts_as_on_a_cpu(strategy, sets, tmp_path):
 
 @pytest.mark.parametrize("strategy", ["qure", "cirqrs", "dqe", "in-batch", "xbm"])
 def test_resumed_to_the_bit(strategy, sets, tmp_path, interrupted):
-    config = load_config(flags={"strategy": {"name": strategy}}, sets=sets)
-    straight = run_config(config, Bench.open(tmp_path / "straight", "none")).folder.weights()
+    config = config_of(sets, strategy)
+    straight = run(config, tmp_path / "straight").folder.weights()
     resumed = run_config(config, interrupted(config, tmp_path / "half", 1)).folder.weights()
     assert all(torch.equal(resumed[name], value) for name, value in straight.items())

@@ -13,18 +13,15 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, BackboneIdentity, Query, Slot, TextBatch
-from negbench.data.scene import DataCache
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import columns_of
 from negbench.datasets.triplets import Triplets
-from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
 from negbench.settings.config import HybridConfig, MiningConfig
-from negbench.systems.system import load_config
+from tests.runs import config_of, untrained
 
 TAU = 0.5
 
@@ -279,9 +276,9 @@ def test_texts_are_missed_before_anything_is_encoded(toy_root, tmp_path, monkeyp
     shutil.copytree(toy_root, tmp_path / "fashioniq", ignore=shutil.ignore_patterns("tags"))
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
     sets = [f"dataset.root='{tmp_path}'", "hybrid.beta=0.1"]
-    config = load_config(flags={"strategy": {"name": "hycole"}, "dataset": {"name": "fashioniq"}}, sets=sets)
+    config = config_of(sets, "hycole", dataset="fashioniq")
     with pytest.raises(DataError, match="fashioniq train has none"):
-        open_run(config, Display(), DataCache())
+        untrained(config)
     assert not (tmp_path / "cache" / "features").exists()
 
 
@@ -301,8 +298,6 @@ def step(cell: OpenRun, strategy: str, hybrid: HybridConfig | None, loss: str = 
 def test_weights_of_zero_are_exactly_the_plain_loss(cell, strategy):
     plain = step(cell, strategy, None)
     assert torch.equal(step(cell, strategy, HybridConfig()), plain)
-    assert step(cell, strategy, HybridConfig(alpha=0.4)) != plain
-    assert step(cell, strategy, HybridConfig(beta=0.1)) != plain
 
 
 @pytest.mark.parametrize(("strategy", "slots"), [("hycole", ALL), ("qure", ("target",))])
@@ -327,14 +322,14 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell, strategy, slots):
     torch.testing.assert_close(difference, wanted, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "hybrid", "reached"),
-    [
-        ("hycole", HybridConfig(alpha=1.0), ("fusion.linear.weight", "project_text.weight")),
-        ("qure", HybridConfig(alpha=1.0), ("fusion.linear.weight", "project_text.weight")),
-        ("hycole", HybridConfig(beta=1.0), ("project_image.weight", "project_text.weight")),
-    ],
-)
+REACHED = [
+    ("hycole", HybridConfig(alpha=1.0), ("fusion.linear.weight", "project_text.weight")),
+    ("qure", HybridConfig(alpha=1.0), ("fusion.linear.weight", "project_text.weight")),
+    ("hycole", HybridConfig(beta=1.0), ("project_image.weight", "project_text.weight")),
+]
+
+
+@pytest.mark.parametrize(("strategy", "hybrid", "reached"), REACHED)
 def test_terms_reach_what_they_are_made_of(cell, strategy, hybrid, reached):
     backbone = cell.backbone
     backbone.zero_grad()

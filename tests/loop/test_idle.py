@@ -31,34 +31,13 @@ def idle(*sets: str, rules: str = "qure", **flags: Any) -> list[str]:
     return check_idle(rows, sets, DataCache())
 
 
-@pytest.mark.parametrize(
-    ("setting", "rules", "message"),
-    [
-        ("train.epochs=1", "qure", NONE_LEFT.format(1, 1)),
-        ("train.epochs=1", "qure,top-k", f"strategy does nothing for qure, top-k: {NONE_LEFT.format(1, 1)}"),
-        ("schedule.warmup=13", "qure,all-corpus", f"schedule.warmup does nothing for qure: {NONE_LEFT.format(13, 8)}"),
-        ("schedule.n_def=50", "qure,in-batch", "for qure: 8 epochs have room for 8 definitions, not for 50"),
-        (
-            "schedule.n_def=3",
-            "in-batch,all-corpus",
-            "schedule.n_def does nothing for in-batch, all-corpus: its pools a",
-        ),
-        ("schedule.n_def=1", "qure", "the one definition is the whole corpus"),
-        ("schedule.refresh_epochs=[]", "qure", "leaves none"),
-        ("mining.guide=vectors", "qure,in-batch", "mining.guide does nothing for qure, in-batch: neither the strategy"),
-        ("hybrid.slots=joint", "qure", "its negatives corrupt one slot"),
-        ("mining.replacement=true", "in-batch", "it draws from each batch anew"),
-        ("mining.exclude_relevant=true", "all-corpus,qure", ""),
-        ("mining.exclude_subset=true", "all-corpus,qure", "no query of vectors train has a group of look-alikes"),
-    ],
-)
-def test_what_no_row_can_use_is_refused(setting, rules, message):
-    if not message:  # generated worlds know what is relevant
-        assert idle(setting, rules=rules) == []
-        return
-    with pytest.raises(OptionError) as caught:
-        idle(setting, rules=rules)
-    assert message in str(caught.value)
+def test_what_no_row_can_use_is_refused(mistakes):
+    for given, message in mistakes["idle"].items():
+        setting, rules = given.split()
+        with pytest.raises(OptionError) as caught:
+            idle(setting, rules=rules)
+        assert message in str(caught.value)
+    assert idle("mining.exclude_relevant=true", rules="all-corpus,qure") == []  # generated worlds know what is
 
 
 def test_a_comparison_names_the_rows_in_one_remark():
@@ -79,14 +58,12 @@ def test_a_comparison_names_the_rows_in_one_remark():
     assert idle("eval.dev_fraction=0.3", rules=rules) == []  # learning rates may be chosen on it
 
 
-def test_run_study_and_audit_refuse(tmp_path):
+def test_run_study_and_audit_refuse(tmp_path, mistakes):
     asked = Run(runs_dir=tmp_path, tracking_uri="none")
-    with pytest.raises(OptionError, match="exclude_subset does nothing for this run: no query of vectors train"):
-        api.run(strategy="qure", sets=(*SMALL, "mining.exclude_subset=true"), options=asked)
-    with pytest.raises(OptionError, match=r"schedule\.n_def does nothing for this run: its pools are defined once"):
-        api.run(strategy="all-corpus", sets=(*SMALL, "schedule.n_def=3"), options=asked)
-    with pytest.raises(OptionError, match=r"eval\.dev_fraction does nothing for this run: no part is carved"):
-        api.run(strategy="qure", sets=(*SMALL, "eval.dev_fraction=0.3"), options=asked)
+    for text, message in mistakes["idle-run"].items():
+        setting, rule = text.split()
+        with pytest.raises(OptionError, match=message):
+            api.run(strategy=rule, sets=(*SMALL, setting), options=asked)
     with pytest.raises(OptionError, match=r"schedule\.n_def does nothing for qure: schedule\.refresh_epochs overrides"):
         idle("schedule.n_def=3", "schedule.refresh_epochs=[2,4]")
     with pytest.raises(OptionError, match="exclude_subset does nothing for a trial"):

@@ -6,21 +6,19 @@ import time
 import pytest
 import torch
 
-from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
-from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import needs
-from negbench.loop.runs import Bench, open_run, run_config
+from negbench.loop.runs import run_config
 from negbench.loop.types import OpenRun
 from negbench.machine import room
 from negbench.machine.room import Need, check_disk, check_memory, machine_memory, size
 from negbench.settings.config import resolved
-from negbench.systems.system import load_config
+from tests.runs import config_of, flags_of, run, untrained
 
 
 def opened(sets: list[str], *more: str, strategy: str = "qure") -> OpenRun:
-    return open_run(load_config(flags={"strategy": {"name": strategy}}, sets=[*sets, *more]), Display(), DataCache())
+    return untrained(config_of(sets, strategy, *more))
 
 
 def by_name(needed: list[Need]) -> dict[str, Need]:
@@ -94,35 +92,33 @@ def test_what_a_step_holds(vector_sets):
         (["backbone.dim=1000000000000"], r"out of memory \("),
     ],
 )
-def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, capsys, more, message):
+def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, said, more, message):
     started = time.monotonic()
-    sets = [part for text in (*vector_sets, *more) for part in ("--set", text)]
-    assert negbench(["run", "--strategy", "qure", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
-    assert re.fullmatch(f".*{message}.*\n", capsys.readouterr().err)
+    sets = flags_of([*vector_sets, *more])
+    told = said("run", "--strategy", "qure", *sets, "--runs-dir", tmp_path, "--tracking-uri", "none", code=2).err
+    assert re.fullmatch(f".*{message}.*\n", told)
     assert time.monotonic() - started < 60
     assert not list(tmp_path.glob("*/config.json"))
 
 
 def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tmp_path, limited):
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
+    config = config_of(vector_sets, "qure")
     limited(2**40, disk=1000)
     with pytest.raises(OptionError, match=r"of disk, .* has room for 1 MiB \("):
-        run_config(config, Bench.open(tmp_path / "runs", "none"))
+        run(config, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
     limited(2**40, disk=2**40)
-    assert run_config(config, Bench.open(tmp_path / "runs", "none")).folder.status == "finished"
+    assert run(config, tmp_path / "runs").folder.status == "finished"
 
 
 def test_features_and_batches_of_images_count_too(toy_sets, limited):
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
+    config = config_of(toy_sets, "qure")
     splits = DataCache().splits(resolved(config))
     count = min(128, sum(len(part.all_images) for part in splits.parts))
     message = rf"\(a batch of images to encode: {count} images x .*\): --set compute.encode_batch_size={count // 4}$"
     limited(1000 * 2**10)  # enough for the features
     with pytest.raises(OptionError, match=message):
-        open_run(config, Display(), DataCache())
+        untrained(config)
     limited(1000)
-    with pytest.raises(
-        OptionError, match=r"\(features held in memory: .*\): --set compute.feature_memory_gib=4.3e-06$"
-    ):
-        open_run(config, Display(), DataCache())
+    with pytest.raises(OptionError, match=r"\(features held in memory: .*\): --set compute.feature_memory_gib=4.3e-06"):
+        untrained(config)

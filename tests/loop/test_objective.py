@@ -13,24 +13,22 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, LossInput
-from negbench.data.scene import DataCache, EncodedSplits
-from negbench.display import Display
+from negbench.data.scene import EncodedSplits
 from negbench.errors import OptionError
 from negbench.loop import objective as of_objective
 from negbench.loop.objective import Batch, Objective, _rows_of, check_objective
-from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
 from negbench.losses.info_nce import InfoNCE
 from negbench.mining.draws import splitmix
 from negbench.settings.config import HybridConfig, MiningConfig
-from negbench.systems.system import load_config
+from tests.runs import config_of, untrained
 
 
 @pytest.fixture(scope="module")
 def weighted(toy_root: Path) -> OpenRun:
     """Return an open run with colour and shape sub-queries."""
     sets = [f"dataset.root='{toy_root}'", "backbone.weights='random'", "backbone.attribute_weights=true"]
-    return open_run(load_config(flags={"strategy": {"name": "dqe"}}, sets=sets), Display(), DataCache())
+    return untrained(config_of(sets, "dqe"))
 
 
 def query(backbone: Backbone, scene: EncodedSplits, reference: int, text: int) -> Tensor:
@@ -205,8 +203,7 @@ def test_margin_kl_ranks_the_target_against_each_candidate_once(cell, strategy, 
 def test_a_corpus_embedded_in_parts_has_the_gradient_of_all_its_images():
     """700 images take two parts; the softmax of eq. 5 runs over all of them."""
     world = {"name": "vectors", "train_images": 700, "train_queries": 20, "val_images": 40, "val_queries": 20}
-    flags = {"dataset": world, "backbone": {"name": "vectors", "dim": 16}, "strategy": {"name": "in-batch"}}
-    run = open_run(load_config(flags=flags), Display(), DataCache())
+    run = untrained(config_of([], "in-batch", dataset=world, backbone={"name": "vectors", "dim": 16}))
     rows, split = torch.tensor([3, 11]), run.scene.train
     loss = make_loss("margin-kl", kl_over="corpus", lambda_rank=0.0)
     objective = Objective(run.backbone, make_strategy("in-batch"), loss, run.scene, MiningConfig())
@@ -268,9 +265,8 @@ def test_rows_without_an_attribute_word_are_left_out(weighted):
     for chosen in (loss, make_loss("bradley-terry")):
         objective = Objective(backbone, make_strategy("dqe"), chosen, scene, MiningConfig())
         losses.append(float(objective(batch_of(scene, rows, negatives)).loss))
-    subs = backbone.sub_queries(
-        scene.features(backbone, scene.train.references[rows]), {k: v[rows] for k, v in tokens.items()}
-    )
+    references = scene.features(backbone, scene.train.references[rows])
+    subs = backbone.sub_queries(references, {k: v[rows] for k, v in tokens.items()})
     wanted = 0.0
     for name, sub in subs.items():
         hinges = []

@@ -11,7 +11,6 @@ import pytest
 from negbench.api import make_strategy
 from negbench.checks.audit import audit
 from negbench.checks.subject import open_subject
-from negbench.cli.main import run as negbench
 from negbench.display import Display
 from negbench.loop.observe import card_epochs
 from negbench.loop.remarks import remarks_of
@@ -23,25 +22,25 @@ from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
 from negbench.settings.config import resolved
 from negbench.store.runfolder import final_values
-from tests.mining.test_composite import config_of, run
+from tests.runs import config_of, flags_of, run
 
 FIELDS = list(Regime.__dataclass_fields__)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "more", "want"),
-    [
-        ("qure", (), {0, 2, 4, 6, 8, 10}),
-        ("in-batch", (), {0, 2, 4, 6, 8, 10}),
-        ("all-corpus", (), {0, 2, 4, 6, 8, 10}),
-        ("qure", ("schedule.refresh_epochs=[3,5]",), {0, 3, 5}),
-        ("qure", ("schedule.refresh_epochs=[0]",), {0, 2, 4, 6, 8, 10}),
-        ("cirqrs", ("schedule.n_def=3",), {0, 4, 8}),
-        ("qure", ("eval.reported=false",), {0}),
-        ("qure", ("schedule.refresh_every=1", "schedule.warmup=1"), {0, 2, 4, 6, 7, 9, 11}),
-        ("top-k:3>qure", ("schedule.refresh_epochs=[3,5]",), {0, 2, 3, 5}),
-    ],
-)
+CARDED = [
+    ("qure", (), {0, 2, 4, 6, 8, 10}),
+    ("in-batch", (), {0, 2, 4, 6, 8, 10}),
+    ("all-corpus", (), {0, 2, 4, 6, 8, 10}),
+    ("qure", ("schedule.refresh_epochs=[3,5]",), {0, 3, 5}),
+    ("qure", ("schedule.refresh_epochs=[0]",), {0, 2, 4, 6, 8, 10}),
+    ("cirqrs", ("schedule.n_def=3",), {0, 4, 8}),
+    ("qure", ("eval.reported=false",), {0}),
+    ("qure", ("schedule.refresh_every=1", "schedule.warmup=1"), {0, 2, 4, 6, 7, 9, 11}),
+    ("top-k:3>qure", ("schedule.refresh_epochs=[3,5]",), {0, 2, 3, 5}),
+]
+
+
+@pytest.mark.parametrize(("strategy", "more", "want"), CARDED)
 def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, want):
     config = resolved(config_of([], strategy, "train.epochs=12", *more))
     stages = stages_of(make_strategy(config.strategy.name, **config.strategy.options), config)
@@ -161,11 +160,9 @@ def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets, loss, level):
     assert len(remarks(vector_sets, loss, points=losses(*[level * 1.1] * 9, level, level, level))) == 1  # a quarter
 
 
-def test_the_end_of_a_run_prints_them(vector_sets, tmp_path, capsys):
+def test_the_end_of_a_run_prints_them(vector_sets, tmp_path, said):
     """The remark on unchanged pools is printed for a model that does not move, also when its run is reused."""
-    texts = (*vector_sets, "train.lr=1e-12", "schedule.n_def=null", "schedule.refresh_epochs=[1,2]")
-    sets = [part for text in texts for part in ("--set", text)]
+    sets = flags_of([*vector_sets, "train.lr=1e-12", "schedule.n_def=null", "schedule.refresh_epochs=[1,2]"])
     command = ["run", "--strategy", "after-target", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
     for _ in range(2):  # the second call reuses the run
-        assert negbench(command) == 0
-        assert "note: epoch 2: the refresh changed no pool" in capsys.readouterr().err.splitlines()
+        assert "note: epoch 2: the refresh changed no pool" in said(*command).err.splitlines()

@@ -4,7 +4,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,18 +16,17 @@ from torch.nn import functional
 
 from negbench.backbones.precomputed import Precomputed
 from negbench.contracts import Backbone, LossInput, ScoreView, Strategy, TextBatch
-from negbench.data.scene import DataCache, load_backbone, load_split
+from negbench.data.scene import load_backbone, load_split
 from negbench.datasets.dataset import Dataset
-from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop import checkpoint
 from negbench.loop import train as loop
 from negbench.loop.checkpoint import TrainingParts, stream
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
-from negbench.loop.runs import Bench, open_run, run_config
+from negbench.loop.runs import Bench, run_config
 from negbench.loop.schedule import Stage, cosine
-from negbench.loop.types import RunResult, State, Watch
+from negbench.loop.types import RunResult, State
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.machine.files import SUMS, atomic_write
 from negbench.mining.curves import Curves
@@ -37,6 +36,7 @@ from negbench.plugins.registry import Plugin, registry
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
+from tests.runs import run, untrained
 
 Interrupted = Callable[[RunConfig, Path, int], Bench]
 
@@ -181,10 +181,6 @@ def with_dropout(sets: list[str]) -> list[str]:
     return [text.replace(".name=precomputed", ".name=dropping") for text in sets]
 
 
-def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResult:
-    return run_config(config, replace(Bench.open(where, "none"), watch=Watch(**hooks)))
-
-
 def recorded(config: RunConfig, where: Path) -> tuple[Tape, RunResult]:
     tape = Tape()
     VIEWS.clear()
@@ -266,17 +262,6 @@ def test_refreshes_are_counted_from_zero_at_the_listed_epochs(story):
     assert not list(story.result.path.glob("pools-*"))
 
 
-def test_the_warm_up_draws_from_all_of_the_corpus(story):
-    drawn, dataset = story.tape.refreshes[0].mined.negatives, story.train
-    for query, row in zip(dataset.queries, drawn.tolist(), strict=True):
-        names = {dataset.images[column] for column in row}
-        assert len(names) == 2 * DRAWS  # without repeats
-        assert query.target not in names
-        assert all(query.group in name for name in names)
-    used = torch.bincount(drawn.flatten(), minlength=len(dataset.images))
-    assert int((used > 0).sum()) == len(dataset.images)  # not only the few images that score high
-
-
 def test_the_strategy_sees_the_model_as_it_is(story):
     """The scores of each refresh equal those of loops over ids, with the weights of that moment."""
     seen = []
@@ -292,15 +277,6 @@ def test_the_strategy_sees_the_model_as_it_is(story):
             assert (~view.allowed).nonzero().tolist() == list(map(list, enumerate(view.target.tolist())))
         seen.append(scores)
     assert not torch.allclose(seen[0], seen[1], atol=1e-2)
-
-
-def test_an_epoch_uses_its_own_draws(story):
-    for refresh, end in zip(story.tape.refreshes, [*REFRESHES, EPOCHS], strict=True):
-        start = refresh.steps // STEPS
-        for epoch in range(start, end):
-            for step in story.tape.epochs(STEPS)[epoch]:
-                place = slice((epoch - start) * DRAWS, (epoch - start + 1) * DRAWS)
-                assert torch.equal(step.drawn, refresh.mined.negatives[step.rows][:, place])
 
 
 def test_overlap_is_with_the_refresh_before(story):
@@ -340,16 +316,16 @@ def test_learning_rate_of_every_step(story):
     assert logged == pytest.approx([*rates()[STEPS::STEPS], LR * FLOOR])  # the log has the rate of the next step
 
 
-@pytest.mark.parametrize(
-    ("sets", "want"),
-    [
-        ((), [1, 0.01 + 0.99 * 0.75, 0.01 + 0.99 * 0.25, 0.01, 0.01]),
-        (("train.min_lr_ratio=0.1", "train.lr_warmup_epochs=1"), [1, 1, 0.55, 0.1, 0.1]),
-        (("train.min_lr_ratio=1",), [1, 1, 1, 1, 1]),
-        (("train.lr_warmup_epochs=2",), [1 / 2, 1, 1, 0.01, 0.01]),
-        (("train.min_lr_ratio=0", "train.lr_warmup_epochs=9"), [1 / 9, 2 / 9, 3 / 9, 4 / 9, 5 / 9]),
-    ],
-)
+COSINES = [
+    ((), [1, 0.01 + 0.99 * 0.75, 0.01 + 0.99 * 0.25, 0.01, 0.01]),
+    (("train.min_lr_ratio=0.1", "train.lr_warmup_epochs=1"), [1, 1, 0.55, 0.1, 0.1]),
+    (("train.min_lr_ratio=1",), [1, 1, 1, 1, 1]),
+    (("train.lr_warmup_epochs=2",), [1 / 2, 1, 1, 0.01, 0.01]),
+    (("train.min_lr_ratio=0", "train.lr_warmup_epochs=9"), [1 / 9, 2 / 9, 3 / 9, 4 / 9, 5 / 9]),
+]
+
+
+@pytest.mark.parametrize(("sets", "want"), COSINES)
 def test_cosine_by_hand(vector_sets, sets, want):
     """The schedule by hand: three epochs of one step each, and two steps beyond."""
     config = resolved(load_config(flags={"strategy": {"name": "top-k"}}, sets=[*vector_sets, "train.epochs=3", *sets]))
@@ -404,12 +380,6 @@ def test_training_is_a_plain_loop(story):
     assert [(p["step"], p["epoch"]) for p in points] == [((e + 1) * STEPS, e) for e in range(EPOCHS)]
     for name, value in story.result.folder.weights().items():
         torch.testing.assert_close(value, backbone.state_dict()[name], atol=2e-4, rtol=1e-3)
-
-
-def test_what_is_counted(story):
-    assert story.result.details["steps"] == EPOCHS * STEPS
-    assert story.result.details["negatives_seen"] == EPOCHS * 48 * DRAWS
-    assert all(step.mask is None or bool(step.mask.all()) for step in story.tape.steps)
 
 
 def test_curves_are_kept_at_their_moments(story, vector_sets, tmp_path):
@@ -502,13 +472,12 @@ def test_of_equal_epochs_the_first_is_chosen(vector_sets, tmp_path):
 
 def test_dev_is_taken_from_train(vector_sets, tmp_path):
     config = config_of(vector_sets, "eval.select=dev", "eval.dev_fraction=0.25", "train.epochs=2")
-    opened = open_run(config, Display(), DataCache())
+    opened = untrained(config)
     train, dev = opened.scene.train.dataset, opened.splits.dev
     assert opened.scene.dev.dataset is dev
     assert opened.scene.val.dataset.split == "val"
-    assert {q.id for q in train.queries} | {q.id for q in dev.queries} == {
-        q.id for q in part_of(resolved(config), "train").queries
-    }
+    whole = part_of(resolved(config), "train").queries
+    assert {q.id for q in train.queries} | {q.id for q in dev.queries} == {q.id for q in whole}
     assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
     assert len(dev.queries) == pytest.approx(12, abs=2)
     tape, _ = recorded(config, tmp_path)
@@ -660,7 +629,8 @@ def outcome(folder: RunFolder) -> dict[str, Any]:
 
 HALVES = [  # stopped before the first checkpoint, in a refreshed epoch, before the last score, after the last epoch
     ("nearest", ("schedule.refresh_epochs=[1,2]", "train.num_negatives=2"), (0, 1, 3, 4)),
-    ("hycole", ("eval.select=dev",), (2, 4)),  # the best epoch so far is kept
+    # the best epoch so far, the temperature and what is thinned are kept
+    ("hycole", ("eval.select=dev", "hybrid.temperature=own", "train.num_negatives=5"), (2, 4)),
 ]
 
 
@@ -729,26 +699,26 @@ def test_the_time_before_an_interruption_counts(half):
     assert 0 < saved["state"]["seconds"]["train"] < 1000
     saved["state"]["seconds"]["train"] += 1000
     half.write_checkpoint(saved)
-    resumed = run_config(half.config, Bench.open(half.path.parent, "none"))
+    resumed = run(half.config, half.path.parent)
     assert resumed.details["seconds"]["train"] > saved["state"]["seconds"]["train"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda saved: saved["optimizer"]["param_groups"][0].update(lr="0.01"), "different optimizer"),
-        (lambda saved: saved["optimizer"]["state"][0].update(step=torch.zeros(2)), "step and moments do not fit"),
-        (lambda saved: saved["optimizer"]["state"][0].update(step=torch.tensor(-1.0)), "step and moments do not fit"),
-        (lambda saved: saved["state"].update(epoch="1"), "error for int"),
-        (lambda saved: saved["state"].update(negatives=saved["state"]["negatives"][:-1]), "other queries"),
-    ],
-)
+DAMAGES = [
+    (lambda saved: saved["optimizer"]["param_groups"][0].update(lr="0.01"), "different optimizer"),
+    (lambda saved: saved["optimizer"]["state"][0].update(step=torch.zeros(2)), "step and moments do not fit"),
+    (lambda saved: saved["optimizer"]["state"][0].update(step=torch.tensor(-1.0)), "step and moments do not fit"),
+    (lambda saved: saved["state"].update(epoch="1"), "error for int"),
+    (lambda saved: saved["state"].update(negatives=saved["state"]["negatives"][:-1]), "other queries"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGES)
 def test_a_checkpoint_of_other_types_or_queries_is_refused(change, message, half):
     saved = half.checkpoint()
     change(saved)
     half.write_checkpoint(saved)
     with pytest.raises(NegbenchError, match=f"cannot read .*checkpoint.pt: (.|\n)*{message}"):
-        run_config(half.config, Bench.open(half.path.parent, "none"))
+        run(half.config, half.path.parent)
 
 
 def test_a_loss_without_a_gradient_is_refused(vector_sets, tmp_path, monkeypatch):

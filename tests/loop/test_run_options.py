@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,18 +15,17 @@ from negbench.data.scene import DataCache
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.loop import runs
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench
 from negbench.loop.schedule import Stage
-from negbench.loop.types import RunResult, State, Watch
+from negbench.loop.types import RunResult, State
 from negbench.mining.mined import Mined
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from negbench.testing.worlds import global_generators
+from tests.runs import run, untrained
 
 OWN = ("hybrid.alpha=0.4", "hybrid.beta=0.1")
 FOUR = ("train.num_negatives=4", "mining.replacement=false")
@@ -37,19 +35,6 @@ Drawn = Callable[..., tuple[RunResult, list[list[int]], list[tuple[int, int]]]]
 def config_of(strategy: str, toy_sets: list[str], *more: str, loss: str = "info-nce") -> RunConfig:
     flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
     return load_config(flags=flags, sets=[*toy_sets, "train.epochs=3", *more])
-
-
-def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResult:
-    return runs.run_config(config, dataclasses.replace(Bench.open(where, "none"), watch=Watch(**hooks)))
-
-
-def test_a_resumed_run_goes_on_with_its_temperatures_and_draws(tmp_path, toy_sets, interrupted):
-    config = config_of("hycole", toy_sets, *OWN, "train.num_negatives=5", "train.epochs=2")
-    straight = run(config, tmp_path / "straight")
-    resumed = runs.run_config(config, interrupted(config, tmp_path / "halves", 1))
-    for name in ("metrics", "temperatures", "draws", "negatives_seen", "behaviour"):
-        assert resumed.details[name] == straight.details[name]
-    assert resumed.folder.metrics() == straight.folder.metrics()
 
 
 def test_a_shrinking_pool_refreshed_more_often_shrinks_as_often(tmp_path, vector_sets):
@@ -79,7 +64,7 @@ def test_own_temperatures_are_trained_and_written_down(tmp_path, toy_sets):
 
 def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets):
     config = resolved(config_of("hycole", toy_sets, *OWN))
-    opened = runs.open_run(config, Display(), DataCache())
+    opened = untrained(config)
     strategy, loss = make_strategy("hycole"), make_loss("info-nce")
     objective = Objective(opened.backbone, strategy, loss, opened.scene, config.mining, config.hybrid)
     (group,) = torch.optim.AdamW(objective.parameter_groups(0.25), weight_decay=0.5).param_groups
@@ -207,15 +192,15 @@ def test_progress_reaches_its_total(tmp_path, vector_sets, monkeypatch):
 # --- pairs that change with the epoch --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("strategy", "redraws", "pairs_of_epoch"),
-    [
-        ("in-batch", True, [0, 1, 2, 3, 4, 5]),
-        ("after-target", True, [0, 0, 2, 2, 4, 4]),
-        ("after-target", False, [0, 1, 2, 3, 4, 5]),  # only the texts change
-    ],
-)
-def test_pairs_are_those_of_the_epoch_or_of_the_interval(
+PAIRS_OF_EPOCHS = [
+    ("in-batch", True, [0, 1, 2, 3, 4, 5]),
+    ("after-target", True, [0, 0, 2, 2, 4, 4]),
+    ("after-target", False, [0, 1, 2, 3, 4, 5]),  # only the texts change
+]
+
+
+@pytest.mark.parametrize(("strategy", "redraws", "pairs_of_epoch"), PAIRS_OF_EPOCHS)
+def test_pairs_are_those_of_the_epoch_or_interval(
     vector_sets, tmp_path, monkeypatch, strategy, redraws, pairs_of_epoch
 ):
     mined = list[Tensor]()

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from negbench.api import make_loss
 from negbench.contracts import Loss, LossInput
 from negbench.contracts.loss import without_masked
 from negbench.errors import NegbenchError
 from negbench.plugins.registry import registry
+from negbench.settings.layers import parse_plugin
 from negbench.testing import LossTestCase
 
 
@@ -69,20 +71,12 @@ def test_bad_options_are_quoted():
             registry.get("losses", key)(**options)
 
 
-VARIANTS = [(key, {}) for key in registry.plugins("losses")] + [
-    ("margin-kl", {"kl_over": "pair"}),
-    ("margin-kl", {"kl_over": "corpus"}),
-    ("hcl", {"beta": 0.0}),
-    ("hcl", {"tau_plus": 0.0}),
-    ("hn-nce", {"alpha": 0.5, "beta": 2.0}),
-    ("triplet", {"margin": 0.0}),
-]
-IDS = ["-".join([key, *map(str, options.values())]) for key, options in VARIANTS]
+VARIANTS = ("margin-kl:kl_over=pair", "margin-kl:kl_over=corpus", "hcl:beta=0.0", "hcl:tau_plus=0.0")
+VARIANTS += ("hn-nce:alpha=0.5:beta=2.0", "triplet:margin=0.0")
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
+@pytest.mark.parametrize("variant", [*registry.plugins("losses"), *VARIANTS])
 class TestEveryLoss(LossTestCase):
     @pytest.fixture
-    def loss(self, variant: tuple[str, dict[str, object]]) -> Loss:
-        key, options = variant
-        return registry.make("losses", key, **options)
+    def loss(self, variant: str) -> Loss:
+        return make_loss(**parse_plugin(variant))

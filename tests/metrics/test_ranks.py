@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.errors import NegbenchError, OptionError
+from negbench.errors import NegbenchError
 from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import descending, relevant_ranks, target_ranks, top_columns
@@ -133,15 +133,21 @@ def test_top_columns_of_nothing_and_of_nan():
 # --- recall and mAP at k ---------------------------------------------------------------------------------------------
 
 
-def test_what_has_no_recall():
-    with pytest.raises(OptionError, match="k must be >= 1, got 0"):
-        hits_at_k(torch.tensor([1]), 0)
-    with pytest.raises(OptionError, match="k must be >= 1, got 0"):
-        expected_hits_at_k(torch.tensor([1]), torch.tensor([2]), 0, 2)
-    with pytest.raises(NegbenchError, match="needs at least one query"):
-        hits_at_k(torch.tensor([], dtype=torch.int64), 1)
-    with pytest.raises(NegbenchError, match="1 queries have none"):
-        hits_at_k(torch.tensor([1, 0]), 1)
+NO_VALUE = [
+    (lambda: hits_at_k(torch.tensor([1]), 0), "k must be >= 1, got 0"),
+    (lambda: expected_hits_at_k(torch.tensor([1]), torch.tensor([2]), 0, 2), "k must be >= 1, got 0"),
+    (lambda: hits_at_k(torch.tensor([], dtype=torch.int64), 1), "needs at least one query"),
+    (lambda: hits_at_k(torch.tensor([1, 0]), 1), "1 queries have none"),
+    (lambda: average_precision_at_k(Ragged.of([[1]]), -3), "k must be >= 1, got -3"),
+    (lambda: average_precision_at_k(Ragged.of([]), 1), "needs at least one query"),
+    (lambda: average_precision_at_k(Ragged.of([[1], []]), 1), "1 have none"),
+]
+
+
+def test_what_has_no_recall_or_average_precision():
+    for call, message in NO_VALUE:
+        with pytest.raises(NegbenchError, match=message):
+            call()
 
 
 def loop_average_precision(scores: list[float], relevant: list[int], k: int) -> float:
@@ -164,12 +170,3 @@ def test_average_precision_against_a_loop():
         got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), k)
         want = [loop_average_precision(scores[i].tolist(), rows[i], k) for i in range(12)]
         assert got.tolist() == pytest.approx(want, abs=1e-12)
-
-
-def test_what_has_no_average_precision():
-    with pytest.raises(OptionError, match="k must be >= 1, got -3"):
-        average_precision_at_k(Ragged.of([[1]]), -3)
-    with pytest.raises(NegbenchError, match="needs at least one query"):
-        average_precision_at_k(Ragged.of([]), 1)
-    with pytest.raises(NegbenchError, match="1 have none"):
-        average_precision_at_k(Ragged.of([[1], []]), 1)

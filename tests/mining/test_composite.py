@@ -1,6 +1,5 @@
 """Composite strategies: names, options, a union's step against loops, and a switch equal to the warm-up."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,31 +8,18 @@ import torch
 from negbench.api import make_loss, make_strategy
 from negbench.cli.explain import options_of
 from negbench.contracts import Strategy, relevance, tunable_ranges
-from negbench.data.scene import DataCache
-from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.axes import expand, labels_of
 from negbench.loop.identity import code_version
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, open_run, run_config
+from negbench.loop.runs import run_config
 from negbench.loop.schedule import stages_of
-from negbench.loop.types import RunResult
 from negbench.mining.composite import batch_rule, batch_rules, parts_of, slots_of
 from negbench.plugins.registry import registry
 from negbench.scoring import evaluation
-from negbench.settings.config import RunConfig, resolved
-from negbench.settings.layers import parse_plugin
-from negbench.systems.system import load_config
+from negbench.settings.config import resolved
 from negbench.testing.worlds import toy_view
-
-
-def config_of(sets: list[str], strategy: str, *more: str) -> RunConfig:
-    return load_config(flags={"strategy": parse_plugin(strategy)}, sets=[*sets, *more])
-
-
-def run(config: RunConfig, where: Path) -> RunResult:
-    return run_config(config, Bench.open(where, "none"))
-
+from tests.runs import config_of, run, untrained
 
 # --- names and options -----------------------------------------------------------------------------------------------
 
@@ -76,29 +62,12 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets):
     assert code_version(full) != code_version(resolved(config_of(vector_sets, "qure")))
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("in-batch+qur", "did you mean 'qure'"),
-        ("top-k+qure", "a union combines one corpus strategy and one batch strategy"),
-        ("in-batch+in-batch", "a union combines one"),
-        ("in-batch-cube+qure", "whole-batch triples cannot be combined"),
-        ("all-corpus>qure", "expected NAME:EPOCHS>NAME"),
-        ("all-corpus:2>qure:3", "expected NAME, or NAME:option=value"),
-        ("all-corpus:2>in-batch:3>", "expected NAME:EPOCHS>NAME"),
-        ("all-corpus:0>qure", "a stage must last at least one epoch"),
-        ("qure:2>qure", "names 'qure' twice"),
-        ("all-corpus:2>qure", "its last part starts at epoch 2; the run has 2 epochs"),
-        ("in-batch+qure:k=3", "unknown option 'k' in strategy 'in-batch+qure'"),
-        ("in-batch+top-k:k=0", "k = 0: a whole number >= 1, or a share"),
-        ("top-k:2>after-target:after_target_k=0", "after_target_k = 0: a whole number >= 1, or a share"),
-    ],
-)
-def test_names_that_mean_nothing_are_one_line(name, message, vector_sets):
-    with pytest.raises(NegbenchError) as caught:
-        resolved(config_of(vector_sets, name))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_names_that_mean_nothing_are_one_line(vector_sets, mistakes):
+    for name, message in mistakes["names"].items():
+        with pytest.raises(NegbenchError) as caught:
+            resolved(config_of(vector_sets, name))
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 # --- unions ----------------------------------------------------------------------------------------------------------
@@ -111,7 +80,7 @@ def step_of(
     sets: list[str], name: str, loss: str, rows: torch.Tensor, drawn: torch.Tensor, **options: Any
 ) -> tuple[float, int, torch.Tensor, torch.Tensor]:
     """Return loss and negatives of a step, all scores [Q, N] over the temperature, and the target columns."""
-    opened = open_run(config_of(sets, name), Display(), DataCache())
+    opened = untrained(config_of(sets, name))
     opened.backbone.eval()
     train = opened.scene.train
     with torch.no_grad():
@@ -145,7 +114,7 @@ def test_a_union_with_three_slots_adds_the_other_slots(vector_sets):
 def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(vector_sets):
     """margin-kl over the corpus leaves out images that already are negatives, by loops."""
     rows = torch.tensor([0, 7])
-    targets = open_run(config_of(vector_sets, "qure"), Display(), DataCache()).scene.train.dataset.target_columns[rows]
+    targets = untrained(config_of(vector_sets, "qure")).scene.train.dataset.target_columns[rows]
     free = [column for column in range(20) if column not in targets.tolist()]
     drawn = torch.tensor([free[:2], free[3:5]])
     loss, _, scores, _ = step_of(vector_sets, "in-batch+qure", "margin-kl", rows, drawn, kl_over="corpus")

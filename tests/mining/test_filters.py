@@ -8,16 +8,15 @@ import torch
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import ScoreView
 from negbench.data.scene import DataCache
-from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import open_run, plan_run
+from negbench.loop.runs import plan_run
 from negbench.mining.filters import Filters
 from negbench.mining.task import mining_task
 from negbench.settings.config import MiningConfig, resolved
 from negbench.testing.worlds import toy_view, toy_views
-from tests.mining.test_composite import config_of
 from tests.mining.test_mining import run, scored_task
+from tests.runs import config_of, untrained
 
 SETTINGS = [
     {"margin": 0.25},
@@ -81,7 +80,7 @@ def test_every_strategy_draws_from_what_is_left():
 
 
 def test_a_batch_is_filtered_by_its_own_scores(vector_sets):
-    opened = open_run(config_of(vector_sets, "in-batch"), Display(), DataCache())
+    opened = untrained(config_of(vector_sets, "in-batch"))
     opened.backbone.eval()
     rows, settings = torch.arange(0, 48, 4), {"margin": 0.1, "max_target": 0.6}
     mining = MiningConfig.model_validate(settings)
@@ -125,7 +124,7 @@ def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets):
 
 def test_known_groups_are_left_out(vector_sets):
     """`exclude_subset` removes the query's own image group (CIRR) from the negatives, in the corpus and in a batch."""
-    train = open_run(config_of(vector_sets, "qure"), Display(), DataCache()).scene.train
+    train = untrained(config_of(vector_sets, "qure")).scene.train
     data, mining = train.dataset, MiningConfig(exclude_subset=True)
     assert train.excluded(MiningConfig()) is None
     object.__setattr__(data.queries[0], "subset", (data.images[3], data.images[8], "an image of another gallery"))

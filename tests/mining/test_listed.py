@@ -18,7 +18,7 @@ from negbench.mining.planes import listed_plane, lists_of
 from negbench.own.negatives import write_negatives
 from negbench.plugins.registry import build
 from negbench.settings.command_options import Mine
-from tests.mining.test_composite import config_of
+from tests.runs import config_of
 
 ROWS = [{"reference": f"r{n}", "text": f"in red {n}", "target": f"t{n}", "split": "train"} for n in range(4)]
 LISTS = [["t3", "x1"], ["r0"], [], ["x1", "x2", "t3"]]  # the last one lists its own target
@@ -108,22 +108,12 @@ def test_formats_of_trainers_list_negatives(tmp_path, trainer):
     assert pools(load(tmp_path / "a.csv", joined()), tmp_path / "n.json") == [set(names) for names in LISTS]
 
 
-MISFITS = [
-    ([{"query": "train-2"}], "no column 'negatives' or 'negative' .it has 'query'"),
-    ([{"anchor": "a", "negatives": ["t1"]}], "no column 'query', nor reference, text and target"),
-    ([{"query": "val-1", "negatives": ["t1"]}], "lists negatives of no query of triplets"),
-    ([{"query": "train-2", "negatives": ["t9"]}], "row 1, column 'negatives': .* has no image 't9'"),
-    ([{"query": "train-2", "negatives": ["t1|t2"]}], r"'negatives': 't1\|t2' is 2 images with '\|' between"),
-    ([{"query": "train-2", "target": "t1", "negatives": ["t2"]}], "row 1: target 't1', but the data's is 't0'"),
-]
-
-
-@pytest.mark.parametrize(("rows", "message"), MISFITS)
-def test_files_that_do_not_fit(tmp_path, rows, message):
+def test_files_that_do_not_fit(tmp_path, mistakes):
     data, file = load(tmp_path / "a.csv", pd.DataFrame(ROWS)), tmp_path / "n.json"
-    file.write_text(json.dumps(rows))
-    with pytest.raises(DataError, match=message):
-        pools(data, file)
+    for case in mistakes["listed"]:
+        file.write_text(json.dumps(case["rows"]))
+        with pytest.raises(DataError, match=case["message"]):
+            pools(data, file)
 
 
 def test_what_mine_wrote_is_mined_again(vector_sets, tmp_path):
@@ -145,9 +135,8 @@ def test_the_file_is_part_of_what_a_run_is(vector_sets, tmp_path):
     content = (tmp_path / "n.jsonl").read_text()
 
     def hash_of(file: str) -> str:
-        return plan_run(
-            config_of(["dataset=vectors", *vector_sets], f"listed:file={tmp_path / file}"), DataCache()
-        ).hash
+        config = config_of(["dataset=vectors", *vector_sets], f"listed:file={tmp_path / file}")
+        return plan_run(config, DataCache()).hash
 
     before = hash_of("n.jsonl")
     (tmp_path / "copy.jsonl").write_text(content)

@@ -280,9 +280,7 @@ def test_draws_are_counted_by_kind():
 def test_kinds_of_random_draws_are_counted_at_the_first_refresh(strategy, reads):
     """Later ones ask for the kinds of what is drawn, and of all images only for a strategy that is shown them."""
     task, widths = toy_task(), list[int]()
-    watched = dataclasses.replace(
-        task, kinds=lambda ids, columns: widths.append(len(columns)) or task.kinds(ids, columns)
-    )
+    watched = dataclasses.replace(task, kinds=lambda ids, some: widths.append(len(some)) or task.kinds(ids, some))
     first = run(watched, strategy, draws=1, block=7)
     assert {12, 17, 20} <= {*widths}
     widths.clear()
@@ -442,22 +440,22 @@ def test_fallbacks_of_weighted_pools_leave_the_other_rows_as_they_are():
 # --- what may be chosen ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (lambda view: torch.ones_like(view.allowed), r"Function.pool chose the target itself \(row 0, column 1\)"),
-        (lambda view: view.scores.new_ones(view.scores.shape), "chose the target itself"),
-        (lambda view: torch.arange(4)[None] == 3, r"chose an excluded image \(row 0, column 3\)"),
-        (lambda view: view.allowed[:, :2], r"must return a \(1, 4\) tensor, got \(1, 2\)"),
-        (lambda view: [True], "must return a .* tensor, got list"),
-        (lambda view: view.allowed.long(), "must return bool or float weights, got torch.int64"),
-        (lambda view: torch.where(view.allowed, -1.0, 0.0), "finite weights >= 0"),
-        (lambda view: torch.where(view.allowed, torch.nan, 0.0), "finite weights >= 0"),
-        (lambda view: torch.where(view.allowed, torch.inf, 0.0), "finite weights >= 0"),
-        (lambda view: view.scores.clamp_(max=0.0) < view.allowed, "Function.pool modified its view"),
-        (lambda view: view.allowed.logical_not_(), "Function.pool modified its view; change a"),
-    ],
-)
+BREACHES = [
+    (lambda view: torch.ones_like(view.allowed), r"Function.pool chose the target itself \(row 0, column 1\)"),
+    (lambda view: view.scores.new_ones(view.scores.shape), "chose the target itself"),
+    (lambda view: torch.arange(4)[None] == 3, r"chose an excluded image \(row 0, column 3\)"),
+    (lambda view: view.allowed[:, :2], r"must return a \(1, 4\) tensor, got \(1, 2\)"),
+    (lambda view: [True], "must return a .* tensor, got list"),
+    (lambda view: view.allowed.long(), "must return bool or float weights, got torch.int64"),
+    (lambda view: torch.where(view.allowed, -1.0, 0.0), "finite weights >= 0"),
+    (lambda view: torch.where(view.allowed, torch.nan, 0.0), "finite weights >= 0"),
+    (lambda view: torch.where(view.allowed, torch.inf, 0.0), "finite weights >= 0"),
+    (lambda view: view.scores.clamp_(max=0.0) < view.allowed, "Function.pool modified its view"),
+    (lambda view: view.allowed.logical_not_(), "Function.pool modified its view; change a"),
+]
+
+
+@pytest.mark.parametrize(("answer", "message"), BREACHES)
 def test_a_strategy_that_breaks_its_contract_is_refused(answer, message):
     with pytest.raises(NegbenchError, match=message):
         run(scored_task([[0.1, 0.2, 0.3, 0.4]], [1], excluded=Ragged.of([[3]])), Function(answer))

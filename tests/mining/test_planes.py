@@ -17,13 +17,13 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, open_run, plan_run, run_config
+from negbench.loop.runs import plan_run
 from negbench.mining.mine import mine
 from negbench.mining.planes import offline_planes, planes_read, read_trec
 from negbench.mining.task import mining_task
 from negbench.plugins.registry import Plugin, registry
 from negbench.settings.config import MiningConfig, resolved
-from tests.mining.test_composite import config_of
+from tests.runs import config_of, run, untrained
 from tests.vector_files import WIDTH, write_vectors
 
 PLANES: tuple[PlaneName, ...] = tuple(name for name in EVERY_PLANE if name != "listed")  # that: test_listed.py
@@ -100,7 +100,7 @@ def loops(name: str, backbone: Backbone, data: Dataset, query: int, image: str) 
 
 
 def test_planes_of_a_task_are_those_of_loops(sets):
-    opened = open_run(config_of(sets, "watching"), Display(), DataCache())
+    opened = untrained(config_of(sets, "watching"))
     offline = offline_planes(PLANES, opened.config, opened.scene, Display())
     guide, data = load_backbone(opened.config.mining.backbones[0], 0).eval(), opened.scene.train.dataset
     for parameter in opened.backbone.parameters():
@@ -127,7 +127,7 @@ def test_planes_of_a_task_are_those_of_loops(sets):
 
 def test_planes_of_a_batch_are_those_of_the_corpus(sets):
     """Row i, column j of the target slot is query i and target j; the query slot is its transpose."""
-    opened = open_run(config_of(sets, "watchingbatch"), Display(), DataCache())
+    opened = untrained(config_of(sets, "watchingbatch"))
     opened.backbone.eval()
     offline = offline_planes(PLANES, opened.config, opened.scene, Display())
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline)
@@ -146,13 +146,13 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets):
 
 
 def test_a_fixed_tau_is_what_the_strategy_is_told(sets):
-    opened = open_run(config_of(sets, "plain"), Display(), DataCache())
+    opened = untrained(config_of(sets, "plain"))
     loss = make_loss("info-nce", tau=0.5)
     assert Objective(opened.backbone, Plain(), loss, opened.scene, MiningConfig()).divisor == 0.5
 
 
 def test_only_what_is_declared_is_computed_and_shown(sets):
-    opened = open_run(config_of(sets, "plain"), Display(), DataCache())
+    opened = untrained(config_of(sets, "plain"))
     assert offline_planes((), opened.config, opened.scene, Display()) == {}
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=("text",))
     assert list(task.planes) == ["text"]
@@ -166,7 +166,7 @@ def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(sets, tmp_path):
     files = dict(text.split("=", 1) for text in sets)
     own = ":".join(f"{name}=" + files[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
     more = (f"mining.guide='precomputed:{own}'", "schedule.refresh_epochs=[0,1]")
-    run_config(config_of(sets, "watching", *more), Bench.open(tmp_path / "r", "none"))
+    run(config_of(sets, "watching", *more), tmp_path / "r")
     assert torch.equal(SEEN[0].plane("guide"), SEEN[0].scores)  # equal before any training
     assert not torch.equal(SEEN[-1].plane("guide"), SEEN[-1].scores)
     assert torch.equal(SEEN[0].plane("guide"), SEEN[-2].plane("guide"))  # two groups per refresh
@@ -184,7 +184,7 @@ def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets, sets, tmp_pa
         plan_run(config_of(sets, "watching", f"mining.judge='{tmp_path / 'none.trec'}'"), DataCache())
     other = tmp_path / "other.trec"
     for query, message in (("q", "scores no query of"), ("{}", "does not have, such as 'i'")):
-        opened = open_run(config_of(sets, "watching"), Display(), DataCache())
+        opened = untrained(config_of(sets, "watching"))
         other.write_text(f"{query} Q0 i 1 0.5 me\n".format(opened.scene.train.dataset.queries[0].id))
         mining = opened.config.mining.model_copy(update={"judge": str(other)})
         with pytest.raises(DataError, match=message):
@@ -208,7 +208,7 @@ def test_files_that_are_no_scores(tmp_path):
 
 
 def test_pairs_that_change_have_no_plane_that_stays(sets, monkeypatch):
-    opened = open_run(config_of(sets, "watching"), Display(), DataCache())
+    opened = untrained(config_of(sets, "watching"))
     monkeypatch.setattr(type(opened.scene.train.dataset), "redraws", True)
     with pytest.raises(DataError, match="draws new pairs in each epoch, but plane 'guide' is computed once"):
         offline_planes(PLANES, opened.config, opened.scene, Display())

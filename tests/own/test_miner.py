@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from negbench.api import make_strategy
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import mine
 from negbench.mining.task import MiningTask
 from negbench.own.miner import Miner
-from negbench.plugins.registry import registry
+from negbench.settings.layers import parse_plugin
 
 Q, N, D = 30, 40, 8
 
@@ -35,8 +36,6 @@ def test_it_is_the_engines_mining(strategy):
     mined = Miner(strategy, draws=4, seed=5, refreshes=2).refresh(
         queries, images, targets, excluded=excluded, relevant=relevant
     )
-    name, _, option = strategy.partition(":")
-    options = dict([option.split("=")]) if option else {}
     task = MiningTask(
         queries=_unit(queries),
         candidates=_unit(images)[:, None],
@@ -47,8 +46,9 @@ def test_it_is_the_engines_mining(strategy):
         relevant=Ragged.of([[int(t), *row] if row else row for t, row in zip(targets, relevant, strict=True)]),
     )
     seed = int(splitmix(torch.tensor(5), torch.tensor(2))) & (2**63 - 1)
-    made = registry.make("strategies", name, **{k: int(v) if v.isdigit() else v for k, v in options.items()})
-    want = mine(task, made, refresh=2, draws=4, generator=torch.Generator().manual_seed(seed))
+    want = mine(
+        task, make_strategy(**parse_plugin(strategy)), refresh=2, draws=4, generator=torch.Generator().manual_seed(seed)
+    )
     assert torch.equal(mined.negatives, want.negatives)
     for field in ("pool_size", "hardness", "fallback", "false_negative_rate_pool", "target_rank"):
         assert torch.equal(getattr(mined, field).nan_to_num(-1), getattr(want, field).nan_to_num(-1)), field
@@ -143,19 +143,7 @@ def test_mistakes_are_one_line():
         assert "\n" not in str(caught.value)
 
 
-BAD_OPTIONS_ARE_ONE_LINE: list[tuple[Any, ...]] = [
-    ({"strategy": "rocketqa"}, "strategy must be one that reads no plane but 'target'.*got 'Rocketqa'"),
-    ({"strategy": "qrue"}, "did you mean 'qure'"),
-    ({"strategy": "top-k:k=0"}, "k = 0: a whole number >= 1, or a share"),
-    ({"strategy": 3}, "strategy must be a name or a Strategy, got a int"),
-    ({"strategy": "in-batch"}, "InBatch chooses among the members of a batch"),
-    ({"strategy": "top-k", "draws": 0}, "draws must be at least 1, got 0"),
-    ({"strategy": "top-k", "seed": -1}, "seed must be"),
-    ({"strategy": "top-k", "refreshes": -1}, "refreshes must be at least 0, got -1"),
-]
-
-
-def test_bad_options_are_one_line():
-    for options, message in BAD_OPTIONS_ARE_ONE_LINE:
-        with pytest.raises(NegbenchError, match=message):
-            Miner(**options)
+def test_bad_options_are_one_line(mistakes):
+    for case in mistakes["miner"]:
+        with pytest.raises(NegbenchError, match=case["message"]):
+            Miner(**case["given"])

@@ -26,7 +26,7 @@ from negbench.mining.curves import Curves
 from negbench.mining.pool_file import opened
 from negbench.report.loaded import Comparison
 from negbench.store.runfolder import RunFolder
-from negbench.systems.system import load_config
+from tests.runs import config_of
 
 TIMES = many(6, 50)
 
@@ -77,7 +77,7 @@ def halfway(
 ) -> RunFolder:
     """Return a run that was interrupted after its first epoch."""
     runs = tmp_path_factory.mktemp("halfway")
-    interrupted(load_config(flags={"strategy": {"name": "qure"}}, sets=refreshed(vector_sets)), runs, 1)
+    interrupted(config_of(refreshed(vector_sets), "qure"), runs, 1)
     return RunFolder(next(runs.glob("qure-*")))
 
 

@@ -14,22 +14,17 @@ import pytest
 from kills import many, spread
 
 from negbench.errors import NegbenchError
-from negbench.loop.runs import Bench, run_config
 from negbench.machine.files import atomic_write, locked, write_json
 from negbench.settings.config import RunConfig
 from negbench.store.runfolder import RunFolder
-from negbench.systems.system import load_config
+from tests.runs import config_of, run
 
 Rows = list[dict[str, Any]]
 
 
-def config_of(sets: list[str], *more: str, strategy: str = "qure") -> RunConfig:
-    return load_config(flags={"strategy": {"name": strategy}}, sets=[*sets, *more])
-
-
 def result(config: RunConfig, runs: Path) -> tuple[Any, ...]:
-    run = run_config(config, Bench.open(runs, "none"))
-    return run.metrics, run.folder.metrics(), run.folder.ranks().to_json()
+    done = run(config, runs)
+    return done.metrics, done.folder.metrics(), done.folder.ranks().to_json()
 
 
 # --- the disk ---------------------------------------------------------------------------------------------------------
@@ -37,7 +32,7 @@ def result(config: RunConfig, runs: Path) -> tuple[Any, ...]:
 
 def test_a_disk_that_is_full_at_any_write(vector_sets, tmp_path, monkeypatch, every_epoch):
     """Nothing can be written from the n-th flush on; rerun with room, the command gives the same numbers."""
-    config, calls = config_of(vector_sets, "train.epochs=3"), 0
+    config, calls = config_of(vector_sets, "qure", "train.epochs=3"), 0
 
     def flush(handle: int) -> None:
         nonlocal calls
@@ -75,7 +70,7 @@ def test_a_folder_that_cannot_be_written(forked, vector_sets, tmp_path):
     def said(action: Callable[[], object]) -> str:
         return str(forked(partial(as_nobody, action)).communicate())
 
-    done = run_config(config_of(vector_sets), Bench.open(tmp_path / "runs", "none"))
+    done = run(config_of(vector_sets, "qure"), tmp_path / "runs")
     vectors = Path(next(text for text in vector_sets if text.startswith("dataset.file=")).split("'")[1]).parent
     for folder in (vectors, tmp_path, *tmp_path.parents):
         if folder.owner() == tmp_path.owner() and folder != Path("/"):
@@ -85,7 +80,7 @@ def test_a_folder_that_cannot_be_written(forked, vector_sets, tmp_path):
     path = done.path / "new.json"
     assert said(lambda: write_json(path, {})).startswith(f"cannot write {path}: Permission denied")
     assert "Permission denied" in said(lambda: locked(tmp_path / "runs" / "x.lock").__enter__())
-    other = config_of(vector_sets, "seed=5")
+    other = config_of(vector_sets, "qure", "seed=5")
     assert said(lambda: result(other, tmp_path / "runs")).startswith(f"cannot write {tmp_path / 'runs'}")
     assert said(lambda: RunFolder(done.path).ranks()) == ""  # reading needs no right to write
     for folder in (tmp_path / "runs", done.path):
@@ -114,7 +109,7 @@ def test_a_gallery_of_one_image(vector_sets, tmp_path):
     row = json.loads(val[0])
     alone = json.dumps({**row, "reference": row["target"], "relevant": []})
     (tmp_path / "t.jsonl").write_text("\n".join([*train, alone]), encoding="utf-8")
-    config = config_of(vector_sets, f"dataset.file='{tmp_path / 't.jsonl'}'")
-    stored = run_config(config, Bench.open(tmp_path / "runs", "none")).folder.result
+    config = config_of(vector_sets, "qure", f"dataset.file='{tmp_path / 't.jsonl'}'")
+    stored = run(config, tmp_path / "runs").folder.result
     assert all(np.isfinite(list(stored["metrics"].values())))
     assert stored["metrics"][stored["main_metric"]] == 1

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from kills import NEVER, many, moments, spread
 
-from negbench.loop.runs import Bench, run_config
 from negbench.machine.files import SUMS, flaw
-from negbench.systems.system import load_config
+from tests.runs import config_of, run
 
 # costs of a run, not results
 _TIMES = ("seconds", "peak_memory_mib")
@@ -32,10 +31,10 @@ def contents(runs: Path) -> dict[str, bytes]:
 
 def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(forked, vector_sets, tmp_path, every_epoch):
     more = ("schedule.refresh_epochs=[0,1]", "eval.select=dev", "eval.dev_fraction=0.4")  # pools, and a best epoch
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, *more])
+    config = config_of(vector_sets, "qure", *more)
 
     def run_in(place: Path) -> None:
-        run_config(config, Bench.open(place, "none"))
+        run(config, place)
 
     straight = tmp_path / "straight"
     total = moments(forked, lambda: run_in(straight), straight, NEVER)

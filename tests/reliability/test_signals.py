@@ -18,13 +18,12 @@ from negbench.cli.main import run as negbench
 from negbench.grid.executors import GRACE, Processes
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.signals import Stopped, stop_on_signals
-from negbench.settings.config import RunConfig
 from negbench.store.parents import Parent
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
-from negbench.systems.system import load_config
 from tests.cluster_tasks import Deaf, asleep, heard_late
 from tests.reliability.attack import hear, living
+from tests.runs import config_of, flags_of, run
 
 LONG = ("train.epochs=2000",)
 GRID = ("compare", "--lr=fixed", "--strategies", "qure", "--losses", "bradley-terry", "--name", "duel")
@@ -33,7 +32,7 @@ GRID = ("compare", "--lr=fixed", "--strategies", "qure", "--losses", "bradley-te
 @pytest.fixture
 def start(start_command: Callable[[list[str]], Any], vector_sets: list[str], tmp_path: Path) -> Callable[..., Any]:
     """Return a function that starts a long command with its runs in the test's folder."""
-    sets = itertools.chain(*(["--set", text] for text in [*vector_sets, *LONG]))
+    sets = flags_of([*vector_sets, *LONG])
     return lambda *arguments: start_command([*arguments, *sets, "--runs-dir", str(tmp_path)])
 
 
@@ -97,10 +96,6 @@ def listening() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def config_of(strategy: str, *sets: str) -> RunConfig:
-    return load_config(flags={"strategy": {"name": strategy}}, sets=sets)
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening, vector_sets, tmp_path, watched):
     epochs = list[int]()
@@ -112,7 +107,7 @@ def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(statuses, listening,
 
     watched(watch)
     with pytest.raises(Stopped):
-        run_config(config_of("qure", *vector_sets, "train.epochs=50"), Bench.open(tmp_path))
+        run_config(config_of(vector_sets, "qure", "train.epochs=50"), Bench.open(tmp_path))
     assert max(epochs) == 1
     assert statuses(tmp_path) == {"KILLED": 1}
 
@@ -209,7 +204,7 @@ def test_a_signal_while_the_copy_is_made_ends_it(statuses, vector_sets, tmp_path
 
     monkeypatch.setattr("negbench.store.tracking.log_values", cut_off)
     with pytest.raises(Stopped):
-        run_config(config_of("all-corpus", *vector_sets), Bench.open(tmp_path))
+        run_config(config_of(vector_sets, "all-corpus"), Bench.open(tmp_path))
     assert statuses(tmp_path) == {"KILLED": 1}
 
 
@@ -245,11 +240,11 @@ def test_a_signal_while_a_checkpoint_is_written_is_no_failure(stop, vector_sets,
         finally:
             raise RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 14272 vs 14166")
 
-    config = config_of("all-corpus", *vector_sets, "train.epochs=2")
+    config = config_of(vector_sets, "all-corpus", "train.epochs=2")
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "write_checkpoint", broken)
         with pytest.raises(type(stop)):
-            run_config(config, Bench.open(tmp_path, "none"))
+            run(config, tmp_path)
     (folder,) = tmp_path.glob("all-corpus*")
     assert RunFolder(folder).status == "interrupted"
-    assert run_config(config, Bench.open(tmp_path, "none")).details["steps"] > 0
+    assert run(config, tmp_path).details["steps"] > 0

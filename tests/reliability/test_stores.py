@@ -137,9 +137,7 @@ def cut_off(store: Path, statements: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", ["rerun", "doctor"][: many(1, 2)])
-def test_a_store_that_a_kill_left_half_made_is_made_again(
-    again, undisturbed, vector_flags, fast_mode, monkeypatch, capfd, tmp_path
-):
+def test_a_half_made_store_is_made_again(again, undisturbed, vector_flags, fast_mode, monkeypatch, capfd, tmp_path):
     """MLflow refuses it for ever: it adds columns that are there."""
     none, made = tmp_path / "runs", tmp_path / "made.db"
     assert negbench([*GRID, *vector_flags, "--runs-dir", str(none), "--tracking-uri", "none"]) == 0

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.loop.runs import Bench, run_config
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.plugin_file import ANSWER, PLUGIN
+from tests.runs import config_of, run
 
 WORKERS = """
 import sys
@@ -57,8 +57,8 @@ def test_python_m_negbench_leaves_the_current_folder_to_nobody(strange):
 @pytest.fixture
 def received(vector_sets: list[str], tmp_path: Path) -> tuple[RunFolder, Path]:
     """Return somebody else's run, which names a plug-in file, and that file, which leaves a mark when run."""
-    config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
-    folder = run_config(config, Bench.open(tmp_path / "runs", "none")).folder
+    config = config_of(vector_sets, "qure")
+    folder = run(config, tmp_path / "runs").folder
     plugin = tmp_path / "theirs.py"
     plugin.write_text(f"import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\n{PLUGIN}", encoding="utf-8")
     manifest = folder.manifest
@@ -86,4 +86,4 @@ def test_a_run_names_the_plugin_files_that_it_uses(vector_sets, tmp_path, own_re
     (file := tmp_path / "mine.py").write_text(PLUGIN.replace(ANSWER, "view.allowed"), encoding="utf-8")
     for strategy, used in (("mine", [str(file)]), ("qure", [])):
         config = load_config(flags={"strategy": {"name": strategy}, "plugins": [str(file)]}, sets=vector_sets)
-        assert list(run_config(config, Bench.open(tmp_path / "runs", "none")).folder.manifest["plugins"]) == used
+        assert list(run(config, tmp_path / "runs").folder.manifest["plugins"]) == used

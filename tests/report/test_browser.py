@@ -148,9 +148,8 @@ def test_the_report_answers_on_the_first_screen_without_network(browser, runs, m
     assert width == 390 or drawn["y"] < 900  # on a phone the answer fills the first screen
     report.locator("#facts").last.scroll_into_view_if_needed()
     assert report.evaluate("window.shift") < 0.01  # nothing moves while it loads
-    lines = report.locator(".answer .whole").evaluate_all(
-        "names => names.map(n => [n.textContent, n.getClientRects().length])"
-    )
+    lines_of = "names => names.map(n => [n.textContent, n.getClientRects().length])"
+    lines = report.locator(".answer .whole").evaluate_all(lines_of)
     assert {"in-batch", "bradley-terry"} <= {name for name, _ in lines}
     assert [name for name, count in lines if count > 1] == []  # no name breaks at its hyphens
     for wide in (390, 768, 1440, 1920):

@@ -498,13 +498,6 @@ def test_the_page_of_thirty_groups_is_light(many):
     assert parsed.elements < 40_000  # the time to open it grows with them: docs/performance.md
 
 
-def test_names_and_intervals_are_kept_in_one_line():
-    for text, shown in (
-        ("in-batch 75.7 %", '<span class="whole">in-batch</span> 75.7&nbsp;%'),
-        ("(-0.90 [-2.10, 1.00] on", '(<span class="whole">-0.90 [-2.10, 1.00]</span> on'),
-        ("in-batch+qure", '<span class="whole">in-batch</span>+<wbr>qure'),
-        ("all-corpus:5>cirqrs", '<span class="whole">all-corpus</span>:<wbr>5&gt;<wbr>cirqrs'),
-        ("`a-b`: <b>", '<code><span class="whole">a-b</span></code>: &lt;b&gt;'),
-        ("qure-bradley-terry-tiny-synthetic-s0", "qure-bradley-terry-tiny-synthetic-s0"),  # wider than a phone
-    ):
+def test_names_and_intervals_are_kept_in_one_line(spelled):
+    for text, shown in spelled["prose"].items():
         assert _prose(text) == shown

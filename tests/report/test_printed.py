@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from negbench.cli.main import run as negbench
 from negbench.errors import UnknownNameError
 from negbench.report.finish import _grid
 from negbench.report.tables import Table, printed
@@ -77,19 +76,13 @@ def test_tex_reads_it(tmp_path):
     assert "Overfull" not in done.stdout
 
 
-def test_the_command_prints_it_and_refuses_what_has_no_effect(compared, tmp_path, capsys, refused):
+def test_the_command_prints_it_and_refuses_what_has_no_effect(compared, tmp_path, said, refused, mistakes):
     where = ["--runs-dir", str(compared)]
-    assert negbench(["report", "small", "--latex", "--columns", "R@10", "--out", str(tmp_path / "t.tex"), *where]) == 0
-    text = capsys.readouterr().out
+    text = said("report", "small", "--latex", "--columns", "R@10", "--out", str(tmp_path / "t.tex"), *where).out
     assert text.startswith(r"\begin{table}")
     assert (tmp_path / "t.tex").read_text(encoding="utf-8") == text.removesuffix("\n")
-    for given, problem in (
-        (["--columns", "R@10"], "--columns needs --latex or --markdown"),
-        (["--latex", "--card"], "--card has no effect beside --latex and --markdown"),
-        (["--figures", "gif"], "--figures 'gif'"),
-        (["--output", "x"], "No such option: --output (Possible options: --out"),
-    ):
-        refused(["report", "small", *given, *where], problem)
+    for given, problem in mistakes["report"].items():
+        refused(["report", "small", *given.split(), *where], problem)
 
 
 def test_the_page_shortens_names_of_worlds_and_leaves_out_those_that_points_tell():

@@ -12,7 +12,6 @@ import jsonschema  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from negbench.cli.main import run as negbench
 from negbench.report.result_card import write_result_card
 from negbench.settings.config import build_config, resolved
 from negbench.store.runfolder import RunFolder
@@ -51,9 +50,8 @@ def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared):
             jsonschema.validate({**card, **flaw}, SCHEMA)
 
 
-def test_only_a_comparison_has_a_card(tmp_path, capsys):
+def test_only_a_comparison_has_a_card(tmp_path, said):
     (tmp_path / "held").mkdir()
     for name in ("comparison", "claims"):
         (tmp_path / f"held/{name}.json").write_text('{"kind": "claims"}', encoding="utf-8")
-    assert negbench(["report", "held", "--card", "--runs-dir", str(tmp_path)]) == 2
-    assert "only a comparison has a card" in capsys.readouterr().err
+    assert "only a comparison has a card" in said("report", "held", "--card", "--runs-dir", str(tmp_path), code=2).err

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from negbench.api import make_strategy
 from negbench.contracts import Query, ScoreView, Strategy, relevance
 from negbench.data.scene import Features, Splits, open_scene
 from negbench.datasets.card import DatasetCard
@@ -24,10 +25,10 @@ from negbench.display import Display
 from negbench.loop.chosen import slot_scores
 from negbench.metrics.equal_rows import Copies
 from negbench.mining.filters import Filters
-from negbench.plugins.registry import registry
 from negbench.scoring.evaluation import block_scorer, embed_candidates
 from negbench.scoring.tiles import Corpus, tiled_relevance
 from negbench.settings.config import build_config
+from negbench.settings.layers import parse_plugin
 
 ABOUT: dict[str, Any] = {"name": "toy", "protocol": "plain", "gallery": "all", "text_template": "as is"}
 CARD = DatasetCard(**ABOUT, metrics=("recall_at_1",), main="recall_at_1", exclude_reference=False)
@@ -225,26 +226,10 @@ def test_triples_with_the_same_text_or_reference_have_the_same_score():
         scores["modification"].sum().backward()
 
 
-OF_SCORE: dict[str, Strategy | Filters] = {
-    **{
-        f"{name} {options}": registry.make("strategies", name, **options)
-        for name, options in (
-            ("qure", {}),
-            ("qure", {"variant": "release"}),
-            ("dqe", {"alpha": 0.1, "beta": 0.5}),
-            ("dqe", {"scale": "minmax"}),
-            ("semi-hard", {}),
-            ("semi-hard", {"triplets": "all"}),
-            ("pair-margin", {}),
-            ("in-batch-semi-hard", {}),
-            ("multi-similarity", {}),
-            ("hdc", {}),
-            ("distance-weighted", {"width": 9}),
-        )
-    },
-    "margin": Filters(margin=0.25),
-    "relative margin": Filters(relative_margin=0.3),
-}
+RULES = ("qure", "qure:variant=release", "dqe:alpha=0.1:beta=0.5", "dqe:scale=minmax", "semi-hard", "pair-margin")
+RULES += ("semi-hard:triplets=all", "in-batch-semi-hard", "multi-similarity", "hdc", "distance-weighted:width=9")
+OF_SCORE: dict[str, Strategy | Filters] = {rule: make_strategy(**parse_plugin(rule)) for rule in RULES}
+OF_SCORE |= {"margin": Filters(margin=0.25), "relative margin": Filters(relative_margin=0.3)}
 
 
 @pytest.mark.parametrize("name", OF_SCORE)

@@ -2,16 +2,12 @@
 
 import torch
 
-from negbench.data.scene import DataCache
-from negbench.display import Display
-from negbench.loop.runs import open_run
 from negbench.settings.config import MiningConfig
-from negbench.systems.system import load_config
+from tests.runs import config_of, untrained
 
 
 def test_a_query_of_the_same_target_is_no_negative_either_way(vector_sets):
-    config = load_config(flags={"strategy": {"name": "in-batch-both"}}, sets=vector_sets)
-    train = open_run(config, Display(), DataCache()).scene.train
+    train = untrained(config_of(vector_sets, "in-batch-both")).scene.train
     rows, mining = torch.arange(48), MiningConfig(exclude_relevant=True)
     there, back = (train.batch_allowed(slot, rows, mining) for slot in ("target", "query"))
     assert torch.equal(back, there.T)

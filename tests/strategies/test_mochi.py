@@ -37,25 +37,25 @@ def there(rows: int = 4) -> torch.Tensor:
     return torch.ones(rows, 5, dtype=torch.bool)
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (None, "must return two tensors: the tokens, and a mask of those that exist"),
-        ((one(), there(), there()), "must return two tensors"),
-        ((one(), [True] * 5), "must return two tensors"),
-        ((one()[:, :, 0], there()), r"must return \[4, S, 1, 8\] tokens, got \(4, 5, 8\)"),
-        ((one(rows=3), there(3)), r"must return \[4, S, 1, 8\] tokens, got \(3, 5, 1, 8\)"),
-        ((one(tokens=2), there()), r"got \(4, 5, 2, 8\)"),
-        ((one(width=7), there()), r"got \(4, 5, 1, 7\)"),
-        ((one(), there()[:, :4]), r"must return a \(4, 5\) bool tensor as the mask, got \(4, 4\) torch.bool"),
-        ((one(), there().float()), r"got \(4, 5\) torch.float32"),
-        ((one().long(), there()), "must return float tokens on cpu, got torch.int64"),
-        ((one(value=1.0), there()), "must return finite tokens of unit norm"),
-        ((one(value=float("nan")), there()), "must return finite tokens of unit norm"),
-        ((one(value=float("nan")), ~there()), "must return finite tokens of unit norm"),
-        (wrote, "modified its inputs"),
-    ],
-)
+ANSWERS = [
+    (None, "must return two tensors: the tokens, and a mask of those that exist"),
+    ((one(), there(), there()), "must return two tensors"),
+    ((one(), [True] * 5), "must return two tensors"),
+    ((one()[:, :, 0], there()), r"must return \[4, S, 1, 8\] tokens, got \(4, 5, 8\)"),
+    ((one(rows=3), there(3)), r"must return \[4, S, 1, 8\] tokens, got \(3, 5, 1, 8\)"),
+    ((one(tokens=2), there()), r"got \(4, 5, 2, 8\)"),
+    ((one(width=7), there()), r"got \(4, 5, 1, 7\)"),
+    ((one(), there()[:, :4]), r"must return a \(4, 5\) bool tensor as the mask, got \(4, 4\) torch.bool"),
+    ((one(), there().float()), r"got \(4, 5\) torch.float32"),
+    ((one().long(), there()), "must return float tokens on cpu, got torch.int64"),
+    ((one(value=1.0), there()), "must return finite tokens of unit norm"),
+    ((one(value=float("nan")), there()), "must return finite tokens of unit norm"),
+    ((one(value=float("nan")), ~there()), "must return finite tokens of unit norm"),
+    (wrote, "modified its inputs"),
+]
+
+
+@pytest.mark.parametrize(("answer", "message"), ANSWERS)
 def test_what_no_plug_in_may_answer(answer, message, monkeypatch):
     with pytest.raises(NegbenchError, match=f"^Mochi.synthetic.*{message}"):
         answered(answer, monkeypatch)

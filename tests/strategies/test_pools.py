@@ -17,6 +17,7 @@ from negbench.api import make_strategy
 from negbench.contracts import OrderedBatches, ScoreView, Strategy, SyntheticStrategy
 from negbench.errors import NegbenchError
 from negbench.plugins.registry import registry
+from negbench.settings.layers import parse_plugin
 from negbench.strategies.cirqrs import Cirqrs
 from negbench.strategies.distance_weighted import DistanceWeighted
 from negbench.strategies.dqe import Dqe
@@ -313,27 +314,15 @@ def test_a_pool_is_that_of_a_loop(number):
 
 # --- the suite of plug-in authors ------------------------------------------------------------------------------------
 
-VARIANTS: list[tuple[str, dict[str, Any]]] = [  # of other code than the defaults, which are in the class below
-    ("in-batch-cube", {"k": None}),
-    ("top-k", {"k": 20, "halve": True}),
-    ("shifted-top-k", {"start": "50%", "stop": 3}),
-    ("perc-pos", {"variant": "published"}),
-    ("semi-hard", {"triplets": "hard"}),
-    ("in-batch-semi-hard", {"triplets": "all"}),
-    ("dqe", {"scale": "minmax"}),
-    ("dqe", {"scale": "quantile"}),
-    ("fnc", {"threshold": -0.5, "k": 5}),
-    ("gist", {"margin": 0.5, "relative": True}),
-    ("rocketqa", {"k": 1}),
-    ("qure", {"variant": "release"}),
-    ("simans", {"variant": "release", "b": 0.5, "k": 5, "a": 100.0}),
-    ("simans", {"variant": "absolute", "a": 1000.0}),
-    ("distance-weighted", {"width": 2048, "limit": 1.99}),
-    ("ngame", {"cluster": 3, "k": 2}),
-    ("mochi", {"queue": 5, "hardest": 2, "pairs": 0, "with_query": 3}),
-    ("sentence-transformers", {"max_score": 1.0, "num_negatives": 2, "sampling_strategy": "random"}),
-    ("sentence-transformers", {"relative_margin": 0.25, "max_score": 0.5, "min_score": -0.75}),
-]
+VARIANTS = (  # of other code than the defaults, which are in the class below
+    *("in-batch-cube:k=null", "top-k:k=20:halve=true", "shifted-top-k:start=50%:stop=3", "perc-pos:variant=published"),
+    *("semi-hard:triplets=hard", "in-batch-semi-hard:triplets=all", "dqe:scale=minmax", "dqe:scale=quantile"),
+    *("fnc:threshold=-0.5:k=5", "gist:margin=0.5:relative=true", "rocketqa:k=1", "qure:variant=release"),
+    *("simans:variant=release:b=0.5:k=5:a=100.0", "simans:variant=absolute:a=1000.0", "ngame:cluster=3:k=2"),
+    *("distance-weighted:width=2048:limit=1.99", "mochi:queue=5:hardest=2:pairs=0:with_query=3"),
+    "sentence-transformers:max_score=1.0:num_negatives=2:sampling_strategy=random",
+    "sentence-transformers:relative_margin=0.25:max_score=0.5:min_score=-0.75",
+)
 RULES = [  # rules that an option can break
     "form", "precision", "small_and_flat_tables", "pure", "rows_are_independent", "columns_are_permutable",
     "disallowed_images_are_as_if_absent", "planes_may_be_partial",
@@ -347,10 +336,9 @@ class TestEveryStrategy(StrategyTestCase):
         return registry.make("strategies", key)
 
 
-@pytest.mark.parametrize("case", range(len(VARIANTS)), ids=lambda case: str(VARIANTS[case]))
-def test_options(case):
-    key, options = VARIANTS[case]
-    suite, strategy = StrategyTestCase(), registry.make("strategies", key, **options)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_options(variant):
+    suite, strategy = StrategyTestCase(), make_strategy(**parse_plugin(variant))
     more = {"synthetic": SyntheticStrategy, "order": OrderedBatches}
     for rule in [*RULES, *(rule for rule, kind in more.items() if isinstance(strategy, kind))]:
         getattr(suite, f"test_{rule}")(strategy)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from negbench.data.scene import DataCache
-from negbench.loop.runs import Bench, run_config
 from negbench.settings.config import build_config
 from negbench.settings.layers import set_layer
 from negbench.systems.system import with_system
 from tests import standin
+from tests.runs import run
 
 pytestmark = pytest.mark.data
 
@@ -44,7 +44,7 @@ def run_two_steps(name: str, sets: list[str], folder: Path) -> tuple[dict[str, A
     """Run a system for two steps and return its result.json and what it leaves out."""
     base = [set_layer(text) for text in sets]
     layer, remarks = with_system([*base, {"system": name}], DataCache())
-    details = run_config(build_config([layer, *base]), Bench.open(folder, "none")).details
+    details = run(build_config([layer, *base]), folder).details
     assert details["steps"] == 2
     return details, remarks
 

@@ -21,11 +21,10 @@ from optuna.trial import TrialState
 from negbench.errors import NegbenchError, OptionError, RunError
 from negbench.machine.files import write_json
 from negbench.report.study import dashboard_command
-from negbench.settings.options import Sampler, Study
+from negbench.settings.options import Sampler
 from negbench.systems.system import load_config
 from negbench.tuning.book import Pruned, StudyStore, open_book, trial_folder
 from negbench.tuning.final import finished
-from negbench.tuning.search import plan_study
 from negbench.tuning.space import Knob, Space
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import Job, serve
@@ -416,11 +415,6 @@ def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path):
         open_book(tmp_path, "toy")
 
 
-def test_a_recipe_cannot_name_a_storage(tmp_path):
-    with pytest.raises(NegbenchError, match=r"unknown key 'study\.storage'"):
-        Study(strategy="dqe").over({"storage": f"sqlite:///{tmp_path}/s.db"}, "study")
-
-
 # --- samplers and pruners --------------------------------------------------------------------------------------------
 
 
@@ -442,9 +436,3 @@ def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_pat
         own = [number for number, point in enumerate(points(book)) if point != plain[number]]
         assert own == ([10, 11, 12] if sampler in ("tpe", "gp", "cmaes") else [])
         assert (sum(trial.state == TrialState.COMPLETE for trial in book.frozen()[:10]) < 10) == (pruner != "none")
-
-
-def test_cmaes_draws_one_range_and_no_list():
-    both = {"search": ("strategy.alpha=0.1|0.2",), "fix": ("strategy.beta-alpha", "schedule.warmup")}
-    with pytest.raises(OptionError, match="cmaes models ranges only"):
-        plan_study(Study(strategy="dqe", sampler="cmaes", dataset="vectors", backbone="vectors", **both))

@@ -57,7 +57,7 @@ def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "non
 
 
 @pytest.mark.parametrize("generated", [True, False])
-def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touched(
+def test_trials_and_seeds_share_a_dev_part_and_never_touch_the_reported_split(
     generated, toy_sets, tmp_path, monkeypatch
 ):
     asked, load_split = list[str](), scene.load_split
@@ -211,7 +211,7 @@ def test_mlflow_statuses(vector_sets, tmp_path, before_training, pruned):
     assert trials[3].data.metrics["objective/recall"] == book.frozen()[3].value
 
 
-def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, capsys):
+def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, capsys, said):
     """The store is down during a study of a knob whose name MLflow does not take."""
     base = load_config(flags={"strategy": {"name": "shifted-top-k"}}, sets=[*vector_sets, *DEV])
     spec = StudySpec.of(base, build_space(base, search=["strategy.start=0:5:log"], fix=["strategy.stop-start"]))
@@ -228,8 +228,8 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
             if again == "rerun":
                 replace(job, folder=there / "s", uri=None).parent.complete()
             else:
-                assert negbench([again, *["s"] * (again == "ui"), "--runs-dir", str(there)]) == 0
-                assert ("copied 2 trials and the summary of s that" in capsys.readouterr().out) == copied
+                out = said(again, *["s"] * (again == "ui"), "--runs-dir", there).out
+                assert ("copied 2 trials and the summary of s that" in out) == copied
         check_copies(there, book)
 
 
@@ -248,7 +248,7 @@ def check_copies(where: Path, book: StudyStore) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_from_start_to_test(longer, tmp_path, capsys, monkeypatch):
+def test_the_command_from_start_to_test(longer, tmp_path, said, monkeypatch):
     """A rate too low to learn against a good one: a third seed runs only if two seeds leave the pair undecided.
 
     The trials are in a database with a password, which no output and no JSON file contains.
@@ -267,8 +267,7 @@ def test_the_command_from_start_to_test(longer, tmp_path, capsys, monkeypatch):
     grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--storage", storage, "--name", "s"]
     asked = ["study", "--strategy", "all-corpus", "--recipe", str(recipe), *sets, *grid, "--runs-dir", str(tmp_path)]
     arguments = [*asked, "--final-seeds", "2"]
-    assert negbench(arguments) == 0
-    out, err = capsys.readouterr()
+    out, err = said(*arguments)
     assert "hidden" not in out + err
     assert not [path for path in tmp_path.rglob("*.json*") if "hidden" in path.read_text()]
     assert "  trial 0: " in err
@@ -295,8 +294,7 @@ def test_the_command_from_start_to_test(longer, tmp_path, capsys, monkeypatch):
     assert "queries that no trial saw it is " in found
     logged = {a.path for a in MlflowClient(default_uri(tmp_path)).list_artifacts(parent.info.run_id)}
     assert logged == {"trials.csv", "importance.csv", "answer.md"}
-    assert negbench([*arguments, "--json"]) == 0  # rerun: nothing is computed, the output is the same
-    out, err = capsys.readouterr()
+    out, err = said(*arguments, "--json")  # rerun: nothing is computed, the output is the same
     assert " trial " not in err
     document = json.loads(out)
     assert document["best"] == best.params == {"train.lr": 0.03}

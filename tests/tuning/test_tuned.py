@@ -8,7 +8,6 @@ import pytest
 from optuna.trial import create_trial
 
 from negbench.analysis.tuned_gain import Tuning
-from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -58,7 +57,7 @@ def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, capsys, monkeypatch):
+def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, said, monkeypatch):
     listed, write = list[int](), ComparisonFolder.write
 
     def counted(self: ComparisonFolder, outcomes: Iterable[Any]) -> None:
@@ -70,13 +69,11 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, capsys, monkeypatc
     command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "1", "--name", "c"]
     command += [*vector_flags, "--set", "train.epochs=2", "--runs-dir", str(tmp_path), "--no-report"]
     command += ["--tracking-uri", "none", "--tuned"]
-    assert negbench([*command, "2", "--dry-run"]) == 0
-    out = capsys.readouterr().out
+    out = said(*command, "2", "--dry-run").out
     assert "tuning: 2 trials for each of 2 strategies" in out
     assert "nothing to tune: all-corpus" in out
     assert not (tmp_path / "c").exists()
-    assert negbench([*command, "2"]) == 0
-    capsys.readouterr()
+    said(*command, "2")
     assert min(listed[listed.index(3) :]) == 3  # tuned cells are listed beside the three default ones
     searched = searches_of(tmp_path, 2)
     for each in searched:
@@ -88,8 +85,7 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, capsys, monkeypatc
             assert kept["config"]["seed"] == SEED
             assert kept["dataset"]["scored"] == "dev"  # the reported split is not loaded
     _check_tuned_runs(tmp_path, searched)
-    assert negbench([*command, "3"]) == 0
-    more = capsys.readouterr().err
+    more = said(*command, "3").err
     assert "trial 2" in more
     assert "trial 0" not in more
     searched = searches_of(tmp_path, 3)
@@ -98,9 +94,8 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, capsys, monkeypatc
         study.add_trial(
             create_trial(value=1.0, params=study.trials[1].params, distributions=study.trials[1].distributions)
         )
-    assert negbench([*command, "3"]) == 0
+    again = said(*command, "3").err
     assert searches_of(tmp_path, 3) == searched
-    again = capsys.readouterr().err
     assert "trial 0" not in again
     assert "more to compute" not in again
 

@@ -1,0 +1,34 @@
+"""What `negbench run` does, without its command: a configuration, the untrained run that it opens, the finished run."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from negbench.data.scene import DataCache
+from negbench.display import Display
+from negbench.loop.runs import Bench, open_run, run_config
+from negbench.loop.types import OpenRun, RunResult, Watch
+from negbench.settings.config import RunConfig
+from negbench.settings.layers import parse_plugin
+from negbench.systems.system import load_config
+
+
+def config_of(sets: Iterable[str], strategy: str, *more: str, **flags: Any) -> RunConfig:
+    """Return the configuration of a strategy, named as in a command, with these `--set` values and flags."""
+    return load_config(flags={"strategy": parse_plugin(strategy), **flags}, sets=[*sets, *more])
+
+
+def untrained(config: RunConfig) -> OpenRun:
+    """Open a run with data and features of its own."""
+    return open_run(config, Display(), DataCache())
+
+
+def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResult:
+    """Compute a run, or read it, in a runs folder without a tracking store; hooks are those of `Watch`."""
+    return run_config(config, replace(Bench.open(where, "none"), watch=Watch(**hooks)))
+
+
+def flags_of(sets: Iterable[str]) -> list[str]:
+    """Return `--set` values as arguments of a command."""
+    return [part for text in sets for part in ("--set", text)]
