@@ -280,45 +280,39 @@ def test_half_done_it_ends_with_the_same_table_of_two_workers(straight, vector_s
         assert left.metrics() == right.metrics()
 
 
-def test_given_again_it_writes_nothing_and_leaves_no_mlflow_run(straight, vector_sets, tmp_path, said, statuses):
-    """The folder already has the cells of all looks; each look is reported from its own cells alone."""
+def test_given_again_it_writes_and_judges_nothing_and_leaves_no_mlflow_run(
+    straight, vector_sets, tmp_path, said, statuses, monkeypatch
+):
+    """The folder already has the cells of all looks; each look is reported from its own cells alone.
+
+    It is judged again where a run, or what was stored of the looks, has changed.
+    """
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    outputs, files = [], []
-    for _ in range(2):  # the first call copies the runs into the store
+    outputs, files, judged, real = [], [], [], deciding.judge_so_far
+    monkeypatch.setattr(deciding, "judge_so_far", lambda *given: judged.append("") or real(*given))
+
+    def again() -> None:
         lines = said(*flags_of(vector_sets, tmp_path, "--tracking-uri", uri)).out.splitlines()
         outputs.append([line for line in lines if "already finished" not in line])
         files.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()})
+
+    again()  # copies the runs into the store
+    again()
     assert files[0] == files[1]
-    assert outputs[0] == outputs[1]
-    assert any(line.startswith("look 2") for line in outputs[1])
+    assert not judged
+    (tmp_path / "c" / "looks.json").write_text("{")
+    again()
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert len(judged) == 2
+    run = RunFolder(next(tmp_path.glob("qure-*-s0-*")))
+    run.write_ranks(run.ranks().assign(target_rank=2))
+    again()
+    assert judged[2:]
     assert command(flags_of(vector_sets, tmp_path, "--tracking-uri", uri, "--max-seeds", "2")) == 0
     assert {seed for seeds in cells_of(tmp_path).values() for seed in seeds} == {0, 1}
     assert set(statuses(tmp_path, uri)) == {"FINISHED"}
     assert Tracker.open(tmp_path, uri).client().get_experiment_by_name("c") is not None
-
-
-def test_a_look_is_judged_once_and_again_if_a_run_or_what_it_stored_changed(straight, vector_sets, tmp_path, capfd):
-    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
-    judged, real = list[str](), deciding.judge_so_far
-
-    def looks() -> tuple[list[str], int]:
-        judged.clear()
-        assert command(flags_of(vector_sets, tmp_path)) == 0
-        return [line for line in capfd.readouterr().out.splitlines() if line.startswith("look ")], len(judged)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deciding, "judge_so_far", lambda *given: judged.append("") or real(*given))
-        lines, count = looks()
-        assert count == 0
-        stored = read_json(tmp_path / "c" / "looks.json")
-        assert [each["words"] for each in stored.values()] == [line.split(": ", 1)[1] for line in lines]
-        (tmp_path / "c" / "looks.json").write_text("{")
-        assert looks() == (lines, len(lines))
-        assert read_json(tmp_path / "c" / "looks.json") == stored
-        run = RunFolder(next(tmp_path.glob("qure-*-s0-*")))
-        run.write_ranks(run.ranks().assign(target_rank=2))
-        assert looks()[1] >= 1
 
 
 # --- worlds and clusters -------------------------------------------------------------------------------------------
