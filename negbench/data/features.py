@@ -311,15 +311,12 @@ def _holds(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
     moment ago: file-system clocks tick in milliseconds and inodes are reused, so another file may have its stamp.
     """
     settled = time.time_ns() - stamp[2] > SETTLED
-    return _held(path, stamp, checksum) if settled else _matches(path, checksum)
+    matches = _matches if settled else _matches.__wrapped__
+    return matches(path, stamp, checksum)
 
 
 @cache
-def _held(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
-    return _matches(path, checksum)
-
-
-def _matches(path: Path, checksum: str) -> bool:
+def _matches(path: Path, _changed: tuple[int, int, int], checksum: str) -> bool:
     try:
         with safe_open(path, framework="pt") as file:
             return _sha256(file.get_tensor("features")) == checksum

@@ -37,11 +37,13 @@ class Corrupted:
     def side_by_side(cls, parts: Sequence[Corrupted]) -> Corrupted:
         """Concatenate the columns of all parts."""
         weighted = any(part.weights is not None for part in parts)
-        return cls(
+        # 1 for each negative of a part without weights
+        weights = [part.mask.float() if part.weights is None else part.weights.float() for part in parts]
+        scores, mask = (
             torch.cat([part.scores for part in parts], dim=1),
             torch.cat([part.mask for part in parts], dim=1),
-            torch.cat([_weights(part) for part in parts], dim=1) if weighted else None,
         )
+        return cls(scores, mask, torch.cat(weights, dim=1) if weighted else None)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
@@ -58,11 +60,6 @@ def joined(drawn: Corrupted, members: Mapping[Slot, Corrupted]) -> dict[Slot, Co
     if "target" not in members:
         return {"target": drawn, **members}
     return {**members, "target": Corrupted.side_by_side([drawn, members["target"]])}
-
-
-def _weights(part: Corrupted) -> Tensor:
-    """Return [B, M] float32 weights; 1 for each negative if none are given."""
-    return part.mask.float() if part.weights is None else part.weights.float()
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,8 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
     measured = {name: np.concatenate([block[name].numpy() for block in blocks]) for name in blocks[0]}
     start = measured["band_start"][~np.isnan(measured["band_start"])]
     sides = ("", "_above", "_below")
-    rates = {f"false_negatives{side}": _ratio(measured[f"wrong{side}"], measured[f"near{side}"]) for side in sides}
+    counts = {side: (measured[f"wrong{side}"].sum(), measured[f"near{side}"].sum()) for side in sides}
+    rates = {f"false_negatives{side}": float(w / n) if n else math.nan for side, (w, n) in counts.items()}
     medians = ("images", "tail", "drop_prominence", "drop_prominence_second")
     known = measured["relevant"][measured["relevant"] > 0]
     return Regime(
@@ -189,7 +190,3 @@ def _median(values: np.ndarray) -> float:
     """Return the median of the finite values: a ratio to a drop of 0 says nothing."""
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if len(finite) else math.nan
-
-
-def _ratio(part: np.ndarray, whole: np.ndarray) -> float:
-    return float(part.sum() / whole.sum()) if whole.sum() else math.nan

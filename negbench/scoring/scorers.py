@@ -34,7 +34,7 @@ from negbench.metrics.preference import cirqrs_at_k
 from negbench.scoring import evaluation
 from negbench.scoring.rankings import first_columns, read_rankings
 from negbench.scoring.stored import Layers, Scores, check_sections, judged, preferences_of
-from negbench.settings.config import RunConfig, build_config
+from negbench.settings.config import build_config
 from negbench.store.runfolder import RunFolder
 
 _AT_ONCE = 256  # queries scored at once
@@ -153,7 +153,8 @@ def encode_run(
         NegbenchError: a wrong option, or missing data.
     """
     folder.check_plugins()
-    config = _config(folder.config, layers)
+    check_sections(layers, ("dataset", "compute", "backbone"))
+    config = build_config([folder.config.model_dump(mode="json"), *layers])
     with threads(config.compute.threads):
         backbone = load_backbone(config.backbone, config.seed)
         provided, other = isinstance(backbone, HoldsFeatures), config.backbone != folder.config.backbone
@@ -223,9 +224,3 @@ def load_weights(backbone: Backbone, folder: RunFolder, *, started_alike: bool =
             f"{', '.join(wrong[:3])}{', ...' * (len(wrong) > 3)}"
         )
     backbone.load_state_dict(state, strict=False)  # frozen weights are not stored; all stored ones were checked above
-
-
-def _config(config: RunConfig, layers: Layers) -> RunConfig:
-    """The run's configuration with another data set or device, or other embeddings in files."""
-    check_sections(layers, ("dataset", "compute", "backbone"))
-    return build_config([config.model_dump(mode="json"), *layers])
