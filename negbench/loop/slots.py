@@ -39,10 +39,8 @@ class Corrupted:
         weighted = any(part.weights is not None for part in parts)
         # 1 for each negative of a part without weights
         weights = [part.mask.float() if part.weights is None else part.weights.float() for part in parts]
-        scores, mask = (
-            torch.cat([part.scores for part in parts], dim=1),
-            torch.cat([part.mask for part in parts], dim=1),
-        )
+        scores = torch.cat([part.scores for part in parts], dim=1)
+        mask = torch.cat([part.mask for part in parts], dim=1)
         return cls(scores, mask, torch.cat(weights, dim=1) if weighted else None)
 
 
