@@ -138,18 +138,13 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
     named = [" ".join(filter(None, map(cell.labels.get, ("strategy", "point")))) for cell in cells]
     rows = [(name, cell.given, cell.config) for name, cell in zip(named, cells, strict=True)]
     remarks += check_idle(rows, (*asked.sets, *asked.dials), DATA)
-    left_out = [_left_out(*each) for each in failed]
+    sections = [(whole.labels, merged(whole.layers).get("strategy"), str(error)) for whole, error in failed]
+    left_out = [{**at, **({"strategy": own["name"]} if own else {}), "reason": why} for at, own, why in sections]
     about = {"dials": Dials.parsed(asked.dials).plain(), "left_out": left_out, "remarks": list(dict.fromkeys(remarks))}
     folder = _folder(asked, runs, cells, {key: value for key, value in about.items() if value})
     places = (", ".join(f"{k} {v}" for k, v in each.items() if k != "reason") for each in left_out)
     skipped = [f"{place} skipped: {each['reason']}" for place, each in zip(places, left_out, strict=True)]
     return ComparisonPlan(asked, folder, cells, size=_size(axes, cells)), [*dict.fromkeys(remarks), *skipped]
-
-
-def _left_out(whole: AxisValue, error: NegbenchError) -> dict[str, str]:
-    """Return an entry of comparison.json's `left_out`."""
-    strategy = merged(whole.layers).get("strategy")
-    return {**whole.labels, **({} if strategy is None else {"strategy": strategy["name"]}), "reason": str(error)}
 
 
 def _choices(asked: Compare, axes: Axes) -> tuple[list[AxisValue], Sequence[list[AxisValue]]]:

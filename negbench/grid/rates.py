@@ -187,9 +187,7 @@ def _with_rate(config: ResolvedConfig, rate: float) -> ResolvedConfig:
 def _values(runs: Path, cell: Cell) -> Values | None:
     """Return the per-query values of a finished trial on its main metric."""
     held = best_of(runs, cell.hash)
-    if held is None or held.status != "finished":
-        return None
-    return _read(held)
+    return None if held is None or held.status != "finished" else _read(held)
 
 
 @lru_cache(maxsize=1024)  # planning, each look and the answer ask for the same trials
