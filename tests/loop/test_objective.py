@@ -93,6 +93,13 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell, sl
     assert float(result.loss) == pytest.approx(sum(losses) / len(losses), abs=2e-4)
 
 
+def test_both_directions_of_a_batch_allow_the_same_pairs(cell):
+    rows, mining = torch.arange(48), MiningConfig(exclude_reference=True)
+    there, back = (cell.scene.train.batch_allowed(slot, rows, mining) for slot in ("target", "query"))
+    assert torch.equal(back, there.T)
+    assert not torch.equal(back, there)  # a target may be the reference of another query
+
+
 def test_the_backward_pass_embeds_images_once_more_only_where_activations_take_much_memory(cell, monkeypatch):
     """The gradient has the same bits."""
     rows, scene, embed = torch.arange(8), cell.scene, cell.backbone.candidates
