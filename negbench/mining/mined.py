@@ -13,7 +13,7 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView
 from negbench.metrics.mistakes import KINDS
-from negbench.metrics.ranks import Tally, at_most, count, descending, less, masked_scores, tally
+from negbench.metrics.ranks import Tally, at_most, count, descending, masked_scores, tally
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,7 +191,7 @@ def batch_statistics(
 def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
     """Compute the fields of `Mined` that follow from scores, pools [b, n] and draws [b, D] (local columns)."""
     view = scored.view
-    tallied = tally(view.scores, view.allowed, pool, view.target)
+    tallied = tally(view.scores, view.allowed, pool, view.target, drawn[:, 0])
     size = tallied.size
     scores = view.scores.gather(1, drawn)
     gap = (view.positive[:, None] - scores).double()
@@ -209,7 +209,7 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
         "false_negative_rate_draws": of_draws,
         # cumsum adds in a fixed order; the order in `mean` may depend on the number of rows
         "hardness": (gap.cumsum(1)[:, -1] / drawn.shape[1]).float(),
-        "draw_rank": 1 + count(view.allowed & less(scores[:, :1], view.scores)),
+        "draw_rank": 1 + tallied.ahead,
         "target_rank": 1 + tallied.reached,
     }
 

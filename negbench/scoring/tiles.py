@@ -63,15 +63,15 @@ def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None)
     """
     tokens, gathered, copies = corpus
     images, (_, each, width) = len(tokens if gathered is None else gathered), tokens.shape
-    # a single tile is written in place; with several, the rows lie so far apart that a copy is faster
-    alone, cpu = each == 1 and images <= _TILE_TOKENS, queries.device.type == "cpu"
+    cpu = queries.device.type == "cpu"
+    alone = each == 1 and images <= (_FEW_IMAGES if cpu else _TILE_TOKENS)
     step = images if alone else min(images, (_CACHED_TOKENS if cpu else _TILE_TOKENS) // each)
     step = max(_COLUMNS, step // _COLUMNS * _COLUMNS)
     height = tile_rows(images)
     scores = torch.empty(len(queries), images, device=queries.device) if into is None else into[: len(queries)]
     # buffers for all tiles: new memory costs more than the conversion
     wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, each, width, dtype=torch.float32)
-    whole = alone and len(queries) % height == 0
+    whole = each == 1 and (alone or cpu) and len(queries) % height == 0  # products are written to their place
     product = scores.new_empty(height * (_COLUMNS if whole else step * each))
     queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % height))
     with torch.autocast(queries.device.type, enabled=False):
