@@ -314,6 +314,8 @@ class Objective(nn.Module):
             columns = self._corpus_of(batch.rows)
             if len(columns):
                 tokens = self._embedded(columns)
+            elif self.loss.candidate_set == "pair":  # reads no candidates
+                tokens = embedded
             else:
                 columns, first = _first_of_each(targets)
                 tokens = embedded[first.to(embedded.device)]

@@ -182,8 +182,9 @@ def batch_statistics(
     }
     shares = dict[str, float]()
     if kinds is not None:
-        shares = named_shares("draws", kind_shares(kinds, relevant, weights))
-        shares |= named_shares("random", kind_shares(kinds, relevant, view.allowed))
+        twice = kinds.repeat(2, 1), None if relevant is None else relevant.repeat(2, 1)
+        used, random = kind_shares(*twice, torch.cat([weights, view.allowed])).split(len(kinds))
+        shares = named_shares("draws", used) | named_shares("random", random)
     means = torch.stack(list(rows.values())).nanmean(1).tolist()
     return shares | dict(zip(rows, means, strict=True)) | {"empty": float((size == 0).sum())}
 

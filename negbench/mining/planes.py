@@ -128,7 +128,8 @@ def batch_planes(
         text: the batch's.
         tokens: [C, T, D] tokens of the images.
     """
-    images, made = images_of(tokens), dict[str, Tensor]()
+    made = dict[str, Tensor]()
+    images = images_of(tokens) if {"target", "reference"} & {*names} else tokens
     if "target" in names:
         made["target"] = relevance(images[: len(features)], images[:, None])
     if "reference" in names:
