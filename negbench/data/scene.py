@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from negbench.display import Display
 
 EMBED_BATCH = 512  # texts, queries or images embedded at a time
-_KEPT_ANSWERS = 2**24  # bytes
 _KEPT_BYTES = 2**30  # limit for backbones that are not in use, and for a split's frozen texts
 _KEPT_SPLITS = 64  # a generated data set has two for each seed
 
@@ -169,17 +168,8 @@ class Split:
 
     def relevant_images(self, rows: Tensor, columns: Tensor) -> Tensor | None:
         """Return [B, C] bool: whether `columns[c]` is known to be relevant to query `rows[i]`; None if unknown."""
-        if (kept := self._kept_answers) is not None:
-            return kept[rows[:, None], columns]
         answers = self.dataset.answers
         return None if answers is None else _among(answers, rows, columns, len(self.dataset.images))
-
-    @cached_property
-    def _kept_answers(self) -> Tensor | None:
-        """[Q, N] bool, what `relevant_images` selects in every step; None where nothing is known or it is large."""
-        answers, width = self.dataset.answers, len(self.dataset.images)
-        small = answers is not None and len(answers) * width <= _KEPT_ANSWERS
-        return answers.mask(torch.arange(width), width) if answers is not None and small else None
 
 
 def _among(listed: Ragged, rows: Tensor, columns: Tensor, width: int) -> Tensor:

@@ -326,3 +326,14 @@ def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, drawn: A
             last += allowed[i, j] & (scores[i, j] >= lowest)
             ahead += allowed[i, j] & (scores[i, j] > one)
         out[0, i], out[1, i], out[2, i], out[3, i], out[4, i] = size, reached, first, last - 1, ahead
+
+
+@compiled
+def reaching(scores: Any, counted: Any, values: Any, out: Any) -> None:
+    """Count for each of `values` [B, K] how many of its row's `counted` [B, N] scores are at least as large."""
+    for i in range(len(scores)):
+        for k in range(values.shape[1]):
+            least, count = values[i, k], 0
+            for j in range(scores.shape[1]):
+                count += counted[i, j] & (scores[i, j] >= least)
+            out[i, k] = count

@@ -340,7 +340,10 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
 
     counted = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device).clone()
     counted[rows, columns] = False
-    if width <= _FEW_SLOTS:  # counting each slot is faster than sorting
+    if width <= _FEW_SLOTS and (fast := kernels(scores)) is not None:
+        reach = torch.empty_like(order)
+        fast.reaching(scores.detach().numpy(), counted.numpy(), own.numpy(), reach.numpy())
+    elif width <= _FEW_SLOTS:  # counting each slot is faster than sorting
         reach = torch.stack([count(counted & at_most(slot[:, None], scores)) for slot in own.unbind(1)], dim=1)
     else:
         others = _ascending(masked_scores(scores, counted))

@@ -103,8 +103,8 @@ def live_planes(
     names: Collection[str], backbone: Backbone, scene: EncodedSplits, candidates: Tensor
 ) -> dict[str, EmbeddedPlane]:
     """Compute the planes among `names` that use the current model, on the train split with tokens [N, T, D]."""
-    images, split = images_of(candidates), scene.train
-    made: dict[str, EmbeddedPlane] = {}
+    made, split = dict[str, EmbeddedPlane](), scene.train
+    images = images_of(candidates) if {"target", "reference"} & {*names} else candidates
     if "target" in names:
         targets = split.dataset.target_columns.to(images.device)
         made["target"] = EmbeddedPlane(images[targets], images[:, None])
