@@ -8,17 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.metrics.compiled import kernels
-from negbench.metrics.ranks import (
-    arrays,
-    at_most,
-    count,
-    descending,
-    highest,
-    less,
-    ranked_scores,
-    top_columns,
-    window,
-)
+from negbench.metrics.ranks import arrays, at_most, count, descending, highest, less, ranked_scores, top_columns, window
 
 _WALK = 16  # drops among which the first neighbours that lie apart are looked for
 

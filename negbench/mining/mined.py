@@ -130,7 +130,7 @@ def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tens
         total = weights.sum(1, keepdim=True)
         sums = torch.zeros(len(kinds), len(SHARES), dtype=torch.float64, device=kinds.device)
         sums.scatter_add_(1, codes.long(), weights.double())
-    return (sums[:, [len(SHARES) - 1, *range(1, len(SHARES) - 1), 0]].double() / total.double()).float()
+    return (torch.cat([sums[:, -1:], sums[:, 1:-1], sums[:, :1]], dim=1).double() / total.double()).float()
 
 
 def named_shares(what: str, shares: Tensor | None) -> dict[str, float]:
