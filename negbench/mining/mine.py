@@ -240,7 +240,7 @@ def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
     empty = (count(inside(answer)) == 0).nonzero().squeeze(1)
     if not len(empty):
         return answer, code
-    allowed, scores = view.allowed[empty], view.scores[empty]
+    allowed, scores = view.allowed[empty], view.scores if len(empty) == len(answer) else view.scores[empty]
     if view is not scored.view and len(bare := (count(allowed) == 0).nonzero().squeeze(1)):  # filters left nothing
         allowed[bare] = scored.view.allowed[empty[bare]]
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
