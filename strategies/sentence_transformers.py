@@ -77,5 +77,6 @@ class SentenceTransformers(Strategy):
         place = left.cumsum(1) - 1
         stop = self.range_min + self.num_negatives if self.sampling_strategy == "top" else self.window
         left &= (place >= self.range_min) & (place < stop)
-        # a window's columns are distinct, except the padding behind a short row's end, which adds nothing
-        return torch.zeros_like(view.scores, dtype=torch.int8).scatter_add_(1, at, left.to(torch.int8)) > 0
+        pool, (rows, slots) = torch.zeros_like(view.allowed), left.nonzero(as_tuple=True)
+        pool[rows, columns[rows, slots]] = True
+        return pool

@@ -327,7 +327,7 @@ class Galleries:
 
     # --- ranks ---------------------------------------------------------------------------------------------------
 
-    def rank(self, score_block: ScoreBlock, block: int = 1024) -> QueryRanks:
+    def rank(self, score_block: ScoreBlock, block: int = 256) -> QueryRanks:
         """Rank every query within its own gallery, `block` queries at a time; the full table is never held.
 
         Args:
@@ -368,7 +368,7 @@ class Galleries:
             cluster=tuple(q.cluster or q.id for q in queries) if any(q.cluster for q in self.queries) else None,
         )
 
-    def with_mistakes(self, ranks: QueryRanks, score_block: ScoreBlock, block: int = 1024) -> QueryRanks:
+    def with_mistakes(self, ranks: QueryRanks, score_block: ScoreBlock, block: int = 256) -> QueryRanks:
         """Return the ranks that `rank` computed from the same scores, with the values of `metrics.mistakes` per query.
 
         Unchanged where nothing is judged. Arguments and errors as for `rank`.

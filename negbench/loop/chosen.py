@@ -72,7 +72,9 @@ def slot_scores(
             texts = torch.cat([value.reshape(len(value), 1, -1).float() for value in tokens.values()], 2)
             by_slot["modification"] = Copies.of(texts).level(torch.einsum("ijd,itd->ijt", cross, embedded)).amax(-1)
             alike = Copies.of(reference.flatten(1)[:, None])
-            by_slot["reference"] = alike.level(torch.einsum("jid,itd->ijt", cross, embedded)).amax(-1)
+            # a copy: rows so far apart would compete for one place of the cache, in the backward pass above all
+            swapped = cross.transpose(0, 1).contiguous()
+            by_slot["reference"] = alike.level(torch.einsum("ijd,itd->ijt", swapped, embedded)).amax(-1)
         if cross is not None and "triple" in slots:
             count, images = embedded.shape[:2]
             check_triples(count, count * count * images, "strategy over all triples")

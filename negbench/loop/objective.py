@@ -223,7 +223,8 @@ class Objective(nn.Module):
         """Score the batch's positives and negatives, and apply the loss."""
         scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
         drawn = scores.slots.get("target")
-        if drawn is not None and math.isnan(self.hardest_share) and drawn.scores.requires_grad:
+        many = drawn is not None and min(drawn.mask.shape[1], batch.kept or math.inf) > HARDEST
+        if drawn is not None and many and math.isnan(self.hardest_share) and drawn.scores.requires_grad:
             fixed = drawn.scores.detach(), drawn.mask  # a hook that holds its own tensor keeps the step's graph alive
             drawn.scores.register_hook(lambda gradient: self._note_share(*fixed, gradient))
         with full_precision(self.device):
@@ -323,6 +324,8 @@ class Objective(nn.Module):
             columns = self._corpus_of(batch.rows)
             if len(columns):
                 tokens = self._embedded(columns)
+            elif self.loss.candidate_set == "pair":  # reads no candidates
+                tokens = embedded
             else:
                 columns, first = _first_of_each(targets)
                 tokens = embedded[first.to(embedded.device)]

@@ -16,6 +16,7 @@ _MORE_BINS = 2**16  # used where _BINS are too coarse
 _MOST = 32  # most drops of a row that are compared exactly
 _WALK = 8  # drops wanted where neighbours must lie apart
 _CROWD = 2**13  # most members of a bin that are sorted
+_RUN = 2**6  # images among which one of a bin is looked for at once
 _AT_ONCE = 2**11  # images whose bins are held at once, in the L1 cache
 
 _LARGEST = np.int32(0x7FFFFFFF)
@@ -102,13 +103,19 @@ def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other:
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
         _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
-        for j in range(len(part)):
-            if bin_of[j] == one:
-                first[size] = part[j]
-                size += 1
-            elif bin_of[j] == other:
-                second[more] = part[j]
-                more += 1
+        for start in range(0, len(part), _RUN):
+            some, found = bin_of[start : min(start + _RUN, len(part))], 0
+            for j in range(len(some)):
+                found += (some[j] == one) | (some[j] == other)
+            if not found:
+                continue
+            for j in range(start, start + len(some)):
+                if bin_of[j] == one:
+                    first[size] = part[j]
+                    size += 1
+                elif bin_of[j] == other:
+                    second[more] = part[j]
+                    more += 1
 
 
 @compiled
@@ -214,25 +221,27 @@ def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
     Returns how many there are (0: too few or too many), and a width in bins that no other drop exceeds. A drop across n
     empty bins is wider than n - 1 bins and narrower than n + 2, rounding included.
     """
-    lengths, longest, last = np.zeros(bins, np.int32), 0, 0
-    for k in range(1, bins):
-        if marks[k]:
-            lengths[k - last - 1] += 1
-            longest, last = max(longest, k - last - 1), k
+    lengths, full, size = np.zeros(bins, np.int32), np.empty(bins, np.int32), 0
+    for k in range(bins):
+        full[size] = k
+        size += marks[k] != 0
+    longest = 0
+    for n in range(1, size):
+        run = full[n] - full[n - 1] - 1
+        lengths[np.uint32(run)] += 1
+        longest = max(longest, run)
     shortest, count = longest + 1, 0
     while shortest > 3 and count < wanted:
         shortest -= 1
         count += lengths[shortest]
     shortest = max(shortest - 3, 1)
-    written, last = 0, 0
-    for k in range(1, bins):
-        if marks[k]:
-            if k - last - 1 >= shortest:
-                if written == len(runs):
-                    return 0, 0.0
-                runs[written, 0], runs[written, 1] = last, k
-                written += 1
-            last = k
+    written = 0
+    for n in range(1, size):
+        if full[n] - full[n - 1] - 1 >= shortest:
+            if written == len(runs):
+                return 0, 0.0
+            runs[written, 0], runs[written, 1] = full[n - 1], full[n]
+            written += 1
     return (written if count >= 2 else 0), shortest + 1.1
 
 
@@ -249,7 +258,7 @@ def _drops(
         part = scores[left : left + _AT_ONCE]
         _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
         for j in range(len(part)):
-            if marks[bin_of[j]] == 2:
+            if marks[np.uint32(bin_of[j])] == 2:
                 for c in range(count):
                     if runs[c, 0] == bin_of[j]:
                         edges[c, 0] = min(edges[c, 0], part[j])
@@ -302,17 +311,29 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
 
 
 @compiled
-def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, out: Any) -> None:
-    """Fill `out` [4, B] with the fields of `ranks.Tally`."""
+def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, drawn: Any, out: Any) -> None:
+    """Fill `out` [5, B] with the fields of `ranks.Tally`."""
     width, ends = scores.shape[1], np.empty(2, np.float32)
     keys = ends.view(np.int32)
     for i in range(len(scores)):
         size, low, high = _ends(bits[i], pool[i])
         keys[0], keys[1] = _key(low), _key(high)
-        own, lowest, highest = scores[i, target[i]], ends[0], ends[1]
-        reached, first, last = 0, 0, 0
+        own, one, lowest, highest = scores[i, target[i]], scores[i, drawn[i]], ends[0], ends[1]
+        reached, first, last, ahead = 0, 0, 0, 0
         for j in range(width):
             reached += allowed[i, j] & (scores[i, j] >= own)
             first += allowed[i, j] & (scores[i, j] > highest)
             last += allowed[i, j] & (scores[i, j] >= lowest)
-        out[0, i], out[1, i], out[2, i], out[3, i] = size, reached, first, last - 1
+            ahead += allowed[i, j] & (scores[i, j] > one)
+        out[0, i], out[1, i], out[2, i], out[3, i], out[4, i] = size, reached, first, last - 1, ahead
+
+
+@compiled
+def reaching(scores: Any, counted: Any, values: Any, out: Any) -> None:
+    """Count for each of `values` [B, K] how many of its row's `counted` [B, N] scores are at least as large."""
+    for i in range(len(scores)):
+        for k in range(values.shape[1]):
+            least, count = values[i, k], 0
+            for j in range(scores.shape[1]):
+                count += counted[i, j] & (scores[i, j] >= least)
+            out[i, k] = count

@@ -8,7 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.metrics.compiled import kernels
-from negbench.metrics.ranks import arrays, count, descending, ranked_scores, window
+from negbench.metrics.ranks import arrays, at_most, count, descending, highest, less, ranked_scores, top_columns, window
+
+_WALK = 16  # drops among which the first neighbours that lie apart are looked for
 
 
 def drops(ranked: Tensor, first: Tensor | int, count: Tensor) -> Tensor:
@@ -29,8 +31,8 @@ def drops(ranked: Tensor, first: Tensor | int, count: Tensor) -> Tensor:
         tensor([[ 0.2500,  0.7500, -1.0000]])
     """
     place = torch.arange(ranked.shape[1] - 1, device=ranked.device)
-    real = (place >= first) & (place < first + count - 1)
-    return (ranked[:, :-1] - ranked[:, 1:]).masked_fill(~real, -1.0)
+    real = at_most(first, place) & less(place, first + count - 1)
+    return (ranked[:, :-1] - ranked[:, 1:]).masked_fill_(~real, -1.0)
 
 
 def steepest(drop: Tensor) -> Tensor:
@@ -50,9 +52,9 @@ def steepest(drop: Tensor) -> Tensor:
     """
     if drop.shape[1] < 2:
         drop = functional.pad(drop, (0, 2), value=-1.0)
-    first = drop.argmax(1, keepdim=True)
+    first = highest(drop)
     rest = drop.scatter(1, first, -1.0)
-    second = rest.argmax(1, keepdim=True)
+    second = highest(rest)
     return torch.cat([torch.where(d.gather(1, at) > 0, at, -1) for d, at in ((drop, first), (rest, second))], dim=1)
 
 
@@ -87,15 +89,22 @@ def _between_sorted(scores: Tensor, eligible: Tensor, apart: int) -> Tensor:
     return window(scores, eligible, pair.amin(1) + 1, pair.amax(1) + 1, ranked)
 
 
-def _neighbours(drop: Tensor, apart: int) -> Tensor:
-    """[B, P] drops -> [B, 2] places; the same place twice where no pair is far enough apart."""
-    walk = descending(drop)
+def _neighbours(drop: Tensor, apart: int, most: int = _WALK) -> Tensor:
+    """[B, P] drops -> [B, 2] places; the same place twice where no pair is far enough apart.
+
+    Rows without such a pair among their `most` largest drops are walked to the end.
+    """
+    part = most < drop.shape[1] and bool(drop.sum().isfinite())
+    walk = top_columns(drop, most) if part else descending(drop)
     real = drop.gather(1, walk) > 0
     wide = (walk.diff(dim=1).abs() > apart) & real[:, 1:]
     step = wide.int().argmax(1, keepdim=True)  # the first True
     has_pair = wide.gather(1, step)
     first, second = walk.gather(1, step), walk.gather(1, step + 1)
-    return torch.cat([first, torch.where(has_pair, second, first)], dim=1)
+    pair = torch.cat([first, torch.where(has_pair, second, first)], dim=1)
+    if part and len(rest := (~has_pair[:, 0]).nonzero().squeeze(1)):
+        pair[rest] = _neighbours(drop[rest], apart, drop.shape[1])
+    return pair
 
 
 class Prominence(NamedTuple):

@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+_FACTOR = 0x9E3779B1  # odd: sums of numbers times its powers, modulo 2^64, tell rows apart
 _PARTS = 4  # numbers of a row that its key holds
 
 
@@ -30,11 +31,11 @@ class Copies(NamedTuple):
         """Find the copies among N rows; `read` returns those whose key [N] int64 another row has, too."""
         ordered, place = keys.sort()
         same, repeated = ordered[1:] == ordered[:-1], torch.zeros_like(keys, dtype=torch.bool)
+        if not same.any():
+            return cls(place[:0], place[:0])
         repeated[1:] |= same
         repeated[:-1] |= same
         some = place[repeated].sort().values
-        if not len(some):
-            return cls(some, some)
         content = (read(some).detach().flatten(1) + 0.0).contiguous()  # + 0 turns -0 into 0
         bits = content.view(getattr(torch, f"int{8 * content.element_size()}"))
         kind = bits.unique(dim=0, return_inverse=True)[1].to(some.device)
@@ -43,15 +44,15 @@ class Copies(NamedTuple):
 
     def level(self, scores: Tensor) -> Tensor:
         """Give every copy among the columns of [B, N, ...] scores its first row's, in place; gradients stay its own."""
-        with torch.no_grad():
-            scores[:, self.later] = scores[:, self.first]
+        if len(self.later):
+            with torch.no_grad():
+                scores[:, self.later] = scores[:, self.first]
         return scores
 
 
 def keys_of(rows: Tensor) -> Tensor:
     """[N, T, D] -> [N] int64 from a few of their numbers: equal rows have equal keys."""
     some = rows.detach()[:, 0, :: -(-rows.shape[2] // _PARTS)]
-    key = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-    for bits in (some.float() + 0.0).contiguous().view(torch.int32).unbind(1):
-        key = key * 0x9E3779B1 + bits
-    return key
+    bits = (some.float() + 0.0).contiguous().view(torch.int32)
+    power = torch.tensor([_FACTOR**n % 2**63 for n in range(bits.shape[1])], device=rows.device)
+    return (bits * power).sum(1)

@@ -5,11 +5,10 @@ the queries, any split of them over processes and any device. The function is Sp
 splittable pseudorandom number generators, OOPSLA 2014, fig. 16-17), in int64 arithmetic, which wraps as uint64 does.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from negbench.metrics.ranks import count
+from negbench.metrics.ranks import count, members
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # odd number nearest to 2^64 / golden ratio: the step of the counter
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)  # the two multipliers of the paper's mix64variant13
@@ -147,7 +146,4 @@ def _members(pool: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     them, and [B] each row's size.
     """
     size = count(pool)
-    flat = pool.flatten()
-    # numpy finds them five times faster
-    entries = torch.from_numpy(np.flatnonzero(flat.numpy())) if flat.device.type == "cpu" else flat.nonzero().squeeze(1)
-    return entries, size.cumsum(0) - size, size
+    return members(pool), size.cumsum(0) - size, size

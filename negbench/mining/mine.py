@@ -23,7 +23,7 @@ from torch import Tensor
 from negbench.contracts import ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
 from negbench.metrics.equal_rows import Copies
-from negbench.metrics.ranks import count, less, masked_scores
+from negbench.metrics.ranks import count, highest, less, masked_scores
 from negbench.mining.checked import answer_of, filtered, inside
 from negbench.mining.draws import draw, splitmix
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, kind_shares, statistics_of
@@ -240,14 +240,15 @@ def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
     empty = (count(inside(answer)) == 0).nonzero().squeeze(1)
     if not len(empty):
         return answer, code
-    allowed, scores = view.allowed[empty], view.scores[empty]
-    if len(bare := (count(allowed) == 0).nonzero().squeeze(1)):  # filters left nothing
+    allowed, scores = view.allowed[empty], view.scores if len(empty) == len(answer) else view.scores[empty]
+    if view is not scored.view and len(bare := (count(allowed) == 0).nonzero().squeeze(1)):  # filters left nothing
         allowed[bare] = scored.view.allowed[empty[bare]]
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
-    nearest, column = masked_scores(scores, allowed & less(scores, view.positive[empty, None])).max(1, keepdim=True)
-    some = (nearest > -torch.inf).squeeze(1)
+    below = masked_scores(scores, allowed & less(scores, view.positive[empty, None]))
+    column = highest(below)
+    some = (below.gather(1, column) > -torch.inf).squeeze(1)
     answer = answer.clone()
     answer[empty[some], column[some, 0]] = 1
     answer[empty[~some]] = allowed[~some].to(answer.dtype)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView
 from negbench.metrics.mistakes import KINDS
-from negbench.metrics.ranks import Tally, at_most, count, descending, less, masked_scores, tally
+from negbench.metrics.ranks import Tally, at_most, count, descending, masked_scores, tally
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,7 +130,7 @@ def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tens
         total = weights.sum(1, keepdim=True)
         sums = torch.zeros(len(kinds), len(SHARES), dtype=torch.float64, device=kinds.device)
         sums.scatter_add_(1, codes.long(), weights.double())
-    return (sums[:, [len(SHARES) - 1, *range(1, len(SHARES) - 1), 0]].double() / total.double()).float()
+    return (torch.cat([sums[:, -1:], sums[:, 1:-1], sums[:, :1]], dim=1).double() / total.double()).float()
 
 
 def named_shares(what: str, shares: Tensor | None) -> dict[str, float]:
@@ -182,8 +182,9 @@ def batch_statistics(
     }
     shares = dict[str, float]()
     if kinds is not None:
-        shares = named_shares("draws", kind_shares(kinds, relevant, weights))
-        shares |= named_shares("random", kind_shares(kinds, relevant, view.allowed))
+        twice = kinds.repeat(2, 1), None if relevant is None else relevant.repeat(2, 1)
+        used, random = kind_shares(*twice, torch.cat([weights, view.allowed])).split(len(kinds))
+        shares = named_shares("draws", used) | named_shares("random", random)
     means = torch.stack(list(rows.values())).nanmean(1).tolist()
     return shares | dict(zip(rows, means, strict=True)) | {"empty": float((size == 0).sum())}
 
@@ -191,7 +192,7 @@ def batch_statistics(
 def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
     """Compute the fields of `Mined` that follow from scores, pools [b, n] and draws [b, D] (local columns)."""
     view = scored.view
-    tallied = tally(view.scores, view.allowed, pool, view.target)
+    tallied = tally(view.scores, view.allowed, pool, view.target, drawn[:, 0])
     size = tallied.size
     scores = view.scores.gather(1, drawn)
     gap = (view.positive[:, None] - scores).double()
@@ -209,7 +210,7 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
         "false_negative_rate_draws": of_draws,
         # cumsum adds in a fixed order; the order in `mean` may depend on the number of rows
         "hardness": (gap.cumsum(1)[:, -1] / drawn.shape[1]).float(),
-        "draw_rank": 1 + count(view.allowed & less(scores[:, :1], view.scores)),
+        "draw_rank": 1 + tallied.ahead,
         "target_rank": 1 + tallied.reached,
     }
 

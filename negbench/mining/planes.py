@@ -103,8 +103,8 @@ def live_planes(
     names: Collection[str], backbone: Backbone, scene: EncodedSplits, candidates: Tensor
 ) -> dict[str, EmbeddedPlane]:
     """Compute the planes among `names` that use the current model, on the train split with tokens [N, T, D]."""
-    images, split = images_of(candidates), scene.train
-    made: dict[str, EmbeddedPlane] = {}
+    made, split = dict[str, EmbeddedPlane](), scene.train
+    images = images_of(candidates) if {"target", "reference"} & {*names} else candidates
     if "target" in names:
         targets = split.dataset.target_columns.to(images.device)
         made["target"] = EmbeddedPlane(images[targets], images[:, None])
@@ -128,7 +128,8 @@ def batch_planes(
         text: the batch's.
         tokens: [C, T, D] tokens of the images.
     """
-    images, made = images_of(tokens), dict[str, Tensor]()
+    made = dict[str, Tensor]()
+    images = images_of(tokens) if {"target", "reference"} & {*names} else tokens
     if "target" in names:
         made["target"] = relevance(images[: len(features)], images[:, None])
     if "reference" in names:

@@ -19,6 +19,7 @@ from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.runs import DATA
 from negbench.machine.files import atomic_write
+from negbench.machine.heap import keep_memory
 from negbench.machine.room import device_named
 from negbench.machine.vector_files import read_vectors
 from negbench.mining.filters import Filters
@@ -86,6 +87,7 @@ def outlook(asked: Mine) -> list[str]:
 
 def _mined(asked: Mine, most: int = 0) -> tuple[MinedNegatives, int]:
     """Mine for these queries at most, or for all; also return how many there are."""
+    keep_memory()
     return _of_dataset(asked, most) if asked.queries is None else _of_files(asked, most)
 
 

@@ -13,6 +13,8 @@ from negbench.metrics.equal_rows import Copies, keys_of
 from negbench.metrics.mistakes import CUT
 from negbench.scoring.tiles import Corpus, tiled_relevance
 
+_BLOCK = 256  # queries ranked at once: malloc keeps tables of this height, and gives larger ones back
+
 
 @dataclass(frozen=True)
 class Embeddings:
@@ -28,14 +30,17 @@ def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: i
     distinct, place = rows.unique(return_inverse=True)
     if len(distinct) < len(rows):
         return embed_candidates(backbone, scene, distinct, batch)[place.to(backbone.device)]
-    parts, keys = list[Tensor](), list[Tensor]()
+    table, keys = torch.empty(0), list[Tensor]()
     with backbone.evaluating():
         for chosen in batches(len(rows), batch):
             features = scene.features(backbone, rows[chosen])
-            parts.append(backbone.candidates(features).float())
+            part = backbone.candidates(features).float()
+            table = table if keys else part.new_empty(len(rows), *part.shape[1:])  # filled at once: half the memory
+            first = sum(map(len, keys))
+            table[first : first + len(part)] = part
             keys.append(keys_of(features))
         copies = Copies.by_key(torch.cat(keys), lambda some: scene.features(backbone, rows[some.cpu()]))
-    return copies.level(torch.cat(parts)[None])[0]
+    return copies.level(table[None])[0]
 
 
 @torch.inference_mode()
@@ -63,16 +68,19 @@ def embed(backbone: Backbone, scene: Features, split: Split) -> Embeddings:
 
 def block_scorer(queries: Tensor, candidates: Tensor) -> ScoreBlock:
     """Return a function that scores blocks of [Q, D] queries and [N, T, D] candidates, for `Dataset.rank` and `top`."""
+    last = list[tuple[Tensor, Corpus]]()  # of a gallery, for all its blocks
 
     def score_block(rows: Tensor, columns: Tensor) -> Tensor:
-        return tiled_relevance(queries[rows.to(queries.device)], Corpus.of(candidates, columns)).cpu()
+        if not last or not torch.equal(last[0][0], columns):
+            last[:] = [(columns, Corpus.of(candidates, columns))]
+        return tiled_relevance(queries[rows.to(queries.device)], last[0][1]).cpu()
 
     return score_block
 
 
 def rank(split: Split, queries: Tensor, candidates: Tensor) -> QueryRanks:
     """Compute per-query ranks; scores are computed block by block, never as a whole matrix."""
-    return split.dataset.rank(block_scorer(queries, candidates))
+    return split.dataset.rank(block_scorer(queries, candidates), _BLOCK)
 
 
 def rank_judged(backbone: Backbone, scene: Features, split: Split, embeddings: Embeddings) -> QueryRanks:
@@ -82,7 +90,7 @@ def rank_judged(backbone: Backbone, scene: Features, split: Split, embeddings: E
     linguistic sensitivity of PinPoint's code. It is nan for a query with one wording.
     """
     scores, asked = block_scorer(embeddings.queries, embeddings.candidates), split.dataset.queries
-    ranks = split.dataset.with_mistakes(split.dataset.rank(scores), scores)
+    ranks = split.dataset.with_mistakes(split.dataset.rank(scores, _BLOCK), scores, _BLOCK)
     most = max(len(query.wordings) for query in asked)
     if not most:
         return ranks

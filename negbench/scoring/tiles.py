@@ -7,6 +7,7 @@ block size and any split of the queries.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -63,26 +64,28 @@ def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None)
     """
     tokens, gathered, copies = corpus
     images, (_, each, width) = len(tokens if gathered is None else gathered), tokens.shape
-    # a single tile is written in place; with several, the rows lie so far apart that a copy is faster
-    alone, cpu = each == 1 and images <= _TILE_TOKENS, queries.device.type == "cpu"
+    cpu = queries.device.type == "cpu"
+    alone = each == 1 and images <= (_FEW_IMAGES if cpu else _TILE_TOKENS)
     step = images if alone else min(images, (_CACHED_TOKENS if cpu else _TILE_TOKENS) // each)
     step = max(_COLUMNS, step // _COLUMNS * _COLUMNS)
     height = tile_rows(images)
     scores = torch.empty(len(queries), images, device=queries.device) if into is None else into[: len(queries)]
     # buffers for all tiles: new memory costs more than the conversion
     wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, each, width, dtype=torch.float32)
-    whole = alone and len(queries) % height == 0
+    direct = each == 1 and (alone or cpu)  # products are written to their place, but for what is padded
+    whole = direct and len(queries) % height == 0
     product = scores.new_empty(height * (_COLUMNS if whole else step * each))
+    cuts = {*range(0, images, step), images // _COLUMNS * _COLUMNS if direct else images, images}
     queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % height))
     with torch.autocast(queries.device.type, enabled=False):
-        for left in range(0, images, step):
-            tile = tokens[left : left + step] if gathered is None else tokens[gathered[left : left + step]]
+        for left, right in pairwise(sorted(cuts)):
+            tile = tokens[left:right] if gathered is None else tokens[gathered[left:right]]
             if wide is not None:
                 tile = wide[: len(tile)].copy_(tile)
             flat, padding = tile.reshape(-1, width), -len(tile) * each % _COLUMNS
             columns = (functional.pad(flat, (0, 0, 0, padding)) if padding else flat).T
             for top in range(0, len(queries), height):
-                place, rows = scores[top : top + height, left : left + step], queries[top : top + height]
+                place, rows = scores[top : top + height, left:right], queries[top : top + height]
                 if whole and not padding:
                     torch.mm(rows, columns, out=place)
                     continue

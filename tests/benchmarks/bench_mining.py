@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.api import make_strategy
+from negbench.machine.heap import keep_memory
 from negbench.metrics import compiled
 from negbench.metrics.equal_rows import Copies
 from negbench.mining.mine import mine
@@ -266,6 +267,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_memory()  # as `negbench mine` and every run
     print(machine())
     report(task_of(options.queries, options.images), options.repetitions, others=True)
     many = task_of(max(1, options.queries // 4), options.images, tokens=32, width=256)

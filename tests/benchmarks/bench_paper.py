@@ -36,8 +36,9 @@ def least(action: Callable[[], object]) -> float:
 
 def product(both: Embeddings) -> None:
     columns = both.candidates[:, 0].T
-    for queries in both.queries.split(1024):
-        _ = queries @ columns
+    scores = torch.empty(256, columns.shape[1])
+    for queries in both.queries.split(256):
+        torch.mm(queries, columns, out=scores[: len(queries)])
 
 
 def refreshed(run: OpenRun, strategy: Strategy) -> None:

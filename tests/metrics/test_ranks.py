@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError
+from negbench.metrics import compiled
 from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import descending, relevant_ranks, target_ranks, top_columns
@@ -49,7 +50,10 @@ def test_target_ranks_against_loops():
         assert target_ranks(scores, target).tolist() == everything
 
 
-def test_relevant_ranks_against_loops():
+@pytest.mark.parametrize("smallest", [0, 2**62])
+def test_relevant_ranks_against_loops(smallest, monkeypatch):
+    """With compiled passes, where numba is installed, and without."""
+    monkeypatch.setattr(compiled, "SMALLEST", smallest)
     for seed, shift, levels in itertools.product(range(8), (0.0, -50.0), (None, 2)):
         scores = table(seed, 9, 30, levels=levels, shift=shift)
         generator = torch.Generator().manual_seed(seed + 100)

@@ -109,6 +109,9 @@ def test_planes_of_a_task_are_those_of_loops(sets):
     names = (None, None, "exclude_reference", "exclude_relevant", "exclude_subset")
     given = (MiningConfig(**{name: not getattr(MiningConfig(), name)} if name else {}) for name in names)
     assert len({id(mining_task(opened.backbone, opened.scene, each).kept) for each in given}) == 4
+    for name in ("target", "reference", "text"):  # read alone
+        one = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=(name,))
+        assert torch.equal(*(each.planes[name].block(torch.arange(9), task.groups[0]) for each in (one, task)))
     mine(task.shard(torch.tensor([40, 0, 7])), Watching(), refresh=0, draws=1, generator=torch.Generator())
     assert {(view.temperature, view.dim) for view in SEEN} == {(0.3, WIDTH)}
     rows = iter([0, 7, 40])  # mined group by group

@@ -221,11 +221,13 @@ def test_counts_of_a_pool():
         pool = view.allowed & (torch.rand(ROWS, COLUMNS, generator=generator) > 0.5)
         pool |= view.allowed & (pool.sum(1, keepdim=True) == 0)
         for chosen in (pool, view.allowed):
-            counts = tally(view.scores, view.allowed, chosen, view.target)
+            drawn = chosen.int().argmax(1)
+            counts = tally(view.scores, view.allowed, chosen, view.target, drawn)
             for row in range(ROWS):
                 scores, inside = view.scores[row][view.allowed[row]], view.scores[row][chosen[row]]
                 assert counts.size[row] == len(inside)
                 assert counts.reached[row] == (scores >= view.positive[row]).sum()
+                assert counts.ahead[row] == (scores > view.scores[row, drawn[row]]).sum()
                 if len(inside) < len(scores):  # the ends of a full pool are unused
                     assert counts.first[row] == (scores > inside.max()).sum()
                     assert counts.last[row] == (scores >= inside.min()).sum() - 1

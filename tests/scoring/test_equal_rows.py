@@ -157,6 +157,9 @@ def test_ranks_and_lists_do_not_depend_on_the_block(count, width):
     assert all(torch.equal(each.columns, tops[0].columns) for each in tops)
     assert all(torch.equal(each.scores, tops[0].scores) for each in tops)
     assert torch.equal(tops[0].columns[:, 0] + count, tops[0].columns[:, 1])  # the lower column first
+    for columns in torch.arange(2 * count).split([count, count]):  # one gallery after the other
+        own = block_scorer(rows, images)(torch.arange(9), columns)
+        assert torch.equal(score_block(torch.arange(9), columns), own)
 
 
 class _Uneven:
