@@ -114,12 +114,6 @@ class _Grouped(TyperCommand):
 _SECTIONS = ("Arguments", "Options", "Settings", "Data", "Computing", "Output")
 
 
-def _section(name: str, model: type[Options]) -> str:
-    """Return the help section of a field's flag: that of the class that declares it."""
-    home = next(each for each in reversed(model.__mro__) if name in vars(each).get("__annotations__", {}))
-    return str(vars(home).get("section", "Options"))
-
-
 def _ordered(model: type[Options]) -> list[str]:
     """Return the fields with a flag: the model's own first, then those of its bases."""
     named = dict.fromkeys(name for each in model.__mro__ for name in vars(each).get("__annotations__", {}))
@@ -142,7 +136,8 @@ def _parameter(name: str, model: type[Options]) -> inspect.Parameter:
         flag = "--" + name.replace("_", "-")
         named = extra["flags"] or ((f"{flag}/--no-{flag[2:]}",) if default is True else (flag,))
         info = typer.Option(missing, *named, help=help, metavar=extra["metavar"], show_default=False)
-        info.rich_help_panel = _section(name, model)
+        home = next(each for each in reversed(model.__mro__) if name in vars(each).get("__annotations__", {}))
+        info.rich_help_panel = str(vars(home).get("section", "Options"))  # that of the class that declares the field
     hint = kind if required else kind | None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=hint)
 

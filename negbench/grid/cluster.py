@@ -80,7 +80,8 @@ class Ray:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if gpus is None:
             gpus = float(any(node.get("GPU", 0) >= 1 for node in nodes))
-        room = sum(_room(node, cpus, gpus) for node in nodes)
+        wanted = [(kind, each) for kind, each in (("CPU", cpus), ("GPU", gpus)) if each]
+        room = sum(int(min(node.get(kind, 0.0) / each for kind, each in wanted) + 1e-9) for node in nodes)  # in tasks
         if room == 0:
             most_cpus, most_gpus = (max(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
             raise OptionError(
@@ -233,12 +234,6 @@ def _mailbox() -> Iterator[Any]:
         yield queue
     finally:
         queue.shutdown(force=True)
-
-
-def _room(node: dict[str, float], cpus: float, gpus: float) -> int:
-    """Return how many tasks fit on a node."""
-    parts = [node.get(kind, 0.0) / wanted for kind, wanted in (("CPU", cpus), ("GPU", gpus)) if wanted]
-    return int(min(parts) + 1e-9)
 
 
 def _connect(address: str) -> None:

@@ -1,7 +1,7 @@
 """Training objective: maps a batch to a scalar loss, for strategies of either scope and any loss."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -269,8 +269,11 @@ class Objective(nn.Module):
             return embed(columns)
         parts = columns.split(EMBED_BATCH)
         if self._activations is None and torch.is_grad_enabled():
-            with self.backbone.evaluating():  # no dropout, which would move the generator
-                self._activations = _activations_of(embed, parts[0]) / len(parts[0])
+            saved = list[int]()  # bytes of the tensors that a backward pass would read
+            # without dropout, which would move the generator
+            with self.backbone.evaluating(), saved_tensors_hooks(lambda t: saved.append(t.nbytes), lambda kept: kept):
+                embed(parts[0])
+            self._activations = sum(saved) / len(parts[0])
         if (self._activations or 0.0) * len(columns) <= _KEPT_BYTES:
             return torch.cat([embed(part) for part in parts])
         return torch.cat([checkpoint(embed, part, use_reentrant=False) for part in parts])
@@ -454,19 +457,6 @@ def _rows_of(table: Tensor, index: Tensor) -> Tensor:
     if table.device.type != "cpu":  # there such a sum has no fixed order
         return table[index]
     return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
-
-
-def _activations_of(embed: Callable[[Tensor], Tensor], part: Tensor) -> int:
-    """Return the bytes that a backward pass through `embed(part)` would read."""
-    saved = list[int]()
-
-    def noted(tensor: Tensor) -> Tensor:
-        saved.append(tensor.nbytes)
-        return tensor
-
-    with saved_tensors_hooks(noted, lambda tensor: tensor):
-        embed(part)
-    return sum(saved)
 
 
 def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:

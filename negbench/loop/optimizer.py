@@ -13,12 +13,7 @@ class AdamW(torch.optim.AdamW):
     """
 
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+    zero_grad = unwrap(torch.optim.AdamW.zero_grad)
     add_param_group = unwrap(torch.optim.AdamW.add_param_group)
     state_dict = unwrap(torch.optim.AdamW.state_dict)
     load_state_dict = unwrap(torch.optim.AdamW.load_state_dict)
-
-    def zero_grad(self) -> None:  # type: ignore[override]
-        """Drop all gradients; torch's profiler takes longer than this."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None

@@ -132,9 +132,8 @@ def window(
         ends = _at_places(scores, eligible, edges) if ranked is None else ranked.gather(1, edges)
         first, last = ends.split(1, dim=1)
         chosen = at_most(last, scores).logical_and_(at_most(scores, first)).logical_and_(eligible)
-        crowded = (
-            (count(chosen) != (stop - start).clamp(min=0)).nonzero().squeeze(1)
-        )  # an image outside ties with one at an edge
+        # elsewhere an image outside ties with one at an edge
+        crowded = (count(chosen) != (stop - start).clamp(min=0)).nonzero().squeeze(1)
     if len(crowded):
         place = places(scores[crowded], eligible[crowded])
         chosen[crowded] = (place >= start[crowded, None]) & (place < stop[crowded, None]) & eligible[crowded]
