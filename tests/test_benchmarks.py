@@ -18,10 +18,7 @@ BENCHMARKS = [
          *(f"--set=dataset.{size}=40" for size in ("train_images", "train_queries", "val_images"))),
         " runs to decide first place, 6 for all pairs: ",
     ),
-    (
-        "bench_mining", ("--queries=120", "--images=80", "--repetitions=1", "--large", "90", "180"),
-        "cost grows from 90 to 180",
-    ),
+    ("bench_mining", ("--queries=120", "--images=80", "--repetitions=1", "--large", "90", "180"), "from 90 to 180"),
 ]  # fmt: skip
 
 

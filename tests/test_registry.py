@@ -74,32 +74,7 @@ def test_the_ends_of_every_range_build():
                 assert getattr(registry.make(kind, name, **{**band, option: value}), option) == value
 
 
-LOADED = '''"""Sums."""
-from dataclasses import MISSING, dataclass
-from typing import Annotated
-from pydantic import Field
-from negbench import Backbone, check_option, tunable
-PAPER = "none"
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Options.
-    Args:
-        width: How wide.
-        rate, names: Others.
-    """
-    width: int = tunable(MISSING, low=1, high=9)
-    rate: Annotated[float, Field(ge=0)] = 1.0
-    names: tuple[str, ...] = ("a",)
-    def __post_init__(self):
-        check_option("rate", self.rate, self.width < 9 or self.rate == 1, "1 where width is 9")
-class Sums(Backbone):
-    """Gives what `load` is given."""
-    identity = feature_key = temperature = None
-    image_features = candidates = queries = text_queries = tokenize = None
-    @classmethod
-    def load(cls, options: Options, seed: Annotated[int, Field(ge=0)] = 0):
-        return options.width, options.rate, options.names, seed
-'''
+LOADED = Path(__file__).with_name("sums.py").read_text(encoding="utf-8")
 
 
 def test_what_a_user_sets_is_a_dataclass_and_what_a_run_sets_a_parameter():
