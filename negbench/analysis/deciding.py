@@ -51,8 +51,8 @@ def open_strategies(
 
     def undecided(outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
         document = folder.document(outcomes)
-        inputs = inputs_of(runs, document, rules, sorted(running))
-        if (known := look(folder.path, inputs)) is not None:
+        cells, inputs = len(document["cells"]), inputs_of(runs, document, rules, sorted(running))
+        if (known := look(folder.path, cells, inputs)) is not None:
             return set(map(tuple, known["open"])), known["words"]
         findings = judge_so_far(runs, document, rules)
         rows = [
@@ -63,7 +63,7 @@ def open_strategies(
         left = {_place(row) for row in rows if row.undecided}
         family = "baseline" if rules.looks is None else rules.looks.pairs
         words = open_pairs(findings.groups, rows) or decided_text(rows, family)
-        keep_look(folder.path, inputs, {"open": sorted(left), "words": words})
+        keep_look(folder.path, cells, inputs, {"open": sorted(left), "words": words})
         return left, words
 
     return undecided

@@ -405,8 +405,9 @@ def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Diffe
         mean, half, models, p_value, power, seeds = test.item()
         interval = _interval(mean, stretch * half, 1 - alpha)
         p_adjusted = min(p_adjusted, alpha) if interval.low > 0 or interval.high < 0 else max(p_adjusted, above)
-        ends, verdict = (interval, _interval(mean, models, 1 - alpha)), design.verdict(interval)
-        differences.append(Difference(mean, *ends, p_value, p_adjusted, verdict, stretch * half + power, seeds))
+        of_models, verdict = _interval(mean, models, 1 - alpha), design.verdict(interval)
+        detectable = stretch * half + power
+        differences.append(Difference(mean, interval, of_models, p_value, p_adjusted, verdict, detectable, seeds))
     return differences
 
 

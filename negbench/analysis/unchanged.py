@@ -32,20 +32,22 @@ def inputs_of(runs: Path, document: Mapping[str, Any], *settings: object) -> lis
     return [digest.hexdigest(), *map(repr, settings)]
 
 
-def look(folder: Path, inputs: list[str]) -> Any:
-    """Return what `keep_look` stored for these inputs; None if it did not, or the file is damaged."""
-    with suppress(OSError, NegbenchError):
-        return files.read_json(folder / _LOOKS).get(" ".join(inputs))
-    return None
+def look(folder: Path, cells: int, inputs: list[str]) -> Any:
+    """Return what `keep_look` stored for a look at so many cells; None if its inputs were others, or it is damaged."""
+    kept = _looks(folder).get(str(cells), {})
+    return kept["result"] if kept.get("inputs") == inputs else None
 
 
-def keep_look(folder: Path, inputs: list[str], result: Any) -> None:
-    """Store the result of a look beside those of earlier ones, unless the folder cannot be written."""
-    known: dict[str, Any] = {}
-    with suppress(OSError, NegbenchError):
-        known = files.read_json(folder / _LOOKS)
+def keep_look(folder: Path, cells: int, inputs: list[str], result: Any) -> None:
+    """Store the result of a look in place of an earlier one at as many cells, unless the folder cannot be written."""
     with suppress(NegbenchError):
-        files.write_json(folder / _LOOKS, known | {" ".join(inputs): result})
+        files.write_json(folder / _LOOKS, _looks(folder) | {str(cells): {"inputs": inputs, "result": result}})
+
+
+def _looks(folder: Path) -> dict[str, Any]:
+    with suppress(OSError, NegbenchError):
+        return dict(files.read_json(folder / _LOOKS))
+    return {}
 
 
 def unchanged(folder: Path, inputs: list[str]) -> list[str]:

@@ -219,8 +219,8 @@ class VerdictRow:
         """Return the fields and facts for JSON and CSV: rounded to 10 decimals, NaN for infinity."""
         flat = asdict(self)
         flat |= flat.pop("facts")
-        finite = {key: math.nan if math.isinf(v) else round(v, 10) + 0.0 for key, v in flat.items() if type(v) is float}
-        return flat | finite  # no -0.0
+        numbers = {key: value for key, value in flat.items() if isinstance(value, float)}
+        return flat | {k: math.nan if math.isinf(v) else round(v, 10) + 0.0 for k, v in numbers.items()}  # no -0.0
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:

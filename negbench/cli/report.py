@@ -21,7 +21,6 @@ def report(asked: Report) -> dict[str, Any]:
     from negbench.analysis.findings import stored
     from negbench.machine import files
     from negbench.report.build import write_report
-    from negbench.report.page import write_text
     from negbench.report.tables import leader_text
     from negbench.settings.layers import plugin_layer
 
@@ -32,7 +31,7 @@ def report(asked: Report) -> dict[str, Any]:
         text = leader_text(stored(runs, asked.name), asked)
         typer.echo(text)
         if asked.out:
-            write_text(asked.out, text)
+            files.write_text(asked.out, text)
         return {"table": text}
     if asked.card:
         from negbench.report.result_card import write_result_card
@@ -41,7 +40,7 @@ def report(asked: Report) -> dict[str, Any]:
             shown.print(str(path), highlight=False, soft_wrap=True)
     page, *others = write_report(runs, asked.name, asked.galleries, asked.figures)
     if asked.out:
-        write_text(asked.out, page.read_text(encoding="utf-8"))
+        files.write_text(asked.out, page.read_text(encoding="utf-8"))
     for path in filter(None, (page, asked.out)):
         shown.print(str(path), highlight=False, soft_wrap=True)
     for folder in ("tables", "figures"):

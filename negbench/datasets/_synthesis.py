@@ -137,7 +137,7 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     sizes = _group_sizes(stream, spec.images(split), spec.twins)
     _check_possible(category, len(sizes))
     lines = [min(number // 2, len(sizes) // 2 - 1) for number in range(len(sizes))] if in_lines else [0] * len(sizes)
-    garments = _garments_in_lines(stream, category, lines) if in_lines else _unlined(stream, category, len(sizes))
+    garments = _garments_in_lines(stream, category, lines) if in_lines else _free_garments(stream, category, len(sizes))
     owner = stream.shuffled([group for group, size in enumerate(sizes) for _ in range(size)])
     queries = _queries(stream, garments, owner, sizes, lines, spec.queries(split))
     attributes = [garments[group] for group in owner]
@@ -210,7 +210,7 @@ def _check_possible(category: str, count: int) -> None:
         )
 
 
-def _unlined(stream: Stream, category: str, count: int) -> list[Attributes]:
+def _free_garments(stream: Stream, category: str, count: int) -> list[Attributes]:
     """Draw `count` different garments; each differs in one to three attributes from another one."""
     garments = [sample_attributes(stream, category)]
     known = {*garments}

@@ -61,7 +61,6 @@ class Fashion200K(ClassDataset):
         tests = partial(_test_queries, named=_read_queries(reader, labels) if split == "test" else [])
         files = _scan(reader, labels.images) if images else None
         labels = dataclasses.replace(labels, place=reader.root, content=reader.content)
-
         return cls.of_labels(CARD, split, labels, LANGUAGE, tests, files, allow_missing=options.allow_missing)
 
 

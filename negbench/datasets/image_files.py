@@ -261,7 +261,8 @@ class Spellings:
         if any(_parts(folder)[-1] in self._by_stem for folder in folders):  # a list with slashes between
             return None
         fitting = self._by_stem.get(stem) or self._by_number.get(stem.lstrip("0") or "0", [])
-        fitting = [known for known in fitting if all(map(eq, reversed(folders), _parts(known)[-2::-1]))]  # or unknown
+        # the folders above the file that both names have, from the last one up, must be the same
+        fitting = [known for known in fitting if all(map(eq, reversed(folders), _parts(known)[-2::-1]))]
         return fitting[0] if len(fitting) == 1 else None
 
 

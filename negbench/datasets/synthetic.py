@@ -117,7 +117,6 @@ class Synthetic(FashionIQFormat):
 def card(spec: Spec, options: FormatOptions, split: str) -> DatasetCard:
     """Card of a split of the data set made from `spec`, as read with these options."""
     marks = "" if spec.sizes == Spec().sizes else f"-{'x'.join(map(str, spec.sizes))}"
-
     return DatasetCard(
         name="synthetic",
         protocol=f"twins{spec.twins:g}{marks}",

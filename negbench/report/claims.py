@@ -26,7 +26,6 @@ def claims_page(folder: Path) -> Page:
         if (numbers := [str(claim["id"]) for claim in claims if claim["verdict"] == verdict])
     )
     day = datetime.fromtimestamp((folder / "claims.json").stat().st_mtime, tz=UTC)
-
     text = "Percent and points unless another unit is named; brackets: simultaneous 95 % intervals of a claim's tests. "
     text += "A claim is refuted if one of its tests is, and supported if all are; no effect: inside half a point."
     sentences = ("claim", "published effect", "measured effect", "source")

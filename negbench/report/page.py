@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.display import is_number
-from negbench.machine.files import atomic_write, check_links, sweep
-from negbench.machine.files import write_text as write_text
+from negbench.machine.files import atomic_write, check_links, sweep, write_text
 from negbench.report.cards import Example, Pictures
 from negbench.report.charts import Chart, Form, picture
 from negbench.report.tables import Table, sort_key

@@ -16,10 +16,10 @@ from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import Here
-from negbench.machine.files import locked, seal, write_json
+from negbench.machine.files import locked, seal, write_json, write_text
 from negbench.report.build import comparison_page, write_report
 from negbench.report.charts import Chart
-from negbench.report.page import html, write_text
+from negbench.report.page import html
 from negbench.report.tables import tables
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
