@@ -82,7 +82,8 @@ def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None)
             tile = tokens[left:right] if gathered is None else tokens[gathered[left:right]]
             if wide is not None:
                 tile = wide[: len(tile)].copy_(tile)
-            flat, padding = tile.reshape(-1, width), -len(tile) * each % _COLUMNS
+            flat = tile.transpose(0, 1).reshape(-1, width)  # token by token: a maximum over blocks is fast
+            padding = -len(flat) % _COLUMNS
             columns = (functional.pad(flat, (0, 0, 0, padding)) if padding else flat).T
             for top in range(0, len(queries), height):
                 place, rows = scores[top : top + height, left:right], queries[top : top + height]
@@ -91,6 +92,5 @@ def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None)
                     continue
                 part = product[: height * columns.shape[1]].view(height, -1)
                 torch.mm(rows, columns, out=part)
-                part = part[: len(place), : len(flat)]
-                place.copy_(part if each == 1 else part.unflatten(1, (-1, each)).amax(-1))
+                torch.amax(part[: len(place), : len(flat)].unflatten(1, (each, -1)), 1, out=place)
     return copies.level(scores)
