@@ -17,7 +17,7 @@ from torch import Tensor
 
 from negbench.machine.files import atomic_write, intact
 from negbench.metrics.drops import drops, steepest
-from negbench.metrics.ranks import at_most, checked_scores, count, descending
+from negbench.metrics.ranks import at_most, checked_scores, count, ranked_scores
 from negbench.mining.task import MiningTask
 from negbench.scoring.tiles import Corpus, tile_rows, tiled_relevance
 
@@ -107,21 +107,20 @@ class Rankings:
 
     Attributes:
         rows: [b] int64 queries of the task.
-        scores: [b, n] float32 by descending score, ties by corpus index: first the `length` images that are ranked (the
-            target and the images allowed as negatives), then the rest, which must not be read.
-        order: [b, n] int64, position of each in the corpus.
-        length: [b] int64.
-        target: [b] int64, the target's place.
-        reached: [b] int64, number of ranked images that score at least as high as the target, itself included: the
-            target's rank with ties counted against the model, and the place of the first image below it.
+        table: [b, n] float32 scores, by position in the corpus.
+        allowed: [b, n] bool, the images allowed as negatives.
+        scores: [b, n] float32, those of the target and of the images allowed, by descending score; -inf after them.
+        length: [b] int64, their number.
+        reached: [b] int64, number of them that score at least as high as the target, itself included: the target's rank
+            with ties counted against the model, and the place of the first image below it.
         local: [N] int64, position of each image of the task in the corpus, or -1.
     """
 
     rows: Tensor
+    table: Tensor
+    allowed: Tensor
     scores: Tensor
-    order: Tensor
     length: Tensor
-    target: Tensor
     reached: Tensor
     local: Tensor
 
@@ -152,13 +151,12 @@ def rankings(task: MiningTask) -> Iterator[Rankings]:
             if task.excluded is not None:
                 ranked = ~task.excluded.select(rows).mask(local, len(columns))
             ranked.scatter_(1, target, True)
-            order = descending(scores.masked_fill(~ranked, -torch.inf))
             yield Rankings(
                 rows=rows,
-                scores=scores.gather(1, order),
-                order=order,
+                table=scores,
+                allowed=ranked.scatter(1, target, False),
+                scores=ranked_scores(scores, ranked),
                 length=count(ranked),
-                target=torch.from_numpy((order.numpy() == target.numpy()).argmax(1)),
                 reached=count(ranked & at_most(scores.gather(1, target), scores)),
                 local=local,
             )

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from negbench.metrics.drops import drop_prominence, steepest
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.ranks import count
+from negbench.metrics.ranks import count, less, window
 from negbench.metrics.recall import expected_hits_at_k
 from negbench.mining.curves import Rankings, rankings, sampled
 from negbench.mining.task import MiningTask
@@ -125,15 +126,16 @@ def _measured(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
     largest, second = drop_prominence(drop)
     ends = steepest(drop)
     start = ends.amin(1)  # ranks among the allowed images: the target, above the band, is none of them
-    above = torch.arange(block.scores.shape[1] - 1) < block.target[:, None]
-    scores, order = (torch.where(above, of[:, :-1], of[:, 1:]) for of in (block.scores, block.order))  # allowed images
+    above = less(torch.arange(block.scores.shape[1] - 1), block.reached[:, None] - 1)
+    scores = torch.where(above, block.scores[:, :-1], block.scores[:, 1:])  # of the allowed images
+    scores = pad(scores, (0, 1), value=-torch.inf)
     places = {"rank": block.reached, "images": block.length}
     return places | {
         "drop_prominence": largest,
         "drop_prominence_second": second,
         "band_start": torch.where(start >= 0, start / (room - 1).clamp(min=1), torch.nan),
         "tail": _tail(scores, room),
-        **_false_negatives(task, block, order),
+        **_false_negatives(task, block, scores),
     }
 
 
@@ -154,23 +156,21 @@ def _quantile(rows: Tensor, count: Tensor, share: float) -> Tensor:
     return torch.lerp(pair[:, 0], pair[:, 1], place - low)
 
 
-def _false_negatives(task: MiningTask, block: Rankings, order: Tensor) -> dict[str, Tensor]:
+def _false_negatives(task: MiningTask, block: Rankings, scores: Tensor) -> dict[str, Tensor]:
     """Count per query [b]: known relevant images; allowed and wrong ones (all, right above, right below the target)."""
-    nothing = torch.zeros(len(block.rows), dtype=torch.int64)
-    inside = torch.arange(order.shape[1]) < (block.length - 1)[:, None]
-    wrong, known = torch.zeros_like(inside), nothing
+    wrong, known = torch.zeros_like(block.allowed), torch.zeros_like(block.length)
     if task.relevant is not None:
         chosen = task.relevant.select(block.rows)
-        wrong = chosen.mask(block.local, len(block.order[0])).gather(1, order)
-        known = chosen.lengths
-    inside = inside & (known > 0)[:, None]
-    place = torch.arange(order.shape[1]) - (block.reached - 1)[:, None]  # >= 0: scores less than the target
-    above, below = inside & (place < 0) & (place >= -NEAR), inside & (place >= 0) & (place < NEAR)
-    parts = {"": inside, "_above": above, "_below": below}
-    return {
-        "relevant": known,
-        **{f"near{where}": count(part) for where, part in parts.items()},
-        **{f"wrong{where}": count(part & wrong) for where, part in parts.items()},
+        wrong, known = chosen.mask(block.local, wrong.shape[1]) & block.allowed, chosen.lengths
+    parts = {"": (wrong, block.length - 1)}
+    place = block.reached - 1  # of the first allowed image that scores less than the target
+    for where, start, stop in (("_above", place - NEAR, place), ("_below", place, place + NEAR)):
+        near = stop.minimum(block.length - 1) - start.clamp(min=0)
+        parts[where] = wrong & window(block.table, block.allowed, start, stop, scores), near
+    return {"relevant": known} | {
+        f"{what}{where}": torch.where(known > 0, each, 0)
+        for where, (part, near) in parts.items()
+        for what, each in (("near", near), ("wrong", count(part)))
     }
 
 
