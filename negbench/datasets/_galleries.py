@@ -47,6 +47,7 @@ class Top(NamedTuple):
     scores: Tensor
 
 
+_BLOCK_SCORES, _BLOCK_QUERIES = 2**21, 256  # ranked at once, the larger of the two: malloc keeps tables of that size
 _KEPT_KINDS = 2**24  # bytes: a larger table of kinds is computed block by block
 
 
@@ -327,13 +328,13 @@ class Galleries:
 
     # --- ranks ---------------------------------------------------------------------------------------------------
 
-    def rank(self, score_block: ScoreBlock, block: int = 256) -> QueryRanks:
+    def rank(self, score_block: ScoreBlock, block: int | None = None) -> QueryRanks:
         """Rank every query within its own gallery, `block` queries at a time; the full table is never held.
 
         Args:
             score_block: (rows [b] int64 into `queries`, columns [n] int64 into `images`, both on the CPU) -> [b, n]
                 float scores on any device, any sign, higher is better.
-            block: queries per call.
+            block: queries per call, >= 1; by default 2^21 scores, but at least 256 queries.
 
         Raises:
             NegbenchError: a block of the wrong shape, or a score that is NaN.
@@ -368,7 +369,7 @@ class Galleries:
             cluster=tuple(q.cluster or q.id for q in queries) if any(q.cluster for q in self.queries) else None,
         )
 
-    def with_mistakes(self, ranks: QueryRanks, score_block: ScoreBlock, block: int = 256) -> QueryRanks:
+    def with_mistakes(self, ranks: QueryRanks, score_block: ScoreBlock, block: int | None = None) -> QueryRanks:
         """Return the ranks that `rank` computed from the same scores, with the values of `metrics.mistakes` per query.
 
         Unchanged where nothing is judged. Arguments and errors as for `rank`.
@@ -383,7 +384,7 @@ class Galleries:
                 values.setdefault(name, torch.empty(len(ranks), dtype=torch.float64))[rows] = value
         return replace(ranks, values={**ranks.values, **values})
 
-    def top(self, score_block: ScoreBlock, k: int, block: int = 256, mask: Mask | None = None) -> Top:
+    def top(self, score_block: ScoreBlock, k: int, block: int | None = None, mask: Mask | None = None) -> Top:
         """Find the k best images of every query by the protocol's rules, `block` queries at a time.
 
         Ties go to the lower column, so that a list is the same on every machine; for ranks, where ties count against
@@ -392,7 +393,7 @@ class Galleries:
         Args:
             score_block: as for `rank`.
             k: how many, >= 1.
-            block: queries per call.
+            block: as for `rank`.
             mask: images to choose from, else those of the protocol.
 
         Raises:
@@ -409,12 +410,13 @@ class Galleries:
                 values[rows, :width] = scores.float().cpu().gather(1, best.clamp(min=0)).where(there, -torch.inf)
         return Top(top, values)
 
-    def _blocks(self, score_block: ScoreBlock, block: int) -> Iterator[Block]:
+    def _blocks(self, score_block: ScoreBlock, block: int | None) -> Iterator[Block]:
         """Yield the scores of every query against its own gallery, by group, at most `block` queries at a time."""
         for group, columns in enumerate(self.groups.values()):
+            height = block or max(_BLOCK_QUERIES, _BLOCK_SCORES // max(1, len(columns)))
             local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)
             local[columns] = torch.arange(len(columns))
-            for rows in torch.split((self.group_index == group).nonzero()[:, 0], block):
+            for rows in torch.split((self.group_index == group).nonzero()[:, 0], height):
                 if len(rows):
                     yield Block(rows, columns, local, self._scores(score_block, rows, columns))
 

@@ -93,7 +93,7 @@ class ClassDataset(Dataset):
         apart = {str(query.target) for query in self.queries} - {str(query.target) for query in subset.queries}
         return dataclasses.replace(subset, pairs=dataclasses.replace(self.pairs, apart=self.pairs.apart | apart))
 
-    def rank(self, score_block: ScoreBlock, block: int = 256) -> QueryRanks:
+    def rank(self, score_block: ScoreBlock, block: int | None = None) -> QueryRanks:
         """As `Dataset.rank`, with the best rank of any relevant image as `target_rank`."""
         ranks = super().rank(score_block, block)
         first = sorted_rows(ranks.relevant_ranks).values[ranks.relevant_ranks.offsets[:-1]]

@@ -13,8 +13,6 @@ from negbench.metrics.equal_rows import Copies, keys_of
 from negbench.metrics.mistakes import CUT
 from negbench.scoring.tiles import Corpus, tiled_relevance
 
-_BLOCK = 256  # queries ranked at once: malloc keeps tables of this height, and gives larger ones back
-
 
 @dataclass(frozen=True)
 class Embeddings:
@@ -80,7 +78,7 @@ def block_scorer(queries: Tensor, candidates: Tensor) -> ScoreBlock:
 
 def rank(split: Split, queries: Tensor, candidates: Tensor) -> QueryRanks:
     """Compute per-query ranks; scores are computed block by block, never as a whole matrix."""
-    return split.dataset.rank(block_scorer(queries, candidates), _BLOCK)
+    return split.dataset.rank(block_scorer(queries, candidates))
 
 
 def rank_judged(backbone: Backbone, scene: Features, split: Split, embeddings: Embeddings) -> QueryRanks:
@@ -90,7 +88,7 @@ def rank_judged(backbone: Backbone, scene: Features, split: Split, embeddings: E
     linguistic sensitivity of PinPoint's code. It is nan for a query with one wording.
     """
     scores, asked = block_scorer(embeddings.queries, embeddings.candidates), split.dataset.queries
-    ranks = split.dataset.with_mistakes(split.dataset.rank(scores, _BLOCK), scores, _BLOCK)
+    ranks = split.dataset.with_mistakes(split.dataset.rank(scores), scores)
     most = max(len(query.wordings) for query in asked)
     if not most:
         return ranks
