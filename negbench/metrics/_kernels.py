@@ -12,15 +12,16 @@ import numpy as np
 from negbench.metrics._numba import compiled
 
 _BINS = 2**11  # equal parts of a row's range; their marks fit in the L1 cache
-_MORE_BINS = 2**16  # used where _BINS are too coarse
 _MOST = 32  # most drops of a row that are compared exactly
 _WALK = 8  # drops wanted where neighbours must lie apart
 _CROWD = 2**13  # most members of a bin that are sorted
 _RUN = 2**6  # images among which one of a bin is looked for at once
 _AT_ONCE = 2**11  # images whose bins are held at once, in the L1 cache
+_OUTSIDE = 2**3  # bins of what is not eligible, in turn: an addition waits for the one before it to the same count
 
 _LARGEST = np.int32(0x7FFFFFFF)
 _INFINITE = np.int32(0x7F800000)
+_ANY = np.float32(np.inf)
 _SMALLEST = np.float32(1e-30)  # least spread that is divided into bins
 
 
@@ -31,43 +32,36 @@ def _key(bits: Any) -> Any:
 
 
 @compiled
-def _ends(bits: Any, eligible: Any) -> Any:
-    """Return how many images of a row are eligible, and the keys of their lowest and highest score."""
-    count, low, high = 0, _LARGEST, ~_LARGEST
-    for j in range(len(bits)):
-        key = _key(bits[j])
-        count += eligible[j]
-        low = min(low, key if eligible[j] else _LARGEST)
-        high = max(high, key if eligible[j] else ~_LARGEST)
-    return count, low, high
-
-
-@compiled
 def _range(bits: Any, eligible: Any, ends: Any) -> Any:
     """Return a row's eligible count and whether bins can separate its scores, whose lowest and highest go to `ends`."""
-    count, lowest, highest = _ends(bits, eligible)
+    count, low, high = np.int32(0), _LARGEST, ~_LARGEST
+    for j in range(len(bits)):
+        key = np.int32(_key(bits[j]))
+        count = np.int32(count + eligible[j])
+        low = min(low, key if eligible[j] else _LARGEST)
+        high = max(high, key if eligible[j] else ~_LARGEST)
     keys = ends.view(np.int32)
-    keys[0], keys[1] = _key(lowest), _key(highest)
-    finite = count > 0 and lowest > ~_INFINITE and highest < _INFINITE
+    keys[0], keys[1] = _key(low), _key(high)
+    finite = count > 0 and low > ~_INFINITE and high < _INFINITE
     return count, finite and _SMALLEST < ends[1] - ends[0] < np.float32(1e30)
 
 
 @compiled
-def _bins(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any) -> None:
-    """Write each score's bin to `bin_of`, counted from the highest score down; `bins` if it is not eligible."""
-    top, scale, outside, last = ends[1], np.float32(bins) / (ends[1] - ends[0]), np.int32(bins), np.int32(bins - 1)
+def _bins(scores: Any, eligible: Any, ends: Any, bin_of: Any) -> None:
+    """Write each score's bin to `bin_of`, counted from the highest score down; from _BINS on if it is not eligible."""
+    top, scale, outside, last = ends[1], np.float32(_BINS) / (ends[1] - ends[0]), np.int32(_BINS), np.int32(_BINS - 1)
     for j in range(len(scores)):
-        bin_of[j] = min(np.int32((top - scores[j]) * scale), last) if eligible[j] else outside
+        bin_of[j] = min(np.int32((top - scores[j]) * scale), last) if eligible[j] else outside + (j & (_OUTSIDE - 1))
 
 
 @compiled
 def _fill(scores: Any, eligible: Any, low: Any, high: Any, chosen: Any) -> Any:
     """Choose the eligible scores from low to high, both included; returns how many."""
-    size = 0
+    size = np.int32(0)
     for j in range(len(scores)):
         inside = eligible[j] & (scores[j] >= low) & (scores[j] <= high)
         chosen[j] = inside
-        size += inside
+        size = np.int32(size + inside)
     return size
 
 
@@ -87,11 +81,11 @@ def _sort(values: Any) -> None:
 
 @compiled
 def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> None:
-    """Count a row's scores in each of _BINS bins; the last count is of those that are not eligible."""
+    """Count a row's scores in each of _BINS bins; the last counts are of those that are not eligible."""
     counts[:] = 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
+        _bins(part, eligible[left : left + _AT_ONCE], ends, bin_of)
         for k in bin_of[: len(part)]:
             counts[np.uint32(k)] += np.uint32(1)  # unsigned: no check for a negative index
 
@@ -102,7 +96,7 @@ def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other:
     size, more = 0, 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
+        _bins(part, eligible[left : left + _AT_ONCE], ends, bin_of)
         for start in range(0, len(part), _RUN):
             some, found = bin_of[start : min(start + _RUN, len(part))], 0
             for j in range(len(some)):
@@ -119,9 +113,8 @@ def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other:
 
 
 @compiled
-def _place(counts: Any, place: Any) -> Any:
-    """Return the bin that holds a place of the descending order, and how many scores precede this bin."""
-    k, before = 0, 0
+def _place(counts: Any, place: Any, k: Any, before: Any) -> Any:
+    """Return the bin, k or a later one, that holds a place of the descending order, and how many scores precede it."""
     while before + counts[k] <= place:
         before += counts[k]
         k += 1
@@ -147,8 +140,8 @@ def _edges(
     at the low score, the first `take` are inside. (-1, -1) if a bin is too full to sort.
     """
     _counts(scores, eligible, ends, bin_of, counts)
-    upper, before = _place(counts, start)
-    lower, ahead = _place(counts, stop - 1)
+    upper, before = _place(counts, start, 0, 0)
+    lower, ahead = _place(counts, stop - 1, upper, before)
     if (start > 0 and counts[upper] > _CROWD) or (stop < count and counts[lower] > _CROWD):
         return -1, -1
     edges[0], edges[1], skip, take = ends[0], ends[1], 0, count
@@ -185,7 +178,7 @@ def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
 @compiled
 def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen: Any, left: Any) -> None:
     """Choose the eligible images at the places start, ..., stop - 1 ([B] each) of the descending order."""
-    bin_of, counts = np.empty(_AT_ONCE, np.int32), np.empty(_BINS + 1, np.uint32)
+    bin_of, counts = np.empty(_AT_ONCE, np.int32), np.empty(_BINS + _OUTSIDE, np.uint32)
     ends, edges = np.empty(2, np.float32), np.empty(2, np.float32)
     for i in range(len(scores)):
         count, spread = _range(bits[i], eligible[i], ends)
@@ -204,25 +197,25 @@ def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen:
 
 
 @compiled
-def _mark(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, marks: Any) -> None:
-    """Mark the bins that hold a score of a row; the last bin is for images that are not eligible."""
-    marks[: bins + 1] = 0
+def _mark(scores: Any, eligible: Any, ends: Any, bin_of: Any, marks: Any) -> None:
+    """Mark the bins that hold a score of a row; the last bins are for images that are not eligible."""
+    marks[:] = 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
+        _bins(part, eligible[left : left + _AT_ONCE], ends, bin_of)
         for k in bin_of[: len(part)]:
             marks[np.uint32(k)] = 1
 
 
 @compiled
-def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
+def _wide_runs(wanted: Any, marks: Any, runs: Any) -> Any:
     """Write the longest runs of empty bins (`wanted` or more), as (bin before, bin after), to `runs`, highest first.
 
     Returns how many there are (0: too few or too many), and a width in bins that no other drop exceeds. A drop across n
     empty bins is wider than n - 1 bins and narrower than n + 2, rounding included.
     """
-    lengths, full, size = np.zeros(bins, np.int32), np.empty(bins, np.int32), 0
-    for k in range(bins):
+    lengths, full, size = np.zeros(_BINS, np.int32), np.empty(_BINS, np.int32), 0
+    for k in range(_BINS):
         full[size] = k
         size += marks[k] != 0
     longest = 0
@@ -246,9 +239,7 @@ def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
 
 
 @compiled
-def _drops(
-    scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, runs: Any, marks: Any, edges: Any, order: Any
-) -> None:
+def _drops(scores: Any, eligible: Any, ends: Any, bin_of: Any, runs: Any, marks: Any, edges: Any, order: Any) -> None:
     """Write the scores at both ends of each run to `edges` [count, 2], and the runs by descending drop to `order`."""
     count = len(runs)
     edges[:count, 0], edges[:count, 1] = np.inf, -np.inf
@@ -256,7 +247,7 @@ def _drops(
         marks[runs[c, 0]] = marks[runs[c, 1]] = 2
     for left in range(0, len(scores) if count else 0, _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
+        _bins(part, eligible[left : left + _AT_ONCE], ends, bin_of)
         for j in range(len(part)):
             if marks[np.uint32(bin_of[j])] == 2:
                 for c in range(count):
@@ -290,41 +281,36 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
     bound all other drops.
     """
     bin_of, ends = np.empty(_AT_ONCE, np.int32), np.empty(2, np.float32)
-    marks, runs = np.empty(_MORE_BINS + 1, np.uint8), np.empty((_MOST, 2), np.int64)
+    marks, runs = np.empty(_BINS + _OUTSIDE, np.uint8), np.empty((_MOST, 2), np.int64)
     edges, order = np.empty((_MOST, 2), np.float32), np.empty(_MOST, np.int64)
     for i in range(len(scores)):
         count, spread = _range(bits[i], eligible[i], ends)
         if count < 3:
             chosen[i] = False
-            continue
-        done, bins = False, _BINS
-        while spread and not done and bins <= _MORE_BINS:
-            _mark(scores[i], eligible[i], ends, bins, bin_of, marks)
-            number, other = _wide_runs(bins, _WALK if apart else 2, marks, runs)
-            _drops(scores[i], eligible[i], ends, bins, bin_of, runs[:number], marks, edges, order)
-            limit, certain = other * (np.float64(ends[1] - ends[0]) / bins), 0
+        elif spread:
+            _mark(scores[i], eligible[i], ends, bin_of, marks)
+            number, other = _wide_runs(_WALK if apart else 2, marks, runs)
+            _drops(scores[i], eligible[i], ends, bin_of, runs[:number], marks, edges, order)
+            limit, certain = other * (np.float64(ends[1] - ends[0]) / _BINS), 0
             while certain < number and edges[order[certain], 0] - edges[order[certain], 1] > limit:
                 certain += 1
-            done = _between(scores[i], eligible[i], edges, order, certain, apart, chosen[i])
-            bins *= _MORE_BINS // _BINS
-        left[i] = not done
+            spread = _between(scores[i], eligible[i], edges, order, certain, apart, chosen[i])
+        left[i] = count >= 3 and not spread
 
 
 @compiled
 def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, drawn: Any, out: Any) -> None:
     """Fill `out` [5, B] with the fields of `ranks.Tally`."""
     width, ends = scores.shape[1], np.empty(2, np.float32)
-    keys = ends.view(np.int32)
     for i in range(len(scores)):
-        size, low, high = _ends(bits[i], pool[i])
-        keys[0], keys[1] = _key(low), _key(high)
+        size = _range(bits[i], pool[i], ends)[0]
         own, one, lowest, highest = scores[i, target[i]], scores[i, drawn[i]], ends[0], ends[1]
-        reached, first, last, ahead = 0, 0, 0, 0
+        reached, first, last, ahead = np.int32(0), np.int32(0), np.int32(0), np.int32(0)
         for j in range(width):
-            reached += allowed[i, j] & (scores[i, j] >= own)
-            first += allowed[i, j] & (scores[i, j] > highest)
-            last += allowed[i, j] & (scores[i, j] >= lowest)
-            ahead += allowed[i, j] & (scores[i, j] > one)
+            reached = np.int32(reached + (allowed[i, j] & (scores[i, j] >= own)))
+            first = np.int32(first + (allowed[i, j] & (scores[i, j] > highest)))
+            last = np.int32(last + (allowed[i, j] & (scores[i, j] >= lowest)))
+            ahead = np.int32(ahead + (allowed[i, j] & (scores[i, j] > one)))
         out[0, i], out[1, i], out[2, i], out[3, i], out[4, i] = size, reached, first, last - 1, ahead
 
 
@@ -337,3 +323,16 @@ def reaching(scores: Any, counted: Any, values: Any, out: Any) -> None:
             for j in range(scores.shape[1]):
                 count += counted[i, j] & (scores[i, j] >= least)
             out[i, k] = count
+
+
+@compiled
+def nearest_below(scores: Any, bits: Any, rows: Any, allowed: Any, bound: Any, column: Any) -> None:
+    """Fill `column` [R] with `ranks.nearest_below` of the rows [R] and what they allow [R, N]."""
+    below, ends, width = np.empty(scores.shape[1], np.bool_), np.empty(2, np.float32), scores.shape[1]
+    for r in range(len(rows)):
+        own, first = scores[rows[r]], width
+        _fill(own, allowed[r], -_ANY, np.nextafter(bound[rows[r]], -_ANY), below)
+        _range(bits[rows[r]], below, ends)
+        for j in range(width):
+            first = min(first, j if below[j] & (own[j] == ends[1]) else width)
+        column[r] = first if first < width else -1
