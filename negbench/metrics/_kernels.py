@@ -12,6 +12,7 @@ import numpy as np
 from negbench.metrics._numba import compiled
 
 _BINS = 2**11  # equal parts of a row's range; their marks fit in the L1 cache
+_MORE_BINS = 2**16  # used where _BINS are too coarse
 _MOST = 32  # most drops of a row that are compared exactly
 _WALK = 8  # drops wanted where neighbours must lie apart
 _CROWD = 2**13  # most members of a bin that are sorted
@@ -47,9 +48,9 @@ def _range(bits: Any, eligible: Any, ends: Any) -> Any:
 
 
 @compiled
-def _bins(scores: Any, eligible: Any, ends: Any, bin_of: Any) -> None:
-    """Write each score's bin to `bin_of`, counted from the highest score down; from _BINS on if it is not eligible."""
-    top, scale, outside, last = ends[1], np.float32(_BINS) / (ends[1] - ends[0]), np.int32(_BINS), np.int32(_BINS - 1)
+def _bins(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any) -> None:
+    """Write each score's bin to `bin_of`, counted from the highest score down; from `bins` on if it is not eligible."""
+    top, scale, outside, last = ends[1], np.float32(bins) / (ends[1] - ends[0]), np.int32(bins), np.int32(bins - 1)
     for j in range(len(scores)):
         bin_of[j] = min(np.int32((top - scores[j]) * scale), last) if eligible[j] else outside + (j & (_OUTSIDE - 1))
 
@@ -85,7 +86,7 @@ def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> 
     counts[:] = 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, bin_of)
+        _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
         for k in bin_of[: len(part)]:
             counts[np.uint32(k)] += np.uint32(1)  # unsigned: no check for a negative index
 
@@ -96,7 +97,7 @@ def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other:
     size, more = 0, 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, bin_of)
+        _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
         for start in range(0, len(part), _RUN):
             some, found = bin_of[start : min(start + _RUN, len(part))], 0
             for j in range(len(some)):
@@ -197,25 +198,25 @@ def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen:
 
 
 @compiled
-def _mark(scores: Any, eligible: Any, ends: Any, bin_of: Any, marks: Any) -> None:
+def _mark(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, marks: Any) -> None:
     """Mark the bins that hold a score of a row; the last bins are for images that are not eligible."""
-    marks[:] = 0
+    marks[: bins + _OUTSIDE] = 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, bin_of)
+        _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
         for k in bin_of[: len(part)]:
             marks[np.uint32(k)] = 1
 
 
 @compiled
-def _wide_runs(wanted: Any, marks: Any, runs: Any) -> Any:
+def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
     """Write the longest runs of empty bins (`wanted` or more), as (bin before, bin after), to `runs`, highest first.
 
     Returns how many there are (0: too few or too many), and a width in bins that no other drop exceeds. A drop across n
     empty bins is wider than n - 1 bins and narrower than n + 2, rounding included.
     """
-    lengths, full, size = np.zeros(_BINS, np.int32), np.empty(_BINS, np.int32), 0
-    for k in range(_BINS):
+    lengths, full, size = np.zeros(bins, np.int32), np.empty(bins, np.int32), 0
+    for k in range(bins):
         full[size] = k
         size += marks[k] != 0
     longest = 0
@@ -239,7 +240,9 @@ def _wide_runs(wanted: Any, marks: Any, runs: Any) -> Any:
 
 
 @compiled
-def _drops(scores: Any, eligible: Any, ends: Any, bin_of: Any, runs: Any, marks: Any, edges: Any, order: Any) -> None:
+def _drops(
+    scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, runs: Any, marks: Any, edges: Any, order: Any
+) -> None:
     """Write the scores at both ends of each run to `edges` [count, 2], and the runs by descending drop to `order`."""
     count = len(runs)
     edges[:count, 0], edges[:count, 1] = np.inf, -np.inf
@@ -247,7 +250,7 @@ def _drops(scores: Any, eligible: Any, ends: Any, bin_of: Any, runs: Any, marks:
         marks[runs[c, 0]] = marks[runs[c, 1]] = 2
     for left in range(0, len(scores) if count else 0, _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
-        _bins(part, eligible[left : left + _AT_ONCE], ends, bin_of)
+        _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
         for j in range(len(part)):
             if marks[np.uint32(bin_of[j])] == 2:
                 for c in range(count):
@@ -281,21 +284,22 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
     bound all other drops.
     """
     bin_of, ends = np.empty(_AT_ONCE, np.int32), np.empty(2, np.float32)
-    marks, runs = np.empty(_BINS + _OUTSIDE, np.uint8), np.empty((_MOST, 2), np.int64)
+    marks, runs = np.empty(_MORE_BINS + _OUTSIDE, np.uint8), np.empty((_MOST, 2), np.int64)
     edges, order = np.empty((_MOST, 2), np.float32), np.empty(_MOST, np.int64)
     for i in range(len(scores)):
         count, spread = _range(bits[i], eligible[i], ends)
-        if count < 3:
-            chosen[i] = False
-        elif spread:
-            _mark(scores[i], eligible[i], ends, bin_of, marks)
-            number, other = _wide_runs(_WALK if apart else 2, marks, runs)
-            _drops(scores[i], eligible[i], ends, bin_of, runs[:number], marks, edges, order)
-            limit, certain = other * (np.float64(ends[1] - ends[0]) / _BINS), 0
+        chosen[i] = False
+        done, bins = count < 3, _BINS
+        while spread and not done and bins <= _MORE_BINS:
+            _mark(scores[i], eligible[i], ends, bins, bin_of, marks)
+            number, other = _wide_runs(bins, _WALK if apart else 2, marks, runs)
+            _drops(scores[i], eligible[i], ends, bins, bin_of, runs[:number], marks, edges, order)
+            limit, certain = other * (np.float64(ends[1] - ends[0]) / bins), 0
             while certain < number and edges[order[certain], 0] - edges[order[certain], 1] > limit:
                 certain += 1
-            spread = _between(scores[i], eligible[i], edges, order, certain, apart, chosen[i])
-        left[i] = count >= 3 and not spread
+            done = _between(scores[i], eligible[i], edges, order, certain, apart, chosen[i])
+            bins *= _MORE_BINS // _BINS
+        left[i] = not done
 
 
 @compiled

@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.metrics.compiled import kernels
-from negbench.metrics.ranks import arrays, at_most, count, descending, highest, less, ranked_scores, sorted_members
+from negbench.metrics.ranks import arrays, at_most, count, descending, highest, less, ranked_scores, top_columns
 
-_WIDE = 2**10  # images from which only both ends of a row are sorted at first
-_STEP, _END = 4, 32  # every fourth image is sampled; the ends reach to the 32nd of them
+_WALK = 16  # drops among which the first neighbours that lie apart are looked for
 
 
 def drops(ranked: Tensor, first: Tensor | int, count: Tensor) -> Tensor:
@@ -33,7 +32,11 @@ def drops(ranked: Tensor, first: Tensor | int, count: Tensor) -> Tensor:
     """
     place = torch.arange(ranked.shape[1] - 1, device=ranked.device)
     real = at_most(first, place) & less(place, first + count - 1)
-    return (ranked[:, :-1] - ranked[:, 1:]).masked_fill_(~real, -1.0)
+    drop = ranked[:, :-1] - ranked[:, 1:]
+    if drop.device.type != "cpu":
+        return drop.masked_fill_(~real, -1.0)
+    np.copyto(drop.numpy(), -1.0, where=~real.numpy())  # a third of torch's time
+    return drop
 
 
 def steepest(drop: Tensor) -> Tensor:
@@ -80,54 +83,35 @@ def between_drops(scores: Tensor, eligible: Tensor, apart: int = 0) -> Tensor:
     return pool
 
 
-def _between_sorted(scores: Tensor, eligible: Tensor, apart: int, *, whole: bool = False) -> Tensor:
-    """Return `between_drops` from sorted scores: those at both ends of a row, then all of them where that is open.
-
-    Places on both sides of what was not sorted are farther apart than they look, so `apart` must be at most 1.
-    """
-    if (width := eligible.shape[1]) < 3:  # two drops need three images
+def _between_sorted(scores: Tensor, eligible: Tensor, apart: int) -> Tensor:
+    if eligible.shape[1] < 3:  # two drops need three images
         return torch.zeros_like(eligible)
-    if whole or width < _WIDE or not len(scores) or apart > 1 or scores.device.type != "cpu":
-        ranked, most = ranked_scores(scores, eligible), None
-        drop = drops(ranked, 0, count(eligible)[:, None])
-    else:
-        ranked, drop, most = _drops_of_ends(scores, eligible)
+    ranked = ranked_scores(scores, eligible)
+    drop = drops(ranked, 0, count(eligible)[:, None])
     pair = _neighbours(drop, apart) if apart else steepest(drop)
-    none = pair[:, 1] < 0
-    pair = pair.masked_fill(none[:, None], 0)
+    pair = pair.where(pair[:, 1:] >= 0, 0)
     first, last = (ranked.gather(1, place[:, None]) for place in (pair.amin(1) + 1, pair.amax(1)))
     pool = at_most(scores, first).logical_and_(at_most(last, scores)).logical_and_(eligible)
-    pool[none] = False
-    if most is not None:
-        rest = (none | ~(drop.gather(1, pair).amin(1) > most)).nonzero().squeeze(1)
-        pool[rest] = _between_sorted(scores[rest], eligible[rest], apart, whole=True)
+    pool[pair[:, 0] == pair[:, 1]] = False
     return pool
 
 
-def _drops_of_ends(scores: Tensor, eligible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sort all but the middle of each row, where a sorted sample bounds the drops: more scores only divide them.
+def _neighbours(drop: Tensor, apart: int, most: int = _WALK) -> Tensor:
+    """[B, P] drops -> [B, 2] places; the same place twice where no pair is far enough apart.
 
-    Returns:
-        Sorted scores [B, W], their drops [B, W - 1] with -1 across the middle, and [B], what no drop in it exceeds.
+    Rows without such a pair among their `most` largest drops are walked to the end.
     """
-    some, there = scores[:, ::_STEP], eligible[:, ::_STEP]
-    sample, last = ranked_scores(some, there), count(there)[:, None] - 1 - _END
-    high, low = sample[:, _END : _END + 1], sample.gather(1, last.clamp(min=_END))
-    middle = less(low, scores).logical_and_(less(scores, high)).logical_and_(eligible)
-    ranked = sorted_members(scores, outer := eligible ^ middle)
-    drop = drops(ranked, 0, count(outer)[:, None])
-    gap = (count(at_most(high, ranked))[:, None] - 1).clamp(0, drop.shape[1] - 1)
-    drop.scatter_(1, gap, drop.gather(1, gap).where(count(middle)[:, None] == 0, -1.0))
-    return ranked, drop, drops(sample, _END, last + 1 - _END).amax(1)
-
-
-def _neighbours(drop: Tensor, apart: int) -> Tensor:
-    """[B, P] drops -> [B, 2] places; the second is -1 where no pair is far enough apart."""
-    walk = descending(drop)
-    wide = (walk.diff(dim=1).abs() > apart) & (drop.gather(1, walk) > 0)[:, 1:]
+    part = most < drop.shape[1] and bool(drop.sum().isfinite())
+    walk = top_columns(drop, most) if part else descending(drop)
+    real = drop.gather(1, walk) > 0
+    wide = (walk.diff(dim=1).abs() > apart) & real[:, 1:]
     step = wide.int().argmax(1, keepdim=True)  # the first True
+    has_pair = wide.gather(1, step)
     first, second = walk.gather(1, step), walk.gather(1, step + 1)
-    return torch.cat([first, second.where(wide.gather(1, step), -1)], dim=1)
+    pair = torch.cat([first, torch.where(has_pair, second, first)], dim=1)
+    if part and len(rest := (~has_pair[:, 0]).nonzero().squeeze(1)):
+        pair[rest] = _neighbours(drop[rest], apart, drop.shape[1])
+    return pair
 
 
 class Prominence(NamedTuple):

@@ -125,9 +125,11 @@ def window(scores: Tensor, eligible: Tensor, start: Tensor | int, stop: Tensor |
         crowded = torch.from_numpy(left).nonzero().squeeze(1)
     else:
         stop = torch.minimum(stop, count(eligible))
-        edges = torch.stack([start, stop - 1], dim=1).clamp(0, width - 1)
-        first, last = _at_places(scores, eligible, edges).split(1, dim=1)
-        chosen = at_most(last, scores).logical_and_(at_most(scores, first)).logical_and_(eligible)
+        edges = torch.stack([stop - 1, start] if start.any() else [stop - 1], dim=1).clamp(0, width - 1)
+        last, *first = _at_places(scores, eligible, edges).split(1, dim=1)
+        chosen = at_most(last, scores).logical_and_(eligible)
+        for edge in first:
+            chosen.logical_and_(at_most(scores, edge))
         # elsewhere an image outside ties with one at an edge
         crowded = (count(chosen) != (stop - start).clamp(min=0)).nonzero().squeeze(1)
     if len(crowded):
@@ -151,16 +153,11 @@ def _at_places(scores: Tensor, eligible: Tensor, places: Tensor) -> Tensor:
     for own in (places.numpy() + (row * width)[:, None]).T:  # places among the scores of all rows
         one = upto.searchsorted(own, side="right")
         inside = torch.from_numpy(bins == (one - row * wide).astype(np.int32)[:, None])
-        ranked = sorted_members(table, inside)
+        size = count(inside)
+        ranked = _ascending(_padded(-table.flatten()[members(inside)], size, int(size.max()), torch.inf)).neg_()
         before = np.where(one > 0, upto[one - 1], 0)
         found.append(ranked.gather(1, torch.from_numpy(own - before)[:, None]))
     return torch.cat(found, dim=1)
-
-
-def sorted_members(scores: Tensor, mask: Tensor) -> Tensor:
-    """[B, W] float32 or wider: `ranked_scores` up to the row with the most images, W >= 3."""
-    size, own = count(mask), -at_least_float32(scores.flatten()[members(mask)])
-    return _ascending(_padded(own, size, max(3, int(size.max())), torch.inf)).neg_()
 
 
 def _padded(values: Tensor, size: Tensor, width: int, rest: float) -> Tensor:

@@ -15,7 +15,7 @@ from negbench.contracts import ScoreView
 from negbench.errors import NegbenchError
 from negbench.machine import files
 from negbench.machine.files import SUMS
-from negbench.metrics import _numba, compiled, drops
+from negbench.metrics import _numba, compiled
 from negbench.metrics.drops import between_drops
 from negbench.metrics.ranks import at_most, descending, less, nearest_below, places, tally, top_columns
 from negbench.strategies.qure import Qure
@@ -96,10 +96,7 @@ QURES = (Qure(), *(Qure(variant="release", consecutive_threshold=t) for t in (0,
 
 
 @pytest.mark.usefixtures("path")
-@pytest.mark.parametrize(("wide", "end"), [(2**10, 32), (0, 1), (0, 5), (0, 32)])
-def test_pools_are_those_of_sorted_rows(wide, end, monkeypatch):
-    monkeypatch.setattr(drops, "_WIDE", wide)
-    monkeypatch.setattr(drops, "_END", end)
+def test_pools_are_those_of_sorted_rows():
     for kind in KINDS:
         view = view_of(kind, refresh=2)
         for strategy in QURES:
