@@ -18,9 +18,11 @@ _WALK = 8  # drops wanted where neighbours must lie apart
 _CROWD = 2**13  # most members of a bin that are sorted
 _RUN = 2**6  # images among which one of a bin is looked for at once
 _AT_ONCE = 2**11  # images whose bins are held at once, in the L1 cache
+_OUTSIDE = 2**3  # bins of what is not eligible, in turn: an addition waits for the one before it to the same count
 
 _LARGEST = np.int32(0x7FFFFFFF)
 _INFINITE = np.int32(0x7F800000)
+_ANY = np.float32(np.inf)
 _SMALLEST = np.float32(1e-30)  # least spread that is divided into bins
 
 
@@ -31,43 +33,36 @@ def _key(bits: Any) -> Any:
 
 
 @compiled
-def _ends(bits: Any, eligible: Any) -> Any:
-    """Return how many images of a row are eligible, and the keys of their lowest and highest score."""
-    count, low, high = 0, _LARGEST, ~_LARGEST
-    for j in range(len(bits)):
-        key = _key(bits[j])
-        count += eligible[j]
-        low = min(low, key if eligible[j] else _LARGEST)
-        high = max(high, key if eligible[j] else ~_LARGEST)
-    return count, low, high
-
-
-@compiled
 def _range(bits: Any, eligible: Any, ends: Any) -> Any:
     """Return a row's eligible count and whether bins can separate its scores, whose lowest and highest go to `ends`."""
-    count, lowest, highest = _ends(bits, eligible)
+    count, low, high = np.int32(0), _LARGEST, ~_LARGEST
+    for j in range(len(bits)):
+        key = np.int32(_key(bits[j]))
+        count = np.int32(count + eligible[j])
+        low = min(low, key if eligible[j] else _LARGEST)
+        high = max(high, key if eligible[j] else ~_LARGEST)
     keys = ends.view(np.int32)
-    keys[0], keys[1] = _key(lowest), _key(highest)
-    finite = count > 0 and lowest > ~_INFINITE and highest < _INFINITE
+    keys[0], keys[1] = _key(low), _key(high)
+    finite = count > 0 and low > ~_INFINITE and high < _INFINITE
     return count, finite and _SMALLEST < ends[1] - ends[0] < np.float32(1e30)
 
 
 @compiled
 def _bins(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any) -> None:
-    """Write each score's bin to `bin_of`, counted from the highest score down; `bins` if it is not eligible."""
+    """Write each score's bin to `bin_of`, counted from the highest score down; from `bins` on if it is not eligible."""
     top, scale, outside, last = ends[1], np.float32(bins) / (ends[1] - ends[0]), np.int32(bins), np.int32(bins - 1)
     for j in range(len(scores)):
-        bin_of[j] = min(np.int32((top - scores[j]) * scale), last) if eligible[j] else outside
+        bin_of[j] = min(np.int32((top - scores[j]) * scale), last) if eligible[j] else outside + (j & (_OUTSIDE - 1))
 
 
 @compiled
 def _fill(scores: Any, eligible: Any, low: Any, high: Any, chosen: Any) -> Any:
     """Choose the eligible scores from low to high, both included; returns how many."""
-    size = 0
+    size = np.int32(0)
     for j in range(len(scores)):
         inside = eligible[j] & (scores[j] >= low) & (scores[j] <= high)
         chosen[j] = inside
-        size += inside
+        size = np.int32(size + inside)
     return size
 
 
@@ -87,7 +82,7 @@ def _sort(values: Any) -> None:
 
 @compiled
 def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> None:
-    """Count a row's scores in each of _BINS bins; the last count is of those that are not eligible."""
+    """Count a row's scores in each of _BINS bins; the last counts are of those that are not eligible."""
     counts[:] = 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
@@ -119,9 +114,8 @@ def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other:
 
 
 @compiled
-def _place(counts: Any, place: Any) -> Any:
-    """Return the bin that holds a place of the descending order, and how many scores precede this bin."""
-    k, before = 0, 0
+def _place(counts: Any, place: Any, k: Any, before: Any) -> Any:
+    """Return the bin, k or a later one, that holds a place of the descending order, and how many scores precede it."""
     while before + counts[k] <= place:
         before += counts[k]
         k += 1
@@ -147,8 +141,8 @@ def _edges(
     at the low score, the first `take` are inside. (-1, -1) if a bin is too full to sort.
     """
     _counts(scores, eligible, ends, bin_of, counts)
-    upper, before = _place(counts, start)
-    lower, ahead = _place(counts, stop - 1)
+    upper, before = _place(counts, start, 0, 0)
+    lower, ahead = _place(counts, stop - 1, upper, before)
     if (start > 0 and counts[upper] > _CROWD) or (stop < count and counts[lower] > _CROWD):
         return -1, -1
     edges[0], edges[1], skip, take = ends[0], ends[1], 0, count
@@ -185,7 +179,7 @@ def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
 @compiled
 def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen: Any, left: Any) -> None:
     """Choose the eligible images at the places start, ..., stop - 1 ([B] each) of the descending order."""
-    bin_of, counts = np.empty(_AT_ONCE, np.int32), np.empty(_BINS + 1, np.uint32)
+    bin_of, counts = np.empty(_AT_ONCE, np.int32), np.empty(_BINS + _OUTSIDE, np.uint32)
     ends, edges = np.empty(2, np.float32), np.empty(2, np.float32)
     for i in range(len(scores)):
         count, spread = _range(bits[i], eligible[i], ends)
@@ -205,8 +199,8 @@ def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen:
 
 @compiled
 def _mark(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, marks: Any) -> None:
-    """Mark the bins that hold a score of a row; the last bin is for images that are not eligible."""
-    marks[: bins + 1] = 0
+    """Mark the bins that hold a score of a row; the last bins are for images that are not eligible."""
+    marks[: bins + _OUTSIDE] = 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
         _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
@@ -290,14 +284,12 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
     bound all other drops.
     """
     bin_of, ends = np.empty(_AT_ONCE, np.int32), np.empty(2, np.float32)
-    marks, runs = np.empty(_MORE_BINS + 1, np.uint8), np.empty((_MOST, 2), np.int64)
+    marks, runs = np.empty(_MORE_BINS + _OUTSIDE, np.uint8), np.empty((_MOST, 2), np.int64)
     edges, order = np.empty((_MOST, 2), np.float32), np.empty(_MOST, np.int64)
     for i in range(len(scores)):
         count, spread = _range(bits[i], eligible[i], ends)
-        if count < 3:
-            chosen[i] = False
-            continue
-        done, bins = False, _BINS
+        chosen[i] = False
+        done, bins = count < 3, _BINS
         while spread and not done and bins <= _MORE_BINS:
             _mark(scores[i], eligible[i], ends, bins, bin_of, marks)
             number, other = _wide_runs(bins, _WALK if apart else 2, marks, runs)
@@ -314,17 +306,15 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
 def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, drawn: Any, out: Any) -> None:
     """Fill `out` [5, B] with the fields of `ranks.Tally`."""
     width, ends = scores.shape[1], np.empty(2, np.float32)
-    keys = ends.view(np.int32)
     for i in range(len(scores)):
-        size, low, high = _ends(bits[i], pool[i])
-        keys[0], keys[1] = _key(low), _key(high)
+        size = _range(bits[i], pool[i], ends)[0]
         own, one, lowest, highest = scores[i, target[i]], scores[i, drawn[i]], ends[0], ends[1]
-        reached, first, last, ahead = 0, 0, 0, 0
+        reached, first, last, ahead = np.int32(0), np.int32(0), np.int32(0), np.int32(0)
         for j in range(width):
-            reached += allowed[i, j] & (scores[i, j] >= own)
-            first += allowed[i, j] & (scores[i, j] > highest)
-            last += allowed[i, j] & (scores[i, j] >= lowest)
-            ahead += allowed[i, j] & (scores[i, j] > one)
+            reached = np.int32(reached + (allowed[i, j] & (scores[i, j] >= own)))
+            first = np.int32(first + (allowed[i, j] & (scores[i, j] > highest)))
+            last = np.int32(last + (allowed[i, j] & (scores[i, j] >= lowest)))
+            ahead = np.int32(ahead + (allowed[i, j] & (scores[i, j] > one)))
         out[0, i], out[1, i], out[2, i], out[3, i], out[4, i] = size, reached, first, last - 1, ahead
 
 
@@ -337,3 +327,16 @@ def reaching(scores: Any, counted: Any, values: Any, out: Any) -> None:
             for j in range(scores.shape[1]):
                 count += counted[i, j] & (scores[i, j] >= least)
             out[i, k] = count
+
+
+@compiled
+def nearest_below(scores: Any, bits: Any, rows: Any, allowed: Any, bound: Any, column: Any) -> None:
+    """Fill `column` [R] with `ranks.nearest_below` of the rows [R] and what they allow [R, N]."""
+    below, ends, width = np.empty(scores.shape[1], np.bool_), np.empty(2, np.float32), scores.shape[1]
+    for r in range(len(rows)):
+        own, first = scores[rows[r]], width
+        _fill(own, allowed[r], -_ANY, np.nextafter(bound[rows[r]], -_ANY), below)
+        _range(bits[rows[r]], below, ends)
+        for j in range(width):
+            first = min(first, j if below[j] & (own[j] == ends[1]) else width)
+        column[r] = first if first < width else -1

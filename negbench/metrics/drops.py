@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.metrics.compiled import kernels
-from negbench.metrics.ranks import arrays, at_most, count, descending, highest, less, ranked_scores, top_columns, window
+from negbench.metrics.ranks import arrays, at_most, count, descending, highest, less, ranked_scores, top_columns
 
 _WALK = 16  # drops among which the first neighbours that lie apart are looked for
 
@@ -86,7 +86,10 @@ def _between_sorted(scores: Tensor, eligible: Tensor, apart: int) -> Tensor:
     drop = drops(ranked, 0, count(eligible)[:, None])
     pair = _neighbours(drop, apart) if apart else steepest(drop)
     pair = pair.where(pair[:, 1:] >= 0, 0)
-    return window(scores, eligible, pair.amin(1) + 1, pair.amax(1) + 1, ranked)
+    first, last = (ranked.gather(1, place[:, None]) for place in (pair.amin(1) + 1, pair.amax(1)))
+    pool = at_most(scores, first).logical_and_(at_most(last, scores)).logical_and_(eligible)
+    pool[pair[:, 0] == pair[:, 1]] = False
+    return pool
 
 
 def _neighbours(drop: Tensor, apart: int, most: int = _WALK) -> Tensor:

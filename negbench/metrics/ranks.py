@@ -39,7 +39,7 @@ def count(mask: Tensor) -> Tensor:
     if mask.device.type != "cpu":
         return mask.sum(1)
     bits = np.packbits(mask.numpy(), axis=1)  # an eighth of the bytes to add up
-    return torch.from_numpy(np.bitwise_count(bits).sum(1, dtype=np.int64))
+    return torch.from_numpy(np.bitwise_count(bits).sum(1, dtype=np.uint32).astype(np.int64))
 
 
 def members(mask: Tensor) -> Tensor:
@@ -106,9 +106,7 @@ def ranked_scores(scores: Tensor, eligible: Tensor) -> Tensor:
     return _ascending(masked_scores(scores, eligible).neg_()).neg_()
 
 
-def window(
-    scores: Tensor, eligible: Tensor, start: Tensor | int, stop: Tensor | int, ranked: Tensor | None = None
-) -> Tensor:
+def window(scores: Tensor, eligible: Tensor, start: Tensor | int, stop: Tensor | int) -> Tensor:
     """[B, N] bool: the eligible images at the places start, start + 1, ..., stop - 1 (`places`), found by selection.
 
     Args:
@@ -116,7 +114,6 @@ def window(
         eligible: [B, N] bool.
         start: >= 0, a number or [B] int64.
         stop: the same; a row with stop <= start has none.
-        ranked: `ranked_scores` of these arguments, if already computed.
     """
     scores, (rows, width) = scores.detach(), scores.shape
     if not rows or not width:
@@ -128,10 +125,11 @@ def window(
         crowded = torch.from_numpy(left).nonzero().squeeze(1)
     else:
         stop = torch.minimum(stop, count(eligible))
-        edges = torch.stack([start, stop - 1], dim=1).clamp(0, width - 1)
-        ends = _at_places(scores, eligible, edges) if ranked is None else ranked.gather(1, edges)
-        first, last = ends.split(1, dim=1)
-        chosen = at_most(last, scores).logical_and_(at_most(scores, first)).logical_and_(eligible)
+        edges = torch.stack([stop - 1, start] if start.any() else [stop - 1], dim=1).clamp(0, width - 1)
+        last, *first = _at_places(scores, eligible, edges).split(1, dim=1)
+        chosen = at_most(last, scores).logical_and_(eligible)
+        for edge in first:
+            chosen.logical_and_(at_most(scores, edge))
         # elsewhere an image outside ties with one at an edge
         crowded = (count(chosen) != (stop - start).clamp(min=0)).nonzero().squeeze(1)
     if len(crowded):
@@ -172,6 +170,24 @@ def arrays(scores: Tensor, *masks: Tensor) -> tuple[NDArray[Any], ...]:
     """Return the arrays that compiled passes take: the scores, their bits, and the masks."""
     values = scores.detach().numpy()
     return values, values.view(np.int32), *(mask.contiguous().numpy() for mask in masks)
+
+
+def nearest_below(scores: Tensor, rows: Tensor, allowed: Tensor, bound: Tensor) -> Tensor:
+    """[R] int64, the column of the highest score below a bound, the lowest such column; -1 where none is below it.
+
+    Args:
+        scores: [B, N] float, finite.
+        rows: [R] int64, the rows that are looked at.
+        allowed: [R, N] bool, the images that count.
+        bound: [B] of the same precision.
+    """
+    if (fast := kernels(scores)) is not None:
+        fast.nearest_below(*arrays(scores), rows.numpy(), allowed.numpy(), bound.numpy(), (out := rows.clone()).numpy())
+        return out
+    own = scores if len(rows) == len(scores) else scores[rows]
+    below = masked_scores(own, allowed & less(own, bound[rows, None]))
+    column = highest(below)
+    return column.where(below.gather(1, column) > -torch.inf, -1).squeeze(1)
 
 
 class Tally(NamedTuple):

@@ -93,17 +93,14 @@ def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
     Returns:
         [B, D] int64 columns, in the order of the draws.
     """
-    (entries, start, size), step = _members(pool), torch.arange(draws, device=pool.device)
-    done = step % size[:, None]  # how many the running cycle has drawn already
-    chosen = done + _shifted(splitmix(seed[:, None], step), 1) % (size[:, None] - done)
-    here, there = start[:, None] + done, start[:, None] + chosen
-    drawn = torch.empty_like(here)
-    for t in range(draws):  # Fisher and Yates' shuffle, all rows at once; a new cycle shuffles what the last one left
-        image = entries[there[:, t]]
-        entries[there[:, t]] = entries[here[:, t]]
-        entries[here[:, t]] = image
-        drawn[:, t] = image
-    return drawn % pool.shape[1]
+    (entries, start, size), step = _members(pool), torch.arange(draws, device=pool.device)[:, None]
+    done = step % size  # how many the running cycle has drawn already
+    chosen = done + _shifted(splitmix(seed, step), 1) % (size - done)
+    drawn = list[Tensor]()
+    for here, there in zip(start + done, start + chosen, strict=True):  # Fisher and Yates' shuffle, all rows at once
+        drawn.append(entries.gather(0, there))
+        entries.scatter_(0, there, entries.gather(0, here)).scatter_(0, here, drawn[-1])
+    return torch.stack(drawn, dim=1) % pool.shape[1]  # a new cycle shuffles what the last one left
 
 
 def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 from negbench.contracts import ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
 from negbench.metrics.equal_rows import Copies
-from negbench.metrics.ranks import count, highest, less, masked_scores
+from negbench.metrics.ranks import count, nearest_below
 from negbench.mining.checked import answer_of, filtered, inside
 from negbench.mining.draws import draw, splitmix
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, kind_shares, statistics_of
@@ -142,8 +142,7 @@ def _corpus(task: MiningTask, index: int, height: int) -> _Corpus:
     columns = task.groups[index].cpu()
     local = torch.full((len(task.candidates),), -1)
     local[columns] = torch.arange(len(columns))
-    lost = ((task.group.cpu() == index) & (local[task.target.cpu()] < 0)).nonzero().squeeze(1)
-    if len(lost):
+    if len(lost := ((task.group.cpu() == index) & (local[task.target.cpu()] < 0)).nonzero().squeeze(1)):
         raise NegbenchError(
             f"query {int(task.ids[lost[0]])}: its target, column {int(task.target[lost[0]])}, is not in its corpus, "
             f"gallery group {index}; add it to the corpus or drop the query ({len(lost)} such queries)"
@@ -159,58 +158,41 @@ def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strat
     wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
     planes: dict[str, Tensor] = {name: task.planes[name].block(rows, corpus.columns) for name in wanted}
     height = max(1, (_PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES) // width)
-    for top in range(0, len(rows), height):
-        part = slice(top, top + height)
-        own = {name: plane[part] for name, plane in planes.items()}
-        yield _part(task, rows[part], corpus, scores[part], own, refresh, strategy)
-
-
-def _part(
-    task: MiningTask,
-    rows: Tensor,
-    corpus: _Corpus,
-    scores: Tensor,
-    planes: dict[str, Tensor],
-    refresh: int,
-    strategy: Strategy,
-) -> ScoredBlock:
-    device, width = scores.device, scores.shape[1]
-    bad = (~scores.sum(1).isfinite()).nonzero()
-    if len(bad):
-        raise NegbenchError(
-            f"query {int(task.ids[rows[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
-            "try a tenth of train.lr, or --set train.precision=fp32"
+    for top, own, table in zip(range(0, len(rows), height), rows.split(height), scores.split(height), strict=True):
+        if len(bad := (~table.sum(1).isfinite()).nonzero()):
+            raise NegbenchError(
+                f"query {int(task.ids[own[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
+                "try a tenth of train.lr, or --set train.precision=fp32"
+            )
+        allowed = relevant = None
+        if task.excluded is not None:
+            allowed = ~task.excluded.select(own).mask(corpus.local, width).to(device)
+        known = torch.zeros(len(own), dtype=torch.bool)
+        if task.relevant is not None:
+            chosen = task.relevant.select(own)
+            relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
+        judged = task.kinds is not None and (strategy.reads_truth or "kind_random" not in task.kept)
+        kinds = _kinds(task, own, corpus.columns, device) if judged else None
+        target = corpus.local[task.target.cpu()[own]].to(device)
+        view = ScoreView(
+            scores=table,
+            target=target,
+            allowed=allowed,  # type: ignore[arg-type]  # None: all but the target
+            refresh=refresh,
+            relevant=relevant if strategy.reads_truth else None,
+            kinds=kinds if strategy.reads_truth else None,
+            temperature=task.temperature,
+            dim=task.queries.shape[1],
+            planes={name: plane[top : top + height] for name, plane in planes.items()},
         )
-    allowed = relevant = None
-    if task.excluded is not None:
-        allowed = ~task.excluded.select(rows).mask(corpus.local, width).to(device)
-    known = torch.zeros(len(rows), dtype=torch.bool)
-    if task.relevant is not None:
-        chosen = task.relevant.select(rows)
-        relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
-    judged = task.kinds is not None and (strategy.reads_truth or "kind_random" not in task.kept)
-    kinds = _kinds(task, rows, corpus.columns, device) if judged else None
-    target = corpus.local[task.target.cpu()[rows]].to(device)
-    view = ScoreView(
-        scores=scores,
-        target=target,
-        allowed=allowed,  # type: ignore[arg-type]  # None: all but the target
-        refresh=refresh,
-        relevant=relevant if strategy.reads_truth else None,
-        kinds=kinds if strategy.reads_truth else None,
-        temperature=task.temperature,
-        dim=task.queries.shape[1],
-        planes=planes,
-    )
-    shown = filtered(view, task.filters, strategy)
-    room = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
-    alone = (room == 0).nonzero()
-    if len(alone):
-        raise NegbenchError(
-            f"query {int(task.ids[rows[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
-            "negative; enlarge the corpus or exclude fewer images"
-        )
-    return ScoredBlock(rows, view, shown, room, relevant, known.to(device), kinds)
+        shown = filtered(view, task.filters, strategy)
+        room = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
+        if len(alone := (room == 0).nonzero()):
+            raise NegbenchError(
+                f"query {int(task.ids[own[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
+                "negative; enlarge the corpus or exclude fewer images"
+            )
+        yield ScoredBlock(own, view, shown, room, relevant, known.to(device), kinds)
 
 
 def _kinds(task: MiningTask, rows: Tensor, columns: Tensor, device: torch.device) -> Tensor:
@@ -237,20 +219,18 @@ def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
     """Fill empty pools; return the pools and [b] int8, the fallback that each took."""
     view = scored.shown
     code = torch.full((len(answer),), NO_FALLBACK, dtype=torch.int8, device=answer.device)
-    empty = (count(inside(answer)) == 0).nonzero().squeeze(1)
+    empty = (inside(answer).view(torch.uint8).amax(1) == 0).nonzero().squeeze(1)
     if not len(empty):
         return answer, code
-    allowed, scores = view.allowed[empty], view.scores if len(empty) == len(answer) else view.scores[empty]
+    allowed = view.allowed[empty]
     if view is not scored.view and len(bare := (count(allowed) == 0).nonzero().squeeze(1)):  # filters left nothing
         allowed[bare] = scored.view.allowed[empty[bare]]
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
-    below = masked_scores(scores, allowed & less(scores, view.positive[empty, None]))
-    column = highest(below)
-    some = (below.gather(1, column) > -torch.inf).squeeze(1)
-    answer = answer.clone()
-    answer[empty[some], column[some, 0]] = 1
+    column = nearest_below(view.scores, empty, allowed, view.positive)
+    some, answer = column >= 0, answer.clone()
+    answer[empty[some], column[some]] = 1
     answer[empty[~some]] = allowed[~some].to(answer.dtype)
     code[empty] = torch.where(some, BELOW_TARGET, ANY_ALLOWED).to(code.dtype)
     return answer, code

@@ -17,7 +17,7 @@ from negbench.machine import files
 from negbench.machine.files import SUMS
 from negbench.metrics import _numba, compiled
 from negbench.metrics.drops import between_drops
-from negbench.metrics.ranks import at_most, descending, less, places, ranked_scores, tally, top_columns, window
+from negbench.metrics.ranks import at_most, descending, less, nearest_below, places, tally, top_columns
 from negbench.strategies.qure import Qure
 
 ROWS, COLUMNS = 12, 700
@@ -107,12 +107,13 @@ def test_pools_are_those_of_sorted_rows():
 def test_windows_are_those_of_sorted_rows():
     for kind in KINDS:
         view, generator = view_of(kind), torch.Generator().manual_seed(9)
-        place, ranked = places(view.scores, view.allowed), ranked_scores(view.scores, view.allowed)
+        place, near = places(view.scores, view.allowed), places(view.scores, below(view))[1:]
         start = torch.randint(0, COLUMNS, (ROWS,), generator=generator)
         stop = torch.randint(0, COLUMNS + 5, (ROWS,), generator=generator)  # may lie below start or behind the end
         want = view.allowed & (place >= start[:, None]) & (place < stop[:, None])
         assert torch.equal(view.window(view.allowed, stop, start), want)
-        assert torch.equal(window(view.scores, view.allowed, start, stop, ranked), want)
+        want, rows = near.argmin(1).where(near.amin(1) == 0, -1), torch.arange(1, ROWS)
+        assert torch.equal(nearest_below(view.scores, rows, view.allowed[1:], view.positive), want)
         for k in (0, 1, 3, 20, 21, 22, COLUMNS, COLUMNS + 1):
             assert torch.equal(view.window(view.allowed, k), view.allowed & (place < k))
 
