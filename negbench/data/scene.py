@@ -200,14 +200,14 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
     if not isinstance(backbone, FreezesTexts):
         return tokens
     count, device = len(next(iter(tokens.values()))), backbone.device
-    parts: list[Tokens] = []
+    tables = Tokens()
     with backbone.evaluating():
         for rows in batches(count, EMBED_BATCH):
             known = backbone.frozen_text({name: value[rows].to(device) for name, value in tokens.items()})
             if known.keys() == tokens.keys() or sum(value[0].nbytes for value in known.values()) * count > _KEPT_BYTES:
                 return tokens
-            parts.append({name: value.cpu() for name, value in known.items()})
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else tokens
+            put(tables, {name: value.cpu() for name, value in known.items()}, rows, count)
+    return tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -524,6 +524,20 @@ def trained_state(backbone: Backbone) -> dict[str, Tensor]:
 def batches(count: int, size: int) -> Iterator[Tensor]:
     """Yield index tensors 0..count-1 in order, `size` at a time."""
     yield from torch.arange(count).split(size)
+
+
+def put(tables: dict[str, Tensor], part: Mapping[str, Tensor], rows: Tensor, count: int) -> None:
+    """Write [rows, ...] values into [count, ...] tables, made at the first part: concatenation holds all of it twice.
+
+    Args:
+        tables, part: by name; a table is on the device of its first part.
+        rows: int64 places of the part's rows.
+        count: rows of a table.
+    """
+    for name, value in part.items():
+        if name not in tables:
+            tables[name] = value.new_empty(count, *value.shape[1:])
+        tables[name][rows] = value
 
 
 def device_of(config: RunConfig) -> torch.device:
