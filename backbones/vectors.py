@@ -118,25 +118,22 @@ class Vectors(GivenFeatures):
         except DataError as error:
             raise DataError(f"{error}; backbone 'vectors' works only with --dataset vectors") from error
         codes = torch.tensor([codes_of(each) for each in shown], dtype=torch.int64).reshape(-1, len(ATTRIBUTES))
-        one, dim = torch.arange(len(ATTRIBUTES)), self._values.shape[-1]
-        # other categories lie apart, by a vector of their own
+        one, dim, looks = torch.arange(len(ATTRIBUTES)), self._values.shape[-1], [look_of(image) for image in ids]
+        # other categories lie apart, and so do lines, by a vector of their own
         others = {each.category for each in shown} - {CATEGORIES[0]}
-        apart = {kind: unit(torch.randn(dim, generator=self._generator(kind))) for kind in sorted(others)}
-        looks, none = [look_of(image) for image in ids], torch.zeros(dim)
-        lines = {line for line, weight in looks} if any(weight for _, weight in looks) else {}
-        drawn = {line: torch.randn(dim, generator=self._generator(line)) for line in lines}
-        features = torch.empty(len(ids), self.options.tokens, dim)
+        apart = {kind: unit(torch.randn(dim, generator=self._generator(kind))) for kind in others}
+        drawn = {line: torch.randn(dim, generator=self._generator(line)) for line, weight in {*looks} if weight}
+        features, none = torch.empty(len(ids), self.options.tokens, dim), torch.zeros(dim)
         for own, image in zip(features, ids, strict=True):
             torch.randn(own.shape, generator=self._generator(image), out=own)
-        for first in range(0, len(ids), _AT_A_TIME):
-            rows = slice(first, first + _AT_A_TIME)
+        for rows in (slice(first, first + _AT_A_TIME) for first in range(0, len(ids), _AT_A_TIME)):
             signal = self._values[one, codes[rows]].sum(1)
             if apart:
                 kinds = torch.stack([apart.get(each.category, none) for each in shown[rows]])
                 signal = (1 - KIND**2) ** 0.5 * signal + KIND * kinds
             if drawn:
                 weight = torch.tensor([weight for _, weight in looks[rows]])[:, None]
-                shared = unit(torch.stack([drawn[line] for line, _ in looks[rows]]))
+                shared = unit(torch.stack([drawn.get(line, none) for line, _ in looks[rows]]))
                 signal = (1 - weight**2).sqrt() * signal + weight * shared
             features[rows].mul_(self.options.noise / math.sqrt(dim)).add_(signal[:, None])
         return features

@@ -26,6 +26,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.machine.contents import content_hashes, digest, named_in, stamp
 from negbench.machine.files import cache_dir
+from negbench.machine.heap import put
 from negbench.machine.room import Need, check_memory
 from negbench.metrics.ragged import Ragged
 from negbench.plugins.registry import checked_options, registry
@@ -199,8 +200,7 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
     """Return the backbone's `frozen_text` of texts, on the CPU; the tokens themselves if that exceeds a gibibyte."""
     if not isinstance(backbone, FreezesTexts):
         return tokens
-    count, device = len(next(iter(tokens.values()))), backbone.device
-    tables = Tokens()
+    tables, count, device = Tokens(), len(next(iter(tokens.values()))), backbone.device
     with backbone.evaluating():
         for rows in batches(count, EMBED_BATCH):
             known = backbone.frozen_text({name: value[rows].to(device) for name, value in tokens.items()})
@@ -524,20 +524,6 @@ def trained_state(backbone: Backbone) -> dict[str, Tensor]:
 def batches(count: int, size: int) -> Iterator[Tensor]:
     """Yield index tensors 0..count-1 in order, `size` at a time."""
     yield from torch.arange(count).split(size)
-
-
-def put(tables: dict[str, Tensor], part: Mapping[str, Tensor], rows: Tensor, count: int) -> None:
-    """Write [rows, ...] values into [count, ...] tables, made at the first part: concatenation holds all of it twice.
-
-    Args:
-        tables, part: by name; a table is on the device of its first part.
-        rows: int64 places of the part's rows.
-        count: rows of a table.
-    """
-    for name, value in part.items():
-        if name not in tables:
-            tables[name] = value.new_empty(count, *value.shape[1:])
-        tables[name][rows] = value
 
 
 def device_of(config: RunConfig) -> torch.device:

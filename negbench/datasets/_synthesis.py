@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from negbench.contracts import Query, check_option
 from negbench.datasets import _garments
@@ -246,17 +245,16 @@ def _queries(
     by_size = sorted(stream.shuffled(range(len(owner))), key=lambda image: sizes[owner[image]])
 
     @lru_cache(maxsize=1024)
-    def apart(group: int) -> tuple[NDArray[np.int8], list[int]]:
-        """Return every group's distance, and each possible one by weight; for a lone garment, that of the nearest."""
+    def apart(group: int) -> tuple[Any, list[int]]:
+        """Return [groups] int8 distances, and the possible ones by weight; for a lone garment, the nearest one's."""
         distance = np.where(line == line[group], (codes != codes[group]).sum(1), 0).astype(np.int8)
         return distance, [c for c in _CHANGES if c in distance] or [distance[distance > 0].min()]
 
     queries = []
     for number in range(count):
-        target = by_size[(2 * number + 1) * len(owner) // (2 * count)]
-        distance, possible = apart(owner[target])
-        group = stream.pick(np.flatnonzero(distance == stream.pick(possible)))
-        queries.append((stream.pick(members[group]), target))
+        distance, possible = apart(owner[target := by_size[(2 * number + 1) * len(owner) // (2 * count)]])
+        groups = np.flatnonzero(distance == stream.pick(possible)).tolist()
+        queries.append((stream.pick(members[stream.pick(groups)]), target))
     return stream.shuffled(queries)
 
 

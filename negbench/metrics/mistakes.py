@@ -39,9 +39,9 @@ def kinds_by_attributes(asked: Tensor, changed: Tensor, shown: Tensor) -> tuple[
         (tensor([[0, 1, 2, 3, 0]], dtype=torch.int8), tensor([[0, 1, 1, 2, 2]], dtype=torch.int8))
     """
     width = asked.shape[1].bit_length()  # of r and c apart: a wrong one of c counts 1, one of r 2^width
-    kind = np.int8 if 2 * width < 8 else np.int16  # numpy takes a tenth of torch's time for small integers
-    weights = np.where(changed.numpy(), 1, 1 << width).astype(kind)
-    wrong = np.zeros((len(asked), len(shown)), kind)
+    # numpy takes a tenth of torch's time for small integers
+    weights = np.where(changed.numpy(), 1, 1 << width).astype(np.int8 if 2 * width < 8 else np.int16)
+    wrong = np.zeros((len(asked), len(shown)), weights.dtype)
     for want, weight, has in zip(asked.numpy().T, weights.T, shown.T.contiguous().numpy(), strict=True):
         wrong += (want[:, None] != has).view(np.int8) * weight[:, None]
     of_text, one = wrong & ((1 << width) - 1), 1 << width

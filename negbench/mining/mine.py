@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option
-from negbench.data.scene import put
 from negbench.errors import NegbenchError
+from negbench.machine.heap import put
 from negbench.metrics.equal_rows import Copies
 from negbench.metrics.ranks import count, highest, less, masked_scores
 from negbench.mining.checked import answer_of, filtered, inside
