@@ -46,7 +46,7 @@ KIND = 0.5  # weight of the vector of a second and third category, in worlds tha
 _PHRASES = phrases()
 _LONGEST = max(map(len, _PHRASES))
 _NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no token, 1: a text that says nothing
-_AT_A_TIME = 4096  # images
+_AT_A_TIME = 1024  # images: six vectors each are much
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,23 +118,25 @@ class Vectors(GivenFeatures):
         except DataError as error:
             raise DataError(f"{error}; backbone 'vectors' works only with --dataset vectors") from error
         codes = torch.tensor([codes_of(each) for each in shown], dtype=torch.int64).reshape(-1, len(ATTRIBUTES))
-        one = torch.arange(len(ATTRIBUTES))  # of each attribute, for some images at a time: six vectors each are much
-        signal = torch.cat([self._values[one, some].sum(1) for some in codes.split(_AT_A_TIME)])
-        shape = (self.options.tokens, signal.shape[-1])
-        kinds = [each.category for each in shown]
-        if others := {*kinds} - {CATEGORIES[0]}:  # other categories lie apart, by a vector of their own
-            apart = {kind: unit(torch.randn(shape[1], generator=self._generator(kind))) for kind in sorted(others)}
-            none = torch.zeros(shape[1])
-            signal = (1 - KIND**2) ** 0.5 * signal + KIND * torch.stack([apart.get(kind, none) for kind in kinds])
-        looks = [look_of(image) for image in ids]
-        if any(weight for _, weight in looks):
-            drawn = {line: torch.randn(shape[1], generator=self._generator(line)) for line, _ in {*looks}}
-            weight = torch.tensor([weight for _, weight in looks])[:, None]
-            signal = (1 - weight**2).sqrt() * signal + weight * unit(torch.stack([drawn[line] for line, _ in looks]))
-        features = torch.empty(len(ids), *shape)
+        one, dim, looks = torch.arange(len(ATTRIBUTES)), self._values.shape[-1], [look_of(image) for image in ids]
+        # other categories lie apart, and so do lines, by a vector of their own
+        others = {each.category for each in shown} - {CATEGORIES[0]}
+        apart = {kind: unit(torch.randn(dim, generator=self._generator(kind))) for kind in others}
+        drawn = {line: torch.randn(dim, generator=self._generator(line)) for line, weight in {*looks} if weight}
+        features, none = torch.empty(len(ids), self.options.tokens, dim), torch.zeros(dim)
         for own, image in zip(features, ids, strict=True):
-            torch.randn(shape, generator=self._generator(image), out=own)
-        return features.mul_(self.options.noise / math.sqrt(shape[1])).add_(signal[:, None])
+            torch.randn(own.shape, generator=self._generator(image), out=own)
+        for rows in (slice(first, first + _AT_A_TIME) for first in range(0, len(ids), _AT_A_TIME)):
+            signal = self._values[one, codes[rows]].sum(1)
+            if apart:
+                kinds = torch.stack([apart.get(each.category, none) for each in shown[rows]])
+                signal = (1 - KIND**2) ** 0.5 * signal + KIND * kinds
+            if drawn:
+                weight = torch.tensor([weight for _, weight in looks[rows]])[:, None]
+                shared = unit(torch.stack([drawn.get(line, none) for line, _ in looks[rows]]))
+                signal = (1 - weight**2).sqrt() * signal + weight * shared
+            features[rows].mul_(self.options.noise / math.sqrt(dim)).add_(signal[:, None])
+        return features
 
     def _generator(self, name: str) -> torch.Generator:
         digest = hashlib.sha256(f"{self.world} {name}".encode()).digest()

@@ -26,6 +26,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.machine.contents import content_hashes, digest, named_in, stamp
 from negbench.machine.files import cache_dir
+from negbench.machine.heap import put
 from negbench.machine.room import Need, check_memory
 from negbench.metrics.ragged import Ragged
 from negbench.plugins.registry import checked_options, registry
@@ -199,15 +200,14 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
     """Return the backbone's `frozen_text` of texts, on the CPU; the tokens themselves if that exceeds a gibibyte."""
     if not isinstance(backbone, FreezesTexts):
         return tokens
-    count, device = len(next(iter(tokens.values()))), backbone.device
-    parts: list[Tokens] = []
+    tables, count, device = Tokens(), len(next(iter(tokens.values()))), backbone.device
     with backbone.evaluating():
         for rows in batches(count, EMBED_BATCH):
             known = backbone.frozen_text({name: value[rows].to(device) for name, value in tokens.items()})
             if known.keys() == tokens.keys() or sum(value[0].nbytes for value in known.values()) * count > _KEPT_BYTES:
                 return tokens
-            parts.append({name: value.cpu() for name, value in known.items()})
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else tokens
+            put(tables, {name: value.cpu() for name, value in known.items()}, rows, count)
+    return tables
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cache
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -244,17 +244,17 @@ def _queries(
     members = by_key((group, image) for image, group in enumerate(owner))
     by_size = sorted(stream.shuffled(range(len(owner))), key=lambda image: sizes[owner[image]])
 
-    @cache
-    def apart(group: int) -> list[list[int]]:
-        """Return the groups at each possible distance; for a lone garment, the nearest ones."""
-        distance = np.where(line == line[group], (codes != codes[group]).sum(1), 0)
-        possible = [changes for changes in _CHANGES if changes in distance] or [distance[distance > 0].min()]
-        return [np.flatnonzero(distance == changes).tolist() for changes in possible]
+    @lru_cache(maxsize=1024)
+    def apart(group: int) -> tuple[Any, list[int]]:
+        """Return [groups] int8 distances, and the possible ones by weight; for a lone garment, the nearest one's."""
+        distance = np.where(line == line[group], (codes != codes[group]).sum(1), 0).astype(np.int8)
+        return distance, [c for c in _CHANGES if c in distance] or [distance[distance > 0].min()]
 
     queries = []
     for number in range(count):
-        target = by_size[(2 * number + 1) * len(owner) // (2 * count)]
-        queries.append((stream.pick(members[stream.pick(stream.pick(apart(owner[target])))]), target))
+        distance, possible = apart(owner[target := by_size[(2 * number + 1) * len(owner) // (2 * count)]])
+        groups = np.flatnonzero(distance == stream.pick(possible)).tolist()
+        queries.append((stream.pick(members[stream.pick(groups)]), target))
     return stream.shuffled(queries)
 
 

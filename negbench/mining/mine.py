@@ -22,6 +22,7 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
+from negbench.machine.heap import put
 from negbench.metrics.equal_rows import Copies
 from negbench.metrics.ranks import count, nearest_below
 from negbench.mining.checked import answer_of, filtered, inside
@@ -95,7 +96,7 @@ def mine(
                     bits = packed(pool)
                     block["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]))
                     write(scored.rows, bits)
-                _put(columns, block, scored.rows, len(task.queries))
+                put(columns, {name: value.cpu() for name, value in block.items()}, scored.rows, len(task.queries))
                 free = free and torch.equal(block["pool_size"], scored.room)
                 del scored, answer, pool  # free them before the next block's planes are computed
             if progress is not None:
@@ -234,11 +235,3 @@ def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
     answer[empty[~some]] = allowed[~some].to(answer.dtype)
     code[empty] = torch.where(some, BELOW_TARGET, ANY_ALLOWED).to(code.dtype)
     return answer, code
-
-
-def _put(columns: dict[str, Tensor], block: dict[str, Tensor], rows: Tensor, count: int) -> None:
-    """Write a block's values into [Q, ...] tensors on the CPU, allocated at the first block."""
-    for name, value in block.items():
-        if name not in columns:
-            columns[name] = torch.empty((count, *value.shape[1:]), dtype=value.dtype)
-        columns[name][rows] = value.cpu()

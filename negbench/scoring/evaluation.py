@@ -9,6 +9,7 @@ from torch.nn import functional
 from negbench.contracts import Backbone
 from negbench.data.scene import EMBED_BATCH, Features, Split, Tokens, batches
 from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
+from negbench.machine.heap import put
 from negbench.metrics.equal_rows import Copies, keys_of
 from negbench.metrics.mistakes import CUT
 from negbench.scoring.tiles import Corpus, tiled_relevance
@@ -28,17 +29,14 @@ def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: i
     distinct, place = rows.unique(return_inverse=True)
     if len(distinct) < len(rows):
         return embed_candidates(backbone, scene, distinct, batch)[place.to(backbone.device)]
-    table, keys = torch.empty(0), list[Tensor]()
+    tables, keys = dict[str, Tensor](), list[Tensor]()
     with backbone.evaluating():
         for chosen in batches(len(rows), batch):
             features = scene.features(backbone, rows[chosen])
-            part = backbone.candidates(features).float()
-            table = table if keys else part.new_empty(len(rows), *part.shape[1:])  # filled at once: half the memory
-            first = sum(map(len, keys))
-            table[first : first + len(part)] = part
+            put(tables, {"tokens": backbone.candidates(features).float()}, chosen, len(rows))
             keys.append(keys_of(features))
         copies = Copies.by_key(torch.cat(keys), lambda some: scene.features(backbone, rows[some.cpu()]))
-    return copies.level(table[None])[0]
+    return copies.level(tables["tokens"][None])[0]
 
 
 @torch.inference_mode()
@@ -47,16 +45,13 @@ def embed_queries(
 ) -> Tensor:
     """[Q, D] composed query embeddings; `tokens` replaces the split's own texts."""
     texts = split.texts(backbone) if tokens is None else tokens
-    device = backbone.device
+    tables, device = dict[str, Tensor](), backbone.device
     with backbone.evaluating():
-        parts = [
-            backbone.queries(
-                scene.features(backbone, split.references[chosen]),
-                {name: value[chosen].to(device) for name, value in texts.items()},
-            )
-            for chosen in batches(len(split.references), batch)
-        ]
-    return torch.cat(parts).float()
+        for chosen in batches(len(split.references), batch):
+            features = scene.features(backbone, split.references[chosen])
+            own = {name: value[chosen].to(device) for name, value in texts.items()}
+            put(tables, {"queries": backbone.queries(features, own).float()}, chosen, len(split.references))
+    return tables["queries"]
 
 
 def embed(backbone: Backbone, scene: Features, split: Split) -> Embeddings:
