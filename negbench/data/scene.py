@@ -174,6 +174,8 @@ class Split:
 
 def _among(listed: Ragged, rows: Tensor, columns: Tensor, width: int) -> Tensor:
     """Return [B, C] bool: whether `columns[c]`, of `width` columns, is listed for query `rows[i]`."""
+    if (table := listed.table(width)) is not None:
+        return table.index_select(0, rows).index_select(1, columns)
     return listed.select(rows).mask(torch.arange(width), width)[:, columns]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+_LARGE = 2**24  # bytes of a table
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,7 @@ class Ragged:
 
     values: Tensor
     offsets: Tensor
+    _tables: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]]) -> Ragged:
@@ -64,3 +67,9 @@ class Ragged:
         inside = column >= 0
         hit[row[inside], column[inside]] = True
         return hit
+
+    def table(self, width: int) -> Tensor | None:
+        """[rows, width] bool: `mask` of all rows, made once; None where it is large."""
+        if width not in self._tables and len(self) * width <= _LARGE:
+            self._tables[width] = self.mask(torch.arange(width), width)
+        return self._tables.get(width)
