@@ -68,8 +68,10 @@ class Ragged:
         hit[row[inside], column[inside]] = True
         return hit
 
-    def table(self, width: int) -> Tensor | None:
-        """[rows, width] bool: `mask` of all rows, made once; None where it is large."""
+    def among(self, rows: Tensor, columns: Tensor, width: int) -> Tensor:
+        """[B, C] bool: whether row `rows[b]` holds `columns[c]`, of `width` columns; a small table is made once."""
         if width not in self._tables and len(self) * width <= _LARGE:
             self._tables[width] = self.mask(torch.arange(width), width)
-        return self._tables.get(width)
+        if width in self._tables:
+            return self._tables[width].index_select(0, rows).index_select(1, columns)
+        return self.select(rows).mask(torch.arange(width), width)[:, columns]
