@@ -165,17 +165,12 @@ class Split:
         if key not in self._excluded:
             self._excluded[key] = self.excluded(mining)
         excluded = self._excluded[key]
-        return allowed if excluded is None else allowed & ~_among(excluded, rows, columns, len(self.dataset.images))
+        return allowed if excluded is None else allowed & ~excluded.among(rows, columns, len(self.dataset.images))
 
     def relevant_images(self, rows: Tensor, columns: Tensor) -> Tensor | None:
         """Return [B, C] bool: whether `columns[c]` is known to be relevant to query `rows[i]`; None if unknown."""
         answers = self.dataset.answers
-        return None if answers is None else _among(answers, rows, columns, len(self.dataset.images))
-
-
-def _among(listed: Ragged, rows: Tensor, columns: Tensor, width: int) -> Tensor:
-    """Return [B, C] bool: whether `columns[c]`, of `width` columns, is listed for query `rows[i]`."""
-    return listed.select(rows).mask(torch.arange(width), width)[:, columns]
+        return None if answers is None else answers.among(rows, columns, len(self.dataset.images))
 
 
 def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> Tensor:

@@ -231,7 +231,8 @@ class Galleries:
         if self.attributed is not None:
             if (kept := self._kept_kinds) is None:
                 return self._attributed_kinds(self.attributed, rows, columns)
-            return kept[rows] if torch.equal(columns, self._columns) else kept[rows[:, None], columns]
+            kept, every = kept.index_select(0, rows), len(columns) == len(self.images)
+            return kept if every and torch.equal(columns, torch.arange(len(columns))) else kept.index_select(1, columns)
         table = torch.zeros(len(rows), len(self.images), dtype=torch.int8)
         for place, row in enumerate(rows.tolist()):
             wrong = self._wrong_columns[row]
@@ -239,15 +240,11 @@ class Galleries:
         return table[:, columns]
 
     @cached_property
-    def _columns(self) -> Tensor:
-        return torch.arange(len(self.images))
-
-    @cached_property
     def _kept_kinds(self) -> Tensor | None:
         """[Q, N] `kind_table` of data that know all attributes, which every refresh reads; None where it is large."""
         if self.attributed is None or len(self.queries) * len(self.images) > _KEPT_KINDS:
             return None
-        return self._attributed_kinds(self.attributed, torch.arange(len(self.queries)), self._columns)
+        return self._attributed_kinds(self.attributed, torch.arange(len(self.queries)), torch.arange(len(self.images)))
 
     def _attributed_kinds(self, known: Attributed, rows: Tensor, columns: Tensor) -> Tensor:
         """`kind_table` of data that know all attributes."""

@@ -34,18 +34,19 @@ def epoch_batches(
     start = (state.epoch - state.interval_start) * config.train.draws
     draws = None if state.negatives is None else state.negatives[:, start : start + config.train.draws]
     tokens = scene.train.texts(run.backbone)
-    chunks = _order(run, objective, state, streams["batches"]).split(config.train.batch_size)
+    order = _order(run, objective, state, streams["batches"])
     # negatives to keep per pool; a batch strategy that precedes or joins a corpus strategy uses its whole pool
     kept = config.train.num_negatives if draws is None and strategy.scope == "batch" else None
     random = kept is not None or isinstance(batch_rule(current), SyntheticStrategy)
     base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
+    chunks = order.split(config.train.batch_size)
+    seeds = [None] * len(chunks) if base is None else splitmix(base, order).split(config.train.batch_size)
 
-    def made(rows: Tensor) -> Batch:
-        seed = None if base is None else splitmix(base, rows)
+    def made(rows: Tensor, seed: Tensor | None) -> Batch:
         own = {name: value[rows] for name, value in tokens.items()}
         return Batch(rows, None if draws is None else draws[rows], own, kept, seed)
 
-    return map(made, chunks)
+    return map(made, chunks, seeds)
 
 
 def _order(run: OpenRun, objective: Objective, state: State, generator: torch.Generator) -> Tensor:

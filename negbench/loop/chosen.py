@@ -14,7 +14,7 @@ from negbench.metrics.equal_rows import Copies
 from negbench.mining.checked import answer_of, filtered, synthetic_of
 from negbench.mining.draws import keep, uniform
 from negbench.mining.filters import Filters
-from negbench.mining.mined import batch_statistics
+from negbench.mining.mined import BatchPools
 
 _OF_TARGETS: tuple[Slot, ...] = ("target", "query", "bank")  # slots for which relevance, planes and filters are known
 
@@ -84,10 +84,10 @@ def slot_scores(
 
 def choose(
     rule: BatchStrategy, by_slot: Mapping[Slot, Tensor], allowed: Mapping[Slot, Tensor], inputs: ChoiceInputs
-) -> tuple[dict[Slot, Corrupted], dict[str, float]]:
-    """Return the negatives chosen in each slot, thinned to `inputs.kept`, and statistics of one slot.
+) -> tuple[dict[Slot, Corrupted], BatchPools]:
+    """Return the negatives chosen in each slot, thinned to `inputs.kept`, and one slot's for statistics.
 
-    The statistics describe "target" if the strategy corrupts it, else the strategy's first slot.
+    These describe "target" if the strategy corrupts it, else the strategy's first slot.
     """
     slots = dict[Slot, Corrupted]()
     views = dict[Slot, tuple[ScoreView, Tensor | None]]()
@@ -111,7 +111,7 @@ def choose(
     kinds = inputs.kinds if shown in _OF_TARGETS else None
     kinds = None if kinds is None else _shown(kinds, shown).to(positive.device)
     pool, drawn = (_weights(part[shown], view, in_front) for part in (slots, kept))
-    return kept, batch_statistics(view, pool, drawn, truth, kinds)
+    return kept, BatchPools(view.scores, view.positive, view.allowed, pool, drawn, truth, kinds)
 
 
 def _view(

@@ -23,6 +23,7 @@ from negbench.loop.memory import Memory
 from negbench.loop.slots import Corrupted, LossExtras, full_precision, joined, loss_of_slots
 from negbench.mining.composite import Composite, batch_rule, batch_rules
 from negbench.mining.filters import Filters
+from negbench.mining.mined import BatchPools
 from negbench.mining.planes import Plane, batch_planes, planes_read
 from negbench.settings.config import HybridConfig, MiningConfig
 
@@ -51,11 +52,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Scalar `loss` with its gradient, number of `negatives` used, and `statistics` averaged over the batch."""
+    """Scalar `loss` with its gradient, number of `negatives` used, and the `pools` of a batch strategy."""
 
     loss: Tensor
     negatives: int
-    statistics: dict[str, float]
+    pools: BatchPools | None
 
 
 @dataclass(frozen=True)
@@ -68,20 +69,20 @@ class _Scores:
     positive: Tensor
     slots: dict[Slot, Corrupted]
     extras: LossExtras
-    statistics: dict[str, float]
+    pools: BatchPools | None
     members: Members
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """A batch strategy's choice: [B] positives, negatives by slot, statistics, and what each slot allows.
+    """A batch strategy's choice: [B] positives, negatives by slot, pools of one slot, and what each slot allows.
 
     `images` are the int64 corpus columns of the slots whose columns are images.
     """
 
     positive: Tensor
     slots: dict[Slot, Corrupted]
-    statistics: dict[str, float]
+    pools: BatchPools
     allowed: dict[Slot, Tensor]
     images: dict[Slot, Tensor]
 
@@ -234,7 +235,7 @@ class Objective(nn.Module):
         if self.hybrid is not None:
             value = value + self.hybrid(scores.members, self.temperature)
         count = sum(int(part.mask.sum()) for part in scores.slots.values())
-        return StepResult(value, count, scores.statistics)
+        return StepResult(value, count, scores.pools)
 
     def _note_share(self, scores: Tensor, mask: Tensor, gradient: Tensor) -> None:
         """Set `hardest_share` from negatives' scores, their bool mask and the loss's gradient in them, all [B, M]."""
@@ -308,7 +309,8 @@ class Objective(nn.Module):
         allowed = {} if choice is None else choice.allowed
         if self.hybrid is not None and "target" not in allowed:
             allowed |= {"target": self._allowed("target", batch)}
-        return _Scores(scores[:, 0], slots, extras, {}, Members(batch.rows, made.tokens, made.reference, own, allowed))
+        members = Members(batch.rows, made.tokens, made.reference, own, allowed)
+        return _Scores(scores[:, 0], slots, extras, None, members)
 
     # --- batch strategies: the batch's own members, in each slot that the strategy corrupts -----------------------
 
@@ -334,7 +336,7 @@ class Objective(nn.Module):
                 tokens = embedded[first.to(embedded.device)]
             extras = self._extras(aspects, batch, made.query, choice, columns, tokens)
         members = Members(batch.rows, made.tokens, made.reference, embedded, choice.allowed)
-        return _Scores(choice.positive, choice.slots, extras, choice.statistics, members)
+        return _Scores(choice.positive, choice.slots, extras, choice.pools, members)
 
     def _choose(self, rule: BatchStrategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
         """Let a batch strategy choose among the batch's members and the images of its bank."""
@@ -363,8 +365,8 @@ class Objective(nn.Module):
             kept=batch.kept,
             seed=batch.seed,
         )
-        slots, statistics = choose(rule, by_slot, allowed, inputs)
-        return _Chosen(by_slot["target"].diagonal(), slots, statistics, allowed, images)
+        slots, pools = choose(rule, by_slot, allowed, inputs)
+        return _Chosen(by_slot["target"].diagonal(), slots, pools, allowed, images)
 
     def _bank(self, rule: BankStrategy, rows: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the bank: [K] int64 columns, [K, T, D] embeddings without a gradient, [B, K] bool allowed images.

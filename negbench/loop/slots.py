@@ -103,7 +103,7 @@ def loss_of_slots(
     if how == "joint" and len(slots) > 1:
         aspects = [_padded(aspect, slots) for aspect in aspects]
         slots = {home: Corrupted.side_by_side(list(slots.values()))}
-    total = positive.new_zeros(())
+    values = list[Tensor]()
     for slot, part in slots.items():
         own = slot == home
         extra = (aspects, extras.candidates, extras.mask) if own else ()
@@ -112,8 +112,8 @@ def loss_of_slots(
         if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():
             got = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
             raise NegbenchError(f"{type(loss).__name__} must return a scalar float tensor, got {got}")
-        total = total + value
-    return total
+        values.append(value)
+    return sum(values[1:], values[0])
 
 
 def _padded(aspect: AspectScores, slots: Mapping[Slot, Corrupted]) -> AspectScores:

@@ -26,10 +26,12 @@ from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.signals import check_stopped
-from negbench.mining.mined import distinct
+from negbench.mining.mined import BatchPools, batch_statistics, distinct
 from negbench.mining.planes import listed_plane, offline_planes, planes_read
 from negbench.plugins.registry import registry
 from negbench.store.runfolder import RunFolder
+
+_HELD = 2**20  # scores of batches whose statistics are computed together
 
 
 def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
@@ -134,7 +136,7 @@ def train_epoch(
         NegbenchError: the mean is not finite.
     """
     epochs, size = run.config.train.epochs, run.config.train.batch_size
-    losses, statistics = list[Tensor](), list[tuple[int, dict[str, float]]]()
+    losses, statistics, held = list[Tensor](), list[tuple[int, dict[str, float]]](), list[BatchPools]()
     run.backbone.train()
     queries, note = len(run.scene.train.dataset.queries), f"epoch {state.epoch + 1}/{epochs}"
     with run.display.stage("train", total=math.ceil(queries / size), note=note) as advance:
@@ -144,9 +146,13 @@ def train_epoch(
             losses.append(result.loss.detach() * len(batch.rows))
             state.step += 1
             state.negatives_seen += result.negatives
-            if result.statistics:
-                statistics.append((len(batch.rows), result.statistics))
+            if result.pools is not None:
+                held.append(result.pools)
+                if len(held) * held[-1].scores.numel() >= _HELD:
+                    statistics += batch_statistics(held)
+                    held.clear()
             advance(1)
+        statistics += batch_statistics(held)
     mean = float(torch.stack(losses).sum()) / queries
     if not math.isfinite(mean):
         raise NegbenchError(
@@ -161,7 +167,7 @@ def _step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> Ste
         result: StepResult = parts.objective(batch)
     if not result.loss.requires_grad:
         raise NegbenchError(f"loss '{run.config.loss.name}' returned a number without a gradient: nothing is learned")
-    parts.optimizer.zero_grad()
+    parts.objective.zero_grad()
     parts.scaler.scale(result.loss).backward()
     if run.config.train.max_grad_norm is not None:
         parts.scaler.unscale_(parts.optimizer)

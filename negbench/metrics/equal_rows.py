@@ -4,6 +4,7 @@ A matrix product may round equal columns differently: by their place, the shape,
 Ties would then depend on it. Copying scores does not.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
@@ -12,6 +13,8 @@ from torch import Tensor
 
 _FACTOR = 0x9E3779B1  # odd: sums of numbers times its powers, modulo 2^64, tell rows apart
 _PARTS = 4  # numbers of a row that its key holds
+_FEW = 2**10  # rows that are told apart by their first number alone, if it differs
+_NONE = torch.empty(0, dtype=torch.int64)
 
 
 class Copies(NamedTuple):
@@ -23,8 +26,22 @@ class Copies(NamedTuple):
     @classmethod
     def of(cls, rows: Tensor, chosen: Tensor | None = None) -> Self:
         """Find the copies among [N, T, D] rows, or among `rows[chosen]`."""
+        if chosen is None and len(rows) <= _FEW:
+            return cls._of_few(rows.detach())
         keys = keys_of(rows) if chosen is None else keys_of(rows)[chosen]
         return cls.by_key(keys, lambda some: rows[some if chosen is None else chosen[some]])
+
+    @classmethod
+    def _of_few(cls, rows: Tensor) -> Self:
+        """`of` by comparing, in Python, those rows that share their first number: few operations of torch."""
+        numbers = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy(force=True)
+        heads = numbers[:, 0, 0].tolist()
+        often, kinds, pairs = Counter(heads), dict[bytes, int](), list[tuple[int, int]]()
+        if len(often) < len(heads):
+            repeated = (at for at, head in enumerate(heads) if often[head] > 1)
+            pairs = [(at, kinds.setdefault((numbers[at] + 0.0).tobytes(), at)) for at in repeated]  # + 0: no -0
+        found = [pair for pair in pairs if pair[0] > pair[1]]
+        return cls(*torch.tensor(found, device=rows.device).T) if found else cls(_NONE, _NONE)
 
     @classmethod
     def by_key(cls, keys: Tensor, read: Callable[[Tensor], Tensor]) -> Self:
@@ -45,8 +62,8 @@ class Copies(NamedTuple):
     def level(self, scores: Tensor) -> Tensor:
         """Give every copy among the columns of [B, N, ...] scores its first row's, in place; gradients stay its own."""
         if len(self.later):
-            with torch.no_grad():
-                scores[:, self.later] = scores[:, self.first]
+            numbers = scores.data  # a view that autograd saw written to would cost another pass backwards
+            numbers[:, self.later] = numbers[:, self.first]
         return scores
 
 

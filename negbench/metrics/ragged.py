@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+_LARGE = 2**24  # bytes of a table
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,7 @@ class Ragged:
 
     values: Tensor
     offsets: Tensor
+    _tables: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]]) -> Ragged:
@@ -64,3 +67,11 @@ class Ragged:
         inside = column >= 0
         hit[row[inside], column[inside]] = True
         return hit
+
+    def among(self, rows: Tensor, columns: Tensor, width: int) -> Tensor:
+        """[B, C] bool: whether row `rows[b]` holds `columns[c]`, of `width` columns; a small table is made once."""
+        if width not in self._tables and len(self) * width <= _LARGE:
+            self._tables[width] = self.mask(torch.arange(width), width)
+        if width in self._tables:
+            return self._tables[width].index_select(0, rows).index_select(1, columns)
+        return self.select(rows).mask(torch.arange(width), width)[:, columns]

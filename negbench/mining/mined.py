@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -150,43 +151,67 @@ def distinct(negatives: Tensor, per_step: int) -> float:
     return 1 + float((drawn.diff(dim=2) != 0).sum(dim=2).double().mean())
 
 
-def batch_statistics(
-    view: ScoreView, pool: Tensor, drawn: Tensor, relevant: Tensor | None = None, kinds: Tensor | None = None
-) -> dict[str, float]:
-    """Return the statistics of `Mined.summary` for one batch of a batch strategy.
+class BatchPools(NamedTuple):
+    """What a batch strategy chose for a batch, for its statistics: B rows, M columns.
 
-    Args:
-        view: the batch's [B, M] scores.
+    Attributes:
+        scores: [B, M] of the view.
+        positive: [B], the targets' scores.
+        allowed: [B, M] bool.
         pool: [B, M] bool or float weights >= 0, as the strategy returned it.
         drawn: [B, M] likewise, the weights of what is used of it.
         relevant: [B, M] bool, columns known to be relevant; None: nothing is known.
         kinds: [B, M] int8 codes of judged negatives; None: none are known.
-
-    Returns:
-        `pool_size`; `false_negative_rate_pool`, the share of the pool's images that are relevant;
-        `false_negative_rate_draws`, their share of the weight used; `hardness`, its weighted mean of s+ - s-: means
-        over the rows that hold an image, NaN if none does. `empty`: how many pools hold none. Where kinds are known,
-        `draws_KIND` and `random_KIND`, shares of the weight used and of the allowed images.
     """
-    weights = drawn.double()
-    inside = pool > 0
-    size, total = inside.sum(1), weights.sum(1)
-    wrong = torch.full_like(weights, torch.nan)
+
+    scores: Tensor
+    positive: Tensor
+    allowed: Tensor
+    pool: Tensor
+    drawn: Tensor
+    relevant: Tensor | None = None
+    kinds: Tensor | None = None
+
+
+def batch_statistics(batches: Iterable[BatchPools]) -> list[tuple[int, dict[str, float]]]:
+    """Return the rows of each batch of a batch strategy, and the statistics of `Mined.summary`.
+
+    These are `pool_size`; `false_negative_rate_pool`, the share of the pool's images that are relevant;
+    `false_negative_rate_draws`, their share of the weight used; `hardness`, its weighted mean of s+ - s-: means
+    over the rows that hold an image, NaN if none does. `empty`: how many pools hold none. Where kinds are known,
+    `draws_KIND` and `random_KIND`, shares of the weight used and of the allowed images.
+    """
+    alike = groupby(batches, lambda batch: [part if part is None else (part.shape, part.dtype) for part in batch])
+    return [each for _, group in alike for each in _statistics([*zip(*group, strict=True)])]
+
+
+def _statistics(parts: list[Any]) -> list[tuple[int, dict[str, float]]]:
+    """`batch_statistics` of n batches of one shape, from the fields of `BatchPools`; bits as of each alone."""
+    stacked: Iterator[Any] = (None if part[0] is None else torch.stack(part) for part in parts)
+    scores, positive, allowed, pool, drawn, relevant, kinds = stacked  # [n, B, M]
+    weights, inside = drawn.double(), pool > 0
+    size, total = inside.sum(2), weights.sum(2)
+    of_pool = of_draws = torch.full_like(total, torch.nan)
     if relevant is not None:  # a row with nothing but False is of a query of which nothing is known
-        wrong = wrong.where(~relevant.any(1, keepdim=True), relevant.double())
+        known = relevant.any(2)
+        of_pool = of_pool.where(~known, (inside & relevant).sum(2).double() / size)
+        of_draws = of_draws.where(~known, (weights * relevant).sum(2) / total)
     rows = {
         "pool_size": size.double().masked_fill(size == 0, torch.nan),
-        "false_negative_rate_pool": (inside * wrong).sum(1) / size,
-        "false_negative_rate_draws": (weights * wrong).sum(1) / total,
-        "hardness": (weights * (view.positive[:, None] - view.scores).double()).sum(1) / total,
+        "false_negative_rate_pool": of_pool,
+        "false_negative_rate_draws": of_draws,
+        "hardness": (weights * (positive[..., None] - scores).double()).sum(2) / total,
     }
-    shares = dict[str, float]()
+    means = dict[str, list[float]]()
     if kinds is not None:
-        twice = kinds.repeat(2, 1), None if relevant is None else relevant.repeat(2, 1)
-        used, random = kind_shares(*twice, torch.cat([weights, view.allowed])).split(len(kinds))
-        shares = named_shares("draws", used) | named_shares("random", random)
-    means = torch.stack(list(rows.values())).nanmean(1).tolist()
-    return shares | dict(zip(rows, means, strict=True)) | {"empty": float((size == 0).sum())}
+        known = None if relevant is None else relevant.flatten(0, 1).repeat(2, 1)
+        both = torch.stack([weights, allowed.double()]).flatten(0, 2)
+        shares = kind_shares(kinds.flatten(0, 1).repeat(2, 1), known, both)
+        for what, of in zip(("draws", "random"), shares.view(2, *size.shape, -1).double().nanmean(2), strict=True):
+            means |= {f"{what}_{name}": mean for name, mean in zip(SHARES, of.T.tolist(), strict=True)}
+    means |= zip(rows, torch.stack(list(rows.values())).nanmean(2).tolist(), strict=True)
+    means["empty"] = (size == 0).sum(1).double().tolist()
+    return [(size.shape[1], {name: mean[n] for name, mean in means.items()}) for n in range(len(size))]
 
 
 def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from negbench.loop.objective import Batch, Objective, StepResult, check_objectiv
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import OpenRun, State, Watch
 from negbench.mining.draws import uniform
+from negbench.mining.mined import batch_statistics
 from negbench.mining.planes import images_of
 from negbench.scoring import evaluation
 from negbench.settings.config import HybridConfig
@@ -78,7 +79,7 @@ def test_the_bank_is_the_gallery_in_one_softmax(opened, k):
         want -= float(scores[row, [own, *others]].log_softmax(0)[0]) / len(ROWS)
     assert result.negatives == count
     assert float(result.loss) == pytest.approx(want, abs=1e-5)
-    assert result.statistics["pool_size"] == (k or 19)
+    assert batch_statistics([result.pools])[0][1]["pool_size"] == (k or 19)
 
 
 def test_no_gradient_flows_through_a_bank(opened):
@@ -204,7 +205,9 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened):
         want -= float(torch.tensor([float(scores[row, own]), *negatives]).log_softmax(0)[0]) / len(ROWS)
     assert result.negatives == count
     assert float(result.loss.detach()) == pytest.approx(want, abs=1e-5)
-    assert result.statistics["pool_size"] == pytest.approx(sum(c != o for o in columns for c in columns) / 5)
+    assert batch_statistics([result.pools])[0][1]["pool_size"] == pytest.approx(
+        sum(c != o for o in columns for c in columns) / 5
+    )
     result.loss.backward()
     for other in (seed, seed + 1):
         again = step(objective_of(opened, "mochi", "info-nce", **MIXED), seed=other)

@@ -20,6 +20,7 @@ from negbench.loop.objective import Batch, Objective, _rows_of, check_objective
 from negbench.loop.types import OpenRun
 from negbench.losses.info_nce import InfoNCE
 from negbench.mining.draws import splitmix
+from negbench.mining.mined import batch_statistics
 from negbench.settings.config import HybridConfig, MiningConfig
 from tests.runs import config_of, untrained
 
@@ -325,9 +326,11 @@ def test_cube_step_is_info_nce_over_the_hardest_triples(cell, k, exclude):
     logits = torch.cat([positive[:, None], hardest.expand(5, -1)], dim=1) / float(cell.backbone.temperature)
     assert float(result.loss) == pytest.approx(float(-logits.log_softmax(1)[:, 0].mean()), abs=1e-4)
     assert result.negatives == 5 * len(hardest)
-    assert result.statistics["pool_size"] == len(hardest)
-    assert result.statistics["hardness"] == pytest.approx(float((positive[:, None] - hardest).mean()), abs=1e-5)
-    assert math.isnan(result.statistics["false_negative_rate_pool"])
+    assert batch_statistics([result.pools])[0][1]["pool_size"] == len(hardest)
+    assert batch_statistics([result.pools])[0][1]["hardness"] == pytest.approx(
+        float((positive[:, None] - hardest).mean()), abs=1e-5
+    )
+    assert math.isnan(batch_statistics([result.pools])[0][1]["false_negative_rate_pool"])
 
 
 @torch.no_grad()
@@ -347,8 +350,8 @@ def test_a_batch_strategy_is_thinned_to_its_budget(cell, strategy, kept):
     assert [t.negatives for t in thinned] == [20 * kept] * 3
     assert thinned[0].loss == thinned[1].loss != thinned[2].loss
     for t in thinned:  # same pool, fewer draws
-        assert t.statistics["pool_size"] == whole.statistics["pool_size"]
-        assert t.statistics["hardness"] != whole.statistics["hardness"]
+        assert batch_statistics([t.pools])[0][1]["pool_size"] == batch_statistics([whole.pools])[0][1]["pool_size"]
+        assert batch_statistics([t.pools])[0][1]["hardness"] != batch_statistics([whole.pools])[0][1]["hardness"]
 
 
 # --- precision -----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from negbench.mining import mine as mining
 from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
-from negbench.mining.mined import SHARES, Mined, batch_statistics, distinct, kind_shares
+from negbench.mining.mined import SHARES, BatchPools, Mined, batch_statistics, distinct, kind_shares
 from negbench.mining.planes import EmbeddedPlane
 from negbench.mining.pool_file import PoolFiles, overlap, packed
 from negbench.mining.task import MiningTask
@@ -581,7 +581,7 @@ def test_batch_statistics_equal_loops():
     relevant[4] = False  # of a query of which nothing is known
     thinned = (weights > 0) & (torch.rand(6, 6, generator=generator) < 0.7)
     thinned[0] = False  # all that is kept of it stands in another slot
-    names = ("pool_size", "false_negative_rate_pool", "false_negative_rate_draws", "hardness")
+    names, chosen = ("pool_size", "false_negative_rate_pool", "false_negative_rate_draws", "hardness"), []
     for pool, drawn in ((weights, weights), (weights > 0, weights > 0), (weights, thinned)):
         rows = []
         for i in (0, 1, 3, 4, 5):
@@ -590,11 +590,15 @@ def test_batch_statistics_equal_loops():
             wrong, gap = ((used * of).sum() / used.sum() for of in (false, scores[i, i] - scores[i]))  # NaN: no draws
             rows.append([*map(float, (inside.sum(), known * false[inside].mean(), known * wrong, gap))])
         want = dict(zip(names, np.nanmean(rows, 0), strict=True))
-        assert batch_statistics(view, pool, drawn, relevant) == pytest.approx({**want, "empty": 1})
-    unknown = batch_statistics(view, weights, weights)
+        chosen.append(BatchPools(scores, view.positive, view.allowed, pool, drawn, relevant))
+        assert batch_statistics(chosen)[-1] == (6, pytest.approx({**want, "empty": 1}))
+    chosen.append(BatchPools(scores, view.positive, view.allowed, weights, weights))
+    assert repr(batch_statistics(chosen)) == repr([each for one in chosen for each in batch_statistics([one])])
+    unknown = batch_statistics(chosen)[-1][1]
     assert math.isnan(unknown["false_negative_rate_pool"])
     assert unknown["pool_size"] > 0
-    nothing = batch_statistics(view, *[torch.zeros_like(view.allowed)] * 2, relevant)
+    none = torch.zeros_like(view.allowed)
+    nothing = batch_statistics([BatchPools(scores, view.positive, view.allowed, none, none, relevant)])[0][1]
     assert nothing["empty"] == 6
     assert math.isnan(nothing["hardness"])
 

@@ -110,8 +110,10 @@ def test_a_score_does_not_depend_on_the_place_of_its_query(tokens):
         assert torch.equal(scores, scores[:1].expand_as(scores)), (count, width)
 
 
+@pytest.mark.parametrize("few", [0, 100])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_copies_by_loops(dtype):
+def test_copies_by_loops(dtype, few, monkeypatch):
+    monkeypatch.setattr("negbench.metrics.equal_rows._FEW", few)
     generator = torch.Generator().manual_seed(0)
     for count, tokens, width in ((0, 1, 3), (1, 2, 4), (60, 1, 2), (200, 2, 9)):
         # few values: most keys of rows that differ are equal, and zeros have both signs
