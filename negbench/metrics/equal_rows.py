@@ -62,7 +62,7 @@ class Copies(NamedTuple):
     def level(self, scores: Tensor) -> Tensor:
         """Give every copy among the columns of [B, N, ...] scores its first row's, in place; gradients stay its own."""
         if len(self.later):
-            numbers = scores.data  # a view that autograd saw written to would cost another pass backwards
+            numbers = scores.detach()  # a view that autograd saw written to would cost another pass backwards
             numbers[:, self.later] = numbers[:, self.first]
         return scores
 

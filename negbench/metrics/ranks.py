@@ -106,7 +106,9 @@ def ranked_scores(scores: Tensor, eligible: Tensor) -> Tensor:
     return _ascending(masked_scores(scores, eligible).neg_()).neg_()
 
 
-def window(scores: Tensor, eligible: Tensor, start: Tensor | int, stop: Tensor | int) -> Tensor:
+def window(
+    scores: Tensor, eligible: Tensor, start: Tensor | int, stop: Tensor | int, ranked: Tensor | None = None
+) -> Tensor:
     """[B, N] bool: the eligible images at the places start, start + 1, ..., stop - 1 (`places`), found by selection.
 
     Args:
@@ -114,19 +116,21 @@ def window(scores: Tensor, eligible: Tensor, start: Tensor | int, stop: Tensor |
         eligible: [B, N] bool.
         start: >= 0, a number or [B] int64.
         stop: the same; a row with stop <= start has none.
+        ranked: `ranked_scores` of these arguments, if already computed.
     """
     scores, (rows, width) = scores.detach(), scores.shape
     if not rows or not width:
         return torch.zeros_like(eligible)
     start, stop = (torch.as_tensor(edge, device=scores.device).clamp(0, width).expand(rows) for edge in (start, stop))
-    if (fast := kernels(scores)) is not None:
+    if ranked is None and (fast := kernels(scores)) is not None:
         chosen, left = torch.empty_like(scores, dtype=torch.bool), np.zeros(rows, np.bool_)
         fast.window(*arrays(scores, eligible), start.numpy(), stop.numpy(), chosen.numpy(), left)
         crowded = torch.from_numpy(left).nonzero().squeeze(1)
     else:
         stop = torch.minimum(stop, count(eligible))
         edges = torch.stack([stop - 1, start] if start.any() else [stop - 1], dim=1).clamp(0, width - 1)
-        last, *first = _at_places(scores, eligible, edges).split(1, dim=1)
+        ends = _at_places(scores, eligible, edges) if ranked is None else ranked.gather(1, edges)
+        last, *first = ends.split(1, dim=1)
         chosen = at_most(last, scores).logical_and_(eligible)
         for edge in first:
             chosen.logical_and_(at_most(scores, edge))
