@@ -44,7 +44,8 @@ def edit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
         changed[path] = text.replace(old, new, 1)
         syntax.forget()
 
-    monkeypatch.setattr(syntax, "parse", lambda path: ast.parse(changed[path]) if path in changed else read(path))
+    monkeypatch.setattr(syntax, "parse", lambda path, *_: ast.parse(changed[path]) if path in changed else read(path))
+    monkeypatch.setattr(syntax, "_memory", dict)  # it knows the contents of the files
     syntax.forget()
     yield apply
     monkeypatch.undo()

@@ -6,30 +6,39 @@ The registry finds plug-ins with it, and `negbench.loop.identity` hashes the cod
 from __future__ import annotations
 
 import ast
+import atexit
+import hashlib
 import importlib.util
+import json
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from sysconfig import get_paths
+from typing import Any, NamedTuple
 
 from negbench.errors import NegbenchError
+from negbench.machine import files
 from negbench.machine.contents import stamp
 
 _BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # statements, and nodes that hold them
+_ASKED = ("MOVES_SCORES", "PAPER", "READS")
+_MANY = 3_000  # entries of the cache; with more, most are of files that are no longer so
 
 
 def forget() -> None:
     """Look for imported modules again: some have changed."""
     importlib.invalidate_caches()
-    for cached in (closure, imports, is_local, _spec):
+    for cached in (closure, imports, is_local, _spec, _traits):
         cached.cache_clear()
 
 
-def parse(path: Path) -> ast.Module:
-    """Return the syntax tree of a file; raise NegbenchError with file and line if it cannot be parsed."""
+def parse(path: Path, content: bytes | None = None) -> ast.Module:
+    """Return the syntax tree of a file, or of what was read of it; NegbenchError names a line that cannot be parsed."""
     try:
-        return _parsed(path, stamp(path))
+        return ast.parse((path.read_bytes() if content is None else content).decode())
     except OSError as error:
         raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
     except (SyntaxError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a null byte
@@ -38,9 +47,69 @@ def parse(path: Path) -> ast.Module:
         raise NegbenchError(f"{path}{line}: not valid Python: {problem}") from error
 
 
+class Traits(NamedTuple):
+    """A module's hash of `canonical`, the dotted names that it imports, and constant -> literal, of `_ASKED`."""
+
+    code: str
+    imports: list[str]
+    constants: dict[str, str]
+
+    def constant(self, name: str) -> object:
+        """Return the constant's value; None if there is none."""
+        return ast.literal_eval(self.constants.get(name, "None"))
+
+
+def traits(module: str, path: Path) -> Traits:
+    """Return a module's traits; errors as for `parse`. A content of the file that was read before is not parsed."""
+    try:
+        return _traits(module, path, stamp(path))
+    except OSError:
+        parse(path)  # says what is wrong
+        raise
+
+
 @cache
-def _parsed(path: Path, _changed: tuple[int, ...]) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> Traits:
+    package, content, memory = path.name == "__init__.py", path.read_bytes(), _memory()
+    key = hashlib.sha256(f"{sys.version} {_own()} {module} {package}\n".encode() + content).hexdigest()
+    if key not in memory:
+        tree = parse(path, content)
+        values = {name: constant(tree, name) for name in _ASKED}
+        memory[key] = [
+            hashlib.sha256(canonical(tree).encode()).hexdigest(),
+            sorted({dotted for _, dotted in imported_names(tree, module, package=package)}),
+            {name: repr(value) for name, value in values.items() if value is not None},
+        ]
+    return Traits(*memory[key])
+
+
+@cache
+def _own() -> str:
+    return files.sha256_of(Path(__file__))
+
+
+@cache
+def _memory() -> dict[str, Any]:
+    """Return key -> traits that earlier commands found; those that this one adds are kept when it ends."""
+    file = files.cache_dir() / "code" / "traits.json"
+    known = _read(file)
+    atexit.register(_keep, file, known, len(known))
+    return known
+
+
+def _read(file: Path) -> dict[str, Any]:
+    with suppress(NegbenchError):  # there is none, or it is damaged
+        return dict(files.read_json(file))
+    return {}
+
+
+def _keep(file: Path, known: dict[str, Any], before: int) -> None:
+    with suppress(NegbenchError):  # a cache that cannot be written: the files are parsed again
+        if len(known) > before:
+            files.seal(file.parent)
+            with files.locked(file.with_suffix(".lock")):
+                there = _read(file)
+                files.write_text(file, json.dumps(there | known if len(there) < _MANY else known))
 
 
 def locate(module: str) -> Path | None:
@@ -110,7 +179,7 @@ def closure(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
     todo = list(roots)
     while todo:
         module, path = todo.pop()
-        if module in modules or constant(parse(path), "MOVES_SCORES") is False:
+        if module in modules or traits(module, path).constant("MOVES_SCORES") is False:
             continue
         modules[module] = path
         tops = {name: name.split(".")[0] for name in imports(module, path)}
@@ -126,8 +195,7 @@ def imports(module: str, path: Path) -> frozenset[str]:
     Those of negbench and of the module's own package count, and of other code than negbench's, local ones.
     """
     modules = set()
-    package = path.name == "__init__.py"
-    for _, dotted in imported_names(parse(path), module, package=package):
+    for dotted in traits(module, path).imports:
         parts = dotted.split(".")
         local = not module.startswith("negbench.") and is_local(parts[0])
         if parts[0] not in ("negbench", module.split(".")[0]) and not local:
