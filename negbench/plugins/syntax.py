@@ -25,7 +25,7 @@ from negbench.machine.contents import stamp
 
 _BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # statements, and nodes that hold them
 _ASKED = ("MOVES_SCORES", "PAPER", "READS")
-_MANY = 3_000  # entries of the cache; with more, most are of files that are no longer so
+_MOST = 3_000  # entries that are kept: older ones are of files that have changed
 
 
 def forget() -> None:
@@ -36,19 +36,24 @@ def forget() -> None:
 
 
 def parse(path: Path, content: bytes | None = None) -> ast.Module:
-    """Return the syntax tree of a file, or of what was read of it; NegbenchError names a line that cannot be parsed."""
+    """Return the syntax tree of a file, whose content may be known; NegbenchError if it cannot be read or parsed."""
     try:
-        return ast.parse((path.read_bytes() if content is None else content).decode())
-    except OSError as error:
-        raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
+        return ast.parse((_read(path) if content is None else content).decode())
     except (SyntaxError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a null byte
         line = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         problem = error.msg if isinstance(error, SyntaxError) else str(error)
         raise NegbenchError(f"{path}{line}: not valid Python: {problem}") from error
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 class Traits(NamedTuple):
-    """A module's hash of `canonical`, the dotted names that it imports, and constant -> literal, of `_ASKED`."""
+    """What commands ask of a module: the hash of `canonical`, its imports, and constant -> literal, of `_ASKED`."""
 
     code: str
     imports: list[str]
@@ -56,60 +61,44 @@ class Traits(NamedTuple):
 
     def constant(self, name: str) -> object:
         """Return the constant's value; None if there is none."""
-        return ast.literal_eval(self.constants.get(name, "None"))
+        return ast.literal_eval(self.constants[name]) if name in self.constants else None
 
 
 def traits(module: str, path: Path) -> Traits:
-    """Return a module's traits; errors as for `parse`. A content of the file that was read before is not parsed."""
-    try:
-        return _traits(module, path, stamp(path))
-    except OSError:
-        parse(path)  # says what is wrong
-        raise
+    """Return a module's traits, parsing a content of its file only once, whatever the command; errors as in `parse`."""
+    return _traits(module, path, stamp(path))
 
 
 @cache
 def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> Traits:
-    package, content, memory = path.name == "__init__.py", path.read_bytes(), _memory()
-    key = hashlib.sha256(f"{sys.version} {_own()} {module} {package}\n".encode() + content).hexdigest()
+    content, package, memory = _read(path), path.name == "__init__.py", _memory()
+    key = hashlib.sha256(f"{module} {package}\n".encode() + content).hexdigest()
     if key not in memory:
         tree = parse(path, content)
-        values = {name: constant(tree, name) for name in _ASKED}
-        memory[key] = [
-            hashlib.sha256(canonical(tree).encode()).hexdigest(),
-            sorted({dotted for _, dotted in imported_names(tree, module, package=package)}),
-            {name: repr(value) for name, value in values.items() if value is not None},
-        ]
+        code = hashlib.sha256(canonical(tree).encode()).hexdigest()
+        names = sorted({dotted for _, dotted in imported_names(tree, module, package=package)})
+        memory[key] = (code, names, {n: repr(value) for n in _ASKED if (value := constant(tree, n)) is not None})
     return Traits(*memory[key])
 
 
 @cache
-def _own() -> str:
-    return files.sha256_of(Path(__file__))
-
-
-@cache
 def _memory() -> dict[str, Any]:
-    """Return key -> traits that earlier commands found; those that this one adds are kept when it ends."""
-    file = files.cache_dir() / "code" / "traits.json"
-    known = _read(file)
+    """Return key -> traits that earlier commands found; what this one adds is kept when it ends."""
+    name = (
+        f"{files.sha256_of(Path(__file__))[:16]}-{sys.implementation.cache_tag}.json"  # trees differ between versions
+    )
+    file, known = files.cache_dir() / "code" / name, dict[str, Any]()
+    with suppress(NegbenchError):  # there is none, or it is damaged
+        known |= files.read_json(file)
     atexit.register(_keep, file, known, len(known))
     return known
 
 
-def _read(file: Path) -> dict[str, Any]:
-    with suppress(NegbenchError):  # there is none, or it is damaged
-        return dict(files.read_json(file))
-    return {}
-
-
 def _keep(file: Path, known: dict[str, Any], before: int) -> None:
-    with suppress(NegbenchError):  # a cache that cannot be written: the files are parsed again
+    with suppress(NegbenchError, OSError):  # a cache that cannot be written
         if len(known) > before:
             files.seal(file.parent)
-            with files.locked(file.with_suffix(".lock")):
-                there = _read(file)
-                files.write_text(file, json.dumps(there | known if len(there) < _MANY else known))
+            files.write_text(file, json.dumps(dict([*known.items()][-_MOST:])))
 
 
 def locate(module: str) -> Path | None:
@@ -205,7 +194,6 @@ def imports(module: str, path: Path) -> frozenset[str]:
     return frozenset(modules)
 
 
-@cache
 def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:
     """Return the literal value that a module or class assigns to a name, annotated or not; None if there is none."""
     for node in tree.body:
