@@ -351,7 +351,7 @@ def _plugins_in(folder: Path, kind: str, _changed: int) -> tuple[Plugin, ...]:
 def _holds_plugin(module: str, file: Path) -> bool:
     """Whether a module has a constant `PAPER`; one that cannot be read counts as a plug-in, to be reported."""
     try:
-        return syntax.traits(module, file).constant("PAPER") is not None
+        return "PAPER" in syntax.traits(module, file).constants
     except NegbenchError:
         return True
 
@@ -378,7 +378,7 @@ def files_read(modules: Mapping[str, Path]) -> dict[str, Path]:
     """Return the data files that modules name in `READS`, by module and name."""
     files: dict[str, Path] = {}
     for module, path in modules.items():
-        named = syntax.traits(module, path).constant("READS")
+        named = syntax.traits(module, path).constants.get("READS")
         if named is not None and not (isinstance(named, tuple) and all(isinstance(each, str) for each in named)):
             raise NegbenchError(f"{path}: READS must be a tuple of file names, got {named!r}")
         files |= {f"{module} {each}": path.parent / each for each in named or ()}

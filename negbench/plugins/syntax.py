@@ -53,15 +53,11 @@ def _read(path: Path) -> bytes:
 
 
 class Traits(NamedTuple):
-    """What commands ask of a module: the hash of `canonical`, its imports, and constant -> literal, of `_ASKED`."""
+    """What commands ask of a module: the hash of `canonical`, its imports, and its constants of `_ASKED`."""
 
     code: str
     imports: list[str]
-    constants: dict[str, str]
-
-    def constant(self, name: str) -> object:
-        """Return the constant's value; None if there is none."""
-        return ast.literal_eval(self.constants[name]) if name in self.constants else None
+    constants: dict[str, object]
 
 
 def traits(module: str, path: Path) -> Traits:
@@ -78,15 +74,14 @@ def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> Traits:
         code = hashlib.sha256(canonical(tree).encode()).hexdigest()
         names = sorted({dotted for _, dotted in imported_names(tree, module, package=package)})
         memory[key] = (code, names, {n: repr(value) for n in _ASKED if (value := constant(tree, n)) is not None})
-    return Traits(*memory[key])
+    code, names, texts = memory[key]
+    return Traits(code, names, {name: ast.literal_eval(text) for name, text in texts.items()})
 
 
 @cache
 def _memory() -> dict[str, Any]:
-    """Return key -> traits that earlier commands found; what this one adds is kept when it ends."""
-    name = (
-        f"{files.sha256_of(Path(__file__))[:16]}-{sys.implementation.cache_tag}.json"  # trees differ between versions
-    )
+    """Return key -> traits that earlier commands found with this code and Python; this one adds its own at its end."""
+    name = f"{files.sha256_of(Path(__file__))[:16]}-{sys.implementation.cache_tag}.json"
     file, known = files.cache_dir() / "code" / name, dict[str, Any]()
     with suppress(NegbenchError):  # there is none, or it is damaged
         known |= files.read_json(file)
@@ -168,7 +163,7 @@ def closure(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
     todo = list(roots)
     while todo:
         module, path = todo.pop()
-        if module in modules or traits(module, path).constant("MOVES_SCORES") is False:
+        if module in modules or traits(module, path).constants.get("MOVES_SCORES") is False:
             continue
         modules[module] = path
         tops = {name: name.split(".")[0] for name in imports(module, path)}

@@ -333,8 +333,7 @@ def score_curves(runs: Runs) -> Chart | None:
     panels = []
     for loss, groups in runs.by_loss():
         warm = [group for group in groups if (group.runs[0].path / file_name("warm")).exists()]
-        runs_of = (pair for group in warm for pair in zip(group.configs, group.runs, strict=True))
-        untrained = {config.seed: run for config, run in runs_of}  # the same model for all strategies
+        untrained = {run.config.seed: run for group in warm for run in group.runs}  # the same model for all strategies
         curves = {("before training", "start"): [*untrained.values()]} if warm else {}
         curves |= {(group.labels["strategy"], "warm"): [*group.runs] for group in warm}
         lines, alike = dict[bytes, Line](), dict[bytes, list[str]]()

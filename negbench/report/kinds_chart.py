@@ -25,18 +25,15 @@ def kinds_chart(runs: Runs) -> Chart | None:
     groups = [group for _, of_loss in runs.by_loss() for group in of_loss if known_kinds(group)]
     if not groups:
         return None
-
-    @cache  # an earlier page's picture needs none of them
-    def lines() -> list[Line]:
-        return [(named.format_map(group.labels), kind_shares(group)) for group in groups]
-
+    # read when drawn: the picture of an earlier page needs none
+    lines = cache(lambda: [(named.format_map(group.labels), kind_shares(group)) for group in groups])
     text = READ["kinds"].format(size=runs.size)
     titles, tall = ("drawn", "left among the first ten"), tall_enough(len(groups) * (1 + len(known_kinds(groups[0]))))
     panels = tuple(Panel(title, partial(_draw, lines, side), tall) for side, title in enumerate(titles))
     return Chart(f"kinds{runs.suffix}", "Negatives drawn, and mistakes left, by kind", text, panels, 2)
 
 
-def _draw(read: Callable[[], list[Line]], side: int, axes: Axes) -> None:
+def _draw(read: Callable[[], Sequence[Line]], side: int, axes: Axes) -> None:
     """Draw one side: a row per strategy, in it a mark and an interval per kind."""
     lines, count = read(), len(read()[0][1])
     for place, kind in enumerate(share.kind for share in lines[0][1]):
