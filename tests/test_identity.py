@@ -1,6 +1,5 @@
 """The code version changes with code that can move a score, of plug-ins only the run's own, and with nothing else."""
 
-import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,7 +34,6 @@ def config_of(**names: str) -> ResolvedConfig:
 def edit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
     """Return edit(module, old, new), which replaces text of a module's file in memory only."""
     changed: dict[Path, str] = {}
-    read = syntax.parse
 
     def apply(module: str, old: str, new: str) -> None:
         path = syntax.locate(module)
@@ -44,7 +42,7 @@ def edit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
         changed[path] = text.replace(old, new, 1)
         syntax.forget()
 
-    monkeypatch.setattr(syntax, "parse", lambda path: ast.parse(changed[path]) if path in changed else read(path))
+    monkeypatch.setattr(syntax, "_read", lambda path: changed[path].encode() if path in changed else path.read_bytes())
     syntax.forget()
     yield apply
     monkeypatch.undo()

@@ -1,8 +1,10 @@
 """Syntax trees: imports, base classes and the text that a tree is reduced to."""
 
 import ast
+import hashlib
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,3 +75,32 @@ def test_what_is_not_python_is_one_line(tmp_path, content):
     assert "\n" not in str(caught.value)
     with pytest.raises(NegbenchError, match="cannot read"):
         syntax.parse(tmp_path / "absent.py")
+
+
+def test_a_content_is_parsed_once_and_a_damaged_cache_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
+    path, parse, ends, parsed = tmp_path / "one.py", syntax.parse, list[Any](), list[Any]()
+    monkeypatch.setattr(syntax.atexit, "register", lambda *given: ends.append(given))
+    monkeypatch.setattr(syntax, "parse", lambda *given: parsed.append(given) or parse(*given))
+
+    def commands(text: str, count: int = 1) -> int:
+        """Read the file in so many commands at the same time, which then end; return how often it was parsed."""
+        path.write_text(text, encoding="utf-8")
+        parsed.clear()
+        for known in [syntax._memory.__wrapped__() for _ in range(count)]:
+            monkeypatch.setattr(syntax, "_memory", lambda known=known: known)
+            found = syntax._traits.__wrapped__("up.one", path, ())
+            assert (found.constants, found.imports) == ({"READS": ("a", "b")}, ["up.near"])
+            assert found.code == hashlib.sha256(syntax.canonical(parse(path)).encode()).hexdigest()
+        while ends:
+            end, *given = ends.pop()
+            end(*given)
+        monkeypatch.setattr(syntax, "_memory", memory)
+        return len(parsed)
+
+    memory, text = syntax._memory, "READS = ('a', 'b')\nfrom . import near\n"
+    assert [commands(text, 2), commands(text), commands(text + "x = 1\n"), commands(text, 2)] == [2, 0, 1, 0]
+    (file,) = tmp_path.glob("code/*.json")
+    for damaged in (file.read_bytes()[:-9], file.read_bytes().replace(b"near", b"far!")):  # torn, edited
+        file.write_bytes(damaged)
+        assert [commands(text), commands(text)] == [1, 0]

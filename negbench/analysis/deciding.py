@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from negbench.analysis.answer import open_pairs
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import judge_so_far
 from negbench.analysis.prices import floor_of, seeds_for
@@ -54,6 +53,8 @@ def open_strategies(
         cells, inputs = len(document["cells"]), inputs_of(runs, document, rules, sorted(running))
         if (known := look(folder.path, cells, inputs)) is not None:
             return set(map(tuple, known["open"])), known["words"]
+        from negbench.analysis.answer import open_pairs  # its tables import pandas, which a plan does without
+
         findings = judge_so_far(runs, document, rules)
         rows = [
             replace(row, undecided=tuple(name for name in row.undecided if _place(row, strategy=name) in running))

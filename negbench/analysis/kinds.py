@@ -25,12 +25,16 @@ class KindShares(NamedTuple):
     left: statistics.Share
 
 
+def known_kinds(group: CellGroup) -> dict[str, str]:
+    """Return metric -> kind of judged negatives that the group's data know; nothing where none is judged."""
+    metrics = {f"{kind}/wrong_at_{CUT}": kind for kind in KINDS}
+    return {k: v for k, v in metrics.items() if all(k in result.get("mistakes", {}) for result in group.results)}
+
+
 def kind_shares(group: CellGroup) -> list[KindShares]:
-    """Return the shares of every kind that the group's data know; nothing where none is judged."""
-    known = {f"{kind}/wrong_at_{CUT}": kind for kind in KINDS}
-    metrics = [name for name in known if all(name in result.get("mistakes", {}) for result in group.results)]
-    shares = []
-    for name, values in values_of(group.runs, metrics).items() if metrics else ():
+    """Return the shares of every kind of `known_kinds`."""
+    known, shares = known_kinds(group), list[KindShares]()
+    for name, values in values_of(group.runs, known).items() if known else ():
         drawn, random = (group.values("behaviour", f"{what}_{known[name]}") for what in ("draws", "random"))
         design = statistics.Design(values.strata, values.clusters, values.nested)
         left = statistics.summarise(statistics.ValueTable({name: values.values}, design))[name]
@@ -46,7 +50,7 @@ def kinds_answer(groups: Sequence[CellGroup]) -> list[str]:
     It is about the first table whose data know kinds; what distinguishes it from the others stands in brackets.
     """
     place = {id(group): tuple(group.labels.get(axis, "") for axis in TABLE_AXES) for group in groups}
-    first = next((place[id(group)] for group in groups if kind_shares(group)), None)
+    first = next((place[id(group)] for group in groups if known_kinds(group)), None)
     if first is None:
         return []
     here = [group for group in groups if place[id(group)] == first]

@@ -3,12 +3,14 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from negbench.errors import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def label_of(metric: str) -> str:
@@ -104,7 +106,7 @@ def shortened(names: Iterable[str]) -> dict[str, str]:
     return short if len({*short.values()}) == len(whole) else dict(zip(whole, whole, strict=True))
 
 
-def markdown(frame: pd.DataFrame) -> str:
+def markdown(frame: "pd.DataFrame") -> str:
     """GitHub table; a `|` inside a cell, HTML and links are escaped."""
     rows: list[Any] = [frame.columns, ["---"] * len(frame.columns), *frame.itertuples(index=False)]
     return "".join("| " + " | ".join(inert(str(value)).replace("|", r"\|") for value in row) + " |\n" for row in rows)

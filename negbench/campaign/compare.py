@@ -28,7 +28,7 @@ def compared(planned: ComparisonPlan, rules: Rules, later: float = 0.0) -> Cours
         planned, trials = yield from _at_own_rates(planned, rules, later)
     first = Round(planned.folder, planned.cells, later=later)
     undecided = open_strategies(planned.folder, rules)
-    return replace((yield from looked(first, rules.looks, planned.more, undecided)), trials=trials)
+    return replace((yield from looked(first, rules.looks, undecided)), trials=trials)
 
 
 def _at_own_rates(

@@ -60,11 +60,6 @@ class ComparisonPlan:
         """Folder of the learning-rate trials."""
         return ComparisonFolder(self.folder.path.with_name(f"{self.folder.path.name}-rates"))
 
-    def more(self, seeds: Sequence[int]) -> list[Cell]:
-        """Return the cells of other seeds."""
-        plan, _ = _planned(self.asked.model_copy(update={"seeds": list(seeds)}), self.folder.path.parent)
-        return replace(plan, rates=self.rates).at_best_rates().cells
-
     def at_best_rates(self) -> ComparisonPlan:
         """Return the plan with every cell at the rate that the finished trials chose; `self` if no rate is chosen."""
         if self.rates is None:
@@ -104,17 +99,6 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     Raises:
         NegbenchError: axes that exclude each other, a cell that cannot run, or missing data.
     """
-    planned, remarks = _planned(asked, runs)
-    notes(remarks)
-    if asked.lr not in (None, "grid") or _searches_rates(asked):
-        return planned
-    planned = replace(planned, rates=Rates.of(planned.cells, runs, DATA))
-    check_name(planned.trials.path, "comparison")
-    return planned.at_best_rates()
-
-
-def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
-    """Plan the comparison at the configured learning rates; also return a line on everything that is left out."""
     _check(asked)
     axes = Axes.of(asked)
     wholes, others = _choices(asked, axes)
@@ -124,13 +108,13 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
         for whole in wholes:
             choices = [joined([*each, whole]) for each in product(*others)]
             try:
-                planned = plan(axes.configs(choices, DATA, remarks.append), runs, display, DATA, choices)
+                found = plan(axes.configs(choices, DATA, remarks.append), runs, display, DATA, choices)
             except NegbenchError as error:
                 if whole.required:
                     raise
                 failed.append((whole, error))
                 continue
-            new = [cell for cell in planned if (str(whole.labels), cell.hash) not in seen]
+            new = [cell for cell in found if (str(whole.labels), cell.hash) not in seen]
             seen |= {(str(whole.labels), cell.hash) for cell in new}
             cells += new  # without a system's own strategy, named again
     if not cells:
@@ -144,7 +128,13 @@ def _planned(asked: Compare, runs: Path) -> tuple[ComparisonPlan, list[str]]:
     folder = _folder(asked, runs, cells, {key: value for key, value in about.items() if value})
     places = (", ".join(f"{k} {v}" for k, v in each.items() if k != "reason") for each in left_out)
     skipped = [f"{place} skipped: {each['reason']}" for place, each in zip(places, left_out, strict=True)]
-    return ComparisonPlan(asked, folder, cells, size=_size(axes, cells)), [*dict.fromkeys(remarks), *skipped]
+    notes([*dict.fromkeys(remarks), *skipped])
+    planned = ComparisonPlan(asked, folder, cells, size=_size(axes, cells))
+    if asked.lr not in (None, "grid") or _searches_rates(asked):
+        return planned
+    planned = replace(planned, rates=Rates.of(planned.cells, runs, DATA))
+    check_name(planned.trials.path, "comparison")
+    return planned.at_best_rates()
 
 
 def _choices(asked: Compare, axes: Axes) -> tuple[list[AxisValue], Sequence[list[AxisValue]]]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import groupby, product
 
 from negbench.campaign.driver import Course, Done, Round
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import GroupKey, group_key
 from negbench.grid.looks import Looks
+from negbench.loop.runs import DATA
 
 Undecided = Callable[[Sequence[Outcome], Collection[GroupKey]], tuple[Collection[GroupKey], str]]
 
 
-def looked(
-    first: Round, looks: Looks | None, more: Callable[[Sequence[int]], Sequence[Cell]], undecided: Undecided
-) -> Course:
+def looked(first: Round, looks: Looks | None, undecided: Undecided) -> Course:
     """Ask for cells; with looks, for further seeds of the groups that have undecided pairs, look by look.
 
     The finished cells alone determine what is asked for, so a command that is killed and rerun gives the same result,
@@ -26,7 +26,6 @@ def looked(
     Args:
         first: the cells of the first look.
         looks: schedule of the looks; None: one look.
-        more: returns the cells of further seeds.
         undecided: takes all outcomes and the running groups, none of which failed; returns the groups that must go on,
             and a text on what is undecided and what deciding it would cost.
 
@@ -39,6 +38,7 @@ def looked(
     if looks is None or not any(outcome.run_id for outcome in outcomes):
         return Done(folder, outcomes)
     running = {group_key(cell.labels) for cell in cells}
+    places = [[*own] for seed, own in groupby(cells, lambda cell: cell.seed) if seed == cells[0].seed]
     for number, count in enumerate(looks.counts, 1):
         failed = {group_key(outcome.cell.labels) for outcome in outcomes if outcome.error}
         left, words = undecided([*first.before, *outcomes], running - failed)
@@ -46,9 +46,13 @@ def looked(
         line = f"look {number}, {count} seeds{', without what failed' * bool(failed)}: {words}"
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
-        cells = more(looks.seeds(looks.counts[number])[count:])
-        wanted = {cell.hash for cell in cells if group_key(cell.labels) in running}
-        cells = [cell for cell in cells if cell.hash in wanted]  # all places of a run have the same seeds
+        wanted = {cell.hash for cell in first.cells if group_key(cell.labels) in running}
+        cells = [
+            cell.at_seed(seed, first.runs, DATA)
+            for own, seed in product(places, looks.seeds(looks.counts[number])[count:])
+            for cell in own
+            if cell.hash in wanted  # all places of a run have the same seeds
+        ]
         later = first.later + epochs_of_looks(cells, looks, looks.counts[number])
         outcomes += yield Round(folder, cells, [*first.before, *outcomes], later=later, words=[line])
     return Done(folder, outcomes, words=[line])

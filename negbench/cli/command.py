@@ -4,7 +4,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -36,7 +36,8 @@ class Command:
         model = self.model
         if self.outlook is not None:
             model = type(model.__name__, (model, DryRunOptions), {"__module__": __name__})
-        parameters = [_parameter(field, model) for field in _ordered(model)]
+        hints = get_type_hints(model)
+        parameters = [_parameter(field, model, hints[field]) for field in _ordered(model)]
 
         def command(**given: Any) -> Any:
             chosen = {field: value for field, value in given.items() if value not in (None, [], ())}
@@ -122,9 +123,9 @@ def _ordered(model: type[Options]) -> list[str]:
     ]
 
 
-def _parameter(name: str, model: type[Options]) -> inspect.Parameter:
+def _parameter(name: str, model: type[Options], hint: Any) -> inspect.Parameter:
     field, extra = model.model_fields[name], extra_of(model.model_fields[name])
-    kind = extra["cli"] or _flag_type(get_type_hints(model)[name])
+    kind = extra["cli"] or _flag_type(hint)
     required, default = field.is_required(), field.default
     help = field.description or ""
     if not (required or isinstance(default, bool) or default in (None, (), "") or "[default" in help):
@@ -138,16 +139,14 @@ def _parameter(name: str, model: type[Options]) -> inspect.Parameter:
         info = typer.Option(missing, *named, help=help, metavar=extra["metavar"], show_default=False)
         home = next(each for each in reversed(model.__mro__) if name in vars(each).get("__annotations__", {}))
         info.rich_help_panel = str(vars(home).get("section", "Options"))  # that of the class that declares the field
-    hint = kind if required else kind | None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=hint)
+    annotation = kind if required else kind | None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
 
 
 def _flag_type(hint: Any) -> Any:
     """Return the type of a field's flag: without None, and str for a choice of texts, which the model checks."""
     parts = [part for part in get_args(hint) if part is not type(None)] if type(None) in get_args(hint) else [hint]
     only = parts[0]
-    if get_origin(only) is Annotated:
-        only = get_args(only)[0]
     if get_origin(only) is Literal:
         return str
     if get_origin(only) in (tuple, Sequence) or getattr(get_origin(only), "__name__", "") == "Sequence":

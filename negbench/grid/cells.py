@@ -66,6 +66,11 @@ class Cell:
         """Return a cell of another configuration in this place of the grid, apart from the given labels."""
         return _cell(plan_run(config, cache, runs), config, {**self.labels, **labels}, self.facts, runs)
 
+    def at_seed(self, seed: int, runs: Path, cache: DataCache) -> Cell:
+        """Return the cell of another seed in this place of the grid."""
+        cell = self.with_config(self.given.model_copy(update={"seed": seed}), runs, cache)
+        return replace(cell, remarks=self.remarks)
+
 
 def _cell(run: PlannedRun, given: RunConfig, labels: dict[str, str], facts: Mapping[str, Fact], runs: Path) -> Cell:
     held = best_of(runs, run.hash)

@@ -23,7 +23,7 @@ from negbench.grid.cells import Cell
 from negbench.grid.comparison import GroupKey, group_key
 from negbench.plugins.registry import registry
 from negbench.scoring.stored import Values, values_of
-from negbench.settings.config import ResolvedConfig, RunConfig
+from negbench.settings.config import RunConfig
 from negbench.store.runfolder import RunFolder, best_of
 
 FACTORS = (1.0, 0.3, 3.0)  # multiples of the configured rate
@@ -153,7 +153,7 @@ def at_rates(cells: Sequence[Cell], chosen: Mapping[GroupKey, PickedRate], runs:
     for cell in cells:
         lr = chosen[group_key(cell.labels)].lr
         if lr != cell.config.train.lr:
-            cell = cell.with_config(_with_rate(cell.config, lr), runs, cache)
+            cell = cell.with_config(_with_rate(cell.given, lr), runs, cache)
         with_rates.append(replace(cell, remarks=()))  # the trials have the same remarks
     return with_rates
 
@@ -180,7 +180,7 @@ def generated_dev(config: RunConfig) -> dict[str, str]:
     return {"dev": "generated"} if data.generates_dev else {}
 
 
-def _with_rate(config: ResolvedConfig, rate: float) -> ResolvedConfig:
+def _with_rate(config: RunConfig, rate: float) -> RunConfig:
     return config.model_copy(update={"train": config.train.model_copy(update={"lr": rate})})
 
 

@@ -8,10 +8,8 @@ imported module that cannot change scores declares ``MOVES_SCORES = False`` with
 modules import are left out too.
 """
 
-import ast
 import hashlib
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,7 @@ def code_version(config: ResolvedConfig) -> str:
     for plugin in plugins_of(config):
         check_unchanged(plugin)
     modules = sorted(modules_of(config).items())
-    trees = "".join(f"{module} {_digest(syntax.parse(path))}\n" for module, path in modules)
+    trees = "".join(f"{module} {syntax.traits(module, path).code}\n" for module, path in modules)
     return hashlib.sha256(trees.encode()).hexdigest()[:12]
 
 
@@ -56,11 +54,6 @@ def plugins_of(config: ResolvedConfig) -> list[Plugin]:
     named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
     others = (("backbones", other.name) for other in config.mining.backbones)
     return [plugin for kind, name in (*named, *others, _WARMUP) for plugin in registry.parts(kind, name)]
-
-
-@cache
-def _digest(tree: ast.Module) -> str:
-    return hashlib.sha256(syntax.canonical(tree).encode()).hexdigest()
 
 
 def _file(module: str) -> Path:

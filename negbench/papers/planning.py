@@ -96,9 +96,23 @@ class ClaimsPlan:
     def cells(self) -> list[Cell]:
         """Cells of the first look; the label `system` names the setting, with `LONG` at the end at the second length.
 
-        They fill `undefined` and `remarks`.
+        All settings of one seed, then the next; planning them fills `undefined` and `remarks`.
         """
-        return self.more(self.looks.first)
+        cells, base, seeds = list[Cell](), base_layers(self.asked), self.looks.first
+        wanted = [name for claim in self.claims if claim.number not in self.lacking for name in claim.settings]
+        with progress("plan") as display:
+            for name, (end, length) in itertools.product(dict.fromkeys(wanted), self.ends.items()):
+                changes = dict(settings()[name])
+                try:
+                    own, remarks = with_system([*base, {"system": changes.pop("system")}], DATA)
+                    configs = [build_config([own, *base, changes, length, {"seed": seed}]) for seed in seeds]
+                    choices = [AxisValue(labels={"system": name + end})] * len(configs)
+                    cells += plan(configs, self.runs, display, DATA, choices)
+                except NegbenchError as error:
+                    self.undefined[name + end] = str(error)
+                    continue
+                self.remarks.update(dict.fromkeys(remarks))
+        return sorted(cells, key=lambda cell: seeds.index(cell.seed))
 
     @cached_property
     def folder(self) -> ComparisonFolder:
@@ -120,7 +134,7 @@ class ClaimsPlan:
         """Note what the systems lack here, and ask for the runs that the claims need, look by look."""
         first = Round(self.folder, self.cells)
         notes(self.remarks)
-        return looked(first, self.looks if self.asked.until else None, self.more, self.open_settings)
+        return looked(first, self.looks if self.asked.until else None, self.open_settings)
 
     def outlook(self) -> list[str]:
         """Say what is undecided after the first look, and what deciding it costs, if its runs are finished."""
@@ -130,24 +144,6 @@ class ClaimsPlan:
         outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
         places = {group_key(cell.labels) for cell in finished}
         return [f"after {len(self.looks.first)} seeds {self.open_settings(outcomes, places)[1]}"]
-
-    def more(self, seeds: Sequence[int]) -> list[Cell]:
-        """Plan the cells of these seeds: all settings of one seed, then the next."""
-        cells, base = list[Cell](), base_layers(self.asked)
-        wanted = [name for claim in self.claims if claim.number not in self.lacking for name in claim.settings]
-        with progress("plan") as display:
-            for name, (end, length) in itertools.product(dict.fromkeys(wanted), self.ends.items()):
-                changes = dict(settings()[name])
-                try:
-                    own, remarks = with_system([*base, {"system": changes.pop("system")}], DATA)
-                    configs = [build_config([own, *base, changes, length, {"seed": seed}]) for seed in seeds]
-                    choices = [AxisValue(labels={"system": name + end})] * len(configs)
-                    cells += plan(configs, self.runs, display, DATA, choices)
-                except NegbenchError as error:
-                    self.undefined[name + end] = str(error)
-                    continue
-                self.remarks.update(dict.fromkeys(remarks))
-        return sorted(cells, key=lambda cell: seeds.index(cell.seed))
 
     def written(self, outcomes: Sequence[Outcome]) -> JudgedClaims:
         """Judge the claims by all outcomes, and write claims.md and claims.json."""

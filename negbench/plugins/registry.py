@@ -343,14 +343,15 @@ def _built_ins(kind: str) -> tuple[Plugin, ...]:
 
 @cache  # a run asks some twenty times
 def _plugins_in(folder: Path, kind: str, _changed: int) -> tuple[Plugin, ...]:
-    names = [path.stem for path in sorted(folder.glob("[!_]*.py")) if _holds_plugin(path)]
-    return tuple(Plugin(kind, _name_of(name), f"negbench.{kind}.{name}", None, "built-in") for name in names)
+    there = {f"negbench.{kind}.{path.stem}": path for path in sorted(folder.glob("[!_]*.py"))}
+    modules = [module for module, path in there.items() if _holds_plugin(module, path)]
+    return tuple(Plugin(kind, _name_of(there[each].stem), each, None, "built-in") for each in modules)
 
 
-def _holds_plugin(file: Path) -> bool:
+def _holds_plugin(module: str, file: Path) -> bool:
     """Whether a module has a constant `PAPER`; one that cannot be read counts as a plug-in, to be reported."""
     try:
-        return syntax.constant(syntax.parse(file), "PAPER") is not None
+        return "PAPER" in syntax.traits(module, file).constants
     except NegbenchError:
         return True
 
@@ -377,7 +378,7 @@ def files_read(modules: Mapping[str, Path]) -> dict[str, Path]:
     """Return the data files that modules name in `READS`, by module and name."""
     files: dict[str, Path] = {}
     for module, path in modules.items():
-        named = syntax.constant(syntax.parse(path), "READS")
+        named = syntax.traits(module, path).constants.get("READS")
         if named is not None and not (isinstance(named, tuple) and all(isinstance(each, str) for each in named)):
             raise NegbenchError(f"{path}: READS must be a tuple of file names, got {named!r}")
         files |= {f"{module} {each}": path.parent / each for each in named or ()}

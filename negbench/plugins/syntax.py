@@ -6,41 +6,95 @@ The registry finds plug-ins with it, and `negbench.loop.identity` hashes the cod
 from __future__ import annotations
 
 import ast
+import atexit
+import hashlib
 import importlib.util
+import json
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from sysconfig import get_paths
+from typing import Any, NamedTuple
 
 from negbench.errors import NegbenchError
+from negbench.machine import files
 from negbench.machine.contents import stamp
 
 _BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # statements, and nodes that hold them
+_ASKED = ("MOVES_SCORES", "PAPER", "READS")
+_MOST = 3_000  # entries that are kept: older ones are of files that have changed
 
 
 def forget() -> None:
     """Look for imported modules again: some have changed."""
     importlib.invalidate_caches()
-    for cached in (closure, imports, is_local, _spec):
+    for cached in (closure, imports, is_local, _spec, _traits):
         cached.cache_clear()
 
 
-def parse(path: Path) -> ast.Module:
-    """Return the syntax tree of a file; raise NegbenchError with file and line if it cannot be parsed."""
+def parse(path: Path, content: bytes | None = None) -> ast.Module:
+    """Return the syntax tree of a file, whose content may be known; NegbenchError if it cannot be read or parsed."""
     try:
-        return _parsed(path, stamp(path))
-    except OSError as error:
-        raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
+        return ast.parse((_read(path) if content is None else content).decode())
     except (SyntaxError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a null byte
         line = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         problem = error.msg if isinstance(error, SyntaxError) else str(error)
         raise NegbenchError(f"{path}{line}: not valid Python: {problem}") from error
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+class Traits(NamedTuple):
+    """What commands ask of a module: the hash of `canonical`, its imports, and its constants of `_ASKED`."""
+
+    code: str
+    imports: list[str]
+    constants: dict[str, object]
+
+
+def traits(module: str, path: Path) -> Traits:
+    """Return a module's traits, parsing a content of its file only once, whatever the command; errors as in `parse`."""
+    return _traits(module, path, stamp(path))
+
+
 @cache
-def _parsed(path: Path, _changed: tuple[int, ...]) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> Traits:
+    content, package, memory = _read(path), path.name == "__init__.py", _memory()
+    key = hashlib.sha256(f"{module} {package}\n".encode() + content).hexdigest()
+    if key not in memory:
+        tree = parse(path, content)
+        code = hashlib.sha256(canonical(tree).encode()).hexdigest()
+        names = sorted({dotted for _, dotted in imported_names(tree, module, package=package)})
+        memory[key] = (code, names, {n: repr(value) for n in _ASKED if (value := constant(tree, n)) is not None})
+    code, names, texts = memory[key]
+    return Traits(code, names, {name: ast.literal_eval(text) for name, text in texts.items()})
+
+
+@cache
+def _memory() -> dict[str, Any]:
+    """Return key -> traits that earlier commands found with this code and Python; this one adds its own at its end."""
+    name = f"{files.sha256_of(Path(__file__))[:16]}-{sys.implementation.cache_tag}.json"
+    file, known = files.cache_dir() / "code" / name, dict[str, Any]()
+    with suppress(NegbenchError):  # there is none, or it is damaged
+        known |= files.read_json(file)
+    atexit.register(_keep, file, known, len(known))
+    return known
+
+
+def _keep(file: Path, known: dict[str, Any], before: int) -> None:
+    with suppress(NegbenchError, OSError):  # a cache that cannot be written
+        if len(known) > before:
+            files.seal(file.parent)
+            with files.locked(file.with_suffix(".lock")):  # removes what killed commands left
+                files.write_text(file, json.dumps(dict([*known.items()][-_MOST:])))
 
 
 def locate(module: str) -> Path | None:
@@ -110,7 +164,7 @@ def closure(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
     todo = list(roots)
     while todo:
         module, path = todo.pop()
-        if module in modules or constant(parse(path), "MOVES_SCORES") is False:
+        if module in modules or traits(module, path).constants.get("MOVES_SCORES") is False:
             continue
         modules[module] = path
         tops = {name: name.split(".")[0] for name in imports(module, path)}
@@ -126,8 +180,7 @@ def imports(module: str, path: Path) -> frozenset[str]:
     Those of negbench and of the module's own package count, and of other code than negbench's, local ones.
     """
     modules = set()
-    package = path.name == "__init__.py"
-    for _, dotted in imported_names(parse(path), module, package=package):
+    for dotted in traits(module, path).imports:
         parts = dotted.split(".")
         local = not module.startswith("negbench.") and is_local(parts[0])
         if parts[0] not in ("negbench", module.split(".")[0]) and not local:
@@ -137,7 +190,6 @@ def imports(module: str, path: Path) -> frozenset[str]:
     return frozenset(modules)
 
 
-@cache
 def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:
     """Return the literal value that a module or class assigns to a name, annotated or not; None if there is none."""
     for node in tree.body:

@@ -17,7 +17,7 @@ from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.unchanged import FILE, inputs_of, unchanged
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
-from negbench.grid.comparison import AXES, CellGroup, ComparisonFolder, grouped
+from negbench.grid.comparison import AXES, CellGroup, ComparisonFolder
 from negbench.machine.files import delete
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
@@ -29,7 +29,6 @@ from negbench.report.page import Examples, Note, Page, PageSection, Part, chapte
 from negbench.report.published import rows_beside
 from negbench.report.tables import Table, tables
 from negbench.report.zone import zone_chart
-from negbench.store.runfolder import RunFolder
 
 GALLERIES = 2
 _SELECTED = {"last": "the last", "dev": "the best on a part of train", "val": "the best on the reported split itself"}
@@ -87,7 +86,8 @@ def comparison_page(
     matrix = [matrix_chart(findings.main)] if findings.systems and findings.rows else []
     zone, budgets = zone_chart(findings.groups, findings.main), budgets_chart(findings.groups, findings.main)
     val, train, missing = _galleries(parts, galleries)
-    runs = {run.run_id: run for group in grouped(folder.parent, cells) for run in group.runs}
+    pairs = (pair for group in groups for pair in zip(group.runs, group.results, strict=True))
+    results = {run.run_id: result for run, result in pairs}
     limits = {"level": row.alpha, "margin": in_points(row.margin)} if (row := next(iter(findings.rows), None)) else {}
     return Page(
         title=f"negbench: {folder.name}",
@@ -104,7 +104,7 @@ def comparison_page(
                 section("matrix", "Effect of other negatives on each system", *matrix),
                 section("budgets", "After how many steps", *([budgets] if budgets else [])),
                 section("zone", "Where in the ranking", *([zone] if zone else [])),
-                section("leader", "Who is best", *_leader(findings, parts, runs)),
+                section("leader", "Who is best", *_leader(findings, parts, results)),
             ],
             why=[*_charts(parts), section("behaviour", "Behaviour, cost and regime")],
             examples=[val, train],
@@ -112,7 +112,7 @@ def comparison_page(
                 section("tests", "Tests", text=READ["tests"].format(**limits) if limits else ""),
                 _published(parts),
                 PageSection("notes", "What is left out", "", (*map(Note, findings.notes()), *missing)),
-                _cells(runs, cells),
+                _cells(results, cells),
             ],
         ),
     )
@@ -161,17 +161,17 @@ def _published(parts: Sequence[Runs]) -> PageSection:
     return PageSection("published", "Published numbers", READ["published"], tuple(tables.values()))
 
 
-def _cells(runs: Mapping[str, RunFolder], cells: Sequence[Mapping[str, Any]]) -> PageSection:
+def _cells(results: Mapping[str, Mapping[str, Any]], cells: Sequence[Mapping[str, Any]]) -> PageSection:
     rows = []
     for cell in cells:
-        run = runs.get(cell["run"])
+        result = results.get(cell["run"])
         row = {name: cell[name] for name in AXES if cell.get(name)} | {"seed": cell["seed"], "run": cell["run"] or "-"}
-        if run is None:
+        if result is None:
             rows.append({**row, "main metric": "-", "epoch": "-", "remarks": cell["error"] or "not finished"})
         else:
-            value = run.result["metrics"][run.result["main_metric"]]
-            remarks = "; ".join(run.result["remarks"]) or "-"
-            epoch = f"{run.result['reported_epoch']} ({run.result['selected_on']})"
+            value = result["metrics"][result["main_metric"]]
+            remarks = "; ".join(result["remarks"]) or "-"
+            epoch = f"{result['reported_epoch']} ({result['selected_on']})"
             rows.append({**row, "main metric": percent(value, 2), "epoch": epoch, "remarks": remarks})
     return PageSection(
         "cells", "All runs", "Each folder holds the run's configuration, points, per-query ranks and weights.",
@@ -230,11 +230,11 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
 def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
     """Return the data sets, backbones and losses, seeds, epochs, the last run's date, and negbench's version."""
     runs = [run for group in groups for run in group.runs]
-    configs = [run.config for run in runs]
+    configs = [config for group in groups for config in group.configs]
     seeds = span((len(group.runs) for group in groups), str)
     epochs = sorted({config.train.epochs or 0 for config in configs})
     ended = max((run.path / "result.json").stat().st_mtime for run in runs)
-    worlds = {world for run in runs if (world := run.manifest["dataset"].get("world"))}
+    worlds = {world for group in groups for each in group.manifests if (world := each["dataset"].get("world"))}
     datasets = shortened(group.labels["dataset"] for group in groups).values()  # without the world of each seed
     return (
         _joined(datasets) + f" (generated{', a world for each seed' * (len(worlds) > 1)})" * bool(worlds),

@@ -16,7 +16,7 @@ from negbench.data.held import reads_pixels
 from negbench.data.scene import DataCache, EncodedSplits, Split, device_of
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, RunError
 from negbench.report.cards import Example, Pictures, Relation, Strip, Thumb
 from negbench.report.figures import Runs
 from negbench.scoring import evaluation
@@ -62,6 +62,19 @@ def gallery(runs: Runs, count: int) -> Gallery:
     for group in runs.groups:
         if len(folders) < _STRATEGIES:
             folders.setdefault(group.labels["strategy"], group.runs[0])
+    configs = dict[str, ResolvedConfig]()
+    for label, folder in folders.items():
+        try:
+            if not folder.has_weights:
+                raise RunError("no weights")
+            folder.check_plugins()
+            configs[label] = resolved(folder.config)
+        except NegbenchError as error:
+            examples.missing.append(f"{label}: {error}")
+            continue
+        if not reads_pixels(configs[label]):
+            examples.missing.append("the backbone reads stored embeddings, so there are no images to show")
+            return examples
     trained = {f.manifest["dataset"]["train"] for f in folders.values()}
     ranks = {label: folder.ranks().set_index("query")["target_rank"] for label, folder in folders.items()}
     picked = _pick(pd.DataFrame(ranks), count)
@@ -71,17 +84,9 @@ def gallery(runs: Runs, count: int) -> Gallery:
     train = _pick(pd.DataFrame(last), count) if mined else None
     views, cache = [], DataCache()
     split: Split | None = None
-    for label, folder in folders.items():
-        if not folder.has_weights:
-            examples.missing.append(f"{label}: no weights")
-            continue
+    for label, config in configs.items():
         try:
-            folder.check_plugins()
-            config = resolved(folder.config)
-            if not reads_pixels(config):
-                examples.missing.append("the backbone reads stored embeddings, so there are no images to show")
-                return examples
-            view, scene = _view(label, folder, config, cache, picked, train)
+            view, scene = _view(label, folders[label], config, cache, picked, train)
         except NegbenchError as error:
             examples.missing.append(f"{label}: {error}")
             continue

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from negbench.analysis.columns import READ
-from negbench.analysis.kinds import KindShares, kind_shares
+from negbench.analysis.kinds import KindShares, kind_shares, known_kinds
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, tall_enough
 from negbench.report.figures import Runs
 
@@ -22,19 +22,20 @@ Line = tuple[str, Sequence[KindShares]]
 def kinds_chart(runs: Runs) -> Chart | None:
     """Draw each strategy's draws and mistakes by kind; None where the data judge no negatives."""
     named = "{strategy}, {loss}" if len(runs.losses) > 1 else "{strategy}"
-    groups = [group for _, of_loss in runs.by_loss() for group in of_loss]
-    lines = [(named.format_map(group.labels), shares) for group in groups if (shares := kind_shares(group))]
-    if not lines:
+    groups = [group for _, of_loss in runs.by_loss() for group in of_loss if known_kinds(group)]
+    if not groups:
         return None
+    # read when drawn: the picture of an earlier page needs none
+    lines = cache(lambda: [(named.format_map(group.labels), kind_shares(group)) for group in groups])
     text = READ["kinds"].format(size=runs.size)
-    titles, tall = ("drawn", "left among the first ten"), tall_enough(len(lines) * (1 + len(lines[0][1])))
+    titles, tall = ("drawn", "left among the first ten"), tall_enough(len(groups) * (1 + len(known_kinds(groups[0]))))
     panels = tuple(Panel(title, partial(_draw, lines, side), tall) for side, title in enumerate(titles))
     return Chart(f"kinds{runs.suffix}", "Negatives drawn, and mistakes left, by kind", text, panels, 2)
 
 
-def _draw(lines: Sequence[Line], side: int, axes: Axes) -> None:
+def _draw(read: Callable[[], Sequence[Line]], side: int, axes: Axes) -> None:
     """Draw one side: a row per strategy, in it a mark and an interval per kind."""
-    count = len(lines[0][1])
+    lines, count = read(), len(read()[0][1])
     for place, kind in enumerate(share.kind for share in lines[0][1]):
         y = np.arange(len(lines)) + (place + 1) / (count + 1) - 0.5
         shares = [shares[place] for _, shares in lines]

@@ -7,10 +7,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,6 +25,9 @@ from negbench.scoring.rankings import highest_ranks, ranks_of_rankings, read_ran
 from negbench.settings.config import PluginConfig
 from negbench.settings.layers import merged
 from negbench.store.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PERCENT = "%"
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are used

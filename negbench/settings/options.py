@@ -46,7 +46,7 @@ def option(
     return Field(default, description=help, json_schema_extra=extra, **checks)
 
 
-class Options(BaseModel):
+class Options(BaseModel, defer_build=True):
     """Base of the options of a command: frozen, unknown names refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)

@@ -111,11 +111,8 @@ def best_and_default(book: StudyStore, fresh: Sequence[int], rules: Rules) -> Co
     if is_default(book, best):
         return Done(folder)
     points = {"default": {}, "best": best.params}
-
-    def more(seeds: Sequence[int]) -> list[Cell]:
-        return final_cells(book.spec, points, runs, seeds)
-
-    return (yield from looked(Round(folder, more(fresh)), rules.looks, more, open_strategies(folder, rules)))
+    first = Round(folder, final_cells(book.spec, points, runs, fresh))
+    return (yield from looked(first, rules.looks, open_strategies(folder, rules)))
 
 
 def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Path, seeds: Sequence[int]) -> list[Cell]:

@@ -101,18 +101,15 @@ def compared_and_tuned(
     books = {place: book for place, (book, _) in opened.items()}
     results = [_result(each, books.get(place), errors.get(place, "")) for place, each in enumerate(searches)]
     tuned = [(tuning, configs[0]) for tuning, configs in results if configs]
-
-    def more(seeds: Sequence[int]) -> list[Cell]:
-        configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
-        choices = [_choice(tuning) for tuning, _ in tuned for _ in seeds]
-        with progress("plan") as display:
-            return plan(configs, runs, display, DATA, choices)
-
+    seeds = list(dict.fromkeys(cell.seed for cell in planned.cells))
+    configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
+    choices = [_choice(tuning) for tuning, _ in tuned for _ in seeds]
+    with progress("plan") as display:
+        cells = plan(configs, runs, display, DATA, choices)
     about = {"tuned": {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}}
     folder = replace(planned.folder, about={**planned.folder.about, **about})
-    seeds = list(dict.fromkeys(cell.seed for cell in planned.cells))
-    first = Round(folder, more(seeds), default.outcomes, words=words)
-    done = yield from looked(first, rules.looks, more, open_strategies(planned.folder, rules))
+    first = Round(folder, cells, default.outcomes, words=words)
+    done = yield from looked(first, rules.looks, open_strategies(planned.folder, rules))
     failures = [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
     return replace(done, outcomes=[*default.outcomes, *done.outcomes], errors=failures)
 

@@ -249,7 +249,7 @@ def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(tmp_
     rows = [Row("a", ("c", "d")), Row("b", ("c",)), Row("c", ("a", "b")), Row("d", ("a",)), Row("e", ())]
     monkeypatch.setattr(deciding, "judge_so_far", lambda *_: SimpleNamespace(rows=rows, groups=()))
     seen = list[Any]()
-    monkeypatch.setattr(deciding, "open_pairs", lambda groups, left: seen.extend(left) or "")
+    monkeypatch.setattr("negbench.analysis.answer.open_pairs", lambda groups, left: seen.extend(left) or "")
     undecided = open_strategies(ComparisonFolder(tmp_path), Rules())
     running = {group_key({"strategy": name}) for name in "abde"}
     left, words = undecided([], running)

@@ -67,7 +67,7 @@ def until(*answers: Sequence[str]) -> Any:
 
 def looks_of(undecided: Any, looks: Looks | None = LOOKS, failing: Sequence[str] = (), names: str = "abc") -> Any:
     first = Round(FOLDER, cells(names, (0, 1, 2)), [ended(cell("z", 0))])
-    return driven(looked(first, looks, lambda numbers: cells(names, numbers), undecided), failing)
+    return driven(looked(first, looks, undecided), failing)
 
 
 # --- look by look ----------------------------------------------------------------------------------------------------
@@ -103,13 +103,9 @@ def test_when_looks_end(looks, answers, failing, counts):
 
 def test_all_places_of_a_run_have_the_same_seeds():
     """`b` is also the run of `x`, which is decided."""
-    twins = {**dict.fromkeys("bx", "b"), "a": "a"}
-
-    def more(numbers: Sequence[int]) -> list[Any]:
-        every = cells("abx", numbers)
-        return [replace(each, run=cell(twins[each.labels["strategy"]], each.seed).run) for each in every]
-
-    rounds, _ = driven(looked(Round(FOLDER, more((0, 1, 2))), replace(LOOKS, most=5), more, until("b", "")))
+    twin = [replace(each, labels={**each.labels, "strategy": "x"}) for each in cells("b", (0, 1, 2))]
+    first = Round(FOLDER, [*cells("ab", (0, 1, 2)), *twin])
+    rounds, _ = driven(looked(first, replace(LOOKS, most=5), until("b", "")))
     again = [(each.labels["strategy"], each.seed) for each in rounds[1].cells]
     assert again == [("b", 3), ("b", 4), ("x", 3), ("x", 4)]
 
@@ -144,7 +140,6 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> ComparisonPlan:
     plan = ComparisonPlan(Compare(tuned=4), FOLDER, cells("ab", (0, 1, 2)))
     monkeypatch.setattr(compare_course, "open_strategies", lambda folder, rules: until("ABab", ""))
     monkeypatch.setattr(ComparisonPlan, "at_best_rates", lambda self: replace(self, cells=cells("AB", (0, 1, 2))))
-    monkeypatch.setattr(ComparisonPlan, "more", lambda self, numbers: cells("AB", numbers))
     rates: Any = MadeRates({"a": cells("t", (0, 1)), "b": cells("u", (0, 1))})
     return replace(plan, rates=rates)
 
@@ -167,7 +162,6 @@ def test_equal_tuning_is_a_second_pass(planned, monkeypatch):
     config, spec = SimpleNamespace(model_copy=lambda update: update["seed"]), SimpleNamespace(seeds=(9,))
     results = {"A": (Tuning({"strategy": "A"}), [config]), "B": (Tuning({"strategy": "B"}, error="no"), [])}
     searches: Any = [tuned.Combination({"strategy": name}, (), spec) for name in results]  # type: ignore[arg-type]
-    monkeypatch.setattr(ComparisonPlan, "more", lambda self, numbers: cells("ab", numbers))
     monkeypatch.setattr(tuned, "_opened", lambda each, *_: (each, None))
     monkeypatch.setattr(tuned, "_result", lambda each, *_: results[each.labels["strategy"]])
     monkeypatch.setattr(tuned, "plan", lambda configs, *_: [cell("aa", seed) for seed in configs])

@@ -16,13 +16,16 @@ HEAVY = ("torch", "numpy", "transformers", "mlflow", "optuna", "open_clip", "pan
 
 def test_light_commands_import_nothing_heavy():
     commands = [["--help"], ["run", "--help"], ["list"], ["list", "strategies"]]
+    planned = ["compare", "--strategies", "none", "--dry-run"]  # fails after its imports
     code = (
         "import sys\nfrom negbench.cli.main import run\n"
         f"codes = [run(arguments) for arguments in {commands!r}]\n"
-        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules], codes)"
+        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules], codes)\n"
+        f"print('PLAN', run({planned!r}), [m for m in {HEAVY!r} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("HEAVY [] [0, 0, 0, 0]"), done.stdout[-500:] + done.stderr
+    assert "HEAVY [] [0, 0, 0, 0]\n" in done.stdout, done.stdout[-500:] + done.stderr
+    assert done.stdout.strip().endswith("PLAN 2 ['torch', 'numpy']"), done.stdout[-500:] + done.stderr
 
 
 def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch):

@@ -155,8 +155,11 @@ def test_what_was_chosen_is_told_kept_for_more_seeds_and_found_again(vector_sets
     trials = f"first {count} trials of the learning rate, {count} already finished"
     assert plan.line().endswith(f"4 already finished; {trials}")
     rates = {each["labels"]["strategy"]: each["lr"] for each in plan.folder.about["rates"]}
-    more = plan.more([7, 8])
-    assert [cell.seed for cell in more] == [7, 7, 8, 8]
+    more = [cell.at_seed(7, computed, DataCache()) for cell in plan.cells if cell.seed == 3]
+    again = [
+        cell for cell in plan_comparison(asked_of(vector_sets, computed, seeds="3,7"), computed).cells if cell.seed == 7
+    ]
+    assert [(cell.hash, cell.labels, cell.remarks) for cell in more] == [(c.hash, c.labels, c.remarks) for c in again]
     assert all(cell.config.train.lr == rates[cell.labels["strategy"]] for cell in more)
     answer = api.compare(asked_of(vector_sets, computed)).answer
     (line,) = [line for line in answer if line.startswith("Learning rates")]

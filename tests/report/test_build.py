@@ -28,6 +28,7 @@ from negbench.analysis.words import percent
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache, load_split
 from negbench.errors import NegbenchError
+from negbench.grid.comparison import CellGroup
 from negbench.machine.files import write_json
 from negbench.mining.curves import Curves
 from negbench.report import build, figures
@@ -159,8 +160,8 @@ def test_the_header_names_drawn_worlds_once(tmp_path):
         return SimpleNamespace(path=tmp_path, config=config, manifest=manifest)
 
     labels = {"dataset": "vectors@x", "backbone": "b", "loss": "l"}
-    group: Any = SimpleNamespace(labels=labels, runs=(drawn(0), drawn(1)))
-    others: Any = [SimpleNamespace(labels=labels | {"loss": loss}, runs=group.runs) for loss in ("m", "n")]
+    group = CellGroup(labels, (drawn(0), drawn(1)))
+    others = [CellGroup(labels | {"loss": loss}, group.runs) for loss in ("m", "n")]
     first, *rest = build.header_of([group])
     assert first == "vectors@x (generated, a world for each seed)"
     assert rest[:4] == ["backbone b", "loss l", "2 seeds", "3 epochs"]
