@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from negbench.store.runfolder import RunFolder
     from negbench.store.tracking import Tracker
 
+gc.set_threshold(100_000, 1000, 1000)  # what outlives a collection, as imports do, is not walked through again
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the Makefile: forked children hang with OpenMP threads
 settings.load_profile("default" if "NEGBENCH_FUZZ" in os.environ else "ci")  # merging must not depend on chance
 CHROMIUM = (
@@ -51,17 +52,25 @@ CHROMIUM = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make xdist hand out files in the order below, not by their number of tests; keep all but `-m gpu` on the CPU.
-
-    Garbage is collected as seldom as by the command line.
-    """
-    from negbench.cli.main import _COLLECTED
-
-    gc.set_threshold(*_COLLECTED)
-    if hasattr(config.option, "loadscopereorder"):
-        config.option.loadscopereorder = False
+    """Keep temporary files in memory where that has plenty of room, and all but `-m gpu` on the CPU."""
+    if Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 8 * 2**30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out files in the order below, not by their number of tests; two folders go to one worker each.
+
+    Their tests share what takes seconds to import or to make.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    scheduling: Any = LoadFileScheduling(config, log)
+    scheduling._split_scope = lambda test: re.findall("^tests/(?:backbones|report)/|^[^:]+", test)[0]
+    return scheduling
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -481,7 +490,7 @@ def ui_commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[s
 @pytest.fixture(scope="session")
 def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
     """Return a function that interrupts a run by Ctrl-C in the first step of an epoch; gives a `Bench` to resume."""
-    from negbench.loop.runs import Bench, run_config
+    from negbench.loop.runs import DATA, Bench, run_config
     from negbench.loop.types import State, Watch
 
     def compute(config: RunConfig, where: Path, epoch: int) -> Bench:
@@ -489,7 +498,7 @@ def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
             if state.epoch == epoch:
                 raise KeyboardInterrupt
 
-        bench = Bench.open(where, "none")
+        bench = replace(Bench.open(where, "none"), cache=DATA)
         with pytest.raises(KeyboardInterrupt):
             run_config(config, replace(bench, watch=Watch(stepped=stop)))
         return bench

@@ -7,7 +7,7 @@ from typing import Any
 
 from negbench.data.scene import DataCache
 from negbench.display import Display
-from negbench.loop.runs import Bench, open_run, run_config
+from negbench.loop.runs import DATA, Bench, open_run, run_config
 from negbench.loop.types import OpenRun, RunResult, Watch
 from negbench.settings.config import RunConfig
 from negbench.settings.layers import parse_plugin
@@ -25,8 +25,11 @@ def untrained(config: RunConfig) -> OpenRun:
 
 
 def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResult:
-    """Compute a run, or read it, in a runs folder without a tracking store; hooks are those of `Watch`."""
-    return run_config(config, replace(Bench.open(where, "none"), watch=Watch(**hooks)))
+    """Compute a run, or read it, in a runs folder without a tracking store; hooks are those of `Watch`.
+
+    It shares data and backbones with earlier runs, as in a command.
+    """
+    return run_config(config, replace(Bench.open(where, "none"), cache=DATA, watch=Watch(**hooks)))
 
 
 def flags_of(sets: Iterable[str]) -> list[str]:

@@ -87,8 +87,8 @@ def at(values: Mapping[str, Any], path: str) -> Any:
         >>> at({"img_set": {"id": 7}, "pair": [4, "a.jpg"]}, "pair[1]")
         'a.jpg'
     """
-    if path in values:
-        return values[path]
+    if path in values or path.isidentifier():
+        return values.get(path)
     found: Any = values
     for step in re.findall(r"[^.\[\]]+", path):
         found = unwritten(found)

@@ -106,8 +106,7 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
             raise DataError(f"{row.where}: {quoted(name)} is {quoted(known[name])} in another row: leave one out")
     rows, present, form = list[TripletRow](), dict[str, None](), _Form(named, known)
     for file in files:
-        read = read_rows(file, header=not form.by_place)
-        if not read:
+        if not (read := read_rows(file, header=not form.by_place)):
             raise DataError(f"{file}: it contains no triplet")
         form.check(file, read)
         present |= dict.fromkeys(name for row in read for name in row.values)
@@ -119,7 +118,8 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
     rows = _with_splits(rows, by_name="split" not in named and "split" not in present)
     names = Counter((row.split, row.id) for row in rows)
     if "id" not in named and (len(names) < len(rows) or any(row.id is None for row in rows)):  # it names something else
-        rows, form = [replace(row, id=None) for row in rows], replace(form, named={**named, "id": ""})
+        rows = [row if row.id is None else replace(row, id=None) for row in rows]
+        form = replace(form, named={**named, "id": ""})
     used = {path if path in present else re.split(r"[.\[]", path)[0] for path in map(form.path, REQUIRED + OPTIONAL)}
     unread = tuple(name for name in present if name not in used)
     return TripletTable(rows, tuple(present), unread, _content(rows), form.spelled)
@@ -259,14 +259,13 @@ class _Form:
     def _value(self, row: FileRow, column: str) -> Any:
         value = at(row.values, self.path(column))
         value = None if value != value else value  # pandas's NaN
-        if unwritten(value) in (None, []) and column in (*REQUIRED, *({"id"} & self.named.keys())):
+        if (column in REQUIRED or (column == "id" and "id" in self.named)) and unwritten(value) in (None, []):
             has = [name for name, each in row.values.items() if each]
             raise DataError(f"{row.place(column)} is missing (it has {quoted(has)})")
         return value
 
     def _optional(self, row: FileRow, column: str) -> str | None:
-        value = self._value(row, column)
-        return None if value is None else _string(value, row.place(column))
+        return None if (value := self._value(row, column)) is None else _string(value, row.place(column))
 
     def _texts(self, row: FileRow, column: str = "text") -> tuple[str, ...]:
         value, place = self._value(row, column), row.place(column)
@@ -278,8 +277,9 @@ class _Form:
         return (_string(value, place),)
 
     def _images(self, row: FileRow, column: str) -> tuple[str, ...]:
-        value = unwritten(self._value(row, column))
-        many = column in LISTS or isinstance(value, list | None) or (row.cells and SEPARATOR in value)
+        if (value := unwritten(self._value(row, column))) is None:
+            return ()
+        many = column in LISTS or isinstance(value, list) or (row.cells and SEPARATOR in value)
         many = many or bool(re.fullmatch(r"\s*\[.*\]\s*", str(value)))
         return tuple(self._image(each, row, column) for each in (row.listed(column, value) if many else [value]))
 
@@ -355,4 +355,4 @@ def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRo
     renamed: dict[str | None, str | None] = {named[0]: "val"}
     if by_name and named[0] not in first:
         renamed["train"] = None
-    return [replace(row, split=renamed.get(row.split, row.split)) for row in rows]
+    return [replace(row, split=renamed[row.split]) if row.split in renamed else row for row in rows]

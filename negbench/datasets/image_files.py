@@ -312,7 +312,7 @@ def path_below(value: str, where: str, folders: Sequence[Path]) -> PurePosixPath
 
     Raises DataError for a path that leads elsewhere.
     """
-    if Path(value).is_absolute() or ".." in PurePosixPath(value).parts:
+    if value.startswith("/") or ".." in value.split("/"):
         full = Path(os.path.normpath(folders[-1].absolute() / value))
         starts = dict.fromkeys(start for folder in folders for start in (folder.absolute(), folder.resolve()))
         for path in (full, full.parent.resolve() / full.name):

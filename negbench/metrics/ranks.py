@@ -18,7 +18,7 @@ from negbench.metrics.compiled import kernels
 from negbench.metrics.ragged import Ragged
 
 _NUMPYS = (torch.float32, torch.float64, torch.int8, torch.int64)  # numpy compares them as torch does
-_BINS = 2**11  # equal parts of a row's range, among which a place is looked for
+_BINS = 2**11  # equal parts of a row's range, among which a place is looked for; shorter rows are sorted
 _FEW = 64  # of so many columns, torch.topk selects one faster than `window`
 _FEW_SLOTS = 8  # up to so many relevant images per query, counting beats sorting
 
@@ -143,11 +143,11 @@ def window(
 
 
 def _at_places(scores: Tensor, eligible: Tensor, places: Tensor) -> Tensor:
-    """[B, P]: `ranked_scores` at `places` [B, P]; on a CPU only bins of scores that hold such a place are sorted."""
+    """[B, P]: `ranked_scores` at `places` [B, P]; of long rows on a CPU only bins that hold such a place are sorted."""
     table = masked_scores(scores, eligible)
     low, high = scores.amin(1, keepdim=True), table.amax(1, keepdim=True)
     spread = (high.clamp(min=low) - low).clamp(min=1e-30)
-    if table.device.type != "cpu" or not bool(spread.isfinite().all()):
+    if table.shape[1] <= _BINS or table.device.type != "cpu" or not bool(spread.isfinite().all()):
         return ranked_scores(scores, eligible).gather(1, places)
     (rows, width), wide = table.shape, _BINS + 1  # the last bin is for images that are not eligible
     above = (high.clamp(min=low) - table).mul_((_BINS - 1) / spread).clamp_(max=_BINS)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from negbench.checks.forewarn import forewarnings
-from negbench.data.scene import DataCache
 from negbench.display import Display
+from negbench.loop.runs import DATA
 from negbench.settings.config import build_config
 
 TEXTS = ["t0", "t1"]
@@ -33,7 +33,7 @@ def warnings_of(folder: Path, margin: float, weight: float, texts: Any = None, *
     dataset = {"name": "triplets", "file": str(folder / "q.jsonl"), **options}
     backbone = {"name": "precomputed", "images": str(folder / "i.npz"), "texts": str(folder / "t.npz")}
     layer = {"dataset": dataset, "backbone": {**backbone, "fusion": "sum"}, "strategy": "in-batch"}
-    return forewarnings([build_config([layer])], margin, Display(), DataCache())
+    return forewarnings([build_config([layer])], margin, Display(), DATA)
 
 
 def test_each_reason_is_one_line(tmp_path):
@@ -63,4 +63,4 @@ def test_a_metric_that_is_high_already_and_equal_images(tmp_path):
 
 def test_what_cannot_be_loaded_is_left_to_the_runs(tmp_path):
     layer = {"dataset": {"name": "triplets", "file": str(tmp_path / "none.jsonl")}, "strategy": "in-batch"}
-    assert forewarnings([build_config([layer])], 0.01, Display(), DataCache()) == []
+    assert forewarnings([build_config([layer])], 0.01, Display(), DATA) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from negbench.data.scene import DataCache
+from negbench.loop.runs import DATA
 from negbench.papers.claim import Condition, all_claims, read_claims, selected_claims, settings
 from negbench.papers.evidence import NEEDS, lacking
 from negbench.papers.measure import Measure
@@ -99,5 +99,5 @@ def test_claims_on_cirqrs_sets_suppose_that_what_lies_below_the_target_is_wrong(
 def test_a_sum_by_construction_says_nothing_about_gated_fusion():
     for name, said in (("vectors", True), ("tiny", False)):
         config = build_config([{"strategy": {"name": "hycole"}, "backbone": {"name": name}}])
-        why = lacking(all_claims()[27].needs, resolved(config), DataCache())
+        why = lacking(all_claims()[27].needs, resolved(config), DATA)
         assert (why is not None and "by construction" in why) == said

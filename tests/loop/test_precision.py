@@ -5,28 +5,21 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import cycle
 
 import pytest
 import torch
 
 from negbench.contracts import BatchStrategy
-from negbench.data.scene import DataCache
 from negbench.errors import NegbenchError
 from negbench.loop.precision import Precision, automatic
-from negbench.loop.runs import Bench, run_config
 from negbench.plugins.registry import registry
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
+from tests.runs import run
 
 # bounds for the first epoch's loss, with the same batches and draws at all precisions (bf16: 8 bits, fp16: 11)
 BOUNDS = {"bf16": 0.03, "fp16": 0.01}
-
-
-@pytest.fixture(scope="module")
-def cache() -> DataCache:
-    return DataCache()
 
 
 def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -46,7 +39,7 @@ def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize(("strategy", "loss", "half"), [*cases()])
-def test_every_strategy_and_loss(strategy, loss, half, sets, cache, tmp_path):
+def test_every_strategy_and_loss(strategy, loss, half, sets, tmp_path):
     """Each is a trial's run, without baselines and curves; the test below has those.
 
     At other seeds of the dev part `in-batch-semi-hard` may pass the bound in bf16, as a score or two cross its margin:
@@ -60,8 +53,7 @@ def test_every_strategy_and_loss(strategy, loss, half, sets, cache, tmp_path):
                 patch.setattr(Precision, "autocast", lambda self: torch.autocast("cpu", torch.float16))
             setting = "bf16" if precision == "bf16" else "fp32"
             more = ("eval.reported=false", "eval.dev_seed=3", f"train.precision={setting}")
-            bench = replace(Bench.open(tmp_path / precision, "none"), cache=cache)
-            result = run_config(load_config(flags=flags, sets=[*sets, *more]), bench)
+            result = run(load_config(flags=flags, sets=[*sets, *more]), tmp_path / precision)
         losses[precision] = [point["train/loss"] for point in result.folder.metrics() if "train/loss" in point]
         weights[precision] = result.folder.weights()
         assert all(map(math.isfinite, [*losses[precision], *result.metrics.values()]))
@@ -76,7 +68,7 @@ def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, in
     """Started where "auto" is bf16, resumed where it is fp32; a manifest of earlier versions records neither."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=sets)
     monkeypatch.setattr("negbench.loop.precision.automatic", lambda device: "bf16")
-    straight = run_config(config, Bench.open(tmp_path / "straight", "none")).folder
+    straight = run(config, tmp_path / "straight").folder
     halves = [interrupted(config, tmp_path / f"half {n}", 1) for n in range(2)]
     monkeypatch.undo()
     earlier = RunFolder(halves[1].runs / straight.run_id)
@@ -84,7 +76,7 @@ def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, in
     threads = torch.get_num_threads()
     assert manifest.pop("started") == {"device": "cpu", "precision": "bf16", "threads": threads}
     earlier.write_manifest(manifest)
-    kept, mixed = (run_config(config, bench).folder.weights() for bench in halves)
+    kept, mixed = (run(config, bench.runs).folder.weights() for bench in halves)
     for name, value in straight.weights().items():
         assert torch.equal(kept[name], value)
     assert any(not torch.equal(mixed[name], value) for name, value in kept.items())
@@ -103,5 +95,5 @@ def test_fp16_without_a_gpu_is_refused(sets, tmp_path):
     """fp16 without a GPU is refused, because it would be computed in float32."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*sets, "train.precision=fp16"])
     with pytest.raises(NegbenchError, match="'fp16' needs a GPU"):
-        run_config(config, Bench.open(tmp_path, "none"))
+        run(config, tmp_path)
     assert not list(tmp_path.glob("*/config.json"))

@@ -15,7 +15,7 @@ from negbench.contracts import ScoreView
 from negbench.errors import NegbenchError
 from negbench.machine import files
 from negbench.machine.files import SUMS
-from negbench.metrics import _numba, compiled
+from negbench.metrics import _numba, compiled, ranks
 from negbench.metrics.drops import between_drops
 from negbench.metrics.ranks import at_most, descending, less, nearest_below, places, tally, top_columns
 from negbench.strategies.qure import Qure
@@ -27,6 +27,7 @@ needs_numba = pytest.mark.skipif(not NUMBA, reason="numba is not installed")
 
 def by(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "SMALLEST", 0 if path == "compiled" else 2**62)
+    monkeypatch.setattr(ranks, "_BINS", COLUMNS - 1)  # in bins, as longer rows
 
 
 @pytest.fixture(params=["torch", pytest.param("compiled", marks=needs_numba)])

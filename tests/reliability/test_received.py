@@ -65,7 +65,7 @@ def _watched(action: Callable[[], Any], received: str, allowed: tuple[str, ...])
             if reads or not isinstance(path, str | bytes | os.PathLike):
                 return
             real = os.path.realpath(os.fsdecode(path).removeprefix("file:"))
-            if not real.startswith((*allowed, "/dev/", "/proc/")):
+            if not real.startswith((*allowed, "/dev/null", "/proc/")):
                 note(event, real)
 
     sys.dont_write_bytecode = True  # a clean clone compiles modules at their first import

@@ -9,13 +9,13 @@ import pytest
 
 from negbench.analysis.findings import judged, stored
 from negbench.analysis.verdicts import Rules
-from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import Here
+from negbench.loop.runs import DATA
 from negbench.machine.files import locked, seal, write_json, write_text
 from negbench.report.build import comparison_page, write_report
 from negbench.report.charts import Chart
@@ -38,7 +38,7 @@ def compared(toy_sets: list[str], shared_folder: Path, tmp_path_factory: pytest.
     with locked(shared_folder / "compared.lock"):
         if not (runs / "small" / "statistics.json").exists():
             axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=sets))
-            cells = plan(axes.configs(), runs, Display(), DataCache())
+            cells = plan(axes.configs(), runs, Display(), DATA)
             compute_and_log(ComparisonFolder(runs / "small"), cells, Execution(Here(), "none"))
             judged(runs, "small", Rules()).write(runs / "small")
     return Path(shutil.copytree(runs, tmp_path_factory.mktemp("compared") / "runs"))

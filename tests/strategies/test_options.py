@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.data.scene import DataCache
 from negbench.errors import NegbenchError, quoted
-from negbench.loop.runs import plan_run
+from negbench.loop.runs import DATA, plan_run
 from negbench.plugins.registry import registry
 from negbench.settings.layers import parse_plugin
 from negbench.strategies._ranked import images
@@ -121,7 +120,7 @@ def test_a_window_outside_the_training_gallery_is_refused_before_training():
     def plan(start: int | str, stop: int | str, name: str = "shifted-top-k") -> None:
         flags = {"strategy": {"name": name, "start": start, "stop": stop}, "backbone": "vectors", "dataset": "vectors"}
         sets = ("dataset.train_images=100", "dataset.twins=2", "dataset.train_queries=20", "dataset.val_queries=20")
-        plan_run(load_config(flags=flags, sets=sets), DataCache())
+        plan_run(load_config(flags=flags, sets=sets), DATA)
 
     plan(99, 500)
     plan("1%", "1.5%")  # 1.5 images are rounded to 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from negbench.data.scene import DataCache
+from negbench.loop.runs import DATA
 from negbench.settings.config import build_config
 from negbench.settings.layers import set_layer
 from negbench.systems.system import with_system
@@ -43,7 +43,7 @@ def fashioniq(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def run_two_steps(name: str, sets: list[str], folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Run a system for two steps and return its result.json and what it leaves out."""
     base = [set_layer(text) for text in sets]
-    layer, remarks = with_system([*base, {"system": name}], DataCache())
+    layer, remarks = with_system([*base, {"system": name}], DATA)
     details = run(build_config([layer, *base]), folder).details
     assert details["steps"] == 2
     return details, remarks

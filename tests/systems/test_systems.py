@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.data.scene import DataCache
 from negbench.errors import UnknownNameError
+from negbench.loop.runs import DATA
 from negbench.settings.config import build_config, resolved
 from negbench.systems.system import FACTORS, PLAIN, systems, with_system
 
@@ -19,7 +19,7 @@ def test_all_systems_are_named_here():
 
 def test_the_plain_system_is_info_nce_over_the_batch(toy_root):
     base = [{"dataset": {"name": "synthetic", "root": str(toy_root)}}]
-    layer, remarks = with_system([*base, {"system": PLAIN}], DataCache())
+    layer, remarks = with_system([*base, {"system": PLAIN}], DATA)
     flat = resolved(build_config([layer, *base])).flat()
     assert (flat["strategy.name"], flat["loss.name"], flat["train.num_negatives"]) == ("in-batch", "info-nce", None)
     assert list(remarks) == []
@@ -30,7 +30,7 @@ def test_what_cannot_be_carried_is_said(vector_sets):
 
     base = [*map(set_layer, vector_sets)]
     for name, words in (("dqe", ["attribute weights"]), ("hycole", ["text composition", "matching", "added", "fine"])):
-        layer, remarks = with_system([*base, {"system": name}], DataCache())
+        layer, remarks = with_system([*base, {"system": name}], DATA)
         assert len(remarks) == len(words)
         for word, remark in zip(words, remarks, strict=True):
             assert word in remark
@@ -43,7 +43,7 @@ def test_what_cannot_be_carried_is_said(vector_sets):
 def test_dqe_takes_its_kl_over_the_batch_where_the_image_tower_is_trained():
     for options, candidates in (({}, "corpus"), ({"frozen": False}, "batch")):
         base = [{"dataset": "fashioniq", "backbone": {"name": "clip", **options}}]
-        layer, remarks = with_system([*base, {"system": "dqe"}], DataCache())
+        layer, remarks = with_system([*base, {"system": "dqe"}], DATA)
         assert resolved(build_config([layer, *base])).loss.options["kl_over"] == candidates
         wanted = (
             "DQE-CIR without its KL over the whole corpus (sec. 3.4, alg. 1): backbone 'clip' trains its image tower,"
@@ -56,7 +56,7 @@ def test_factors_are_ordinary_settings():
     base = [{"dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}]
 
     def of(value: object) -> tuple[dict[str, Any], tuple[str, ...]]:
-        whole, remarks = with_system([*base, {"system": value}], DataCache())
+        whole, remarks = with_system([*base, {"system": value}], DATA)
         return resolved(build_config([whole])).flat(), remarks
 
     plain, dqe = of("plain")[0], of("dqe")[0]
@@ -81,14 +81,14 @@ def test_factors_are_ordinary_settings():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_system_starts_from_one_base(name):
     base = [{"dataset": "vectors", "backbone": {"name": "vectors", "dim": 16}}]
-    layer, _ = with_system([*base, {"system": name}], DataCache())
+    layer, _ = with_system([*base, {"system": name}], DATA)
     options = resolved(build_config([layer, *base])).backbone.options
     fusion, weights = "gated" if name == "hycole" else "sum", name == "dqe"
     assert (options["dim"], options["fusion"], options["hidden"]) == (16, fusion, 0)
     assert options["attribute_weights"] is weights
     other = "sum" if fusion == "gated" else "gated"
     given = [{**base[0], "backbone": {"name": "vectors", "fusion": other, "hidden": 8}}]  # a flag overrides it
-    whole, _ = with_system([{"system": name}, *given], DataCache())
+    whole, _ = with_system([{"system": name}, *given], DATA)
     assert (whole["backbone"]["fusion"], whole["backbone"]["hidden"]) == (other, 8)
 
 

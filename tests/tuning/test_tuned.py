@@ -8,12 +8,12 @@ import pytest
 from optuna.trial import create_trial
 
 from negbench.analysis.tuned_gain import Tuning
-from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
+from negbench.loop.runs import DATA
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
 from negbench.tuning.book import StudyStore, open_book
@@ -22,7 +22,7 @@ from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, _choice, _res
 
 def combined(tmp_path: Path, sets: list[str], strategies: str, seeds: int | str = 2) -> list[Combination]:
     configs = Axes.of(Compare(strategies=strategies, seeds=seeds, sets=tuple(sets))).configs()
-    return combinations(plan(configs, tmp_path, Display(), DataCache()))
+    return combinations(plan(configs, tmp_path, Display(), DATA))
 
 
 OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # the knobs of top-k's search
