@@ -82,19 +82,15 @@ def oracle(shared_data: Path) -> dict[str, Any]:
     }
 
 
-def oracle_model(oracle: dict[str, Any], layout: str) -> Blip2:
-    folder = oracle["folder"]
-    weights = {
-        "whole": f"lavis:{folder / 'model.pth'}",
-        "split": f"lavis:{folder / 'pretrained.pth'},tower={folder / 'vit.pth'}",
-    }[layout]
-    return build(Blip2, weights=weights, config=oracle["config"], tokenizer=str(folder / "vocab.txt"))
+def oracle_model(oracle: dict[str, Any], files: str = "{0}/model.pth") -> Blip2:
+    weights, vocabulary = f"lavis:{files.format(oracle['folder'])}", str(oracle["folder"] / "vocab.txt")
+    return build(Blip2, weights=weights, config=oracle["config"], tokenizer=vocabulary)
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("layout", ["whole", "split"])
-def test_oracle_forward(oracle, layout):
-    model = oracle_model(oracle, layout)
+@pytest.mark.parametrize("files", ["{0}/model.pth", "{0}/pretrained.pth,tower={0}/vit.pth"])
+def test_oracle_forward(oracle, files):
+    model = oracle_model(oracle, files)
     inputs, expected = oracle["inputs"], oracle["expected"]
     captions = [str(caption) for caption in inputs["captions"]]
     # preprocessing only normalises square pictures of the tower's size, so results agree from uint8 on
@@ -133,7 +129,7 @@ def test_oracle_forward(oracle, layout):
 @pytest.mark.data
 def test_oracle_loss_and_gradients(oracle):
     """Loss and every stored gradient match the released model's training step without dropout."""
-    model = oracle_model(oracle, "whole")
+    model = oracle_model(oracle)
     inputs, grads = oracle["inputs"], dict(oracle["grads"])
     captions = [str(caption) for caption in inputs["captions"]]
     features = model.image_features(torch.from_numpy(inputs["target_pixels"]))

@@ -19,7 +19,6 @@ from negbench.datasets._wording import VOCABULARY, describe
 from negbench.errors import WeightsError
 from negbench.plugins.registry import build
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "pretrain_tiny.py"
 TEXTS = [
     "is red and has long sleeves",
     "Is darker.",
@@ -32,7 +31,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def example(load_file: Callable[[Path], ModuleType]) -> ModuleType:
     """Import the script that made the shipped weights."""
-    return load_file(EXAMPLE)
+    return load_file(Path(__file__).parents[2] / "examples" / "pretrain_tiny.py")
 
 
 @cache

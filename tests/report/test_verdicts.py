@@ -29,7 +29,6 @@ from negbench.settings.config import build_config
 from negbench.store.runfolder import RunFolder
 
 LABELS = {"dataset": "d", "loss": "l", "backbone": "b"}
-SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr-defined]
 
 
 def answer_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list[str]:
@@ -62,7 +61,7 @@ def group_of(
         ranks = ranks_of(seed + 100 * len(strategy), better)
         folder.write_ranks(ranks.to_frame())
         result = {
-            "metrics": SUMMARISE(ranks),
+            "metrics": registry.get("datasets", "fashioniq").summarise(ranks),  # type: ignore[attr-defined]
             "main_metric": "average/recall",
             "behaviour": {"pool_size": 10.0 + seed, "overlap": math.nan},
             "negatives_seen": 100,

@@ -364,13 +364,6 @@ def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
     return max((number for number, owner in at_work() if owner == pid), default=-1)
 
 
-def none_lost_none_twice(book: StudyStore, trials: int, hit: set[int]) -> None:
-    assert book.counts() == {"finished": trials, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
-    assert len({json.dumps(point, sort_keys=True) for point in points(book)}) == trials
-    died = {trial.number for trial in book.frozen() if "deaths" in trial.user_attrs}
-    assert died >= hit - {-1}  # -1: it was hit between two trials
-
-
 @pytest.mark.slow
 def test_workers_of_a_journal_of_which_one_is_killed(tmp_path):
     """With a random sampler, whose points do not depend on other trials, they try the points of one worker."""
@@ -381,7 +374,10 @@ def test_workers_of_a_journal_of_which_one_is_killed(tmp_path):
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
-    none_lost_none_twice(book, 9, hit)
+    assert book.counts() == {"finished": 9, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
+    assert len({json.dumps(point, sort_keys=True) for point in points(book)}) == 9
+    died = {trial.number for trial in book.frozen() if "deaths" in trial.user_attrs}
+    assert died >= hit - {-1}  # -1: it was hit between two trials
     assert points(book) == points(worked(tmp_path / "straight", 9, spec))
 
 
