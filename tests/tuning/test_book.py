@@ -201,6 +201,7 @@ def test_a_failed_trial_is_computed_again_by_a_rerun(tmp_path):
     broken = False
     rerun = toy_book(folder, 6)
     assert rerun.requeue_failed() == [2, 3, 4]
+    assert rerun.counts()["waiting"] == 3
     assert rerun.work(objective, print) == 3
     assert rerun.counts()["finished"] == 6
     assert [(t.params, t.value) for t in rerun.frozen()] == [(t.params, t.value) for t in straight.frozen()]
