@@ -72,10 +72,8 @@ def _variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                 new = ast.Compare(left, [*ops[:place], other, *ops[place + 1 :]], right)
                 yield f"{type(op).__name__} -> {type(other).__name__}", new
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            yield (
-                f"{type(op).__name__} -> {_OPERATORS[type(op)].__name__}",
-                ast.BinOp(left, _OPERATORS[type(op)](), right),
-            )
+            new = ast.BinOp(left, _OPERATORS[type(op)](), right)
+            yield f"{type(op).__name__} -> {_OPERATORS[type(op)].__name__}", new
         case ast.AugAssign(target=target, op=op, value=value):
             if type(op) in _OPERATORS:
                 new = ast.AugAssign(target, _OPERATORS[type(op)](), value)

@@ -120,9 +120,8 @@ def tower_state(s: Sizes, seed: int = 1) -> State:
 
 
 def _bert_attention(w: _Weights, name: str, width: int, keys: int) -> None:
-    w.linear(f"{name}.self.query", width, width)
-    w.linear(f"{name}.self.key", width, keys)
-    w.linear(f"{name}.self.value", width, keys)
+    for part, inputs in (("query", width), ("key", keys), ("value", keys)):
+        w.linear(f"{name}.self.{part}", width, inputs)
     w.linear(f"{name}.output.dense", width, width)
     w.norm(f"{name}.output.LayerNorm", width)
 
@@ -412,12 +411,9 @@ class Lavis:
         return model
 
     @staticmethod
-    def config(s: Sizes) -> dict[str, int]:
-        return {"vit_heads": s.vit_heads, "qformer_heads": s.heads, "max_txt_len": LENGTH}
-
-    @staticmethod
-    def blip_config(s: Sizes) -> dict[str, int]:
-        return {"vit_heads": s.vit_heads, "text_heads": s.heads, "max_txt_len": LENGTH}
+    def config(s: Sizes, side: str = "qformer") -> dict[str, int]:
+        """Return the configuration of BLIP-2, or of BLIP, whose other side is `text`."""
+        return {"vit_heads": s.vit_heads, f"{side}_heads": s.heads, "max_txt_len": LENGTH}
 
     @staticmethod
     def pixels(s: Sizes, count: int = len(CAPTIONS), seed: int = 5) -> Tensor:

@@ -21,7 +21,7 @@ from tests.backbones.test_blip2 import SETTINGS, difference
 def world(lavis: Any) -> Any:
     sizes = lavis.Sizes(rows=len(lavis.vocabulary) + 2)
     state = lavis.blip_state(sizes)
-    model = build(Blip, weights=f"lavis:{lavis.save(state)}", config=lavis.blip_config(sizes))
+    model = build(Blip, weights=f"lavis:{lavis.save(state)}", config=lavis.config(sizes, "text"))
     return lavis.World(lavis, sizes, state, model)
 
 
@@ -123,4 +123,4 @@ def test_vocabulary_must_have_a_row_for_enc(world):
     name = "text_encoder.embeddings.word_embeddings.weight"
     path = world.lavis.save({**world.state, name: world.state[name][:-1]})
     with pytest.raises(WeightsError, match=r"\[DEC\] and \[ENC\]"):
-        build(Blip, weights=f"lavis:{path}", config=world.lavis.blip_config(world.sizes))
+        build(Blip, weights=f"lavis:{path}", config=world.lavis.config(world.sizes, "text"))

@@ -56,13 +56,6 @@ def pixels(count: int = len(TEXTS), size: int = 32, seed: int = 5) -> Tensor:
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
-def reference_model(path: Path, *, quick: bool = True) -> Any:
-    """Load a file of tensors with open_clip itself."""
-    import open_clip
-
-    return open_clip.create_model(TWO[0], pretrained=str(path), force_quick_gelu=quick).eval()
-
-
 def tensors(path: Path, state: dict[str, Any]) -> Path:
     if path.suffix == ".safetensors":
         save_file(state, path)
@@ -105,12 +98,12 @@ MODELS = [
 @pytest.mark.parametrize(("activation", "projection", "width", "frozen"), MODELS)
 def test_scores_are_those_of_open_clips_encoders(tmp_path, activation, projection, width, frozen):
     """HyCoLe's two projections, for images and texts, follow the encoder; stored features precede them."""
-    from open_clip import tokenize
+    from open_clip import create_model, tokenize
 
     file = tensors(tmp_path / "clip.pt", weights())
     options = {"model": "ViT-Toy", "weights": str(file), "activation": activation, "frozen": frozen}
     clip, plain = build(Clip, **options, projection=projection), build(Clip, **options)
-    theirs = reference_model(file, quick=activation == "quick_gelu")
+    theirs = create_model(TWO[0], pretrained=str(file), force_quick_gelu=activation == "quick_gelu").eval()
     sides = (clip.project_image, clip.project_text) if projection else ()
     with torch.no_grad():
         for side in sides:

@@ -163,6 +163,6 @@ def test_every_setting_of_a_folder_and_of_config(name, lavis, tmp_path):
     assert seen(name, {"weights": str(folder.rename(folder.with_name("moved"))), **frozen})[:2] == rows[-1][:2]
     sizes = lavis.Sizes(rows=len(lavis.vocabulary) + (2 if name == "blip" else 1))
     path = lavis.save((lavis.blip_state if name == "blip" else lavis.blip2_state)(sizes))
-    config = (lavis.blip_config if name == "blip" else lavis.config)(sizes)
+    config = lavis.config(sizes, "text" if name == "blip" else "qformer")
     heads = [config, *(config | {"vit_heads": count} for count in (4, 6))]
     check([seen(name, {"weights": f"lavis:{path}", "config": each, **frozen}) for each in heads])

@@ -29,18 +29,13 @@ def _fusion(kind: str, dim: int = DIM, seed: int = 0) -> Fusion:
     return fusion
 
 
-def _all_pairs(fusion: Fusion, image: Tensor, text: Tensor) -> Tensor:
-    return torch.stack([torch.stack([fusion(x[None], y[None])[0] for y in text]) for x in image])
-
-
 @pytest.mark.parametrize("kind", ["gated", "sum"])
 @pytest.mark.parametrize("chunk", [1, 3, 1024])
 def test_cross_equals_forward_on_every_pair(kind, chunk):
     fusion = _fusion(kind)
     image, text = _inputs(7, 5)
-    torch.testing.assert_close(
-        fusion.cross(image, text, chunk=chunk), _all_pairs(fusion, image, text), rtol=0, atol=1e-12
-    )
+    pairs = torch.stack([torch.stack([fusion(x[None], y[None])[0] for y in text]) for x in image])
+    torch.testing.assert_close(fusion.cross(image, text, chunk=chunk), pairs, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["gated", "sum"])

@@ -31,7 +31,7 @@ class Family:
         rows = len(lavis.vocabulary) + (2 if blip else 1)
         self.sizes = lavis.Sizes(tower="eva_clip_g" if blip else name, rows=rows)
         self.state: dict[str, Tensor] = (lavis.blip_state if blip else lavis.blip2_state)(self.sizes)
-        self.config = (lavis.blip_config if blip else lavis.config)(self.sizes)
+        self.config = lavis.config(self.sizes, "text" if blip else "qformer")
 
     def load(self, path: Path, **options: Any) -> Blip | Blip2:
         backbone = Blip if self.name == "blip" else Blip2
@@ -203,16 +203,15 @@ def test_one_tower_exactly(lavis, tower):
     s = lavis.Sizes(tower=tower)
     whole, own = lavis.save(lavis.blip2_state(s)), lavis.save(lavis.qformer_state(s), "own.pth")
     vit = lavis.save(lavis.tower_state(s), "vit.pth")
-    with pytest.raises(WeightsError, match=r"own\.pth has no visual_encoder: .*tower=FILE"):
-        build(Blip2, weights=f"lavis:{own}", config=lavis.config(s))
-    with pytest.raises(WeightsError, match="has its own visual_encoder: leave out tower="):
-        build(Blip2, weights=f"lavis:{whole},tower={vit}", config=lavis.config(s))
-    with pytest.raises(WeightsError, match=r"own\.pth is not a visual tower"):
-        build(Blip2, weights=f"lavis:{own},tower={own}", config=lavis.config(s))
-    with pytest.raises(WeightsError, match="has 3 blocks, config asks for vit_layers 4"):
-        build(Blip2, weights=f"lavis:{own},tower={vit}", config={**lavis.config(s), "vit_layers": 4})
-    with pytest.raises(WeightsError, match=r"vit\.pth is not a LAVIS BLIP-2 checkpoint"):
-        build(Blip2, weights=f"lavis:{vit}", config=lavis.config(s))
+    for weights, more, message in (
+        (own, {}, r"own\.pth has no visual_encoder: .*tower=FILE"),
+        (f"{whole},tower={vit}", {}, "has its own visual_encoder: leave out tower="),
+        (f"{own},tower={own}", {}, r"own\.pth is not a visual tower"),
+        (f"{own},tower={vit}", {"vit_layers": 4}, "has 3 blocks, config asks for vit_layers 4"),
+        (vit, {}, r"vit\.pth is not a LAVIS BLIP-2 checkpoint"),
+    ):
+        with pytest.raises(WeightsError, match=message):
+            build(Blip2, weights=f"lavis:{weights}", config={**lavis.config(s), **more})
     with pytest.raises(WeightsError, match="leave out tower="):
         build(Blip, weights=f"lavis:{whole},tower={vit}")
 

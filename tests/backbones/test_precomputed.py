@@ -19,7 +19,6 @@ def vectors(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 IMAGES = vectors(4, 6)
-TOKENS = vectors(4, 3, 6, seed=1)
 TEXT_VECTORS = vectors(5, 6, seed=2)
 
 
@@ -40,7 +39,7 @@ def texts(tmp_path: Path) -> Path:
 
 def test_rows_are_those_of_the_files(tmp_path, texts):
     order = ["c", "b7", "c", "a2"]
-    for array, tokens in ((IMAGES, 1), (TOKENS, 3)):
+    for array, tokens in ((IMAGES, 1), (vectors(4, 3, 6, seed=1), 3)):
         backbone = build(Precomputed, images=write(tmp_path / "i.npz", IDS, array, "image"), texts=texts)
         got = backbone.features_of(order)
         assert got.dtype == torch.float32

@@ -70,7 +70,6 @@ def test_files_that_are_gone_are_named(tmp_path, vector_sets, said):
     place = ["doctor", "--runs-dir", tmp_path, "--tracking-uri", "none"]
     assert folder.lost() == []
     said(*place)
-    load(folder.run_id, tmp_path)
     for name in ("metrics.jsonl", "mining-01.parquet"):
         kept = (folder.path / name).read_bytes()
         (folder.path / name).unlink()

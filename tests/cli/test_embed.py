@@ -24,8 +24,6 @@ from negbench.settings.layers import read_recipe
 from negbench.store.runfolder import RunFolder
 from tests.cli.test_init import told_next
 
-TEXTS = ["in blue", "longer", "with stripes and a zip"]
-
 ENCODERS = (Path(__file__).parent / "encoders.py").read_text(encoding="utf-8")
 
 
@@ -164,7 +162,7 @@ def test_vectors_are_those_of_each_item_alone(pictures, module, embed):
             torch.testing.assert_close(torch.from_numpy(row), want)
         for text, row in texts.items():
             torch.testing.assert_close(torch.from_numpy(row), encoder.encode_text([text])[0])
-    assert sorted(texts) == sorted(TEXTS)
+    assert sorted(texts) == ["in blue", "longer", "with stripes and a zip"]
 
 
 def test_an_encoder_is_asked_in_batches_in_evaluation_mode(pictures, embed):

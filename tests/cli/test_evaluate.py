@@ -45,11 +45,8 @@ def benchmarks(standin: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-Call = Callable[..., str]
-
-
 @pytest.fixture
-def call(said: Callable[..., tuple[str, str]], run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> Call:
+def call(said: Callable[..., tuple[str, str]], run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Return a function that runs `negbench evaluate ...` and returns what it printed."""
     monkeypatch.setenv("COLUMNS", "200")
 

@@ -19,7 +19,7 @@ from negbench.scoring import scorers as scoring
 from negbench.settings.config import resolved
 from negbench.store.runfolder import RunFolder
 from tests import standin
-from tests.runs import config_of, run
+from tests.runs import config_of, flags_of, run
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +100,7 @@ def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy
     judged = tmp_path / "moved" / "hpfiq.json"
     judged.write_text(judged.read_text().replace("darker", "lighter"))
     assert plan_run(moved, DataCache()).name != beside.run_id
-    given = [word for each in sets for word in ("--set", each)]
-    plan, _ = said("run", "--strategy", "qure", "--runs-dir", tmp_path, *given, "--dry-run")
+    plan, _ = said("run", "--strategy", "qure", "--runs-dir", tmp_path, *flags_of(sets), "--dry-run")
     assert re.search(r"at each point hp-fashioniq@sets-of-5-\w+, 24 queries", plan)
     curve = [point for point in beside.folder.metrics() if "hp-fashioniq/accuracy" in point]
     assert [point["epoch"] for point in curve] == [-1, 0, 1]

@@ -122,13 +122,22 @@ def new_store(tmp_path: Path) -> FeatureStore:
     return FeatureStore(tmp_path / "cache", "pooled", (ROWS, WIDTH))
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> FeatureStore:
+    return new_store(tmp_path)
+
+
+@pytest.fixture
+def images(folder: Path) -> dict[str, Path]:
+    return images_of(folder)
+
+
 # --- encoding and reading ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("budget", [None, 0])
-def test_equals_the_plain_loop(tmp_path, folder, small_shards, budget):
-    images, backbone = images_of(folder), Pooled()
-    store = new_store(tmp_path)
+def test_equals_the_plain_loop(store, images, small_shards, budget):
+    backbone = Pooled()
     assert store.ensure(images, backbone, batch_size=5) == 12  # of 13 ids, as two share a picture
     held = store.load(list(images), budget_bytes=budget)
     assert isinstance(held._source, Tensor) is (budget is None)
@@ -143,8 +152,7 @@ def test_equals_the_plain_loop(tmp_path, folder, small_shards, budget):
     assert held[torch.zeros(0, dtype=torch.int64)].shape == (0, ROWS, WIDTH)
 
 
-def test_batches_of_any_size_and_workers_give_the_same(tmp_path, folder):
-    images = images_of(folder)
+def test_batches_of_any_size_and_workers_give_the_same(tmp_path, images):
     loaded = []
     for batch_size, workers in ((1, 0), (5, 0), (64, 0), (5, 2)):
         store = FeatureStore(tmp_path / f"{batch_size}-{workers}", "pooled", (ROWS, WIDTH))
@@ -155,9 +163,7 @@ def test_batches_of_any_size_and_workers_give_the_same(tmp_path, folder):
     assert torch.equal(loaded[3], loaded[1])  # equal batches give equal bits, with or without workers
 
 
-def test_only_what_is_new_is_encoded(tmp_path, folder):
-    images = images_of(folder)
-    store = new_store(tmp_path)
+def test_only_what_is_new_is_encoded(store, images):
     assert store.ensure({image: images[image] for image in ("i03", "i05")}, Pooled()) == 2
     assert store.missing(images) == [image for image in images if image not in ("copy", "i03", "i05")]
     counts: list[int] = []
@@ -166,9 +172,7 @@ def test_only_what_is_new_is_encoded(tmp_path, folder):
     assert len(store) == 12
 
 
-def test_content_decides_not_the_name(tmp_path, folder):
-    images = images_of(folder)
-    store = new_store(tmp_path)
+def test_content_decides_not_the_name(store, images, folder):
     store.ensure(images, Pooled())
     (folder / "i00.png").write_bytes((folder / "i07.png").read_bytes())
     assert store.ensure(images, Pooled()) == 0
@@ -192,10 +196,9 @@ def test_mode_of_every_module_and_the_global_generators_are_left_alone(tmp_path,
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("budget", [None, 0])
-def test_on_a_gpu(tmp_path, folder, small_shards, budget):
-    images, backbone = images_of(folder), Pooled()
+def test_on_a_gpu(store, images, small_shards, budget):
+    backbone = Pooled()
     want = by_loop(backbone, images)
-    store = new_store(tmp_path)
     assert store.ensure(images, backbone, device="cuda", batch_size=5, workers=1) == 12
     got = store.load(list(images), "cuda", budget)
     assert isinstance(got._source, Tensor) is (budget is None)
@@ -207,18 +210,15 @@ def test_on_a_gpu(tmp_path, folder, small_shards, budget):
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_file_is_named(tmp_path, folder):
-    images = images_of(folder) | {"gone": folder / "gone.png"}
+def test_a_missing_file_is_named(store, images, folder):
     with pytest.raises(DataError, match=r"1 of 14 images have no file, the first: 'gone' at .*gone\.png"):
-        new_store(tmp_path).ensure(images, Pooled())
+        store.ensure(images | {"gone": folder / "gone.png"}, Pooled())
 
 
-def test_unreadable_images_are_named_and_the_others_stored(tmp_path, folder):
+def test_unreadable_images_are_named_and_the_others_stored(tmp_path, store, images, folder):
     (folder / "i04.png").write_bytes((folder / "i04.png").read_bytes()[:60])
     (folder / "i06.png").write_bytes(b"")
     (folder / "i08.png").write_text("<html>404</html>")
-    images = images_of(folder)
-    store = new_store(tmp_path)
     with pytest.raises(DataError, match=r"i04\.png is not a readable image.*\(and 2 more\)") as caught:
         store.ensure(images, Pooled(), batch_size=3)
     assert "\n" not in str(caught.value)
@@ -226,14 +226,12 @@ def test_unreadable_images_are_named_and_the_others_stored(tmp_path, folder):
 
 
 @pytest.mark.parametrize(("scale", "what"), [(1e6, r"a feature of \d"), (float("nan"), "a feature that is not finite")])
-def test_out_of_half_range_names_the_image(tmp_path, folder, scale, what):
-    images = images_of(folder)
+def test_out_of_half_range_names_the_image(store, images, scale, what):
     with pytest.raises(NegbenchError, match=rf"image 'copy' \(.*copy\.png\) has .*{what}.*65504"):
-        new_store(tmp_path).ensure(images, Pooled(scale=scale))
+        store.ensure(images, Pooled(scale=scale))
 
 
-def test_a_full_disk_loses_nothing_finished(tmp_path, folder, small_shards, monkeypatch):
-    images = images_of(folder)
+def test_a_full_disk_loses_nothing_finished(tmp_path, images, small_shards, monkeypatch):
     real, calls = os.fsync, []
 
     def fsync(handle: int) -> None:
@@ -255,42 +253,42 @@ def test_a_full_disk_loses_nothing_finished(tmp_path, folder, small_shards, monk
     assert not left.exists()
 
 
-def test_too_little_room_is_said_before_encoding(tmp_path, folder, monkeypatch):
+def test_too_little_room_is_said_before_encoding(tmp_path, store, images, monkeypatch):
     backbone = Pooled()
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(room.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(NegbenchError, match=r"of disk, .*set NEGBENCH_CACHE"):
-        new_store(tmp_path).ensure(images_of(folder), backbone)
+        store.ensure(images, backbone)
     assert backbone.batches == []
 
 
-def test_an_interrupt_keeps_what_is_encoded(tmp_path, folder):
+def test_an_interrupt_keeps_what_is_encoded(tmp_path, store, images):
     def interrupt(count: int) -> None:
-        raise KeyboardInterrupt
+        if count == 5:
+            raise KeyboardInterrupt
 
-    images = images_of(folder)
     with pytest.raises(KeyboardInterrupt):
-        new_store(tmp_path).ensure(images, Pooled(), batch_size=5, progress=lambda n: interrupt(n) if n == 5 else None)
+        store.ensure(images, Pooled(), batch_size=5, progress=interrupt)
     assert len(new_store(tmp_path)) == 5
 
 
-def test_changed_shape_under_one_key_is_refused(tmp_path, folder):
-    new_store(tmp_path).ensure(images_of(folder), Pooled())
+def test_changed_shape_under_one_key_is_refused(tmp_path, store, images):
+    store.ensure(images, Pooled())
     with pytest.raises(NegbenchError, match=r"feature_key must distinguish the two"):
         FeatureStore(tmp_path / "cache", "pooled", (1, WIDTH))
     with pytest.raises(NegbenchError, match=r"returned \(12, 2, 8\) for 12 images"):
-        FeatureStore(tmp_path / "new", "pooled", (1, WIDTH)).ensure(images_of(folder), Pooled())
+        FeatureStore(tmp_path / "new", "pooled", (1, WIDTH)).ensure(images, Pooled())
 
 
-def test_a_fine_tuned_backbone_is_refused(tmp_path, folder):
+def test_a_fine_tuned_backbone_is_refused(store, images):
     backbone = Pooled()
     backbone.frozen_images = False
     with pytest.raises(NegbenchError, match="trains its image tower"):
-        new_store(tmp_path).ensure(images_of(folder), backbone)
+        store.ensure(images, backbone)
 
 
-def test_a_picture_replaced_while_it_is_encoded_is_not_stored(tmp_path, folder):
-    store, images, backbone = new_store(tmp_path), images_of(folder), Pooled()
+def test_a_picture_replaced_while_it_is_encoded_is_not_stored(tmp_path, store, images):
+    backbone = Pooled()
 
     def late(image: Image.Image) -> Tensor:
         new = shutil.copy(images["i01"], tmp_path / f"{threading.get_ident()}")
@@ -303,19 +301,17 @@ def test_a_picture_replaced_while_it_is_encoded_is_not_stored(tmp_path, folder):
     assert len(new_store(tmp_path)) == 0
 
 
-def test_a_cache_that_vanishes_is_told_from_images_never_encoded(tmp_path, folder):
-    store, images = new_store(tmp_path), images_of(folder)
+def test_a_cache_that_vanishes_is_told_from_images_never_encoded(store, images):
     store.ensure(images, Pooled())
     shutil.rmtree(store.folder)
     with pytest.raises(NegbenchError, match=f"13 images have no stored .*; files vanished from {store.folder}: rerun"):
         store.load(list(images))
 
 
-def test_reading_what_is_not_there(tmp_path, folder):
-    store = new_store(tmp_path)
+def test_reading_what_is_not_there(store, images):
     with pytest.raises(NegbenchError, match="1 images have no stored features, the first: 'i00'"):
         store.load(["i00"])
-    store.missing(images_of(folder))
+    store.missing(images)
     with pytest.raises(NegbenchError, match="2 images have no stored features, the first: 'i01'"):
         store.load(["i01", "i02"])
 
@@ -329,10 +325,9 @@ def test_bad_keys(tmp_path):
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_shard_is_encoded_anew_and_a_reader_keeps_its_rows(tmp_path, folder, small_shards, logged):
+def test_a_damaged_shard_is_encoded_anew_and_a_reader_keeps_its_rows(tmp_path, store, images, small_shards, logged):
     """A damaged list of hashes; tests/reliability/test_damage.py damages the other parts bit by bit."""
-    images, backbone = images_of(folder), Pooled()
-    store = new_store(tmp_path)
+    backbone = Pooled()
     store.ensure(images, backbone, batch_size=4)
     reader = store.load(list(images), budget_bytes=0)
     want = reader[torch.arange(13)]
@@ -386,8 +381,7 @@ def test_readers_beside_a_writer_see_whole_shards_only(tmp_path, folder, start):
 # --- content hashes --------------------------------------------------------------------------------------------------
 
 
-def test_hashes_are_those_of_the_bytes(tmp_path, folder):
-    images = images_of(folder)
+def test_hashes_are_those_of_the_bytes(tmp_path, images):
     want = {image: hashlib.sha256(path.read_bytes()).digest() for image, path in images.items()}
     assert content_hashes(images, tmp_path) == want
     assert list(content_hashes(images, tmp_path)) == list(images)
@@ -399,8 +393,7 @@ def settled(monkeypatch):
     monkeypatch.setattr(contents, "SETTLED", 0)
 
 
-def test_unchanged_files_are_not_read_again(tmp_path, folder, monkeypatch, settled):
-    images = images_of(folder)
+def test_unchanged_files_are_not_read_again(tmp_path, images, folder, monkeypatch, settled):
     first = content_hashes(images, tmp_path)
     read: list[str] = []
     real = contents._file_sha256
@@ -450,9 +443,9 @@ def test_a_file_rewritten_within_a_tick_is_read_again(tmp_path):
     assert content_hashes({"a": path}, tmp_path)["a"] == hashlib.sha256(b"other").digest()
 
 
-def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, folder, settled):
+def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, images, settled):
     """With any bit of the hash cache flipped, the whole cache is discarded and hashes are computed again."""
-    images = dict(list(images_of(folder).items())[:2])
+    images = dict(list(images.items())[:2])
     want = content_hashes(images, tmp_path)
     memory = tmp_path / "features" / "hashes.json"
     content = memory.read_bytes()

@@ -10,6 +10,7 @@ import pytest
 from negbench.errors import DataError
 
 Files = dict[str, Any]  # relative path -> JSON value or raw bytes
+Change = Callable[[Files], Any]  # alters the files
 
 
 def write(root: Path, files: Files) -> Path:
@@ -22,12 +23,9 @@ def write(root: Path, files: Files) -> Path:
 
 
 def check(
-    flaws: Mapping[str, tuple[Callable[[Files], Any], str]],
-    files: Callable[[], Files],
-    folder: Path,
-    load: Callable[[Path], Any],
+    flaws: Mapping[str, tuple[Change, str]], files: Callable[[], Files], folder: Path, load: Callable[[Path], Any]
 ) -> None:
-    """Check that every flaw (a function that alters the files, the expected message) is a one-line error."""
+    """Check that every flaw (a change of the files, the expected message) is a one-line error."""
     for number, (flaw, (alter, message)) in enumerate(flaws.items()):
         damaged_files = files()
         alter(damaged_files)

@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +142,11 @@ def test_images_are_found_by_number(root):
 # --- flawed files ------------------------------------------------------------------------------------------------
 
 
-def change(key: str, value: Any) -> Callable[[flaws.Files], None]:
+def change(key: str, value: Any) -> flaws.Change:
     return lambda files: files[VAL][0].update({key: value})
 
 
-FLAWS: dict[str, tuple[Callable[[flaws.Files], Any], str]] = {
+FLAWS: dict[str, tuple[flaws.Change, str]] = {
     "too long": (change("target_img_id", 10**12), r"1000000000000 is not an image number"),
     "truth": (change("gt_img_ids", [20, "30"]), r"key 'gt_img_ids'\[1\]: expected an integer, got '30'"),
     "target no truth": (change("target_img_id", 60), r"the target 60 is not among the ground truths"),

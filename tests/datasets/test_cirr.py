@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -201,16 +200,16 @@ def test_missing_images_name_the_tree_and_the_first_mismatch(root):
 # --- flawed files ------------------------------------------------------------------------------------------------
 
 
-def entry_change(key: str, value: Any) -> Callable[[flaws.Files], None]:
+def entry_change(key: str, value: Any) -> flaws.Change:
     return lambda files: files[CAPTIONS][1].update({key: value})
 
 
-def group_change(key: str, value: Any) -> Callable[[flaws.Files], None]:
+def group_change(key: str, value: Any) -> flaws.Change:
     return lambda files: files[CAPTIONS][1]["img_set"].update({key: value})
 
 
 MEMBERS = [f"dev-{n}-0-img0" for n in range(6)]
-FLAWS: dict[str, tuple[Callable[[flaws.Files], Any], str]] = {
+FLAWS: dict[str, tuple[flaws.Change, str]] = {
     "pairid twice": (entry_change("pairid", 100), r"val\.json: pairid '100' occurs twice \(entries 0 and 1\)"),
     "outside": (entry_change("target_hard", "dev-99"), r"and the target 'dev-99'"),
     "reference": (entry_change("reference", "dev-99"), r"'dev-99' of query 101 is not in split\.rc2\.val"),

@@ -195,13 +195,12 @@ def test_split_dev(fraction, seed):
 
 
 def test_a_target_of_two_groups_keeps_the_part_of_its_first():
-    seed = 1
     data = toy(queries=60)
     shared = {q.target for q in data.queries if q.group == "one"} & {q.target for q in data.queries if q.group == "two"}
     assert shared
     first = [i for i, query in enumerate(data.queries) if query.group == "one"]
-    alone = {q.id for q in data.with_queries(first, "one").split_dev(0.4, seed)[1].queries}
-    assert alone == {q.id for q in data.split_dev(0.4, seed)[1].queries if q.group == "one"}
+    alone = {q.id for q in data.with_queries(first, "one").split_dev(0.4, 1)[1].queries}
+    assert alone == {q.id for q in data.split_dev(0.4, 1)[1].queries if q.group == "one"}
 
 
 def test_split_dev_errors():

@@ -2,7 +2,6 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -236,11 +235,11 @@ def test_missing_images(root):
 LABELS = "labels/dress_test_detect_all.txt"
 
 
-def put(name: str, more: bytes) -> Callable[[flaws.Files], None]:
+def put(name: str, more: bytes) -> flaws.Change:
     return lambda files: files.update({name: files[name] + more})
 
 
-FLAWS: dict[str, tuple[Callable[[flaws.Files], Any], str]] = {
+FLAWS: dict[str, tuple[flaws.Change, str]] = {
     "no label file": (lambda f: f.pop(LABELS), r"labels has no file with 'test' in its name"),
     "no query file": (lambda f: f.pop("test_queries.txt"), r"test_queries\.txt is missing"),
     "two fields": (put(LABELS, b"women/x.jpeg\t1.0\n"), r"all\.txt: line 7: expected path, score and caption"),

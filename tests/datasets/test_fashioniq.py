@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +46,6 @@ def sizes(data: FashionIQ) -> tuple[int, ...]:
     return tuple(len(columns) for columns in data.groups.values())
 
 
-def per_group(data: FashionIQ) -> tuple[int, ...]:
-    counts = Counter(query.group for query in data.queries)
-    return tuple(counts[name] for name in data.groups)
-
-
 # --- the real files ----------------------------------------------------------------------------------------------
 
 
@@ -59,7 +53,8 @@ def per_group(data: FashionIQ) -> tuple[int, ...]:
 def test_published_counts(shared_data):
     for split in ("train", "val"):
         data = load(shared_data / "fashioniq", split=split, corpus="images")
-        assert per_group(data) == QUERIES[split]
+        counts = Counter(query.group for query in data.queries)
+        assert tuple(counts[name] for name in data.groups) == QUERIES[split]
         assert sizes(data) == ORIGINAL[split]
         assert data.remarks == tuple(data.sharing())  # the counts are the published ones
         assert data.extra_images == []
@@ -186,11 +181,11 @@ def test_root_from_the_environment(root, monkeypatch):
 CAPTIONS, SPLIT = "captions/cap.dress.val.json", "image_splits/split.dress.val.json"
 
 
-def entry_change(key: str, value: Any) -> Callable[[flaws.Files], None]:
+def entry_change(key: str, value: Any) -> flaws.Change:
     return lambda files: files[CAPTIONS][1].update({key: value})
 
 
-FLAWS: dict[str, tuple[Callable[[flaws.Files], Any], str]] = {
+FLAWS: dict[str, tuple[flaws.Change, str]] = {
     "caption file absent": (
         lambda f: f.pop("captions/cap.shirt.val.json"), r"cap\.shirt\.val\.json is missing"),
     "key absent": (lambda f: f[CAPTIONS][1].pop("target"), r"cap\.dress\.val\.json: entry 1: key 'target' is missing"),

@@ -134,19 +134,16 @@ def test_evaluate_against_a_loop(root, sign):
     data = load(root)
     scores = toy_table(data, 4, sign)
     means = [
-        [sum(float(scores[row, data.column_of[image]]) for image in members) / 5 for members in judged.sets]
-        for row, judged in enumerate(data.judgements.values())
+        [sum(float(scores[row, data.column_of[image]]) for image in members) / 5 for members in each.sets]
+        for row, each in enumerate(data.judgements.values())
     ]
     values = data.evaluate(scores)
-    kept = [(one, two, judged) for (one, two), judged in zip(means, data.judgements.values(), strict=True)]
-    even = [
-        j.first
-        for (one, two, j), (hit, other) in zip(kept, data.hits.tolist(), strict=True)
-        if hit == other and one > two
-    ]
-    ahead = [j.first for one, two, j in kept if one > two]
-    least = [j.first for one, two, j in kept if one >= two]
-    right = [0.5 if one == two else float((one > two) == j.first) for one, two, j in kept]
+    judged = zip(means, data.judgements.values(), data.hits.tolist(), strict=True)
+    kept = [(one, two, each.first, hit == other) for (one, two), each, (hit, other) in judged]
+    even = [first for one, two, first, alike in kept if alike and one > two]
+    ahead = [first for one, two, first, _ in kept if one > two]
+    least = [first for one, two, first, _ in kept if one >= two]
+    right = [0.5 if one == two else float((one > two) == first) for one, two, first, _ in kept]
     assert values["preference_rate"] == pytest.approx(sum(ahead) / len(ahead))
     assert values["preference_rate_with_ties"] == pytest.approx(sum(least) / len(least))
     assert values["preference_rate_equal_recall"] == pytest.approx(sum(even) / len(even))

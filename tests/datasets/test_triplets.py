@@ -20,7 +20,6 @@ from negbench.settings.config import PluginConfig
 from negbench.systems.system import load_config
 
 Rows = list[dict[str, Any]]
-KINDS = ("jsonl", "csv")
 
 
 def toy_rows() -> Rows:
@@ -70,7 +69,7 @@ def file(tmp_path: Path) -> Path:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
 def test_queries_and_galleries(tmp_path, kind):
     data = load(save(tmp_path / f"pairs.{kind}", toy_rows()))
     first = data.queries[0]

@@ -171,7 +171,6 @@ def test_seeds_make_other_worlds():
     one, other = load(), load(world=1)
     assert not set(one.images) & set(other.images)
     assert one.identity != other.identity == load(world=1).identity
-    assert one.card.protocol == "twins4.5-160x120x120x80"
 
 
 def test_privileged_texts_are_those_of_train():

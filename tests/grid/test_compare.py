@@ -214,22 +214,22 @@ def test_the_command_ends_with_tables_and_summary_runs(both, said, monkeypatch):
     client = MlflowClient(default_uri(runs_dir))
     experiment = client.get_experiment_by_name("both")
     runs = client.search_runs([experiment.experiment_id])
-    assert sorted([r.data.tags["negbench.kind"] for r in runs]) == ["cell"] * 4 + ["comparison"] + ["summary"] * 2
-    parent = next(r for r in runs if r.data.tags["negbench.kind"] == "comparison").info.run_id
+    kinds = {
+        kind: [r for r in runs if r.data.tags["negbench.kind"] == kind] for kind in ("cell", "comparison", "summary")
+    }
+    assert [len(of_kind) for of_kind in (runs, *kinds.values())] == [7, 4, 1, 2]
+    parent = kinds["comparison"][0].info.run_id
     assert all(r.data.tags.get("mlflow.parentRunId", parent) == parent for r in runs)
-    mined = {(r.data.tags["negbench.kind"], any(name.startswith("mined/") for name in r.data.metrics)) for r in runs}
-    assert mined == {("cell", False), ("comparison", False), ("summary", True)}  # the summaries' means
-    for summary in (r for r in runs if r.data.tags["negbench.kind"] == "summary"):
-        cells = [
-            r.data.metrics["recall_at_10"]
-            for r in runs
-            if r.data.tags["negbench.kind"] == "cell" and r.data.tags["strategy"] == summary.data.tags["strategy"]
-        ]
-        assert summary.info.run_name == summary.data.tags["strategy"]
-        assert summary.data.metrics["answer/recall_at_10"] == pytest.approx(np.mean(cells))
-        assert summary.data.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
+    for kind, of_kind in kinds.items():
+        mined = [any(name.startswith("mined/") for name in r.data.metrics) for r in of_kind]
+        assert mined == [kind == "summary"] * len(of_kind)  # the summaries' means
+    tested = {r.info.run_name: r.data for r in kinds["summary"]}
+    for strategy, summary in tested.items():
+        cells = [r.data.metrics["recall_at_10"] for r in kinds["cell"] if r.data.tags["strategy"] == strategy]
+        assert summary.tags["strategy"] == strategy
+        assert summary.metrics["answer/recall_at_10"] == pytest.approx(np.mean(cells))
+        assert summary.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
     rows = {row["strategy"]: row for row in read_json(runs_dir / "both" / "statistics.json")["rows"] if row["main"]}
-    tested = {r.data.tags["strategy"]: r.data for r in runs if r.data.tags["negbench.kind"] == "summary"}
     assert tested["in-batch"].tags["verdict"] == "baseline"
     assert tested["qure"].tags["verdict"] == rows["qure"]["verdict"]
     assert tested["qure"].tags["baseline"] == "in-batch"
@@ -292,14 +292,13 @@ def test_a_finished_comparison_in_a_read_only_folder_is_printed(both, said, monk
 
 
 def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused):
-    for name, content in (
-        ("of-claims", {"comparison.json": {"kind": "claims", "cells": []}}),
-        ("of-a-study", {"study.json": {}}),
-        ("of-a-run", {"config.json": {}}),
-        ("compared", {"comparison.json": {"kind": "comparison", "cells": []}}),
-    ):
-        for file, value in content.items():
-            write_json(tmp_path / name / file, value)
+    for file, content in {
+        "of-claims/comparison.json": {"kind": "claims", "cells": []},
+        "of-a-study/study.json": {},
+        "of-a-run/config.json": {},
+        "compared/comparison.json": {"kind": "comparison", "cells": []},
+    }.items():
+        write_json(tmp_path / file, content)
     for name in ("mlflow.db", "a-file"):
         (tmp_path / name).touch()
     before = held(tmp_path)

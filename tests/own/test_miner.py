@@ -100,11 +100,10 @@ def test_state():
 
 
 def test_the_count_of_refreshes_reaches_the_strategy():
-    queries, images, targets = _world()
     miner = Miner("cirqrs:n_neg=16")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sizes = [int(miner.refresh(queries, images, targets).pool_size.max()) for _ in range(3)]
+        sizes = [int(miner.refresh(*_world()).pool_size.max()) for _ in range(3)]
     assert sizes == [16, 8, 4]
 
 

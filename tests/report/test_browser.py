@@ -184,18 +184,17 @@ def test_the_report_answers_on_the_first_screen_without_network(browser, runs, m
 
 
 @pytest.fixture
-def opened(browser: Any, runs: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+def report(browser: Any, runs: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """Yield the report in an offline desktop window; `indirect` parameters are options of the window."""
     given: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}, **getattr(request, "param", {})}
     context = browser.new_context(offline=True, **given)
-    report = context.new_page()
-    report.goto((runs / NAME / "report" / "index.html").as_uri())
-    yield report
+    opened = context.new_page()
+    opened.goto((runs / NAME / "report" / "index.html").as_uri())
+    yield opened
     context.close()
 
 
-def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(opened):
-    report = opened
+def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(report):
     table = report.locator("#table-table table")
     heads = [text.strip("↕↑↓ \n") for text in table.locator("th").all_inner_texts()]
 
@@ -228,9 +227,8 @@ def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(opened):
 PHONE = {"viewport": {"width": 390, "height": 900}, "color_scheme": "dark"}  # the desktop is light
 
 
-@pytest.mark.parametrize("opened", [{"bypass_csp": True}, {**PHONE, "bypass_csp": True}], indirect=True)
-def test_axe_finds_nothing_in_the_report(opened, axe):
-    report = opened
+@pytest.mark.parametrize("report", [{"bypass_csp": True}, {**PHONE, "bypass_csp": True}], indirect=True)
+def test_axe_finds_nothing_in_the_report(report, axe):
     if report.evaluate("innerWidth") > 390:  # not on the phone: unfolding shows the same colours
         assert axe(report) == []
     report.evaluate(UNFOLD)
@@ -239,8 +237,7 @@ def test_axe_finds_nothing_in_the_report(opened, axe):
     assert [line.split(":")[0] for line in axe(report, "#answer")] == ["color-contrast"]  # axe does find flaws
 
 
-def test_the_report_by_keyboard_alone(opened):
-    report = opened
+def test_the_report_by_keyboard_alone(report):
     report.keyboard.press("Tab")
     focused = "document.activeElement"
     assert report.evaluate(f"{focused}.textContent") == "Skip to the results"
@@ -255,9 +252,8 @@ def test_the_report_by_keyboard_alone(opened):
     assert report.evaluate(f"{focused}.className") == "scroll"
 
 
-@pytest.mark.parametrize("opened", [{"color_scheme": "dark"}], indirect=True)
-def test_printed_the_report_is_whole(opened):
-    report = opened
+@pytest.mark.parametrize("report", [{"color_scheme": "dark"}], indirect=True)
+def test_printed_the_report_is_whole(report):
     assert report.locator("details:not([open])").count() == 1
     printed = report.pdf(format="A4")
     assert printed.startswith(b"%PDF")

@@ -29,7 +29,6 @@ from negbench.settings.config import build_config
 from negbench.store.runfolder import RunFolder
 
 LABELS = {"dataset": "d", "loss": "l", "backbone": "b"}
-SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr-defined]
 
 
 def answer_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list[str]:
@@ -62,7 +61,7 @@ def group_of(
         ranks = ranks_of(seed + 100 * len(strategy), better)
         folder.write_ranks(ranks.to_frame())
         result = {
-            "metrics": SUMMARISE(ranks),
+            "metrics": registry.get("datasets", "fashioniq").summarise(ranks),  # type: ignore[attr-defined]
             "main_metric": "average/recall",
             "behaviour": {"pool_size": 10.0 + seed, "overlap": math.nan},
             "negatives_seen": 100,
@@ -211,16 +210,14 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed)
         count = int(draw.integers(1, 4))
         groups.append(group_of(tmp_path, f"s{'x' * i}", float(draw.normal(0, 0.4)), seeds=tuple(range(count))))
     rules = Rules("in-batch", alpha=float(draw.choice([0.05, 0.2])), margin=float(draw.choice([0.005, 0.1])))
-    rows = [row for table in tables_of(groups) for row in rows_of(table, rules)]
+    rows, most = [row for table in tables_of(groups) for row in rows_of(table, rules)], 100 * rules.margin
     seen = [*leader_table(groups, rows)["quality"].to_dict("records"), *verdict_frame(rows).to_dict("records")]
     assert len(seen) == 5 + 15
     for line in seen:
         if "[" in str(line["behind the best"]):
             low, high = (float(end) for end in str(line["behind the best"]).split("[")[1].rstrip("]").split(","))
             assert (line["against the best"] == "worse") == (low > 0)
-            assert (line["against the best"] == "equal") == (
-                -100 * rules.margin <= low <= 0 <= high <= 100 * rules.margin
-            )
+            assert (line["against the best"] == "equal") == (-most <= low <= 0 <= high <= most)
         else:
             assert line["against the best"] in ("best", "highest")
         if line["verdict"] == "baseline":
@@ -229,7 +226,7 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed)
         low, high = (float(end) for end in str(line["difference"]).split("[")[1].rstrip("]").split(","))
         assert (line["verdict"] == "better") == (low > 0)
         assert (line["verdict"] == "worse") == (high < 0)
-        assert (line["verdict"] == "equal") == (-100 * rules.margin <= low <= 0 <= high <= 100 * rules.margin)
+        assert (line["verdict"] == "equal") == (-most <= low <= 0 <= high <= most)
     for row in rows:
         assert 0 <= row.low <= row.mean <= row.high <= 1
 
@@ -273,10 +270,8 @@ def test_equal_negatives_are_compared_first(tmp_path):
     assert order.startswith("average recall with 1 negative per query and step: strong (")
     assert " %) is best; weak is " in order
     assert order.endswith(" points worse.")
-    values, key = (
-        tables_of(groups)[0].values["average/recall"],
-        "/".join([*filter(None, rows[0].table_key), "average/recall"]),
-    )
+    values = tables_of(groups)[0].values["average/recall"]
+    key = "/".join([*filter(None, rows[0].table_key), "average/recall"])
     test = differences(values, "in-batch", key=key).pairs.of("strong", "weak")  # though in-batch is ahead of both
     assert losers == f"Behind strong: weak by {signed(test.value, test.interval.low, test.interval.high)[1:]} points."
     assert numbers.startswith("in-batch with 63 (")

@@ -1,5 +1,4 @@
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from hypothesis import given
@@ -9,10 +8,8 @@ from negbench.contracts import ScoreView
 from negbench.strategies.qure import Qure
 from negbench.testing import as_sets, ranking_below
 
-Variant = Literal["paper", "release"]
 
-
-def _naive(view: ScoreView, row: int, variant: Variant, threshold: int) -> set[int]:
+def _naive(view: ScoreView, row: int, variant: str, threshold: int) -> set[int]:
     """Return the pool of one row by QuRe's alg. 1, or by the walk of its released code, as a loop."""
     below = ranking_below(view, row)
     scores = [view.scores[row].tolist()[j] for j in below]

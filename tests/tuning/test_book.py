@@ -101,6 +101,15 @@ def toy_book(folder: Path, trials: int = 10, spec: StudySpec | None = None) -> S
     return StudyStore(folder, spec or toy_spec(), None, trials)
 
 
+def worked(
+    folder: Path, trials: int, spec: StudySpec | None = None, objective: Callable[[optuna.Trial], float] = at_once
+) -> StudyStore:
+    """Return a study whose trials are computed, by one worker that nothing interrupts."""
+    book = toy_book(folder, trials, spec)
+    book.work(objective, print)
+    return book
+
+
 def toy_job(folder: Path, trials: int, opens: Any, spec: StudySpec | None = None) -> Job:
     return Job(folder, spec or toy_spec(), None, trials, "none", opens)
 
@@ -159,17 +168,12 @@ def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path):
     assert toy_book(tmp_path, 11).work(at_once, print) == 0
     assert toy_book(tmp_path, 12).work(at_once, print) == 1  # a higher number continues it
     assert finished(book)[0].value == max(map(toy_value, points(book)))
-    straight = toy_book(tmp_path / "straight", 12)
-    straight.work(at_once, print)
-    assert points(straight) == points(book)
-    other = toy_book(tmp_path / "other", 2, toy_spec(seed=7))
-    other.work(at_once, print)
-    assert points(other)[1] != points(book)[1]
+    assert points(worked(tmp_path / "straight", 12)) == points(book)
+    assert points(worked(tmp_path / "other", 2, toy_spec(seed=7)))[1] != points(book)[1]
 
 
 def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path):
-    book = toy_book(tmp_path, 4, toy_spec("random", seed=7))
-    book.work(at_once, print)
+    book = worked(tmp_path, 4, toy_spec("random", seed=7))
     seed = int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big")
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask()
     for knob in SPACE.knobs:
@@ -178,8 +182,7 @@ def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path):
 
 
 def test_a_failed_trial_is_computed_again_by_a_rerun(tmp_path):
-    straight, broken, folder = toy_book(tmp_path / "straight", 6), True, tmp_path / "toy"
-    straight.work(at_once, print)
+    straight, broken, folder = worked(tmp_path / "straight", 6), True, tmp_path / "toy"
 
     def objective(trial: optuna.Trial) -> float:
         if broken and trial.number in (2, 3):
@@ -223,14 +226,13 @@ def test_a_default_that_fails_stops_the_study_until_it_is_computed(tmp_path):
 def test_a_journal_cut_anywhere_gives_the_same_study(sampler, tmp_path):
     """By a full disk or a power cut: at random bytes, at a line's end, and without the last line feed alone."""
     folder, spec = tmp_path / "toy", toy_spec(sampler)
-    straight = toy_book(folder, 6, spec)
-    straight.work(at_once, print)
+    straight = worked(folder, 6, spec)
     journal = folder / "optuna.journal"
     whole, chance = journal.read_bytes(), random.Random(0)
     want = [(trial.params, trial.value) for trial in straight.frozen()]
     for cut in (0, len(whole) - 10, len(whole) - 1, len(whole), *(chance.randrange(len(whole)) for _ in range(4))):
         journal.write_bytes(whole[:cut])
-        toy_book(folder, 6, spec).work(at_once, print)
+        worked(folder, 6, spec)
         assert [(trial.params, trial.value) for trial in toy_book(folder, 6, spec).frozen()] == want, cut
 
 
@@ -243,8 +245,7 @@ def test_a_line_that_a_worker_left_incomplete_is_not_glued_to_another_workers(tm
 
 
 def test_an_interrupted_trial_goes_on_under_its_number(tmp_path):
-    straight = toy_book(tmp_path / "straight", 6)
-    straight.work(at_once, print)
+    straight = worked(tmp_path / "straight", 6)
     asked = list[int]()
 
     def objective(trial: optuna.Trial) -> float:
@@ -286,14 +287,10 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def serve_toy(job: Job) -> None:
-    serve(job, print)
-
-
 def start(jobs: Sequence[Job]) -> list[Any]:
     """Start a worker process for each job."""
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=serve_toy, args=(job,), daemon=True) for job in jobs]
+    processes = [context.Process(target=serve, args=(job, print), daemon=True) for job in jobs]
     for process in processes:
         process.start()
     return processes
@@ -318,8 +315,7 @@ def test_a_killed_study_tries_the_same_points(sampler, pruner, tmp_path, monkeyp
     """A study killed (-9) in trials, while sampling, or before a trial's end tries the points of an unkilled one."""
     objective, short = (at_once if pruner == "none" else in_steps), {**BASE.model_dump(), "train": {"epochs": 4}}
     spec = toy_spec(sampler, pruner=pruner, base=short)
-    straight, folder = toy_book(tmp_path / "straight", 12, spec), tmp_path / "toy"
-    straight.work(objective, print)
+    straight, folder = worked(tmp_path / "straight", 12, spec, objective), tmp_path / "toy"
     real = Knob.suggest
 
     def suggest(knob: Knob, trial: optuna.Trial) -> Any:
@@ -333,9 +329,8 @@ def test_a_killed_study_tries_the_same_points(sampler, pruner, tmp_path, monkeyp
     pruned = {t.number for t in straight.frozen() if t.state == TrialState.PRUNED}
     assert rerun(job) == 1 + len({0, 3, 4, 11} - pruned)
     killed = toy_book(folder, 12, spec)
-    assert points(killed) == points(straight)
-    assert [t.state for t in killed.frozen()] == [t.state for t in straight.frozen()]
-    assert [t.value for t in killed.frozen()] == [t.value for t in straight.frozen()]
+    found, want = ([(t.params, t.state, t.value) for t in book.frozen()] for book in (killed, straight))
+    assert found == want
     assert bool(pruned) == (pruner != "none")
     assert len({json.dumps(point) for point in points(killed)}) == 12  # every trial has its own point
 
@@ -370,13 +365,6 @@ def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
     return max((number for number, owner in at_work() if owner == pid), default=-1)
 
 
-def none_lost_none_twice(book: StudyStore, trials: int, hit: set[int]) -> None:
-    assert book.counts() == {"finished": trials, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
-    assert len({json.dumps(point, sort_keys=True) for point in points(book)}) == trials
-    died = {trial.number for trial in book.frozen() if "deaths" in trial.user_attrs}
-    assert died >= hit - {-1}  # -1: it was hit between two trials
-
-
 @pytest.mark.slow
 def test_workers_of_a_journal_of_which_one_is_killed(tmp_path):
     """With a random sampler, whose points do not depend on other trials, they try the points of one worker."""
@@ -387,16 +375,17 @@ def test_workers_of_a_journal_of_which_one_is_killed(tmp_path):
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
-    none_lost_none_twice(book, 9, hit)
-    straight = toy_book(tmp_path / "straight", 9, spec)
-    straight.work(at_once, print)
-    assert points(book) == points(straight)
+    assert book.counts() == {"finished": 9, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
+    assert len({json.dumps(point, sort_keys=True) for point in points(book)}) == 9
+    died = {trial.number for trial in book.frozen() if "deaths" in trial.user_attrs}
+    assert died >= hit - {-1}  # -1: it was hit between two trials
+    assert points(book) == points(worked(tmp_path / "straight", 9, spec))
 
 
 def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path):
     """A received study.json may name any database or file; only the journal beside it is read."""
     folder, elsewhere = tmp_path / "toy", tmp_path / "elsewhere"
-    toy_book(folder, trials=2).work(at_once, print)
+    worked(folder, 2)
     noted = json.loads((folder / "study.json").read_text())
     for storage in (f"sqlite:///{elsewhere}", str(elsewhere), "postgresql://localhost:1/x"):
         write_json(folder / "study.json", {**noted, "storage": storage})
@@ -425,9 +414,7 @@ def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_pat
 
         def drawn(name: Any, pruner: str = pruner, root: Path = tmp_path) -> StudyStore:
             spec = toy_spec(name, pruner=pruner, base={**BASE.model_dump(), "train": {"epochs": 4}}, space=SPACE)
-            book = toy_book(root / pruner / name, 13, spec)
-            book.work(in_steps, lambda line: None)
-            return book
+            return worked(root / pruner / name, 13, spec, in_steps)
 
         if sampler == "grid":
             assert StudySpec.of(BASE, GRID, sampler="grid", pruner=pruner).pruner == "none"
