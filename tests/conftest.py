@@ -52,25 +52,11 @@ CHROMIUM = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep temporary files in memory where that has plenty of room, and all but `-m gpu` on the CPU."""
-    if Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 8 * 2**30:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
+    """Make xdist hand out files in the order below, not by their number of tests; keep all but `-m gpu` on the CPU."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out files in the order below, not by their number of tests; two folders go to one worker each.
-
-    Their tests share what takes seconds to import or to make.
-    """
-    from xdist.scheduler import LoadFileScheduling
-
-    config.option.loadscopereorder = False
-    scheduling: Any = LoadFileScheduling(config, log)
-    scheduling._split_scope = lambda test: re.findall("^tests/(?:backbones|report)/|^[^:]+", test)[0]
-    return scheduling
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -26,8 +26,8 @@ from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.machine.contents import content_hashes, digest, named_in, stamp
 from negbench.machine.files import cache_dir
-from negbench.machine.heap import put
 from negbench.machine.room import Need, check_memory
+from negbench.metrics.parts import put
 from negbench.metrics.ragged import Ragged
 from negbench.plugins.registry import checked_options, registry
 from negbench.settings.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig

@@ -13,6 +13,7 @@ from torch import Tensor
 from negbench.contracts import Query, check_option
 from negbench.datasets.card import DatasetCard
 from negbench.errors import DataError, NegbenchError
+from negbench.metrics.compiled import SMALLEST
 from negbench.metrics.metric import Metric, PerQuery, stored
 from negbench.metrics.mistakes import KINDS, kinds_by_attributes, mistakes
 from negbench.metrics.query_ranks import QueryRanks
@@ -47,7 +48,7 @@ class Top(NamedTuple):
     scores: Tensor
 
 
-_BLOCK_SCORES, _BLOCK_QUERIES = 2**21, 256  # ranked at once, the larger of the two: malloc keeps tables of that size
+_BLOCK_QUERIES = 256  # ranked at once, at least; more in small galleries, but too few for compiled passes
 _KEPT_KINDS = 2**24  # bytes: a larger table of kinds is computed block by block
 
 
@@ -331,7 +332,7 @@ class Galleries:
         Args:
             score_block: (rows [b] int64 into `queries`, columns [n] int64 into `images`, both on the CPU) -> [b, n]
                 float scores on any device, any sign, higher is better.
-            block: queries per call, >= 1; by default 2^21 scores, but at least 256 queries.
+            block: queries per call, >= 1; by default 256, or as many as have 2^19 scores.
 
         Raises:
             NegbenchError: a block of the wrong shape, or a score that is NaN.
@@ -410,7 +411,7 @@ class Galleries:
     def _blocks(self, score_block: ScoreBlock, block: int | None) -> Iterator[Block]:
         """Yield the scores of every query against its own gallery, by group, at most `block` queries at a time."""
         for group, columns in enumerate(self.groups.values()):
-            height = block or max(_BLOCK_QUERIES, _BLOCK_SCORES // max(1, len(columns)))
+            height = block or max(_BLOCK_QUERIES, (SMALLEST - 1) // max(1, len(columns)))
             local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)
             local[columns] = torch.arange(len(columns))
             for rows in torch.split((self.group_index == group).nonzero()[:, 0], height):

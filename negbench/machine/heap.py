@@ -1,11 +1,8 @@
-"""Memory: what is freed stays in the process, where the C library is glibc; large tables are held once."""
+"""Keep freed memory in the process, where the C library is glibc."""
 
 import ctypes
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-
-from torch import Tensor
 
 MOVES_SCORES = False  # the numbers in it stay the same
 
@@ -20,17 +17,3 @@ def keep_memory() -> None:
         malloc_option = ctypes.CDLL(None).mallopt
         malloc_option(_MMAP_THRESHOLD, _LARGEST)
         malloc_option(_TRIM_THRESHOLD, _KEPT)
-
-
-def put(tables: dict[str, Tensor], part: Mapping[str, Tensor], rows: Tensor, count: int) -> None:
-    """Write [rows, ...] values into [count, ...] tables, made at the first part: concatenation holds all of it twice.
-
-    Args:
-        tables, part: by name; a table is on the device of its first part.
-        rows: int64 places of the part's rows.
-        count: rows of a table.
-    """
-    for name, value in part.items():
-        if name not in tables:
-            tables[name] = value.new_empty(count, *value.shape[1:])
-        tables[name][rows] = value

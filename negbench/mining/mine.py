@@ -22,8 +22,8 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
-from negbench.machine.heap import put
 from negbench.metrics.equal_rows import Copies
+from negbench.metrics.parts import put
 from negbench.metrics.ranks import count, nearest_below
 from negbench.mining.checked import answer_of, filtered, inside
 from negbench.mining.draws import draw, splitmix

@@ -9,9 +9,9 @@ from torch.nn import functional
 from negbench.contracts import Backbone
 from negbench.data.scene import EMBED_BATCH, Features, Split, Tokens, batches
 from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
-from negbench.machine.heap import put
 from negbench.metrics.equal_rows import Copies, keys_of
 from negbench.metrics.mistakes import CUT
+from negbench.metrics.parts import put
 from negbench.scoring.tiles import Corpus, tiled_relevance
 
 
