@@ -6,8 +6,6 @@ the errors of a table's means gives all intervals and p-values: seed errors come
 whole table, query errors from the covariance of the values. docs/statistics.md gives reasons and the calibration.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import Counter
@@ -116,7 +114,7 @@ class Difference:
     minimum_detectable: float
     seeds: int
 
-    def turned(self) -> Difference:
+    def turned(self) -> "Difference":
         """Return the difference with its sides exchanged; 0 stays 0, not -0."""
         words: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
         interval, models = (Interval(0 - each.high, 0 - each.low, each.level) for each in (self.interval, self.models))

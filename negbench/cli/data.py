@@ -1,7 +1,5 @@
 """`negbench data`: fetch and check data sets, and store their features."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +108,7 @@ def encode(asked: EncodeData) -> None:
     typer.echo(f"{count:,} images: {encoded:,} encoded, {count - encoded:,} stored before")
 
 
-def _print(verification: Verification) -> None:
+def _print(verification: "Verification") -> None:
     for each in verification.splits:
         gallery = " / ".join(f"{name} {size:,}" for name, size in each.gallery.items())
         counts = "" if each.published else " (no published counts to compare with)"

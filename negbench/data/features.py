@@ -14,8 +14,6 @@ a shard with its checksums once, before reading features from it; a damaged one 
 replaces it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math
@@ -53,7 +51,7 @@ _CPU_BUDGET = 4 * 2**30
 _MOST_UNREADABLE = 100
 
 
-def store_of(backbone: Backbone, *, root: Path | None = None) -> FeatureStore:
+def store_of(backbone: Backbone, *, root: Path | None = None) -> "FeatureStore":
     """Open the store of a backbone's features; measure [L, C] by encoding one blank image. See `FeatureStore`."""
     pixels = backbone.transform(Image.new("RGB", (32, 32)))[None].to(_device_of(backbone))
     with backbone.evaluating(), torch.inference_mode():
@@ -245,7 +243,7 @@ class FeatureStore:
         contents = [content for shard in self._shards.values() for content in shard.contents]
         self._row = {content: row for row, content in enumerate(contents)}
 
-    def _open(self, path: Path) -> _Shard:
+    def _open(self, path: Path) -> "_Shard":
         """Map one shard; its header, size and hashes are checked, its features are not read."""
         with safe_open(path, framework="pt") as file:  # checks the file's length against its header
             metadata = file.metadata() or {}

@@ -1,7 +1,5 @@
 """Check a data set on disk: counts against its card, every image file, and copies."""
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -162,7 +160,7 @@ def _check_images(report: Verification, files: Mapping[str, Path], workers: int,
     report.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(each)}", tuple(each)) for each in copies)
 
 
-def _pixels(image: Image) -> str:
+def _pixels(image: "Image") -> str:
     """SHA-256 of a picture's size and pixels."""
     shown = image.convert("RGBA")
     return hashlib.sha256(f"{shown.size}".encode() + shown.tobytes()).hexdigest()

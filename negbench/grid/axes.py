@@ -1,14 +1,12 @@
 """The axes of a comparison: each is a list of choices; their product gives the configurations of its cells."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError, quoted
@@ -86,7 +84,7 @@ class Axes:
     epochs: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, asked: Compare) -> Axes:
+    def of(cls, asked: Compare) -> Self:
         """Read the axes from the options, above the sections of the recipe.
 
         Raises:

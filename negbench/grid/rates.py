@@ -6,8 +6,6 @@ are ordinary runs in a comparison of their own, found again by their hashes; the
 ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +73,7 @@ class Rates:
     trials: Mapping[GroupKey, tuple[Cell, ...]]
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], runs: Path, cache: DataCache) -> Rates:
+    def of(cls, cells: Sequence[Cell], runs: Path, cache: DataCache) -> "Rates":
         """Plan each group's trials from its first cell, with those that finished ones ask for."""
         first = dict[GroupKey, Cell]()
         for cell in cells:
@@ -86,7 +84,7 @@ class Rates:
         }
         return cls(trials).grown(runs, cache)
 
-    def grown(self, runs: Path, cache: DataCache) -> Rates:
+    def grown(self, runs: Path, cache: DataCache) -> "Rates":
         """Add the next trial of each group whose trials are finished and whose best rate is the lowest or highest."""
         trials = dict(self.trials)
         for place, cells in self.trials.items():

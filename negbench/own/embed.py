@@ -1,7 +1,5 @@
 """Embed a folder's images and texts with an encoder, into the two files that backbone `precomputed` reads."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os
@@ -145,7 +143,7 @@ def _check_room(scan: Scan, overwrite: bool) -> None:
         raise NegbenchError(f"cannot write {scan.folder}")
 
 
-def _decoded(files: dict[str, ImageFiles], size: int) -> Iterator[tuple[list[str], list[Image]]]:
+def _decoded(files: dict[str, ImageFiles], size: int) -> "Iterator[tuple[list[str], list[Image]]]":
     """Yield (ids, RGB images) of each batch, decoded while earlier batches are encoded."""
     ids = list(files)
     read = readable(decoded([files[name].path(name) for name in ids], importlib.import_module(_LIBRARIES).rgb))

@@ -1,7 +1,5 @@
 """The figure of a rule's draws and of its mistakes, by kind of judged negative."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,7 +30,7 @@ def kinds_chart(runs: Runs) -> Chart | None:
     return Chart(f"kinds{runs.suffix}", "Negatives drawn, and mistakes left, by kind", text, panels, 2)
 
 
-def _draw(lines: Sequence[Line], side: int, axes: Axes) -> None:
+def _draw(lines: Sequence[Line], side: int, axes: "Axes") -> None:
     """Draw one side: a row per strategy, in it a mark and an interval per kind."""
     count = len(lines[0][1])
     for place, kind in enumerate(share.kind for share in lines[0][1]):
