@@ -191,13 +191,11 @@ class ValueTable:
         """Return the seeds that all these strategies have, in order."""
         return sorted(set.intersection(*(set(self._rows[name]) for name in names)))
 
-    def seed_means(self, names: Sequence[str] = (), seeds: Sequence[int] = ()) -> Array:
-        """[K, S] means of strategies (default: all) and seeds (default: all); NaN where there is none."""
-        chosen = [self._rows[name] for name in names or self._rows]
-        every = list(seeds) or sorted({seed for rows in chosen for seed in rows})
-        means = np.full((len(chosen), len(every)), np.nan)
-        for k, rows in enumerate(chosen):
-            for s, seed in enumerate(every):
+    def seed_means(self, names: Sequence[str], seeds: Sequence[int]) -> Array:
+        """[K, S] means of these strategies and seeds; NaN where there is none."""
+        means = np.full((len(names), len(seeds)), np.nan)
+        for k, rows in enumerate(self._rows[name] for name in names):
+            for s, seed in enumerate(seeds):
                 if seed in rows:
                     means[k, s] = rows[seed] @ self._weights(len(rows[seed]))
         return means
@@ -460,12 +458,10 @@ class Pairs:
 
     Attributes:
         names: in the order of the table.
-        means: mean of each.
         differences: (a, b) -> a minus b, each pair once.
     """
 
     names: tuple[str, ...]
-    means: Mapping[str, float]
     differences: Mapping[tuple[str, str], Difference]
 
     def of(self, first: str, second: str) -> Difference | None:
@@ -494,5 +490,4 @@ def pairs(table: ValueTable, generator: np.random.Generator) -> Pairs:
     """Test together all pairs of a table that share a seed."""
     every = [pair for pair in combinations(table.names, 2) if table.common(pair)]
     differences = contrasts(table, [{first: 1.0, second: -1.0} for first, second in every], generator)
-    means = dict(zip(table.names, map(float, np.nanmean(table.seed_means(), axis=1)), strict=True))
-    return Pairs(table.names, means, dict(zip(every, differences, strict=True)))
+    return Pairs(table.names, dict(zip(every, differences, strict=True)))

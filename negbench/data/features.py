@@ -308,8 +308,7 @@ def _holds(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
     Reads the file once per process for each `stamp` (inode, size, modification time in ns), unless it was written a
     moment ago: file-system clocks tick in milliseconds and inodes are reused, so another file may have its stamp.
     """
-    settled = time.time_ns() - stamp[2] > SETTLED
-    matches = _matches if settled else _matches.__wrapped__
+    matches = _matches if time.time_ns() - stamp[2] > SETTLED else _matches.__wrapped__
     return matches(path, stamp, checksum)
 
 
@@ -406,5 +405,4 @@ class _Job:
 
 
 def _device_of(backbone: Backbone) -> torch.device:
-    tensor = next(iter([*backbone.parameters(), *backbone.buffers()]), torch.empty(0))
-    return tensor.device
+    return next(iter([*backbone.parameters(), *backbone.buffers()]), torch.empty(0)).device

@@ -47,13 +47,11 @@ class AxisValue:
 
 def joined(choices: Iterable[AxisValue]) -> AxisValue:
     """Join the choices of several axes; the layers of the last are on top."""
-    layers, labels, facts, required = list[Layer](), dict[str, str](), dict[str, Fact](), True
-    for choice in choices:
-        layers.extend(choice.layers)
-        labels |= choice.labels
-        facts |= choice.facts
-        required = required and choice.required
-    return AxisValue(tuple(layers), labels, facts, required)
+    chosen = list(choices)
+    layers = tuple(layer for each in chosen for layer in each.layers)
+    labels = {key: text for each in chosen for key, text in each.labels.items()}
+    facts = {key: fact for each in chosen for key, fact in each.facts.items()}
+    return AxisValue(layers, labels, facts, all(each.required for each in chosen))
 
 
 def choices_of(section: str, values: Iterable[Any]) -> list[AxisValue]:

@@ -40,12 +40,10 @@ class Executor(Protocol):
     @property
     def elsewhere(self) -> bool:
         """Whether tasks run on other machines, which then also do heavy preparation such as encoding."""
-        ...
 
     @property
     def workers(self) -> int:
         """Number of tasks computed at a time."""
-        ...
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """Compute ``function(task, notify)`` for every task.
@@ -57,7 +55,6 @@ class Executor(Protocol):
         Yields:
             Events as they come; each task ends with one 'done' or 'failed', and a failed task does not stop others.
         """
-        ...
 
 
 @dataclass(frozen=True)

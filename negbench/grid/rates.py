@@ -18,7 +18,7 @@ import numpy as np
 from negbench.data.scene import DataCache
 from negbench.datasets.dataset import DEV_QUERIES
 from negbench.grid.cells import Cell
-from negbench.grid.comparison import GroupKey, group_key
+from negbench.grid.comparison import GroupKey, group_key, together
 from negbench.plugins.registry import registry
 from negbench.scoring.stored import Values, values_of
 from negbench.settings.config import ResolvedConfig, RunConfig
@@ -75,12 +75,9 @@ class Rates:
     @classmethod
     def of(cls, cells: Sequence[Cell], runs: Path, cache: DataCache) -> "Rates":
         """Plan each group's trials from its first cell, with those that finished ones ask for."""
-        first = dict[GroupKey, Cell]()
-        for cell in cells:
-            first.setdefault(group_key(cell.labels), cell)
         trials = {
-            place: tuple(_trial(cell, cell.config.train.lr * by, runs, cache) for by in FACTORS)
-            for place, cell in first.items()
+            place: tuple(_trial(first, first.config.train.lr * by, runs, cache) for by in FACTORS)
+            for place, (first, *_) in together(cells, lambda cell: group_key(cell.labels)).items()
         }
         return cls(trials).grown(runs, cache)
 

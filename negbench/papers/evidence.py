@@ -108,10 +108,6 @@ class SettingRun:
             raise Untestable("nobody has judged sets of this data set's images")
         return self.evidence.encoded(self.folder, "val", section)
 
-    def of_setting(self, setting: str) -> "SettingRun":
-        """Return the run of another setting with the same seed."""
-        return self.evidence.run(setting, self.seed)
-
 
 def judgements_of(dataset: PluginConfig) -> dict[str, Any] | None:
     """Return the section of the data set with people's judgements of `dataset`'s images; None if there is none."""
