@@ -33,6 +33,7 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, check_option
 from negbench.data.reading import MappedRows, StoredFeatures
+from negbench.datasets._galleries import by_key
 from negbench.datasets.image_files import THREADS, decoded
 from negbench.errors import DataError, NegbenchError
 from negbench.machine.contents import SETTLED, content_hashes
@@ -108,11 +109,8 @@ class FeatureStore:
         self._content.update(contents)
         self._refresh()
         self._check(contents.values())
-        lacking: dict[bytes, str] = {}
-        for image, content in contents.items():
-            if content not in self._row:
-                lacking.setdefault(content, image)
-        return list(lacking.values())
+        lacking = by_key((content, image) for image, content in contents.items() if content not in self._row)
+        return [images[0] for images in lacking.values()]
 
     def ensure(
         self,

@@ -81,9 +81,8 @@ class Icir(Dataset):
         data = cls(CARD, split, queries, *columns_of(galleries), reader.content, remarks=remarks)
         files = None
         if images and home:
-            found = dict[str, tuple[Path, ...]]()
-            for tar in sorted(reader.root.glob("webdataset/*/*.tar")):
-                found |= {image: (path,) for image, path in _in(tar)}
+            tars = sorted(reader.root.glob("webdataset/*/*.tar"))
+            found = {image: (path,) for tar in tars for image, path in _in(tar)}
             files = ImageFiles(reader.root, found, TREE)
         elif images:
             files = ImageFiles.scan(reader.root, key=_id, files=reader.files, tree=TREE)

@@ -127,12 +127,13 @@ def encode_cells(cells: Sequence[Cell], display: Display) -> None:
     Raises:
         NegbenchError: images that cannot be read, a full disk.
     """
-    first: dict[str, Cell] = {}
-    for cell in cells:  # a backbone that holds its features stores none: check one cell per data set label
+
+    def encoded(cell: Cell) -> str:  # a backbone that holds its features stores none: check one per data set label
         brings = issubclass(registry.get("backbones", cell.config.backbone.name), HoldsFeatures)
-        first.setdefault(f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.run.data, cell)
-    for cell in first.values():
-        open_run(cell.run, display, DATA)
+        return f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.run.data
+
+    for alike in together(cells, encoded).values():
+        open_run(alike[0].run, display, DATA)
 
 
 def failed(outcomes: Iterable[Outcome]) -> list[Outcome]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from negbench import display
+from negbench.datasets._galleries import by_key
 from negbench.datasets.image_files import ImageFiles, decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.loop.record import peak_memory_mib
@@ -94,10 +95,8 @@ def outlook(asked: Embed) -> list[str]:
 def _distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], dict[bytes, str]]:
     """Return what each image's file contains, and the first image of each content: equal files are encoded once."""
     contents = content_hashes({name: each.path(name) for name, each in files.items()}, cache_dir())
-    first = dict[bytes, str]()
-    for name, content in contents.items():
-        first.setdefault(content, name)
-    return contents, first
+    alike = by_key((content, name) for name, content in contents.items())
+    return contents, {content: names[0] for content, names in alike.items()}
 
 
 def _encoded(

@@ -14,8 +14,6 @@ from negbench.report.figures import Runs
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Line = tuple[str, Sequence[KindShares]]
-
 
 def kinds_chart(runs: Runs) -> Chart | None:
     """Draw each strategy's draws and mistakes by kind; None where the data judge no negatives."""
@@ -30,7 +28,7 @@ def kinds_chart(runs: Runs) -> Chart | None:
     return Chart(f"kinds{runs.suffix}", "Negatives drawn, and mistakes left, by kind", text, panels, 2)
 
 
-def _draw(lines: Sequence[Line], side: int, axes: "Axes") -> None:
+def _draw(lines: Sequence[tuple[str, Sequence[KindShares]]], side: int, axes: "Axes") -> None:
     """Draw one side: a row per strategy, in it a mark and an interval per kind."""
     count = len(lines[0][1])
     for place, kind in enumerate(share.kind for share in lines[0][1]):

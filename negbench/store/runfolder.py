@@ -335,12 +335,11 @@ def claimed(
                 held = best_of(runs, config_hash)
                 step = step_of(held)
                 folder = held if held is not None and step != "anew" else new_folder(runs, name)
-                busy = False
-                if step != "reuse":
-                    try:
+                busy = step != "reuse"
+                if busy:
+                    with suppress(RunError):  # another process computes it
                         stack.enter_context(folder.lock())
-                    except RunError:
-                        busy = True
+                        busy = False
                     if step == "anew":  # now, so that the next process finds it
                         folder.write_manifest(manifest())
             if not busy:

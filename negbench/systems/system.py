@@ -138,9 +138,8 @@ def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, 
     chosen = {factor: system(str(name)) for factor, name in factors.items()}
     parts, remarks = list[Component](), list[str]()
     for own in dict.fromkeys(each.name for each in chosen.values()):
-        own_parts, missing = systems()[own].carried(
-            given, cache, [name for name in FACTORS if chosen[name].name == own]
-        )
+        of_own = [name for name in FACTORS if chosen[name].name == own]
+        own_parts, missing = systems()[own].carried(given, cache, of_own)
         parts.extend(own_parts)
         remarks.extend(missing)
     parts.sort(key=lambda part: part.factor != BASE)  # the base is below the parts of any system
