@@ -41,7 +41,7 @@ def fetch(out: Path) -> list[str]:
                     f"{package.name}@{package.version}: the registry's tarball has an unexpected SHA-256 ({digest}, "
                     f"expected {package.tarball}): it is damaged or was changed, and is not used"
                 )
-            with tarfile.open(tarball, "r:gz") as archive:
+            with tarfile.open(tarball, "r:gz") as archive:  # of which only the three JSON files are extracted
                 for name in reversed(FILES):  # icons.json last: a folder with it is complete
                     member = archive.extractfile(f"package/{name}")
                     with atomic_write(folder / name, "wb") as file:

@@ -153,7 +153,8 @@ def seal(folder: Path) -> None:
     if sums.exists():
         return
     there = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
-    write_text(sums, "".join(_sum_line(path.name, path) for path in there))
+    with atomic_write(sums) as file:
+        file.writelines(_sum_line(path.name, path) for path in there)
 
 
 def sha256_of(path: Path) -> str:
