@@ -73,10 +73,7 @@ def _whole_words(pieces: Sequence[str], joins: Sequence[bool]) -> list[str | Non
             groups[-1].append(piece)
         else:
             groups.append([piece])
-    words: list[str | None] = []
-    for group in groups:
-        words += [None if _is_special(group[0]) else "".join(group)] * len(group)
-    return words
+    return [None if _is_special(group[0]) else "".join(group) for group in groups for _ in group]
 
 
 def _is_special(piece: str) -> bool:

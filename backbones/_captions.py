@@ -92,28 +92,21 @@ def read_vocabulary(source: Path) -> dict[str, int]:
     Raises:
         WeightsError: not a BERT vocabulary.
     """
-    vocabulary = _read_json(source) if source.suffix == ".json" else _read_lines(source)
+    from tokenizers import Tokenizer
+
+    kind = "tokenizer" if source.suffix == ".json" else "vocabulary"
+    try:
+        if kind == "tokenizer":
+            vocabulary = dict(Tokenizer.from_file(str(source)).get_vocab(with_added_tokens=False))
+        else:
+            lines = source.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            vocabulary = {line.rstrip("\r"): index for index, line in enumerate(lines)}
+    except Exception as error:  # tokenizers raises bare Exception
+        raise WeightsError(f"{source} cannot be read as a {kind}: {str(error).splitlines()[0]}") from error
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise WeightsError(f"{source} is not a BERT vocabulary: it lacks {', '.join(missing)}")
     return vocabulary
-
-
-def _read_lines(source: Path) -> dict[str, int]:
-    try:
-        lines = source.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise WeightsError(f"{source} cannot be read as a vocabulary: {error}") from error
-    return {line.rstrip("\r"): index for index, line in enumerate(lines)}
-
-
-def _read_json(source: Path) -> dict[str, int]:
-    from tokenizers import Tokenizer
-
-    try:
-        return dict(Tokenizer.from_file(str(source)).get_vocab(with_added_tokens=False))
-    except Exception as error:  # tokenizers raises bare Exception
-        raise WeightsError(f"{source} cannot be read as a tokenizer: {str(error).splitlines()[0]}") from error
 
 
 @dataclass(frozen=True)

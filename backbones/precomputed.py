@@ -130,11 +130,9 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
 
 # --- files -------------------------------------------------------------------------------------------------------
 
-_Table = tuple[dict[str, int], Tensor]  # name -> row, and the rows
 
-
-def _read(path: Path, what: str) -> _Table:
-    """Read names and vectors of one file: [N, L, C] of images, [n, C_t] of texts."""
+def _read(path: Path, what: str) -> tuple[dict[str, int], Tensor]:
+    """Read name -> row, and the rows, of one file: [N, L, C] of images, [n, C_t] of texts."""
     if path.suffix not in (".npz", ".npy", ".parquet"):
         raise OptionError(f"{what}s must be a .npz, .npy or .parquet file, got '{path}'")
     for file in files_of(path):

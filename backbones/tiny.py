@@ -84,8 +84,7 @@ class TextEncoder(nn.Module):
         logits = self.attention(tokens).squeeze(-1)
         # in the logits' own dtype: under autocast it is narrower than the tokens'
         logits = logits.masked_fill(ids == 0, torch.finfo(logits.dtype).min)
-        pooled = torch.einsum("bs,bsc->bc", logits.softmax(1), tokens)
-        return tokens, self.output(pooled)
+        return tokens, self.output(torch.einsum("bs,bsc->bc", logits.softmax(1), tokens))
 
 
 class Encoders(nn.Module):

@@ -3,8 +3,6 @@
 The public names load lazily, so that `import negbench` (and `negbench --help`) imports neither torch nor mlflow.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 from functools import cache

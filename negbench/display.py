@@ -1,7 +1,5 @@
 """Terminal output: live progress, and tables that fit the width of the terminal."""
 
-from __future__ import annotations
-
 import io
 import logging
 import math
@@ -81,7 +79,7 @@ def _line_of(cell: int) -> Any:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Display]:
+def progress(title: str) -> "Iterator[Display]":
     """Show a live line for the stages of one part of a command."""
     display = Display(progress_console())
     with display.live(title):
@@ -190,7 +188,7 @@ class Grid:
         bold: first-column values of the rows printed in bold.
     """
 
-    frame: pd.DataFrame
+    frame: "pd.DataFrame"
     title: str = ""
     caption: str = ""
     rest: str = ""

@@ -33,5 +33,4 @@ class Hardness(BatchStrategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] float32 or wider weights."""
-        weights: Tensor = (self.alpha * at_least_float32(view.scores)).exp()
-        return weights * view.allowed
+        return at_least_float32(view.scores).mul(self.alpha).exp() * view.allowed

@@ -56,5 +56,4 @@ class Mochi(SyntheticStrategy):
         b = share(self.with_query) / 2
         query = step.queries[:, None, None].to(step.images.dtype)
         mixed = torch.cat([a * one + (1 - a) * other, b * query + (1 - b) * some(self.with_query)], dim=1)
-        there = (members > 0)[:, None].expand(-1, mixed.shape[1])
-        return normalize(mixed, dim=-1), there
+        return normalize(mixed, dim=-1), (members > 0)[:, None].expand(-1, mixed.shape[1])

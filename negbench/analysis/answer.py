@@ -82,12 +82,9 @@ def _below(findings: Findings) -> list[str]:
 
 def steps_of(groups: Sequence[CellGroup]) -> dict[str, int]:
     """Return the steps of each training budget, '' where a comparison has one; without budgets of unlike steps."""
-    steps: dict[str, set[int]] = {}
-    for group in groups:
-        steps.setdefault(group.labels.get("epochs", ""), set()).update(
-            result["steps"] for result in group.results if "steps" in result
-        )
-    return {budget: next(iter(counts)) for budget, counts in steps.items() if len(counts) == 1}
+    budgets = together(groups, lambda group: group.labels.get("epochs", ""))
+    steps = {budget: {int(n) for group in own for n in group.values("steps")} for budget, own in budgets.items()}
+    return {budget: counts.pop() for budget, counts in steps.items() if len(counts) == 1}
 
 
 def warm_ups(groups: Sequence[CellGroup]) -> str:

@@ -4,8 +4,6 @@ Callers read `Differences`: means, differences to a baseline, and all pairs, eac
 The generator is seeded with the values themselves, so the same cells give the same bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import pickle
@@ -80,7 +78,7 @@ class Differences:
             family = {pair: each for pair, each in family.items() if frozenset(pair) in left}
         return {pair: each for pair, each in family.items() if each.verdict == "undecided"}
 
-    def after(self, before: Differences) -> Differences:
+    def after(self, before: "Differences") -> "Differences":
         """Return these differences, but keep those of `before` that were decided or have gained no seeds."""
 
         def kept(old: statistics.Difference | None, new: statistics.Difference) -> statistics.Difference:

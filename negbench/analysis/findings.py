@@ -70,11 +70,9 @@ class Findings:
 
     def versions(self) -> dict[str, list[str]]:
         """Return package -> the versions with which the runs were computed."""
-        found: dict[str, list[str]] = {}
-        for manifest in (manifest for group in self.groups for manifest in group.manifests):
-            for name, version in manifest.get("versions", {}).items():
-                found.setdefault(name, []).extend([version] * (version not in found.get(name, ())))
-        return found
+        held = [manifest.get("versions", {}) for group in self.groups for manifest in group.manifests]
+        names = dict.fromkeys(name for each in held for name in each)
+        return {name: list(dict.fromkeys(each[name] for each in held if name in each)) for name in names}
 
     def mixed(self) -> list[str]:
         """Remark on runs that were computed with different versions or numbers of threads; empty where all agree."""

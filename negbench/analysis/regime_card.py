@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from negbench.analysis.words import number, span
-from negbench.grid.comparison import CellGroup
+from negbench.grid.comparison import CellGroup, together
 
 RegimeCard = Mapping[str, Any]  # numbers by the names of `negbench.mining.regime.Regime`, None where unknown
 
@@ -17,9 +17,8 @@ def last_regime_cards(group: CellGroup) -> list[RegimeCard]:
 
 def last_cards(groups: Sequence[CellGroup]) -> dict[str, list[RegimeCard]]:
     """Return data set -> the cards of all runs that have one, at their last refresh."""
-    found: dict[str, list[RegimeCard]] = {}
-    for group in sorted(groups, key=lambda group: group.labels["dataset"]):
-        found.setdefault(group.labels["dataset"], []).extend(last_regime_cards(group))
+    by_dataset = sorted(together(groups, lambda group: group.labels["dataset"]).items())
+    found = {name: [card for group in own for card in last_regime_cards(group)] for name, own in by_dataset}
     return {name: cards for name, cards in found.items() if cards}
 
 

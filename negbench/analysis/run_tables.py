@@ -1,7 +1,5 @@
 """Tables of one run and of an audit, for the terminal and the page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +63,7 @@ def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return texts(shown, rows, ["strategy"])
 
 
-def audit_table(audit: AuditResult) -> Grid:
+def audit_table(audit: "AuditResult") -> Grid:
     """Return `audit_frame` with a title and caption on the audited model, data and queries."""
     frame = audit_frame(audit.rows)
     judged = "likeness: their mean score by the judge; " * ("likeness" in frame)

@@ -6,8 +6,6 @@ the errors of a table's means gives all intervals and p-values: seed errors come
 whole table, query errors from the covariance of the values. docs/statistics.md gives reasons and the calibration.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import Counter
@@ -116,7 +114,7 @@ class Difference:
     minimum_detectable: float
     seeds: int
 
-    def turned(self) -> Difference:
+    def turned(self) -> "Difference":
         """Return the difference with its sides exchanged; 0 stays 0, not -0."""
         words: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
         interval, models = (Interval(0 - each.high, 0 - each.low, each.level) for each in (self.interval, self.models))
@@ -193,13 +191,11 @@ class ValueTable:
         """Return the seeds that all these strategies have, in order."""
         return sorted(set.intersection(*(set(self._rows[name]) for name in names)))
 
-    def seed_means(self, names: Sequence[str] = (), seeds: Sequence[int] = ()) -> Array:
-        """[K, S] means of strategies (default: all) and seeds (default: all); NaN where there is none."""
-        chosen = [self._rows[name] for name in names or self._rows]
-        every = list(seeds) or sorted({seed for rows in chosen for seed in rows})
-        means = np.full((len(chosen), len(every)), np.nan)
-        for k, rows in enumerate(chosen):
-            for s, seed in enumerate(every):
+    def seed_means(self, names: Sequence[str], seeds: Sequence[int]) -> Array:
+        """[K, S] means of these strategies and seeds; NaN where there is none."""
+        means = np.full((len(names), len(seeds)), np.nan)
+        for k, rows in enumerate(self._rows[name] for name in names):
+            for s, seed in enumerate(seeds):
                 if seed in rows:
                     means[k, s] = rows[seed] @ self._weights(len(rows[seed]))
         return means
@@ -462,12 +458,10 @@ class Pairs:
 
     Attributes:
         names: in the order of the table.
-        means: mean of each.
         differences: (a, b) -> a minus b, each pair once.
     """
 
     names: tuple[str, ...]
-    means: Mapping[str, float]
     differences: Mapping[tuple[str, str], Difference]
 
     def of(self, first: str, second: str) -> Difference | None:
@@ -496,5 +490,4 @@ def pairs(table: ValueTable, generator: np.random.Generator) -> Pairs:
     """Test together all pairs of a table that share a seed."""
     every = [pair for pair in combinations(table.names, 2) if table.common(pair)]
     differences = contrasts(table, [{first: 1.0, second: -1.0} for first, second in every], generator)
-    means = dict(zip(table.names, map(float, np.nanmean(table.seed_means(), axis=1)), strict=True))
-    return Pairs(table.names, means, dict(zip(every, differences, strict=True)))
+    return Pairs(table.names, dict(zip(every, differences, strict=True)))

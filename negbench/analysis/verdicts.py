@@ -263,8 +263,7 @@ class VerdictTable:
 
         None if it has no finished cell.
         """
-        names = list(self.values.get(self.main, {}))
-        facts = {name: self.facts.get(name, {}) for name in names}
+        facts = {name: self.facts.get(name, {}) for name in self.values.get(self.main, {})}
         if any("own" in each for each in facts.values()):
             return next((name for name, each in facts.items() if each["own"]), None)
         return rules.choose({name: str(each.get("plugin", name)) for name, each in facts.items()})

@@ -1,7 +1,5 @@
 """The course of a comparison: learning rates, then the cells look by look."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 

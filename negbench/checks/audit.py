@@ -4,8 +4,6 @@ A strategy is applied to the scores of one model, untrained or a run's, over a s
 negatives are known only if the data set lists more relevant images than the target.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -60,7 +58,7 @@ class AuditResult:
         """Return the result as plain values, for JSON."""
         return asdict(self)
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """Return one row per strategy, with backbone, data set and model."""
         import pandas as pd
 

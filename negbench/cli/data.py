@@ -1,7 +1,5 @@
 """`negbench data`: fetch and check data sets, and store their features."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +108,9 @@ def encode(asked: EncodeData) -> None:
     typer.echo(f"{count:,} images: {encoded:,} encoded, {count - encoded:,} stored before")
 
 
-def _print(verification: Verification) -> None:
+def _print(verification: "Verification") -> None:
+    from negbench.datasets._galleries import by_key
+
     for each in verification.splits:
         gallery = " / ".join(f"{name} {size:,}" for name, size in each.gallery.items())
         counts = "" if each.published else " (no published counts to compare with)"
@@ -118,14 +118,10 @@ def _print(verification: Verification) -> None:
     typer.echo(f"{verification.images:,} images checked")
     for note in verification.notes:
         typer.echo(f"note: {note}")
-    kinds: dict[str, list[Any]] = {}
-    for problem in verification.problems:
-        kinds.setdefault(problem.kind, []).append(problem)
-    for kind, problems in kinds.items():
+    for kind, problems in by_key((problem.kind, problem) for problem in verification.problems).items():
         typer.echo(f"{kind}: {len(problems):,}")
         for problem in problems[:SHOWN]:
-            where = f"{problem.split}: " if problem.split else ""
-            typer.echo(f"  {where}{problem.detail}")
+            typer.echo(f"  {f'{problem.split}: ' * bool(problem.split)}{problem.detail}")
         if len(problems) > SHOWN:
             typer.echo(f"  ... {len(problems) - SHOWN:,} more; --json lists all")
     if not verification.problems:

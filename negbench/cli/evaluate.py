@@ -1,7 +1,5 @@
 """`negbench evaluate`: score a run again, on any data set, or ready-made rankings."""
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +34,7 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
     return {} if scores is None else scores.plain()
 
 
-def _print(console: Console, scores: Scores) -> None:
+def _print(console: "Console", scores: "Scores") -> None:
     """Print a row per metric and a column per part (`dress/recall_at_10`); metrics without a part cover all queries."""
     import pandas as pd
 

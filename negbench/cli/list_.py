@@ -1,7 +1,5 @@
 """`negbench list`: all plug-ins with their sources, without importing them; or one plug-in's options and ranges."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Mapping
@@ -68,7 +66,7 @@ def _document(kind: str, name: str | None) -> Any:
     return {**asdict(described), "section": section, "options": [asdict(option) for option in options]}
 
 
-def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
+def explained(kind: str, name: str) -> "tuple[Description, str, list[Option]]":
     """Return a plug-in's description, its section of a configuration, and the options that a user sets."""
     from negbench.cli.explain import options_of
     from negbench.plugins.registry import SECTIONS, registry

@@ -1,7 +1,5 @@
 """Options that all commands share: --json for those that return a document, --quiet and -v."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

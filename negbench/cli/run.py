@@ -1,7 +1,5 @@
 """`negbench run`: train and score one strategy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +41,7 @@ def run(asked: Run) -> dict[str, Any]:
     return {"run": result.run_id, "path": result.path, "reused": result.reused, **result.details}
 
 
-def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
+def _print(console: Any, result: "RunResult", tracking_uri: str | None) -> None:
     from negbench.analysis.run_tables import behaviour_lines, run_table
     from negbench.display import notes
 

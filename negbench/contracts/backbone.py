@@ -1,7 +1,5 @@
 """The backbone interface: embeddings of images and of composed queries."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,7 +50,7 @@ class Backbone(nn.Module, ABC):
     frozen_images: bool = True
     learned_from: tuple[str, ...] = ()  # the only data sets whose images trained its weights; empty: unspecified
     # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic; called in threads
-    transform: Callable[[Image], Tensor]
+    transform: "Callable[[Image], Tensor]"
     # a run's defaults unless a flag or recipe overrides them; keys are those of RunConfig's section [train]
     recommended: ClassVar[Mapping[str, float | int]] = {}
 
@@ -71,7 +69,7 @@ class Backbone(nn.Module, ABC):
     def feature_key(self) -> str:
         """Hash of what determines `image_features` (the frozen weights, preprocessing, storage precision)."""
 
-    def preprocess(self, image: Image) -> Tensor:
+    def preprocess(self, image: "Image") -> Tensor:
         """PIL image (any mode) -> [3, H, W] float32 pixels; deterministic."""
         return self.transform(image)
 

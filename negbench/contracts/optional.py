@@ -3,8 +3,6 @@
 Test with `isinstance(backbone, ComposesTexts)`. Shapes as in `negbench.contracts.backbone`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -39,7 +37,7 @@ class Outline:
     weights: str = ""
 
     @classmethod
-    def of(cls, backbone: Backbone | Outline) -> Outline:
+    def of(cls, backbone: "Backbone | Outline") -> "Outline":
         """Return the outline of a loaded backbone, or an outline unchanged."""
         if isinstance(backbone, Outline):
             return backbone

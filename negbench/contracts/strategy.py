@@ -32,11 +32,10 @@ def _check_names(cls: type, name: str, declared: Any, known: tuple[str, ...], *,
     """Raise OptionError or UnknownNameError unless `declared` is a tuple of known names."""
     if not isinstance(declared, tuple) or not (empty or declared):
         raise OptionError(f"{cls.__name__}.{name} must be a tuple of {', '.join(known)}, got {quoted(declared)}")
+    kind = {"corrupts": "slot", "reads": "plane"}.get(name, name)
     for each in declared:
         if each not in known:
-            raise UnknownNameError(
-                {"corrupts": "slot", "reads": "plane"}.get(name, name), str(each), known, where=f"{cls.__name__}.{name}"
-            )
+            raise UnknownNameError(kind, str(each), known, where=f"{cls.__name__}.{name}")
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,6 @@ a shard with its checksums once, before reading features from it; a damaged one 
 replaces it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math
@@ -35,6 +33,7 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, check_option
 from negbench.data.reading import MappedRows, StoredFeatures
+from negbench.datasets._galleries import by_key
 from negbench.datasets.image_files import THREADS, decoded
 from negbench.errors import DataError, NegbenchError
 from negbench.machine.contents import SETTLED, content_hashes
@@ -53,7 +52,7 @@ _CPU_BUDGET = 4 * 2**30
 _MOST_UNREADABLE = 100
 
 
-def store_of(backbone: Backbone, *, root: Path | None = None) -> FeatureStore:
+def store_of(backbone: Backbone, *, root: Path | None = None) -> "FeatureStore":
     """Open the store of a backbone's features; measure [L, C] by encoding one blank image. See `FeatureStore`."""
     pixels = backbone.transform(Image.new("RGB", (32, 32)))[None].to(_device_of(backbone))
     with backbone.evaluating(), torch.inference_mode():
@@ -110,11 +109,8 @@ class FeatureStore:
         self._content.update(contents)
         self._refresh()
         self._check(contents.values())
-        lacking: dict[bytes, str] = {}
-        for image, content in contents.items():
-            if content not in self._row:
-                lacking.setdefault(content, image)
-        return list(lacking.values())
+        lacking = by_key((content, image) for image, content in contents.items() if content not in self._row)
+        return [images[0] for images in lacking.values()]
 
     def ensure(
         self,
@@ -245,7 +241,7 @@ class FeatureStore:
         contents = [content for shard in self._shards.values() for content in shard.contents]
         self._row = {content: row for row, content in enumerate(contents)}
 
-    def _open(self, path: Path) -> _Shard:
+    def _open(self, path: Path) -> "_Shard":
         """Map one shard; its header, size and hashes are checked, its features are not read."""
         with safe_open(path, framework="pt") as file:  # checks the file's length against its header
             metadata = file.metadata() or {}
@@ -310,8 +306,7 @@ def _holds(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
     Reads the file once per process for each `stamp` (inode, size, modification time in ns), unless it was written a
     moment ago: file-system clocks tick in milliseconds and inodes are reused, so another file may have its stamp.
     """
-    settled = time.time_ns() - stamp[2] > SETTLED
-    matches = _matches if settled else _matches.__wrapped__
+    matches = _matches if time.time_ns() - stamp[2] > SETTLED else _matches.__wrapped__
     return matches(path, stamp, checksum)
 
 
@@ -408,5 +403,4 @@ class _Job:
 
 
 def _device_of(backbone: Backbone) -> torch.device:
-    tensor = next(iter([*backbone.parameters(), *backbone.buffers()]), torch.empty(0))
-    return tensor.device
+    return next(iter([*backbone.parameters(), *backbone.buffers()]), torch.empty(0)).device

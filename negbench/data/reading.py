@@ -34,8 +34,7 @@ class MappedRows:
         order = torch.argsort(rows)
         shards = torch.bucketize(rows[order], self._ends, right=True)
         for position, row, shard in zip(order.tolist(), rows[order].tolist(), shards.tolist(), strict=True):
-            source = self._shards[shard]
-            out[position].copy_(source[row - self._starts[shard]])
+            out[position].copy_(self._shards[shard][row - self._starts[shard]])
         return out
 
 

@@ -41,7 +41,11 @@ def fetch(out: Path) -> list[str]:
                     f"{package.name}@{package.version}: the registry's tarball has an unexpected SHA-256 ({digest}, "
                     f"expected {package.tarball}): it is damaged or was changed, and is not used"
                 )
-            extract(tarball, folder)
+            with tarfile.open(tarball, "r:gz") as archive:  # of which only the three JSON files are extracted
+                for name in reversed(FILES):  # icons.json last: a folder with it is complete
+                    member = archive.extractfile(f"package/{name}")
+                    with atomic_write(folder / name, "wb") as file:
+                        file.write(member.read() if member is not None else b"")
         lines.append(f"{package.name}@{package.version}: {package.licence}, {package.author} ({folder})")
     return lines
 
@@ -69,12 +73,3 @@ def pack(package: Package, scratch: Path, folder: Path) -> Path:
             f"npm cannot fetch {package.name}@{package.version} ({why}): is a registry reachable? Try again, {by_hand}"
         )
     return tarballs[0]
-
-
-def extract(tarball: Path, folder: Path) -> None:
-    """Extract only the three JSON files of a package whose hash was checked."""
-    with tarfile.open(tarball, "r:gz") as archive:
-        for name in reversed(FILES):  # icons.json last: a folder with it is complete
-            member = archive.extractfile(f"package/{name}")
-            with atomic_write(folder / name, "wb") as file:
-                file.write(member.read() if member is not None else b"")

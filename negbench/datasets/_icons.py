@@ -91,7 +91,7 @@ class Icons:
     folder: Path
     names: Mapping[str, str]
 
-    def pictures(self, wanted: Mapping[str, str], progress: Progress | None = None) -> dict[str, Picture]:
+    def pictures(self, wanted: Mapping[str, str], progress: Progress = lambda done, total: None) -> dict[str, Picture]:
         """Return code points -> picture, drawing missing ones; of several processes one draws, others wait.
 
         Args:
@@ -127,7 +127,7 @@ class Icons:
                 raise DataError(f"{picture.path} is not as it was drawn: move {folder} elsewhere to draw it again")
         return pictures
 
-    def _draw(self, folder: Path, wanted: Mapping[str, str], progress: Progress | None) -> None:
+    def _draw(self, folder: Path, wanted: Mapping[str, str], progress: Progress) -> None:
         """Draw into a temporary folder, then rename it: `folder` exists complete or not at all."""
         try:
             import resvg_py
@@ -148,8 +148,7 @@ class Icons:
             )
             (beside / f"{name}.png").write_bytes(drawn)
             hashes[name] = _pixels(drawn), hashlib.sha256(drawn).hexdigest()
-            if progress is not None:
-                progress(len(hashes), len(names))
+            progress(len(hashes), len(names))
         write_json(beside / "pictures.json", hashes)
         shutil.rmtree(folder, ignore_errors=True)
         beside.replace(folder)

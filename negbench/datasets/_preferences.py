@@ -1,7 +1,5 @@
 """People's choices between two sets of five images: judgements, and how well a scorer agrees with them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -150,7 +148,7 @@ class PreferenceFormat(Dataset):
         )
         return dict(zip(MEASURES, values, strict=True))
 
-    def table(self, sets: Tensor) -> pd.DataFrame:
+    def table(self, sets: Tensor) -> "pd.DataFrame":
         """Return one row per judgement: scores, ratings and recall of both sets, the set preferred (1 or 2)."""
         import pandas as pd
 

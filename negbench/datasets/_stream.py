@@ -39,8 +39,7 @@ class Stream:
 
     def array(self, count: int) -> NDArray[np.uint64]:
         """[count] uint64: what `count` calls of `raw` return."""
-        steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GAMMA)
-        bits = steps + np.uint64(self._state)
+        bits = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GAMMA) + np.uint64(self._state)
         self._state = (self._state + count * _GAMMA) & _MASK
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_FIRST)
         bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(_SECOND)

@@ -210,8 +210,7 @@ class TrainingPairs:
     @cached_property
     def classes(self) -> list[Class]:
         """Class of each image."""
-        kinds = self.labels.kinds or [""] * self.count
-        return list(zip(kinds, self.labels.captions, strict=True))
+        return list(zip(self.labels.kinds or [""] * self.count, self.labels.captions, strict=True))
 
     @cached_property
     def targets(self) -> dict[Class, list[int]]:

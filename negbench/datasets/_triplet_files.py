@@ -346,8 +346,7 @@ def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRo
     """Call the validation split val, by whatever name; leave rows without a split if there are no others of val."""
     first = {row.split: row for row in reversed(rows)}
     if len(first) > 1 and None in first:
-        lacking = first[None].where
-        raise DataError(f"{lacking}, column 'split' is missing: other rows have one")
+        raise DataError(f"{first[None].where}, column 'split' is missing: other rows have one")
     named = [name for name in VAL if name in first] or ["dev"]
     if len(named) > 1:
         one, other = (f"{name!r} ({first[name].where})" for name in named[:2])

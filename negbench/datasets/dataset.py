@@ -4,8 +4,6 @@ A data set is one file: `PAPER`, a `DatasetCard`, and one public subclass of `Da
 `load` reads annotation files with `Reader` into `Query` objects and groups (`columns_of`), and hands both to `loaded`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -166,7 +164,7 @@ class Dataset(Galleries, ABC):
         queries = Counter(query.group for query in self.queries)
         return {name: Counts(queries[name], len(columns)) for name, columns in self.groups.items()}
 
-    def open_image(self, image: str) -> Image:
+    def open_image(self, image: str) -> "Image":
         """Open an image by id, in the mode of its file.
 
         Raises:
@@ -226,6 +224,11 @@ class Dataset(Galleries, ABC):
 
 def _without(gone: AbstractSet[str], ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(image for image in ids if image not in gone)
+
+
+def constant_metrics(metrics: Mapping[str, Metric]) -> Any:
+    """Make the method `Dataset.metrics` of a data set that has the same metrics for all ranks."""
+    return classmethod(lambda cls, ranks: dict(metrics))
 
 
 def columns_of(galleries: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Tensor]]:

@@ -28,10 +28,9 @@ from negbench.datasets._galleries import Attributed, by_key
 from negbench.datasets._icons import FILES, PACKAGES, Icons, Progress, icons
 from negbench.datasets._read import Reader, check_choice
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
+from negbench.datasets.dataset import Dataset, FolderOptions, columns_of, constant_metrics
 from negbench.datasets.image_files import ImageFiles
 from negbench.metrics.metric import Metric, hits, precision
-from negbench.metrics.query_ranks import QueryRanks
 
 PAPER = "ours; emoji of Noto (Apache-2.0), Twemoji (CC-BY-4.0), OpenMoji (CC-BY-SA-4.0) and Fluent (MIT)"
 
@@ -128,6 +127,8 @@ class EmojiPictures(Dataset):
 
     exchangeable: ClassVar[bool] = True
     set_apart: ClassVar[str] = "family"
+    # R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images
+    metrics = constant_metrics(_METRICS)
 
     shown: Mapping[str, Sequence[Emoji]] = field(default_factory=dict)
     asked: Mapping[str, Emoji] = field(default_factory=dict)
@@ -148,8 +149,7 @@ class EmojiPictures(Dataset):
         artists, sources = choice.artists, choice.references
         kind = card(choice)
         reader = Reader.find(options.root, kind, marker=f"{artists[0]}/icons.json", tree=TREE)
-        packages = [icons(reader, artist) for artist in ARTISTS if artist in {*artists, *sources}]
-        world = read_world(packages)
+        world = read_world([icons(reader, artist) for artist in ARTISTS if artist in {*artists, *sources}])
         drawn = (image for emoji in _of_split(world, split, choice.seed) for image in _by(world, emoji, artists))
         ids, groups = columns_of({GROUP: list(dict.fromkeys(drawn))})
         asked = _asked(world, split, choice)
@@ -160,11 +160,6 @@ class EmojiPictures(Dataset):
         style = choice.style
         dataset = cls(kind, split, queries, ids, groups, content, shown=world.shown, asked=wanted, style=style)
         return dataset.loaded(files if images else None, reader.root, allow_missing=options.allow_missing)
-
-    @classmethod
-    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
-        """R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images."""
-        return dict(_METRICS)
 
     def _moved_to_dev(self, fraction: float, seed: int) -> Tensor:
         """[Q] bool, as `dev_rows`: whole families instead of whole targets."""
@@ -231,7 +226,7 @@ def wanted(names: Mapping[str, str]) -> dict[str, str]:
     return {codes: name for codes, name in names.items() if len({*looks[parse(codes).family]}) > 1}
 
 
-def draw(root: Path, progress: Progress | None = None) -> int:
+def draw(root: Path, progress: Progress = lambda done, total: None) -> int:
     """Draw the pictures of all packages below `root`; returns their number. Raises as `EmojiPictures.load`."""
     packages = [icons(Reader(root), artist) for artist in ARTISTS]
     return sum(len(package.pictures(wanted(package.names), progress)) for package in packages)

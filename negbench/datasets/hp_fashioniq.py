@@ -108,11 +108,9 @@ class HPFashionIQ(PreferenceFormat):
 
 # --- files -------------------------------------------------------------------------------------------------------
 
-_Read = list[tuple[Query, Judgement]]
 
-
-def _read(reader: Reader, path: Path) -> _Read:
-    read: _Read = []
+def _read(reader: Reader, path: Path) -> list[tuple[Query, Judgement]]:
+    read = list[tuple[Query, Judgement]]()
     for participant, question_sets in typed(reader.json(path), dict, str(path)).items():
         where = f"{path}: {quoted(participant)}"
         for name, entry in typed(question_sets, dict, where).items():

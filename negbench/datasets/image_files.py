@@ -1,7 +1,5 @@
 """Image files: find them by id under any nesting and extension, check and read them; ids that hold a path."""
 
-from __future__ import annotations
-
 import os
 import re
 import warnings
@@ -52,7 +50,7 @@ class ImageFiles:
     @classmethod
     def scan(
         cls, root: Path, *, key: Key | None = None, files: Iterable[Path] | None = None, tree: str = ""
-    ) -> ImageFiles:
+    ) -> "ImageFiles":
         """Index every .jpg, .jpeg, .png and .webp (in any case) below a folder; links to folders are followed.
 
         Args:
@@ -133,7 +131,7 @@ class ImageFiles:
                 return f"; there is {quoted(near.relative_to(self.root).as_posix())}: name images by such paths"
         return ""
 
-    def open(self, image: str) -> Image:
+    def open(self, image: str) -> "Image":
         """Open an image, decoded, in the mode of its file. Raises DataError naming a file that cannot be read."""
         return read_image(self.path(image))
 
@@ -146,7 +144,7 @@ class NothingLeftError(DataError):
         self.files = files
 
 
-def read_image(path: Path) -> Image:
+def read_image(path: Path) -> "Image":
     """Read and decode an image in the mode of its file. Raises DataError naming a file that cannot be decoded."""
     from PIL import Image as pil
 
@@ -180,7 +178,7 @@ def _is_sound(path: Path, then: tuple[int, ...]) -> bool:
 
 
 def decoded(
-    paths: Iterable[Path], use: Callable[[Image], T], *, threads: int = THREADS, ahead: int = 2**29
+    paths: Iterable[Path], use: "Callable[[Image], T]", *, threads: int = THREADS, ahead: int = 2**29
 ) -> Iterator[T | DataError]:
     """Decode image files in threads, ahead of the consumer by at most 64 images.
 

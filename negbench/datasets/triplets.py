@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, NonNegativeInt
 
 from negbench.contracts import Query, check_option
+from negbench.datasets._galleries import by_key
 from negbench.datasets._stream import Stream
 from negbench.datasets._triplet_files import TripletRow, TripletTable, read_names, read_triplets
 from negbench.datasets.card import DatasetCard
@@ -202,11 +203,8 @@ def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
 
 def _galleries(queries: Sequence[Query], added: Sequence[str], *, mined: bool) -> dict[str, list[str]]:
     """Group -> images that its queries name, in order of appearance, then those of the gallery file."""
-    by_group: dict[str, dict[str, None]] = {}
-    for query in queries:
-        named = [query.reference, str(query.target), *query.relevant, *(query.negatives * mined)]
-        by_group.setdefault(query.group, {}).update(dict.fromkeys(named))
-    return {group: list(dict.fromkeys([*names, *added])) for group, names in by_group.items()}
+    pairs = ((q.group, i) for q in queries for i in (q.reference, str(q.target), *q.relevant, *(q.negatives * mined)))
+    return {group: list(dict.fromkeys([*names, *added])) for group, names in by_key(pairs).items()}
 
 
 # --- images ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Check a data set on disk: counts against its card, every image file, and copies."""
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +69,7 @@ def verify(
     splits: Sequence[str] = (),
     images: bool = True,
     workers: int = THREADS,
-    progress: Progress | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> Verification:
     """Check one data set.
 
@@ -147,7 +145,7 @@ def _located(report: Verification, name: str, options: Mapping[str, Any], split:
     return {image: files.path(image) for image in data.all_images if image not in lacking}
 
 
-def _check_images(report: Verification, files: Mapping[str, Path], workers: int, progress: Progress | None) -> None:
+def _check_images(report: Verification, files: Mapping[str, Path], workers: int, progress: Progress) -> None:
     """Decode every file once, and find images of equal pixels."""
     same: dict[str, list[str]] = {}
     for image, pixels in zip(files, decoded(files.values(), _pixels, threads=workers), strict=True):
@@ -156,13 +154,12 @@ def _check_images(report: Verification, files: Mapping[str, Path], workers: int,
             report.problems.append(Problem("undecodable", str(pixels), (image,)))
         else:
             same.setdefault(pixels, []).append(image)
-        if progress is not None:
-            progress(report.images, len(files))
+        progress(report.images, len(files))
     copies = (images for images in same.values() if len(images) > 1)
     report.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(each)}", tuple(each)) for each in copies)
 
 
-def _pixels(image: Image) -> str:
+def _pixels(image: "Image") -> str:
     """SHA-256 of a picture's size and pixels."""
     shown = image.convert("RGBA")
     return hashlib.sha256(f"{shown.size}".encode() + shown.tobytes()).hexdigest()

@@ -1,14 +1,12 @@
 """The axes of a comparison: each is a list of choices; their product gives the configurations of its cells."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError, quoted
@@ -49,13 +47,11 @@ class AxisValue:
 
 def joined(choices: Iterable[AxisValue]) -> AxisValue:
     """Join the choices of several axes; the layers of the last are on top."""
-    layers, labels, facts, required = list[Layer](), dict[str, str](), dict[str, Fact](), True
-    for choice in choices:
-        layers.extend(choice.layers)
-        labels |= choice.labels
-        facts |= choice.facts
-        required = required and choice.required
-    return AxisValue(tuple(layers), labels, facts, required)
+    chosen = list(choices)
+    layers = tuple(layer for each in chosen for layer in each.layers)
+    labels = {key: text for each in chosen for key, text in each.labels.items()}
+    facts = {key: fact for each in chosen for key, fact in each.facts.items()}
+    return AxisValue(layers, labels, facts, all(each.required for each in chosen))
 
 
 def choices_of(section: str, values: Iterable[Any]) -> list[AxisValue]:
@@ -86,7 +82,7 @@ class Axes:
     epochs: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, asked: Compare) -> Axes:
+    def of(cls, asked: Compare) -> Self:
         """Read the axes from the options, above the sections of the recipe.
 
         Raises:

@@ -1,7 +1,5 @@
 """Ray executor: run tasks on any node of a cluster that has room. The only file that imports ray."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os
@@ -14,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, chdir, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from negbench.errors import NegbenchError, OptionError, without_secrets
 from negbench.grid.executors import GRACE, Event, Function, death, outcome_of
@@ -60,7 +58,7 @@ class Ray:
         cpus: float = 1.0,
         gpus: float | None = None,
         most: int | None = None,
-    ) -> Ray:
+    ) -> Self:
         """Connect this process to a cluster; the connection ends with the process.
 
         Args:
@@ -141,7 +139,7 @@ class Ray:
                 _cancel(list(active))
 
     @contextmanager
-    def _started(self) -> Iterator[_Start]:
+    def _started(self) -> "Iterator[_Start]":
         """Provide what a task needs to run as if here, with marker files in the shared folders meanwhile."""
         environment = {key: value for key, value in os.environ.items() if key.startswith(_PASSED)}
         if not self.gpus:

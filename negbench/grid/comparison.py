@@ -166,8 +166,7 @@ class ComparisonFolder:
 def default_name(cells: Sequence[Cell]) -> str:
     """Return the default name of a comparison: the same grid gets the same name in every version of the code."""
     grid = sorted(json.dumps(cell.config.identity(), sort_keys=True) for cell in cells)
-    digest = hashlib.sha256("".join(grid).encode()).hexdigest()
-    return f"compare-{digest[:8]}"
+    return f"compare-{hashlib.sha256(''.join(grid).encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)

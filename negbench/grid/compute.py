@@ -15,7 +15,7 @@ from negbench.display import Advance, Display, log, notes, progress, progress_co
 from negbench.errors import OptionError, UnknownNameError
 from negbench.grid.cells import Cell, Outcome, Task, compute_task, title_of
 from negbench.grid.cluster import Ray
-from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.comparison import ComparisonFolder, together
 from negbench.grid.estimate import Estimate
 from negbench.grid.executors import Executor, Here, Processes
 from negbench.grid.jobs import Jobs
@@ -78,9 +78,8 @@ def compute_and_log(
         One outcome per cell, in order. A failing cell does not stop the others.
     """
     runs, executor = folder.path.parent, execution.executor
-    first: dict[str, Cell] = {}  # each run is computed once, and labelled as its first cell
-    for cell in cells:
-        first.setdefault(cell.hash, cell)
+    alike = together(cells, lambda cell: cell.hash)
+    first = {key: own[0] for key, own in alike.items()}  # each run is computed once, and labelled as its first cell
     notes(dict.fromkeys(line for cell in first.values() for line in cell.remarks))
     left = {key: cell for key, cell in first.items() if cell.step(runs) != "reuse"}
     todo = [*left.values()]
@@ -114,8 +113,7 @@ def compute_and_log(
             run_id, reused = event.value if event.kind == "done" else (None, False)
             by_hash[cell.hash] = outcome = Outcome(cell, run_id, event.value if run_id is None else None, reused)
             if event.detail:  # the traceback, for a bug report
-                with files.atomic_write(folder.path / f"fault-{cell.hash[:8]}.txt") as file:
-                    file.write(event.detail)
+                files.write_text(folder.path / f"fault-{cell.hash[:8]}.txt", event.detail)
             folder.write([*before, *outcomes()])
             tell(outcome, len(by_hash))
     for outcome in failed(by_hash.values()):
@@ -129,12 +127,13 @@ def encode_cells(cells: Sequence[Cell], display: Display) -> None:
     Raises:
         NegbenchError: images that cannot be read, a full disk.
     """
-    first: dict[str, Cell] = {}
-    for cell in cells:  # a backbone that holds its features stores none: check one cell per data set label
+
+    def encoded(cell: Cell) -> str:  # a backbone that holds its features stores none: check one per data set label
         brings = issubclass(registry.get("backbones", cell.config.backbone.name), HoldsFeatures)
-        first.setdefault(f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.run.data, cell)
-    for cell in first.values():
-        open_run(cell.run, display, DATA)
+        return f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.run.data
+
+    for alike in together(cells, encoded).values():
+        open_run(alike[0].run, display, DATA)
 
 
 def failed(outcomes: Iterable[Outcome]) -> list[Outcome]:

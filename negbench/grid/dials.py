@@ -5,12 +5,10 @@ dial: mostly of the data set (`dataset.twins`), but also of the backbone (`backb
 (`train.epochs`).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from negbench.errors import OptionError
 from negbench.grid.axes import AxisValue
@@ -55,7 +53,7 @@ class Dials:
     axes: tuple[Dial, ...] = ()
 
     @classmethod
-    def parsed(cls, texts: Sequence[str]) -> Dials:
+    def parsed(cls, texts: Sequence[str]) -> Self:
         """Parse the texts of `--dial`, each as `parse_dial` does.
 
         Raises:
@@ -68,7 +66,7 @@ class Dials:
         return dials
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Dials:
+    def of(cls, document: Mapping[str, Any]) -> Self:
         """Read the dials from comparison.json, as `plain` gave them."""
         return cls(tuple(Dial(each["key"], tuple(each["values"])) for each in document.get("dials", ())))
 

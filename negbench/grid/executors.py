@@ -1,7 +1,5 @@
 """Executors: compute tasks in this process or in worker processes of this machine; `cluster` has the one for Ray."""
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import os
@@ -42,12 +40,10 @@ class Executor(Protocol):
     @property
     def elsewhere(self) -> bool:
         """Whether tasks run on other machines, which then also do heavy preparation such as encoding."""
-        ...
 
     @property
     def workers(self) -> int:
         """Number of tasks computed at a time."""
-        ...
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """Compute ``function(task, notify)`` for every task.
@@ -59,7 +55,6 @@ class Executor(Protocol):
         Yields:
             Events as they come; each task ends with one 'done' or 'failed', and a failed task does not stop others.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ class Processes:
     grace: float = GRACE
     preload: tuple[str, ...] = field(default=(), compare=False)
     devices: tuple[str, ...] = ()
-    idle: list[_Worker] = field(default_factory=list, init=False, repr=False, compare=False)
+    idle: "list[_Worker]" = field(default_factory=list, init=False, repr=False, compare=False)
     elsewhere: ClassVar[bool] = False
 
     def __enter__(self) -> Self:
@@ -176,7 +171,7 @@ class _Worker:
     index: int = -1  # index of its task
 
     @classmethod
-    def start(cls, function: Function, preload: Sequence[str], place: int, own: Mapping[str, str]) -> _Worker:
+    def start(cls, function: Function, preload: Sequence[str], place: int, own: Mapping[str, str]) -> Self:
         context = _context(function, preload)
         ours, theirs = context.Pipe()
         arguments = (function, theirs, {**os.environ, **own})

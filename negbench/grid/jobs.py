@@ -69,8 +69,7 @@ class Jobs:
             row: dict[str, Any] = {"hash": task.planned.hash, "config": task.planned.config.model_dump(mode="json")}
             row |= {"runs": str(task.runs.absolute()), "uri": task.uri, "tags": dict(task.tags)}
             rows.append(json.dumps(row) + "\n")
-        with files.atomic_write(self.folder / "cells.jsonl") as file:
-            file.writelines(rows)
+        files.write_text(self.folder / "cells.jsonl", "".join(rows))
         line = f"python -m negbench.grid.jobs {self.folder} NUMBER"
         raise PendingError(f"run `{line}` for 0 to {len(rows) - 1}, then this command again")
 

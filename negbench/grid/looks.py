@@ -1,7 +1,5 @@
 """Looks of a comparison that adds seeds until it is decided: after which seeds, and how much alpha each look spends."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ class Looks:
     budget: float = math.inf
 
     @classmethod
-    def of(cls, asked: UntilOptions, first: tuple[int, ...], *, pairs: PairsToDecide = "baseline") -> Looks | None:
+    def of(cls, asked: UntilOptions, first: tuple[int, ...], *, pairs: PairsToDecide = "baseline") -> "Looks | None":
         """Return the looks of these options; None without `--until decided`.
 
         Raises:

@@ -6,8 +6,6 @@ are ordinary runs in a comparison of their own, found again by their hashes; the
 ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ import numpy as np
 from negbench.data.scene import DataCache
 from negbench.datasets.dataset import DEV_QUERIES
 from negbench.grid.cells import Cell
-from negbench.grid.comparison import GroupKey, group_key
+from negbench.grid.comparison import GroupKey, group_key, together
 from negbench.plugins.registry import registry
 from negbench.scoring.stored import Values, values_of
 from negbench.settings.config import RunConfig
@@ -75,18 +73,15 @@ class Rates:
     trials: Mapping[GroupKey, tuple[Cell, ...]]
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], runs: Path, cache: DataCache) -> Rates:
+    def of(cls, cells: Sequence[Cell], runs: Path, cache: DataCache) -> "Rates":
         """Plan each group's trials from its first cell, with those that finished ones ask for."""
-        first = dict[GroupKey, Cell]()
-        for cell in cells:
-            first.setdefault(group_key(cell.labels), cell)
         trials = {
-            place: tuple(_trial(cell, cell.config.train.lr * by, runs, cache) for by in FACTORS)
-            for place, cell in first.items()
+            place: tuple(_trial(first, first.config.train.lr * by, runs, cache) for by in FACTORS)
+            for place, (first, *_) in together(cells, lambda cell: group_key(cell.labels)).items()
         }
         return cls(trials).grown(runs, cache)
 
-    def grown(self, runs: Path, cache: DataCache) -> Rates:
+    def grown(self, runs: Path, cache: DataCache) -> "Rates":
         """Add the next trial of each group whose trials are finished and whose best rate is the lowest or highest."""
         trials = dict(self.trials)
         for place, cells in self.trials.items():

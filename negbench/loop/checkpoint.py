@@ -67,7 +67,9 @@ class TrainingParts:
             self.objective.backbone.load_state_dict(saved["weights"], strict=False)
             for name, part in self._parts.items():
                 part.load_state_dict(saved[name])
-            state = _state(saved["state"])
+            state, strict = State(**saved["state"]), ConfigDict(arbitrary_types_allowed=True, strict=True)
+            for name, hint in get_type_hints(State).items():  # raises a ValueError where a type differs
+                TypeAdapter(hint, config=strict).validate_python(getattr(state, name))
             if fresh != _types(saved["optimizer"]):
                 raise ValueError("it was saved with a different optimizer")
             for parameter, kept in self.optimizer.state.items():  # AdamW's step and two moments
@@ -88,15 +90,6 @@ class TrainingParts:
 def _types(optimizer: Mapping[str, Any]) -> list[dict[str, type]]:
     """Return the type of each setting of each parameter group."""
     return [{key: type(value) for key, value in group.items()} for group in optimizer["param_groups"]]
-
-
-def _state(saved: Mapping[str, Any]) -> State:
-    """Rebuild the saved state and check its field types; raise ValueError, TypeError or KeyError if they differ."""
-    state = State(**saved)
-    strict = ConfigDict(arbitrary_types_allowed=True, strict=True)
-    for name, hint in get_type_hints(State).items():
-        TypeAdapter(hint, config=strict).validate_python(getattr(state, name))
-    return state
 
 
 def stream(seed: int, purpose: str) -> torch.Generator:

@@ -18,11 +18,9 @@ the query's own is not a negative, nor is anything that the run excludes. A term
 it needs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +69,7 @@ class Temperatures(nn.Module):
         self.log = nn.ParameterDict({term: nn.Parameter(torch.tensor(-1.0)) for term in terms})
 
     @classmethod
-    def of(cls, config: HybridConfig, loss: Loss) -> Temperatures:
+    def of(cls, config: HybridConfig, loss: Loss) -> Self:
         """Return the temperatures that a run trains; none if all terms use the backbone's.
 
         Raises:
@@ -125,14 +123,14 @@ class _Texts:
     number: Tensor
 
     @classmethod
-    def of(cls, texts: Sequence[str | None], backbone: Backbone) -> _Texts:
+    def of(cls, texts: Sequence[str | None], backbone: Backbone) -> Self:
         numbers: dict[str, int] = {}
         filled = [text or "" for text in texts]
         number = torch.tensor([numbers.setdefault(text, len(numbers)) for text in filled], dtype=torch.int64)
         tokens = frozen_texts(backbone, backbone.tokenize(filled))
         return cls(tokens, torch.tensor([bool(text) for text in filled]), number)
 
-    def rows(self, rows: Tensor, device: torch.device) -> _Texts:
+    def rows(self, rows: Tensor, device: torch.device) -> "_Texts":
         """Select a batch's rows, with the tokens on `device`."""
         tokens = {name: value[rows].to(device) for name, value in self.tokens.items()}
         return _Texts(tokens, self.present[rows], self.number[rows])

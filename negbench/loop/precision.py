@@ -1,10 +1,8 @@
 """Numerical precision of training steps."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -27,7 +25,7 @@ class Precision:
     scaler: torch.amp.GradScaler
 
     @classmethod
-    def of(cls, config: RunConfig, started: str | None = None) -> Precision:
+    def of(cls, config: RunConfig, started: str | None = None) -> Self:
         """Return the precision of a run, for a resumed one that it was `started` in, if known.
 
         Raises:

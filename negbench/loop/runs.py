@@ -4,8 +4,6 @@ One configuration gives one result, so a run is identified by the hash of its re
 change scores, the data and the frozen backbone. The process that computes it locks its folder; others wait for it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from negbench.data.held import unfamiliar
 from negbench.data.scene import DataCache, threads
@@ -185,7 +183,7 @@ class Bench:
     watch: Watch = field(default_factory=Watch)
 
     @classmethod
-    def open(cls, runs_dir: Path | None = None, tracking_uri: str | None = None) -> Bench:
+    def open(cls, runs_dir: Path | None = None, tracking_uri: str | None = None) -> Self:
         """Open a bench; `runs_dir` defaults to NEGBENCH_RUNS or ./runs, the store to its sqlite file ("none": none)."""
         root = files.runs_dir(runs_dir)
         return cls(root, Tracker.open(root, tracking_uri))

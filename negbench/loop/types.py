@@ -1,7 +1,5 @@
 """The types of a run: planned, opened, in training, finished. Every other file of the loop builds on them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -93,7 +91,7 @@ class OpenRun(PlannedRun):
     backbone: Backbone
     scene: EncodedSplits
     precision: Precision
-    display: Display
+    display: "Display"
     watch: Watch = field(default_factory=Watch)
     check: Callable[[], None] = _nothing
 

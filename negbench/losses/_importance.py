@@ -1,7 +1,5 @@
 """Shared by `hcl` and `hn-nce`: a sum over negatives weighted by their hardness."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +23,7 @@ class Hardened:
     some: Tensor
 
     @classmethod
-    def of(cls, given: LossInput, beta: float) -> Hardened:
+    def of(cls, given: LossInput, beta: float) -> "Hardened":
         """Compute both sums, with gradients through h_j; doubling the weights equals listing each negative twice."""
         gap = given.gap
         counts = given.mask & (given.weights > 0)

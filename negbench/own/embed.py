@@ -1,7 +1,5 @@
 """Embed a folder's images and texts with an encoder, into the two files that backbone `precomputed` reads."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from negbench import display
+from negbench.datasets._galleries import by_key
 from negbench.datasets.image_files import ImageFiles, decoded, readable
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.loop.record import peak_memory_mib
@@ -96,10 +95,8 @@ def outlook(asked: Embed) -> list[str]:
 def _distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], dict[bytes, str]]:
     """Return what each image's file contains, and the first image of each content: equal files are encoded once."""
     contents = content_hashes({name: each.path(name) for name, each in files.items()}, cache_dir())
-    first = dict[bytes, str]()
-    for name, content in contents.items():
-        first.setdefault(content, name)
-    return contents, first
+    alike = by_key((content, name) for name, content in contents.items())
+    return contents, {content: names[0] for content, names in alike.items()}
 
 
 def _encoded(
@@ -145,7 +142,7 @@ def _check_room(scan: Scan, overwrite: bool) -> None:
         raise NegbenchError(f"cannot write {scan.folder}")
 
 
-def _decoded(files: dict[str, ImageFiles], size: int) -> Iterator[tuple[list[str], list[Image]]]:
+def _decoded(files: dict[str, ImageFiles], size: int) -> "Iterator[tuple[list[str], list[Image]]]":
     """Yield (ids, RGB images) of each batch, decoded while earlier batches are encoded."""
     ids = list(files)
     read = readable(decoded([files[name].path(name) for name in ids], importlib.import_module(_LIBRARIES).rgb))

@@ -1,7 +1,5 @@
 """Evidence for the tests: the finished runs of every setting, and their models on a split."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,7 +42,7 @@ class Evidence:
     known: dict[Any, Any] = field(default_factory=dict)
     _encoded: dict[tuple[str, str, str], Encoded] = field(default_factory=dict)
 
-    def run(self, setting: str, seed: int) -> SettingRun:
+    def run(self, setting: str, seed: int) -> "SettingRun":
         """Return one run. Raises Untestable if it is missing."""
         if seed not in self.runs.get(setting, {}):
             raise Untestable(f"no finished run of '{setting}' with seed {seed}")
@@ -85,7 +83,7 @@ class SettingRun:
         points = [point for point in self.folder.metrics() if name in point and point["epoch"] >= 0]
         return [int(point["epoch"]) for point in points], [point[name] for point in points]
 
-    def mined(self) -> list[pd.DataFrame]:
+    def mined(self) -> "list[pd.DataFrame]":
         """Return per-query statistics of every refresh. Raises Untestable for batch strategies, which mine nothing."""
         files = sorted(self.folder.path.glob("mining-*.parquet"))
         if not files:
@@ -109,10 +107,6 @@ class SettingRun:
         if section is None:
             raise Untestable("nobody has judged sets of this data set's images")
         return self.evidence.encoded(self.folder, "val", section)
-
-    def of_setting(self, setting: str) -> SettingRun:
-        """Return the run of another setting with the same seed."""
-        return self.evidence.run(setting, self.seed)
 
 
 def judgements_of(dataset: PluginConfig) -> dict[str, Any] | None:

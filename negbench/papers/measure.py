@@ -277,7 +277,8 @@ def separation(run: SettingRun) -> Measured:
 def cirqrs(run: SettingRun, scorer: str, k: int = 10) -> Measured:
     """[Q] CIRQRS@k of the run's ranking, scored by another setting's run."""
     columns = run.encoded("val").top(k).columns
-    return _plain(cirqrs_at_k(run.of_setting(scorer).encoded("val").relevance_of(columns), k))
+    scored = run.evidence.run(scorer, run.seed).encoded("val").relevance_of(columns)
+    return _plain(cirqrs_at_k(scored, k))
 
 
 @measure("cirqrs-fall", COSINE)

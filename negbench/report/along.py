@@ -1,7 +1,5 @@
 """Charts of a comparison's own axes: points of dials, training budgets, and systems."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -75,7 +73,7 @@ def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
     return Chart(f"along-{name}", f"Along {name}", text, tuple(panels), direct=True)
 
 
-def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[Point], axes: Axes) -> None:
+def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[Point], axes: "Axes") -> None:
     styles = _styles(rows)
     lines = []
     for number, (name, style) in enumerate(styles.items()):
@@ -92,7 +90,7 @@ def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[
 _Line = tuple[str, Sequence[float], Sequence[VerdictRow], dict[str, Any]]  # name, x, a row for each x, style
 
 
-def _draw_means(axes: Axes, lines: Sequence[_Line]) -> None:
+def _draw_means(axes: "Axes", lines: Sequence[_Line]) -> None:
     """Draw each line's means with their intervals, and its name at its end."""
     ends = []
     for name, x, rows, style in (line for line in lines if line[1]):
@@ -114,7 +112,7 @@ def budgets_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Ch
     panels = together(rows, lambda row: ", ".join(getattr(row, axis) for axis in varied))
     name = label_of(rows[0].metric)
 
-    def draw(members: Sequence[VerdictRow], axes: Axes) -> None:
+    def draw(members: Sequence[VerdictRow], axes: "Axes") -> None:
         lines, styles = [], _styles(members)
         reach = {steps[row.epochs] for row in members}
         for number, (strategy, style) in enumerate(styles.items()):

@@ -1,7 +1,5 @@
 """Examples: a query with the images that several runs retrieve for it and drew as its negatives."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable
@@ -55,7 +53,7 @@ class Pictures:
     images: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     _keys: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, opened: Callable[[], Image]) -> str:
+    def add(self, name: str, opened: "Callable[[], Image]") -> str:
         """Return an image's key; opens and shrinks the image the first time its name occurs."""
         if name not in self._keys:
             small = opened().convert("RGB")

@@ -1,7 +1,5 @@
 """Draw the charts of a comparison or of a single run from the runs' folders alone."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -186,7 +184,7 @@ def _forest_columns(runs: Runs, question: _Question) -> list[_Column]:
     return columns
 
 
-def _forest(lines: Sequence[VerdictRow | str], question: _Question, columns: Sequence[_Column], axes: Axes) -> None:
+def _forest(lines: Sequence[VerdictRow | str], question: _Question, columns: Sequence[_Column], axes: "Axes") -> None:
     """Draw lines from the top: each loss's name, if given, above its rows. The best of a block is bold."""
     rows = [line for line in lines if not isinstance(line, str)]
     margin = 100 * rows[0].margin
@@ -240,7 +238,7 @@ def _forest(lines: Sequence[VerdictRow | str], question: _Question, columns: Seq
 Line = tuple[str, int, list[float], np.ndarray, list[float]]  # name, colour, x, values [seeds, x], marked x
 
 
-def _lines(lines: Sequence[Line], ylabel: str, xlabel: str, axes: Axes) -> None:
+def _lines(lines: Sequence[Line], ylabel: str, xlabel: str, axes: "Axes") -> None:
     """Draw means over seeds with a band from the lowest to the highest, and markers at the marked x values."""
     for name, index, x, values, marked in lines:
         style = line_style(index)

@@ -1,7 +1,5 @@
 """Galleries of what runs retrieve and drew: models are rebuilt from stored weights, images shrunk to thumbnails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -162,7 +160,7 @@ def _examples(
     views: Sequence[View],
     split: str,
     mined: Mapping[str, pd.DataFrame],
-    ranks: Mapping[str, pd.Series[Any]],
+    ranks: "Mapping[str, pd.Series[Any]]",
     pictures: Pictures,
 ) -> tuple[Example, ...]:
     def thumb(image: str, caption: str, relation: Relation) -> Thumb:

@@ -1,7 +1,5 @@
 """The figure of a rule's draws and of its mistakes, by kind of judged negative."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -15,8 +13,6 @@ from negbench.report.figures import Runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Line = tuple[str, Sequence[KindShares]]
 
 
 def kinds_chart(runs: Runs) -> Chart | None:
@@ -33,7 +29,7 @@ def kinds_chart(runs: Runs) -> Chart | None:
     return Chart(f"kinds{runs.suffix}", "Negatives drawn, and mistakes left, by kind", text, panels, 2)
 
 
-def _draw(read: Callable[[], Sequence[Line]], side: int, axes: Axes) -> None:
+def _draw(read: Callable[[], Sequence[tuple[str, Sequence[KindShares]]]], side: int, axes: "Axes") -> None:
     """Draw one side: a row per strategy, in it a mark and an interval per kind."""
     lines, count = read(), len(read()[0][1])
     for place, kind in enumerate(share.kind for share in lines[0][1]):

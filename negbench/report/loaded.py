@@ -1,7 +1,5 @@
 """Load a command's results from the runs folder into Python, as data frames and text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -131,7 +129,7 @@ class StudyResult:
         return self.path.name
 
     @cached_property
-    def _book(self) -> StudyStore:
+    def _book(self) -> "StudyStore":
         from negbench.tuning.book import open_book
 
         return open_book(self.path.parent, self.path.name, self.storage)

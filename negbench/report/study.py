@@ -64,12 +64,11 @@ def finish(console: Console, book: StudyStore, rules: Rules | None, tracking_uri
     console.print(Grid(shown, f"{book.name}: best {len(best)} trials"))
     if len(shares):
         console.print(Grid(shares, f"each knob's share of the variance of recall (fANOVA of {len(done)} trials)"))
-        other = "optuna-dashboard shows PED-ANOVA instead: what sets the best tenth of the trials apart"
-        console.print(other, highlight=False, soft_wrap=True)
+        said = "optuna-dashboard shows PED-ANOVA instead: what sets the best tenth of the trials apart"
     else:
         why = "their order depends on which trials there are" if len(done) >= FEWEST else f"{FEWEST} needed"
-        few = f"{len(done)} of {len(trials)} trials finished: too few to say which knob matters ({why})"
-        console.print(few, highlight=False, soft_wrap=True)
+        said = f"{len(done)} of {len(trials)} trials finished: too few to say which knob matters ({why})"
+    console.print(said, highlight=False, soft_wrap=True)
     if rules is not None:
         finish_comparison(console, book.folder.parent, final_name(book.name), tracking_uri, rules)
     answer = study_answer(book, rules)

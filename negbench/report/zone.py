@@ -1,7 +1,5 @@
 """The zone: what negatives are worth against the rank that they come from."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,7 +62,7 @@ def zone_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Chart
     return Chart("zone", "Where in the ranking should negatives come from?", text, tuple(drawn), 2, direct=True)
 
 
-def _draw(rules: Sequence[_Rule], ylabel: str, reach: Sequence[float], axes: Axes) -> None:
+def _draw(rules: Sequence[_Rule], ylabel: str, reach: Sequence[float], axes: "Axes") -> None:
     """Draw windows as a line through their ranks, each other rule as a point, with intervals; names to the right.
 
     `reach`: numbers that the y axis holds, the same in every panel.

@@ -168,10 +168,8 @@ def plugin_layer_of(section: str, given: PluginSpec | None) -> dict[str, Any]:
 def dataset_layer(name: PluginSpec | None, root: Path | None, allow_missing: bool) -> dict[str, Any]:
     """Return `--dataset`, `--data-root` and `--allow-missing` as a section."""
     section: dict[str, Any] = plugin_layer_of("dataset", name).get("dataset", {})
-    if root is not None:
-        section["root"] = str(root)
-    if allow_missing:
-        section["allow_missing"] = True
+    section |= {} if root is None else {"root": str(root)}
+    section |= {"allow_missing": True} if allow_missing else {}
     return {"dataset": section} if section else {}
 
 

@@ -1,7 +1,5 @@
 """A folder's note of its copy in an MLflow store, written before the copy; what a copy of several runs holds."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,7 +58,7 @@ def noted(note: Path, uri: str | None = None) -> dict[str, Any] | None:
     return value if value["run_id"] or "token" in value else None
 
 
-def run_of(client: MlflowClient, kept: Mapping[str, Any]) -> str:
+def run_of(client: "MlflowClient", kept: Mapping[str, Any]) -> str:
     """Return the id of a note's MLflow run; '' if none was created."""
     if kept["run_id"] or not kept["token"]:
         return str(kept["run_id"])

@@ -253,8 +253,7 @@ class RunFolder:
         if not (self.path / "checkpoint.pt").exists():
             return None
         with self.in_checkpoint() as file:
-            state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-        return state
+            return dict(torch.load(file, map_location="cpu", weights_only=True))
 
     def in_checkpoint(self) -> AbstractContextManager[Path]:
         """Read the checkpoint in this block; raise DamagedError for whatever fails in it."""
@@ -281,8 +280,7 @@ class RunFolder:
         if not self.has_weights:
             raise RunError(f"run {self.run_id} has no weights in {self.path}: {_AGAIN}")
         with intact(self.path / "model.safetensors") as file:
-            tensors: dict[str, torch.Tensor] = load_file(file)
-        return tensors
+            return dict(load_file(file))
 
 
 def find_run(runs: Path, name: str) -> RunFolder:
@@ -337,12 +335,11 @@ def claimed(
                 held = best_of(runs, config_hash)
                 step = step_of(held)
                 folder = held if held is not None and step != "anew" else new_folder(runs, name)
-                busy = False
-                if step != "reuse":
-                    try:
+                busy = step != "reuse"
+                if busy:
+                    with suppress(RunError):  # another process computes it
                         stack.enter_context(folder.lock())
-                    except RunError:
-                        busy = True
+                        busy = False
                     if step == "anew":  # now, so that the next process finds it
                         folder.write_manifest(manifest())
             if not busy:

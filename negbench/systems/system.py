@@ -1,7 +1,5 @@
 """Read a system's file and turn it into a configuration for a backbone and a data set."""
 
-from __future__ import annotations
-
 import functools
 import tomllib
 import warnings
@@ -47,7 +45,7 @@ class Component:
     composes: bool = False
     stored: bool = False
 
-    def lacking(self, config: RunConfig, cache: DataCache) -> str | None:
+    def lacking(self, config: RunConfig, cache: "DataCache") -> str | None:
         """Return what the configured backbone or data set lacks; None if it supports the component."""
         from negbench.contracts import ComposesTexts
 
@@ -90,7 +88,7 @@ class System:
     parts: tuple[Component, ...]
 
     def carried(
-        self, base: Sequence[Layer], cache: DataCache, factors: Sequence[str] = FACTORS
+        self, base: Sequence[Layer], cache: "DataCache", factors: Sequence[str] = FACTORS
     ) -> tuple[tuple[Component, ...], tuple[str, ...]]:
         """Return the base and the parts of these factors that `base`'s backbone and data set support, and what not.
 
@@ -114,7 +112,7 @@ class System:
         return tuple(components), tuple(remarks)
 
 
-def with_system(layers: Sequence[Layer], cache: DataCache) -> tuple[dict[str, Any], tuple[str, ...]]:
+def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, Any], tuple[str, ...]]:
     """Merge the layers on top of the system that their key `system` names, if any.
 
     `system` is a name, or a table of factors: `system.negatives = "hycole"` takes HyCoLe's negatives alone. A factor
@@ -140,9 +138,8 @@ def with_system(layers: Sequence[Layer], cache: DataCache) -> tuple[dict[str, An
     chosen = {factor: system(str(name)) for factor, name in factors.items()}
     parts, remarks = list[Component](), list[str]()
     for own in dict.fromkeys(each.name for each in chosen.values()):
-        own_parts, missing = systems()[own].carried(
-            given, cache, [name for name in FACTORS if chosen[name].name == own]
-        )
+        of_own = [name for name in FACTORS if chosen[name].name == own]
+        own_parts, missing = systems()[own].carried(given, cache, of_own)
         parts.extend(own_parts)
         remarks.extend(missing)
     parts.sort(key=lambda part: part.factor != BASE)  # the base is below the parts of any system

@@ -199,9 +199,7 @@ def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
         knobs[own.key] = own
     given = (base.schedule.refresh_epochs, base.schedule.refresh_every)
     if cls.scope == "corpus" and cls.n_def > 1 and full.schedule.n_def > 1 and given == (None, None):
-        for knob in (_definitions(full), _warmup(full)):
-            if knob is not None:
-                knobs[knob.key] = knob
+        knobs |= {knob.key: knob for knob in (_definitions(full), _warmup(full)) if knob is not None}
     return knobs
 
 

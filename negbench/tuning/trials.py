@@ -1,7 +1,5 @@
 """The trials of a study: cells on the dev part, one per seed, computed by one worker or by several processes."""
 
-from __future__ import annotations
-
 import copy
 import statistics
 import sys
@@ -49,7 +47,7 @@ class Job:
     storage: str | None
     trials: int
     uri: str | None
-    opens: Callable[[Job], Objective] | None = None
+    opens: "Callable[[Job], Objective] | None" = None
 
     def open(self) -> StudyStore:
         """Open the study, creating it if absent, and its MLflow run; failed trials are queued again.

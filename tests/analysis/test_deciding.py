@@ -138,7 +138,7 @@ def test_first_place_is_open_between_strategies_that_no_equal_number_beats():
         out = {name for name in names if rng.random() < 0.1}
         ends = np.sort(rng.choice([-0.03, -0.02, -0.01, -0.005, 0.005, 0.01, 0.02, 0.03], size=(10, 2)))
         family = {pair: outcome(*pair_ends) for pair, pair_ends in zip(combinations(names, 2), ends, strict=False)}
-        tests = Differences({}, {}, Pairs(tuple(names), {}, family))
+        tests = Differences({}, {}, Pairs(tuple(names), family))
         left = tests.undecided("best", None, blocks, out)
         alive = []
         for name in names:
