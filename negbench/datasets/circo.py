@@ -11,10 +11,11 @@ from negbench.contracts import Query, check_option
 from negbench.datasets._read import Reader, get, once, quoted, typed
 from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import FolderOptions, ScoreBlock, columns_of, constant_metrics
+from negbench.datasets.dataset import FolderOptions, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, precision
+from negbench.metrics.query_ranks import QueryRanks
 
 PAPER = "Baldrati et al., Zero-Shot Composed Image Retrieval with Textual Inversion, ICCV 2023"
 
@@ -71,9 +72,6 @@ def card(options: CircoOptions) -> DatasetCard:
 class Circo(Submittable):
     """CIRCO over the unlabeled images of COCO 2017; an image's id is COCO's number as a string, without zeros."""
 
-    # the mAP over all ground truths, and recall of the target alone
-    metrics = constant_metrics(_METRICS)
-
     @classmethod
     def load(cls, options: CircoOptions, split: str = "val", images: bool = True) -> Self:
         """Read one split of the published annotation files; arguments and errors as for `Dataset.load`.
@@ -94,6 +92,11 @@ class Circo(Submittable):
         data = cls(card(options), split, queries, *columns_of({GROUP: ids}), reader.content)
         files = ImageFiles.scan(reader.root, key=_number, files=reader.files, tree=TREE) if images else None
         return data.loaded(files, reader.root, allow_missing=options.allow_missing)
+
+    @classmethod
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """The mAP over all ground truths, and recall of the target alone."""
+        return _METRICS
 
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
         """Return the file for CIRCO's test server: the numbers of the 50 best images of every query.

@@ -13,7 +13,7 @@ from negbench.contracts import Query
 from negbench.datasets._read import Reader, check_choice, get, image_id, quoted, strings, typed
 from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Block, FolderOptions, ScoreBlock, Top, columns_of, constant_metrics
+from negbench.datasets.dataset import Block, FolderOptions, ScoreBlock, Top, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, subset_hits
@@ -52,9 +52,6 @@ _METRICS = {name: Metric((values,)) for name, values in _HITS.items()} | {
 class Cirr(Submittable):
     """CIRR, version rc2."""
 
-    # R@1, 5, 10, 50; subset R@1, 2, 3; `average` (R@5 and subset R@1); `overall` (all seven, CIRQRS table 5)
-    metrics = constant_metrics(_METRICS)
-
     @classmethod
     def load(cls, options: FolderOptions, split: str = "val", images: bool = True) -> Self:
         """Read one split of the published annotation files; arguments and errors as for `Dataset.load`.
@@ -74,6 +71,11 @@ class Cirr(Submittable):
         files = ImageFiles.scan(reader.root, files=reader.files_beside(*IMAGE_FOLDERS), tree=TREE) if images else None
         data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content)
         return data.loaded(files, reader.root, allow_missing=options.allow_missing)
+
+    @classmethod
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """R@1, 5, 10, 50; subset R@1, 2, 3; `average` (R@5 and subset R@1); `overall` (all seven, CIRQRS table 5)."""
+        return _METRICS
 
     def _ranked(self, block: Block) -> QueryRanks:
         """Rank a block, adding the target's rank within the query's image group."""

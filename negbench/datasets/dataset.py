@@ -226,11 +226,6 @@ def _without(gone: AbstractSet[str], ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(image for image in ids if image not in gone)
 
 
-def constant_metrics(metrics: Mapping[str, Metric]) -> Any:
-    """Make the method `Dataset.metrics` of a data set that has the same metrics for all ranks."""
-    return classmethod(lambda cls, ranks: dict(metrics))
-
-
 def columns_of(galleries: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Tensor]]:
     """Convert galleries of ids to (`images`, `groups`): images in order of first appearance, groups as columns."""
     images = list(dict.fromkeys(image for ids in galleries.values() for image in ids))

@@ -28,9 +28,10 @@ from negbench.datasets._galleries import Attributed, by_key
 from negbench.datasets._icons import FILES, PACKAGES, Icons, Progress, icons
 from negbench.datasets._read import Reader, check_choice
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Dataset, FolderOptions, columns_of, constant_metrics
+from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.metrics.metric import Metric, hits, precision
+from negbench.metrics.query_ranks import QueryRanks
 
 PAPER = "ours; emoji of Noto (Apache-2.0), Twemoji (CC-BY-4.0), OpenMoji (CC-BY-SA-4.0) and Fluent (MIT)"
 
@@ -127,9 +128,6 @@ class EmojiPictures(Dataset):
 
     exchangeable: ClassVar[bool] = True
     set_apart: ClassVar[str] = "family"
-    # R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images
-    metrics = constant_metrics(_METRICS)
-
     shown: Mapping[str, Sequence[Emoji]] = field(default_factory=dict)
     asked: Mapping[str, Emoji] = field(default_factory=dict)
     style: str = "kept"
@@ -160,6 +158,11 @@ class EmojiPictures(Dataset):
         style = choice.style
         dataset = cls(kind, split, queries, ids, groups, content, shown=world.shown, asked=wanted, style=style)
         return dataset.loaded(files if images else None, reader.root, allow_missing=options.allow_missing)
+
+    @classmethod
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images."""
+        return dict(_METRICS)
 
     def _moved_to_dev(self, fraction: float, seed: int) -> Tensor:
         """[Q] bool, as `dev_rows`: whole families instead of whole targets."""

@@ -14,7 +14,7 @@ from negbench.contracts import Query, check_option
 from negbench.datasets._galleries import Block
 from negbench.datasets._read import Reader, get, parsed, quoted, typed
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Dataset, FolderOptions, columns_of, constant_metrics
+from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.datasets.image_files import EXTENSIONS, ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.average_precision import trapezoid_average_precision
@@ -55,9 +55,6 @@ class Icir(Dataset):
     another text are visual negatives, and what lies in a folder `hn` is a judged negative of no known kind.
     """
 
-    # the authors' mean average precision in their order of ties; the common one with ties against the model
-    metrics = constant_metrics(_METRICS)
-
     @classmethod
     def load(cls, options: FolderOptions, split: str = "val", images: bool = True) -> Self:
         """Read the only split, val; arguments and errors as for `Dataset.load`."""
@@ -87,6 +84,11 @@ class Icir(Dataset):
         elif images:
             files = ImageFiles.scan(reader.root, key=_id, files=reader.files, tree=TREE)
         return data.loaded(files, reader.root, allow_missing=options.allow_missing)
+
+    @classmethod
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """The authors' mean average precision in their order of ties; the common one with ties against the model."""
+        return dict(_METRICS)
 
     def _ranked(self, block: Block) -> QueryRanks:
         """Rank a block, adding the authors' average precision: equal scores keep the order of the database."""

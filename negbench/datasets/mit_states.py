@@ -12,10 +12,11 @@ from negbench.datasets._galleries import by_key
 from negbench.datasets._read import Reader, quoted
 from negbench.datasets._tirg import ClassDataset, Labels, Language, recalls, resolve_split
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import FolderOptions, constant_metrics
+from negbench.datasets.dataset import FolderOptions
 from negbench.datasets.image_files import ImageFiles, is_picture, relative_path, without_extension
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, by_answers
+from negbench.metrics.query_ranks import QueryRanks
 
 PAPER = "Isola et al., Discovering States and Transformations in Image Collections, CVPR 2015; split of Vo et al., 2019"
 
@@ -26,10 +27,6 @@ TREE = "images/ADJECTIVE NOUN/*.jpg"
 READS = ("mit_states.toml",)
 TEST_NOUNS = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))["test_nouns"]
 UNSTATED = "adj"  # folder 'adj NOUN': images of the noun in no particular state
-
-_BY_QUERY = recalls(RECALLS)
-_BY_PAIR = {name: Metric(tuple(map(by_answers, metric.per_query))) for name, metric in _BY_QUERY.items()}
-_METRICS = _BY_QUERY | {f"pair/{name}": metric for name, metric in _BY_PAIR.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +49,6 @@ class MitStates(ClassDataset):
     of (that adjective, noun) answers it, all images of test nouns are the gallery, and the reference is not ranked.
     """
 
-    # recalls and `average` with equal weights for queries, and as `pair/...` with equal ones for image pairs
-    metrics = constant_metrics(_METRICS)
-
     @classmethod
     def load(cls, options: MitStatesOptions, split: str = "val", images: bool = True) -> Self:
         """Read one split from the names of folders and files, which are all the annotation there is.
@@ -69,6 +63,16 @@ class MitStates(ClassDataset):
         labels = _labels(reader, split)
         files = ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None
         return cls.of_labels(kind, split, labels, LANGUAGE, _test_queries, files, allow_missing=options.allow_missing)
+
+    @classmethod
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """Recalls and `average` with equal weights for queries, and as `pair/...` with equal ones for image pairs."""
+        return _METRICS
+
+
+_BY_QUERY = recalls(RECALLS)
+_BY_PAIR = {name: Metric(tuple(map(by_answers, metric.per_query))) for name, metric in _BY_QUERY.items()}
+_METRICS = _BY_QUERY | {f"pair/{name}": metric for name, metric in _BY_PAIR.items()}
 
 
 def card(weighting: Weighting = "query") -> DatasetCard:

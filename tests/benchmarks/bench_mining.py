@@ -31,6 +31,7 @@ from torch.nn.functional import normalize
 from negbench.api import make_strategy
 from negbench.machine.heap import keep_memory
 from negbench.metrics import compiled
+from negbench.metrics.equal_rows import Copies
 from negbench.mining.mine import mine
 from negbench.mining.task import MiningTask
 from negbench.settings.layers import parse_plugin
@@ -177,6 +178,7 @@ def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, flo
     """Print one table; return each row's least processor seconds per query."""
     queries, (images, tokens, width) = len(task.queries), task.candidates.shape
     rows = {text: mining(task, **parse_plugin(text)) for text in STRATEGIES}
+    rows["finding equal images, a part of each"] = lambda: Copies.of(task.candidates)
     part = task.shard(torch.arange(min(LOOP_QUERIES, queries)))
     if others:
         rows["the rule of sentence-transformers"] = mining(task, "sentence-transformers", **RULE)
