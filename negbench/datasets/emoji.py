@@ -128,6 +128,7 @@ class EmojiPictures(Dataset):
 
     exchangeable: ClassVar[bool] = True
     set_apart: ClassVar[str] = "family"
+
     shown: Mapping[str, Sequence[Emoji]] = field(default_factory=dict)
     asked: Mapping[str, Emoji] = field(default_factory=dict)
     style: str = "kept"
