@@ -13,7 +13,6 @@ class AdamW(torch.optim.AdamW):
     """
 
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
-    zero_grad = unwrap(torch.optim.AdamW.zero_grad)
     add_param_group = unwrap(torch.optim.AdamW.add_param_group)
     state_dict = unwrap(torch.optim.AdamW.state_dict)
     load_state_dict = unwrap(torch.optim.AdamW.load_state_dict)
