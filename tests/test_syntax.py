@@ -104,3 +104,15 @@ def test_a_content_is_parsed_once_and_a_damaged_cache_is_made_again(tmp_path, mo
     for damaged in (file.read_bytes()[:-9], file.read_bytes().replace(b"near", b"far!")):  # torn, edited
         file.write_bytes(damaged)
         assert [commands(text), commands(text)] == [1, 0]
+
+
+def test_equal_contents_import_what_lies_beside_each(tmp_path):
+    (tmp_path / "pack").mkdir()
+    wanted = {
+        ("up.one", "one.py"): "up.near",
+        ("down.one", "two.py"): "down.near",
+        ("up.one", "pack/__init__.py"): "up.one.near",
+    }
+    for (module, name), near in wanted.items():
+        (tmp_path / name).write_text("from . import near\n", encoding="utf-8")
+        assert syntax.traits(module, tmp_path / name).imports == [near]
