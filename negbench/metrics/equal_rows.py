@@ -26,7 +26,7 @@ class Copies(NamedTuple):
     @classmethod
     def of(cls, rows: Tensor, chosen: Tensor | None = None) -> Self:
         """Find the copies among [N, T, D] rows, or among `rows[chosen]`."""
-        if chosen is None and len(rows) <= _FEW:
+        if chosen is None and len(rows) <= _FEW and rows.device.type == "cpu":
             return cls._of_few(rows.detach())
         keys = keys_of(rows) if chosen is None else keys_of(rows)[chosen]
         return cls.by_key(keys, lambda some: rows[some if chosen is None else chosen[some]])

@@ -35,6 +35,10 @@ def least(action: Callable[[], object]) -> float:
     return min(seconds_of(action) for _ in range(ROUNDS))
 
 
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10  # MiB
+
+
 def product(both: Embeddings) -> None:
     columns = both.candidates[:, 0].T
     scores = torch.empty(256, columns.shape[1])
@@ -57,6 +61,7 @@ def main() -> None:
     named = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
     config = load_config(flags=named, sets=[*sets, "backbone.dim=512", "backbone.tokens=1"])
     torch.set_num_threads(1)
+    bare = peak()
     run = open_run(config, Display(), DataCache())
     backbone, scene = run.backbone, run.scene
     with torch.inference_mode():
@@ -69,8 +74,8 @@ def main() -> None:
         for name in RULES:
             refresh = partial(refreshed, run, registry.make("strategies", name))
             print(f"refresh of {name}: {least(refresh) / floor:.2f} times the product ({floor:.1f} s)", flush=True)
-    peak, images = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, train.candidates.nbytes >> 20
-    print(f"peak memory: {peak} MiB, {images} of them embedded train images; without a world about 620")
+    images = train.candidates.nbytes >> 20
+    print(f"peak memory: {peak()} MiB, {bare} of them before the world, {images} embedded train images")
 
 
 if __name__ == "__main__":

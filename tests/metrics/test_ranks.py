@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError
-from negbench.metrics import compiled
+from negbench.metrics import compiled, ragged
 from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import descending, relevant_ranks, target_ranks, top_columns
@@ -174,3 +174,12 @@ def test_average_precision_against_a_loop():
         got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), k)
         want = [loop_average_precision(scores[i].tolist(), rows[i], k) for i in range(12)]
         assert got.tolist() == pytest.approx(want, abs=1e-12)
+
+
+@pytest.mark.parametrize("kept", [0, 100])
+def test_rows_hold_columns_by_a_loop(kept, monkeypatch):
+    monkeypatch.setattr(ragged, "_LARGE", kept)
+    held = [[3, 0], [], [4, 2, 1]]
+    rows, columns = [2, 0, 0, 1], [4, 0, 4, 3]
+    want = [[column in held[row] for column in columns] for row in rows]
+    assert Ragged.of(held).among(torch.tensor(rows), torch.tensor(columns), 5).tolist() == want
