@@ -13,15 +13,15 @@ from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import among_first, relevant_ranks
 
 
-@pytest.mark.parametrize("more", [0, 5])  # attributes that every image has right
+@pytest.mark.parametrize("more", [0, 8])  # attributes that an image has all right or all wrong
 def test_every_image_has_the_kind_that_its_definition_says(toys, more):
-    images = torch.tensor([[*each, *[1] * more] for each in itertools.product((0, 1), repeat=4)])
+    images = torch.tensor([[*each, *[rest] * more] for rest, *each in itertools.product((0, 1), repeat=5)])
     seen = set()
     for told in (each for size in (1, 2, 3, 4) for each in itertools.combinations(range(4), size)):
         changed = torch.tensor([[place in told for place in range(4 + more)]])
         codes, off = kinds_by_attributes(torch.ones(1, 4 + more, dtype=torch.int64), changed, images)
         for image, code, count in zip(images.tolist(), codes[0].tolist(), off[0].tolist(), strict=True):
-            wrong = {place for place in range(4) if image[place] == 0}
+            wrong = {place for place, value in enumerate(image) if value == 0}
             name = toys.kind_of(wrong, set(told))
             assert code == (KINDS.index(name) + 1 if name in KINDS else 0), (told, image)
             assert count == len(wrong)
