@@ -55,6 +55,39 @@ def place(labels: dict[str, Any]) -> str:
     return "|".join(str(labels.get(name) or "") for name in LABELS).strip("|")
 
 
+ESTIMATES = ("mean", "against_best", "against_highest", "against_baseline")  # nested in a verdict of schema 3
+
+
+def flat_verdicts(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of statistics.json, of schema 2 or 3, in the flat form of schema 2.
+
+    Schema 3 nests estimates, and the best's differences are the strategy minus the best; schema 2 had the best minus
+    the strategy, in `gap` and `behind`.
+    """
+    if "schema" not in document:
+        return list(document["rows"])
+    return [_flat_verdict(row) for row in document["verdicts"]]
+
+
+def _flat_verdict(row: dict[str, Any]) -> dict[str, Any]:
+    flat = {key: value for key, value in row.items() if key not in (*ESTIMATES, "facts", "baseline_asked")}
+    mean = row["mean"]
+    flat |= {"mean": mean["value"], "low": mean["low"], "high": mean["high"]}
+    for key, name in {"against_best": "gap", "against_highest": "behind"}.items():
+        other = row[key] or {"value": None, "low": None, "high": None}
+        flat[name] = _negative(other["value"])
+        flat[f"{name}_low"] = _negative(other["high"])
+        flat[f"{name}_high"] = _negative(other["low"])
+    test = row["against_baseline"] or {"value": None, "low": None, "high": None, "p": None}
+    flat |= {"difference": test["value"], "diff_low": test["low"], "diff_high": test["high"], "p_adjusted": test["p"]}
+    flat["against"] = row["baseline_asked"]
+    return flat | row["facts"]
+
+
+def _negative(value: float | None) -> float | None:
+    return None if value is None else 0.0 - value  # 0 stays 0
+
+
 def pins_of(folder: Path, item: str) -> Any:
     """Yield the pins of one comparison, claims or study: class, key, value."""
 
@@ -74,7 +107,7 @@ def pins_of(folder: Path, item: str) -> Any:
             yield kind, f"result {key}", sha([*map(json.loads((run / "result.json").read_text()).get, RESULTS)])
     for key, value in documents.get("comparison", {}).items():
         yield "never" if key in ("kind", "rates") else "files", f"comparison.json {key}", steady(value)
-    for row in documents.get("statistics", {}).get("rows", ()):
+    for row in flat_verdicts(documents.get("statistics", {"rows": []})):
         numbers = {key: value for key, value in row.items() if key not in (*LABELS, "metric")}
         yield class_of(row), f"row {place(row)}|{row['metric']}", numbers
     for claim in documents.get("claims", {}).get("claims", ()):
