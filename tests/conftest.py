@@ -330,7 +330,8 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_cache(shared_folder: Path, pytestconfig: pytest.Config) -> Path:
     """Keep data and features out of the user's cache; subprocesses inherit the setting.
 
-    Machine code of the compiled passes stays in pytest's own cache; numba renews it when their source changes.
+    Machine code of the compiled passes stays in pytest's own cache, if it has one; numba renews it when their source
+    changes.
     """
     from negbench.machine.files import locked
 
@@ -338,7 +339,8 @@ def own_cache(shared_folder: Path, pytestconfig: pytest.Config) -> Path:
     with locked(shared_folder / "cache.lock"):
         if not path.exists():
             path.mkdir()
-            (path / "numba").symlink_to(pytestconfig.cache.mkdir("numba"))  # type: ignore[union-attr]
+            if pytestconfig.pluginmanager.has_plugin("cacheprovider"):  # not with -p no:cacheprovider
+                (path / "numba").symlink_to(pytestconfig.cache.mkdir("numba"))  # type: ignore[union-attr]
     os.environ["NEGBENCH_CACHE"] = str(path)
     os.environ.pop("NEGBENCH_RUNS", None)
     os.environ.pop("NEGBENCH_DATA", None)
