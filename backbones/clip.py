@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from negbench.backbones import _composed, _open_clip
@@ -54,7 +54,7 @@ class ClipOptions:
             at the full rate (the paper does not print d); true takes CLIP's own width. Bias and Xavier-uniform
             weights are ours: the paper does not mention them. False: none, CLIP's embeddings unchanged.
         frozen: freeze both encoders, so that image features are stored once.
-        gamma: learning rate of the encoders relative to the rest, > 0; None: HyCoLe's 0.001. Fine-tuning only.
+        gamma: learning rate of the encoders relative to the rest, >= 0; None: HyCoLe's 0.001. Fine-tuning only.
         grad_checkpointing: recompute the encoders' activations in the backward pass. Fine-tuning only.
         pad: padding of images as in CIR models, see `Preprocess`; `resize_mode` of the weights is ignored.
         target_ratio: aspect ratio of the target padding.
@@ -73,7 +73,7 @@ class ClipOptions:
     fusion: FusionKind = "gated"
     projection: bool | PositiveInt = False
     frozen: bool = True
-    gamma: PositiveFloat | None = None
+    gamma: NonNegativeFloat | None = None
     grad_checkpointing: bool = False
     pad: Pad = "target"
     target_ratio: TargetRatio = 1.25

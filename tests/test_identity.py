@@ -11,7 +11,7 @@ from negbench.loop.identity import code_version, config_hash, plugins_of, read_f
 from negbench.machine.contents import digest
 from negbench.plugins import syntax
 from negbench.plugins.registry import KINDS, registry
-from negbench.settings.config import ResolvedConfig, build_config, resolved
+from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolved
 from negbench.settings.layers import set_layer
 from tests.plugin_file import ANSWER, PLUGIN
 
@@ -196,3 +196,45 @@ def test_the_hash_is_of_what_determines_the_outcome():
     for other in (*others, "schedule.refresh_epochs=[2,4,6,8]", "mining.exclude_relevant=true"):
         assert hash_of(set_layer(other)) != same, other
     assert hash_of(data="e") != same
+
+
+# A run's identity leaves out what is at its default, so a default may never change: give a new choice a new key.
+DEFAULTS = {
+    "train": {
+        "epochs": None, "batch_size": None, "lr": None, "weight_decay": None, "min_lr_ratio": 0.01, "lr_update": "step",
+        "lr_warmup_epochs": 0.0, "num_negatives": None, "max_grad_norm": None, "precision": "auto",
+    },
+    "mining": {
+        "exclude_relevant": False, "exclude_reference": False, "replacement": False, "redraw": True, "guide": None,
+        "judge": None, "exclude_subset": False, "margin": None, "relative_margin": None, "guide_margin": None,
+        "max_judge": None, "max_target": None, "max_reference": None,
+    },
+    "hybrid": {"slots": "sum", "alpha": 0.0, "beta": 0.0, "temperature": "auto"},
+    "eval": {
+        "every": 1, "select": "last", "dev_fraction": 0.1, "dev_seed": None, "dev": "carved", "reported": True,
+        "also": None,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("section", DEFAULTS)
+def test_a_default_of_the_configuration_never_changes(section):
+    defaults = RunConfig.model_fields[section].default.model_dump()
+    assert defaults == DEFAULTS[section], "a new key needs a row here; a default that changes renames no stored run"
+
+
+def test_a_key_at_its_default_is_not_part_of_the_identity():
+    identity = resolved(build_config([{"strategy": "qure"}])).identity()
+    assert identity["strategy"] == {"name": "qure"}
+    assert identity["mining"] == identity["hybrid"] == {}
+    assert set(identity["train"]) == {"epochs", "batch_size", "lr", "weight_decay", "num_negatives"}  # resolved numbers
+    assert identity["dataset"] == {"name": "synthetic", "world": 0}
+    changed = resolved(build_config([set_layer("strategy.variant=release"), set_layer("strategy=qure")])).identity()
+    assert changed["strategy"] == {"name": "qure", "variant": "release"}
+
+
+def test_one_draw_an_interval_leaves_replacement_nothing_to_do():
+    kept = build_config([{"strategy": "qure"}, set_layer("mining.redraw=false")])
+    both = build_config([{"strategy": "qure"}, set_layer("mining.redraw=false"), set_layer("mining.replacement=true")])
+    assert resolved(kept).identity() == resolved(both).identity()
+    assert resolved(kept).identity()["mining"] == {"redraw": False}

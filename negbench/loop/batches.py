@@ -31,7 +31,7 @@ def epoch_batches(
         NegbenchError: the strategy's order omits or repeats a query.
     """
     config, current, scene = run.config, objective.strategy, objective.scene
-    start = (state.epoch - state.interval_start) * config.train.draws
+    start = (state.epoch - state.interval_start) * config.train.draws if config.mining.redraw else 0
     draws = None if state.negatives is None else state.negatives[:, start : start + config.train.draws]
     tokens = scene.train.texts(run.backbone)
     order = _order(run, objective, state, streams["batches"])

@@ -34,7 +34,7 @@ def define_pools(now: ModelCache, stage: Stage, folder: RunFolder, generator: to
             task,
             stage.mined,
             refresh=config.schedule.refresh_counts[state.refresh] if stage.kept else stage.refreshes.index(epoch),
-            draws=(end - epoch) * num_negatives,
+            draws=(end - epoch) * num_negatives if config.mining.redraw else num_negatives,
             per_epoch=num_negatives if config.mining.replacement else None,
             generator=generator,
             files=PoolFiles(

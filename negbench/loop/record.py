@@ -109,6 +109,7 @@ def details(now: ModelCache, ranks: QueryRanks, baselines: Mapping[str, Mapping[
         "draws": {
             "per_query": config.train.num_negatives,
             "replacement": config.mining.replacement if objective.strategy.scope == "corpus" else None,
+            "redraw": config.mining.redraw if objective.strategy.scope == "corpus" else None,
         },
         "steps": state.step,
         "negatives_seen": state.negatives_seen,

@@ -121,7 +121,8 @@ class _Parts:
         task, draws = now.task(run.scene, stage.mined), run.config.train.draws
         each = draws if run.config.mining.replacement else None
         part = task.shard(torch.arange(min(_QUERIES, len(task.queries))))
-        options: Any = {"draws": draws * -(-stage.end // len(stage.refreshes)), "per_epoch": each}
+        epochs = -(-stage.end // len(stage.refreshes)) if run.config.mining.redraw else 1
+        options: Any = {"draws": draws * epochs, "per_epoch": each}
         return lambda: mine(part, stage.mined, refresh=0, generator=parts.streams["draws"], **options)
 
     def refresh(self, stage: Stage) -> float:

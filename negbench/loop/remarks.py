@@ -149,6 +149,9 @@ def _unread(config: ResolvedConfig, *, alone: bool) -> Iterator[tuple[str, str]]
         yield "hybrid.slots", "its negatives corrupt one slot"
     if strategy.scope == "batch":
         yield "mining.replacement", "it draws from each batch anew"
+        yield "mining.redraw", "it draws from each batch anew"
+    elif len(config.schedule.refresh_epochs) == config.train.epochs:
+        yield "mining.redraw", "its pools are defined before every epoch"
     if alone and not needs_dev(config):
         yield from ((f"eval.{key}", "no part is carved from train: eval.select is not dev") for key in _OF_DEV)
 

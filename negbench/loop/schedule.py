@@ -50,7 +50,11 @@ def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
 
 
 def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_epoch: int) -> LambdaLR:
-    """Warm up linearly over `lr_warmup_epochs`, then decay by half a cosine from lr to lr * min_lr_ratio."""
+    """Warm up linearly over `lr_warmup_epochs`, then decay by half a cosine from lr to lr * min_lr_ratio.
+
+    With `lr_update = "epoch"` all steps of an epoch have the rate of its first one, as in QuRe's train_qure.py, so that
+    the last epoch stays above the floor.
+    """
     total = config.train.epochs * steps_per_epoch
     rise = round(config.train.lr_warmup_epochs * steps_per_epoch)
     floor = config.train.min_lr_ratio
@@ -58,6 +62,8 @@ def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_e
     def factor(step: int) -> float:
         if step < rise:
             return (step + 1) / rise
+        if config.train.lr_update == "epoch":
+            step = max(rise, step // steps_per_epoch * steps_per_epoch)
         progress = min(1.0, (step - rise) / max(1, total - rise))
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 

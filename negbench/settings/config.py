@@ -50,6 +50,7 @@ class TrainConfig(Section):
     lr: float | None = Field(None, gt=0, le=1e6)  # 1e-4
     weight_decay: float | None = Field(None, ge=0, le=1e6)  # 0.05
     min_lr_ratio: float = Field(0.01, ge=0, le=1)  # the cosine ends at lr * min_lr_ratio (QuRe: 5e-6 to 5e-8)
+    lr_update: Literal["step", "epoch"] = "step"  # the cosine moves after each step, or once an epoch (QuRe's code)
     lr_warmup_epochs: float = Field(0.0, ge=0, le=_MANY)  # linear rise of the learning rate; not the pools' warm-up
     # drawn per query and epoch (corpus strategies; None: 1), or kept of each query's pool (batch strategies; None: all)
     num_negatives: int | None = Field(None, ge=1, le=_MANY)
@@ -93,6 +94,7 @@ class MiningConfig(Section):
     exclude_relevant: bool = False  # exclude known relevant images for every strategy, not only the oracles
     exclude_reference: bool = False  # never draw a query's own reference image
     replacement: bool = False  # each epoch draws anew (QuRe, CIRQRS); false: no repeats until a pool is used up
+    redraw: bool = True  # false: one draw serves all epochs until the pools are next defined
     # sources of scores besides the model's own: a backbone as for --backbone, or a TREC run file
     guide: str | None = None  # scores images for the query: by its composed embedding, or as stored per (query, image)
     judge: str | None = None  # scores likeness to the target: by its image embeddings, or as stored per (query, image)
@@ -226,17 +228,25 @@ class ResolvedConfig(RunConfig):
     def identity(self) -> dict[str, Any]:
         """Return what determines the outcome: not where it is computed, nor how the schedule's epochs were derived.
 
+        A key at its default is left out, so that a run keeps its identity when a section or a plug-in gains a key.
+        A default must therefore never change: `tests/test_identity.py` lists those of the sections, and a plug-in's
+        are part of its code.
         The content of plug-in files is part of the code (`negbench.loop.identity.code_version`), their path is not.
         """
         settings = self.model_dump(mode="json", exclude={"compute", "plugins", "schedule"})
-        # leave out the path of a file of scores (its content counts: `plan_run`), and options that are not set
-        settings["mining"] = {
-            name: value
-            for name, value in settings["mining"].items()
-            if not (value is None or value is False or (isinstance(value, str) and is_score_file(value)))
-        }
-        for name in ("dev",) * (self.eval.dev == "carved") + ("also",) * (self.eval.also is None):
-            del settings["eval"][name]
+        for name, field in RunConfig.model_fields.items():
+            if name in SECTIONS:
+                defaults = option_defaults(registry.get(SECTIONS[name], settings[name]["name"]))
+            elif name in settings and isinstance(field.default, Section):
+                defaults = field.default.model_dump(mode="json")
+            else:
+                continue
+            settings[name] = {
+                key: value for key, value in settings[name].items() if key not in defaults or value != defaults[key]
+            }
+        for name in ("guide", "judge"):  # the content of a file of scores counts (`plan_run`), its path does not
+            if is_score_file(settings["mining"].get(name, "")):
+                del settings["mining"][name]
         schedule = {"refresh_epochs": list(self.schedule.refresh_epochs)}
         if (counts := list(self.schedule.refresh_counts)) != [*range(len(counts))]:
             schedule["refresh_counts"] = counts
@@ -357,6 +367,8 @@ def resolved(config: RunConfig) -> ResolvedConfig:
         recommended = {"num_negatives": 1, **recommended}
     sections["train"] = {k: recommended.get(k) if v is None else v for k, v in train.items()}
     sections["schedule"] = _resolved_schedule(config, int(sections["train"]["epochs"]))
+    if not config.mining.redraw:  # with one draw an interval, no later draw could repeat an image
+        sections["mining"] = {**config.mining.model_dump(), "replacement": False}
     dev_seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
     sections["eval"] = {**config.eval.model_dump(), "dev_seed": dev_seed, "also": _resolved_also(config, sections)}
     return _validated(ResolvedConfig, {**config.model_dump(), **sections})

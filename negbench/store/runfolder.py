@@ -55,6 +55,10 @@ class Draws(Closed):
 
     per_query: int | None = Field(description="negatives per query and epoch; null: all of the batch's pool")
     replacement: bool | None = Field(description="whether each epoch draws anew; null for batch strategies")
+    redraw: bool | None = Field(
+        True,
+        description="false: one draw serves every epoch until the pools are next defined; null for batch strategies",
+    )
 
 
 class RunRecord(Closed):

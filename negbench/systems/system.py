@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.errors import UnknownNameError
 from negbench.plugins.registry import checked_options, option_defaults, registry
-from negbench.settings.config import Note, RunConfig, build_config, resolved_dataset
+from negbench.settings.config import Note, RunConfig, build_config, flattened, resolved_dataset
 from negbench.settings.layers import merged, recipe_settings, set_layer
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class System:
         negatives: configuration of the strategy, its schedule and the number of negatives drawn.
         objective: configuration of the loss.
         parts: components that only some backbones and data sets support.
+        variants: what else belongs to the negatives when the strategy's option `variant` has one of these values.
     """
 
     name: str
@@ -86,6 +87,15 @@ class System:
     negatives: Layer
     objective: Layer
     parts: tuple[Component, ...]
+    variants: Mapping[str, Layer]
+
+    def negatives_for(self, options: Mapping[str, Any]) -> Layer:
+        """Return the configuration of the negatives, for the strategy's options as a run sets them."""
+        own = self.negatives["strategy"]
+        if options.get("name", own["name"]) != own["name"]:
+            return self.negatives
+        variant = options.get("variant", own.get("variant"))
+        return merged([self.negatives, self.variants.get(variant, {})])
 
     def carried(
         self, base: Sequence[Layer], cache: "DataCache", factors: Sequence[str] = FACTORS
@@ -143,7 +153,8 @@ def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, 
         parts.extend(own_parts)
         remarks.extend(missing)
     parts.sort(key=lambda part: part.factor != BASE)  # the base is below the parts of any system
-    whole = merged([chosen["negatives"].negatives, chosen["objective"].objective, *given])
+    negatives = chosen["negatives"].negatives_for(merged(given).get("strategy", {}))
+    whole = merged([negatives, chosen["objective"].objective, *given])
     return merged([*(part.layer for part in parts), whole]), tuple(remarks)
 
 
@@ -167,13 +178,34 @@ def load_config(
     """
     layers = [recipe_settings(recipe), flags or {}, *map(set_layer, sets)]
     if not any("system" in layer for layer in layers):
-        return build_config(layers)
+        config = build_config(layers)
+        for remark in variant_remarks(config):
+            note(remark)
+        return config
     from negbench.data.scene import DataCache
 
     whole, remarks = with_system(layers, DataCache())
     for remark in remarks:
         note(remark)
     return build_config([whole])
+
+
+def variant_remarks(config: RunConfig) -> list[str]:
+    """Return a line per setting of a published variant that a run of the strategy alone sets otherwise."""
+    variant = config.strategy.options.get("variant")
+    settings = config.flat()
+    remarks = []
+    for name, known in systems().items():
+        if known.negatives["strategy"]["name"] != config.strategy.name:
+            continue
+        for key, value in flattened(known.variants.get(variant, {})):
+            if settings[key] != value:
+                wanted = str(value).lower()
+                remarks.append(
+                    f"{config.strategy.name}:variant={variant} with {key}={str(settings[key]).lower()}: that variant "
+                    f"goes with --set {key}={wanted}, as --system {name} sets it"
+                )
+    return remarks
 
 
 def system_files() -> dict[str, Path]:
@@ -198,4 +230,11 @@ def system(name: str, flag: str = "--system") -> System:
 def _read(path: Path) -> System:
     value = tomllib.loads(path.read_text(encoding="utf-8"))
     parts = tuple(Component(**part) for part in value.get("part", ()))
-    return System(path.stem, **value["system"], negatives=value["negatives"], objective=value["objective"], parts=parts)
+    return System(
+        name=path.stem,
+        **value["system"],
+        negatives=value["negatives"],
+        objective=value["objective"],
+        parts=parts,
+        variants=value.get("variant", {}),
+    )

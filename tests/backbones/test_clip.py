@@ -281,6 +281,20 @@ def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma():
         assert encoder == pytest.approx([1e-7] * len(encoder))
 
 
+def test_gamma_zero_keeps_the_encoders_as_they_are():
+    """HyCoLe's table 4 has a row gamma = 0."""
+    clip = toy(frozen=False, gamma=0.0).train()
+    before = {name: parameter.detach().clone() for name, parameter in clip.named_parameters()}
+    optimizer = torch.optim.AdamW(clip.parameter_groups(1e-2, 0.5))
+    _loss(clip).backward()
+    optimizer.step()
+    encoders = {name for name in before if clip._rate(name) == 0}
+    moved = {name for name, parameter in clip.named_parameters() if not torch.equal(parameter, before[name])}
+    assert encoders
+    assert not encoders & moved
+    assert moved
+
+
 def test_batch_normalisation_keeps_its_statistics(monkeypatch):
     from open_clip.factory import _MODEL_CONFIGS
 

@@ -18,7 +18,7 @@ from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.schedule import Stage
+from negbench.loop.schedule import Stage, cosine
 from negbench.loop.types import RunResult, State
 from negbench.mining.mined import Mined
 from negbench.settings.config import RunConfig, resolved
@@ -96,8 +96,8 @@ def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(drawn):
     (whole, *_), (thinned, *_) = drawn("in-batch"), drawn("in-batch", "train.num_negatives=4")
     assert thinned.details["negatives_seen"] == drawn("all-corpus", *FOUR)[0].details["negatives_seen"] == 3 * 48 * 4
     assert whole.details["negatives_seen"] > thinned.details["negatives_seen"]
-    assert whole.details["draws"] == {"per_query": None, "replacement": None}
-    assert thinned.details["draws"] == {"per_query": 4, "replacement": None}
+    assert whole.details["draws"] == {"per_query": None, "replacement": None, "redraw": None}
+    assert thinned.details["draws"] == {"per_query": 4, "replacement": None, "redraw": None}
     assert thinned.folder.path != whole.folder.path
 
 
@@ -105,13 +105,60 @@ def test_with_replacement_an_epoch_may_repeat_a_negative(drawn):
     repeats = {}
     for replacement, more in ((False, FOUR), (True, (*FOUR, "mining.replacement=true"))):
         result, *_ = drawn("all-corpus", *more)
-        assert result.details["draws"] == {"per_query": 4, "replacement": replacement}
+        assert result.details["draws"] == {"per_query": 4, "replacement": replacement, "redraw": True}
         negatives = result.folder.table("mining-00")["negatives"].tolist()
         assert [len(row) for row in negatives] == [12] * 48
         repeats[replacement] = sum(12 - len(set(row)) for row in negatives)
     # 19 images: of 12 draws, 12 - 19 * (1 - (18 / 19) ** 12) = 2.9 are repeats on average, 141 of all
     assert repeats[False] == 0
     assert 100 < repeats[True] < 180
+
+
+def test_one_draw_serves_all_epochs_of_an_interval(vector_sets, tmp_path):
+    used = dict[int, dict[int, list[int]]]()  # by epoch and query
+
+    def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
+        assert batch.negatives is not None
+        epoch = used.setdefault(state.epoch, {})
+        epoch.update(zip(batch.rows.tolist(), batch.negatives.tolist(), strict=True))
+
+    sets = (*FOUR, "mining.redraw=false", "train.epochs=6", "schedule.n_def=3")
+    result = run(config_of("after-target", vector_sets, *sets), tmp_path, stepped=stepped)
+    assert result.details["refresh_epochs"] == [2, 4]
+    assert result.details["draws"] == {"per_query": 4, "replacement": False, "redraw": False}
+    assert used[0] == used[1]
+    assert used[2] == used[3]
+    assert used[4] == used[5]
+    assert used[1] != used[2] != used[3 + 1]
+    stored = result.folder.table("mining-00")["negatives"].tolist()
+    assert [list(row) for row in stored] == [used[2][query] for query in range(48)]
+
+
+@pytest.mark.parametrize(("rise", "expected"), [(0, "released"), (1, "warm")])
+def test_a_rate_that_moves_once_an_epoch_is_that_of_the_released_code(rise, expected):
+    steps, epochs, lr, floor = 3, 5, 1e-5, 1e-7
+    config = resolved(
+        load_config(
+            flags={"strategy": {"name": "qure"}},
+            sets=[f"train.lr={lr}", "train.epochs=5", "train.lr_update=epoch", f"train.lr_warmup_epochs={rise}"],
+        )
+    )
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=config.train.lr)
+    schedule = cosine(optimizer, config, steps)
+    rates = []
+    for _ in range(steps * epochs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    by_epoch = [rates[epoch * steps : (epoch + 1) * steps] for epoch in range(epochs)]
+    if expected == "warm":
+        assert by_epoch[0] == pytest.approx([lr / 3, lr * 2 / 3, lr])
+        del by_epoch[0]
+    # train_qure.py: cosine_lr_schedule(optimizer, epoch, max_epochs, init_lr, init_lr / 100) before each epoch
+    left = epochs - rise
+    released = [(lr - floor) * 0.5 * (1 + math.cos(math.pi * epoch / left)) + floor for epoch in range(left)]
+    for epoch, (found, rate) in enumerate(zip(by_epoch, released, strict=True)):
+        assert found == pytest.approx([rate] * steps), epoch
 
 
 def test_thinning_draws_from_the_runs_own_stream(drawn):

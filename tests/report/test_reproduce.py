@@ -4,6 +4,8 @@ import json
 import math
 import re
 
+import pytest
+
 from negbench.datasets import cirr, fashioniq
 from negbench.report.published import PATH, published_rows
 from negbench.report.reproduce import reproduction, reproduction_page
@@ -18,10 +20,22 @@ def test_every_table_names_a_recipe_that_runs_its_data():
     assert {table["recipe"] for table in book["tables"] if "recipe" in table} <= set(recipes())
     queries = {"fashioniq": sum(fashioniq._ENTRIES["train"]), "cirr": cirr._SIZES["train"].queries}
     assert book["train_queries"] == queries | {"fashion200k": 108366, "mit-states": 43207}  # HyCoLe-HNM table 5
-    assert book["images"] == {
-        "fashioniq": sum(sum(images) for images in fashioniq._SPLIT_FILES.values()),
-        "cirr": sum(cirr._SIZES[split].gallery for split in ("train", "val")),
-    }
+    cirr_images = sum(cirr._SIZES[split].gallery for split in ("train", "val"))
+    assert book["images"] == {"fashioniq": 40151, "cirr": cirr_images}
+
+
+@pytest.mark.data
+def test_images_are_those_that_the_recipes_read(shared_data):
+    """FashionIQ: references and targets of train, and the split files of val, each image once."""
+    root = shared_data / "fashioniq"
+    images = set()
+    for category in fashioniq.CATEGORIES:
+        images |= set(json.loads((root / f"image_splits/split.{category}.val.json").read_text()))
+        for entry in json.loads((root / f"captions/cap.{category}.train.json").read_text()):
+            images |= {entry["candidate"], entry["target"]}
+    assert len(images) == json.loads(PATH.read_text(encoding="utf-8"))["images"]["fashioniq"]
+    assert "disk: 21 GB of features for 40,151 images" in reproduction("qure-fashioniq")
+    assert "disk: 29 GB of features for 40,151 images" in reproduction("cirqrs-fashioniq")
 
 
 def test_memory_is_that_of_the_measured_backbones():

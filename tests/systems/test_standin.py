@@ -55,7 +55,7 @@ def test_a_corpus_system_runs(name, backbone, fashioniq, tmp_path):
     details, remarks = run_two_steps(name, sets, tmp_path)
     assert remarks == ()
     assert details["refresh_epochs"] == [1]
-    assert details["draws"] == {"per_query": 1, "replacement": True}
+    assert details["draws"] == {"per_query": 1, "replacement": True, "redraw": True}
 
 
 @pytest.mark.parametrize("texts", [False, True])

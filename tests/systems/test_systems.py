@@ -8,7 +8,8 @@ from negbench.cli.main import run as negbench
 from negbench.errors import UnknownNameError
 from negbench.loop.runs import DATA
 from negbench.settings.config import build_config, resolved
-from negbench.systems.system import FACTORS, PLAIN, systems, with_system
+from negbench.settings.layers import plugin_section
+from negbench.systems.system import FACTORS, PLAIN, load_config, systems, with_system
 
 NAMES = (PLAIN, "cirqrs", "dqe", "hycole", "qure")  # tests/test_recipes.py has the papers' settings
 
@@ -113,3 +114,32 @@ def test_the_strategies_of_the_papers_are_there():
     assert {own.negatives["strategy"]["name"] for own in systems().values()} <= set(CIR)
     assert [section["name"] for section in expand("strategies", "cir")] == list(CIR)
     assert len(expand("strategies", "all")) > len(CIR)
+
+
+@pytest.mark.parametrize(
+    ("options", "replacement"),
+    [
+        ({}, True),
+        ({"strategy": {"variant": "paper"}}, True),
+        ({"strategy": {"variant": "release"}}, False),
+        ({"strategy": {"name": "qure", "variant": "release"}}, False),
+        ({"strategy": {"name": "simans", "variant": "release"}}, True),  # another strategy's variant
+        ({"strategy": {"variant": "release"}, "mining": {"replacement": True}}, True),  # what is given wins
+    ],
+    ids=["default", "paper", "release", "named", "another", "given"],
+)
+def test_a_released_variant_brings_what_else_the_release_does(options, replacement):
+    layer, _ = with_system([{"system": "qure"}, options], DATA)
+    assert build_config([layer]).mining.replacement == replacement
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replacement", "lines"),
+    [("qure:variant=release", "true", 1), ("qure:variant=release", "false", 0), ("qure", "true", 0)],
+)
+def test_a_variant_without_its_system_is_remarked_on(strategy, replacement, lines):
+    notes = list[str]()
+    flags = {"strategy": plugin_section("strategies", strategy)}
+    load_config(flags=flags, sets=[f"mining.replacement={replacement}"], note=notes.append)
+    line = "qure:variant=release with mining.replacement=true: that variant goes with --set mining.replacement=false, "
+    assert notes == [line + "as --system qure sets it"] * lines
