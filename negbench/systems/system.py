@@ -192,7 +192,7 @@ def load_config(
 
 def variant_remarks(config: RunConfig) -> list[str]:
     """Return a line per setting of a published variant that a run of the strategy alone sets otherwise."""
-    variant = config.strategy.options.get("variant")
+    variant = config.strategy.options.get("variant", "")
     settings = config.flat()
     remarks = []
     for name, known in systems().items():
