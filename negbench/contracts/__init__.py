@@ -1,11 +1,21 @@
 """The types that cross rooms, one file each: read the one that you subclass.
 
-`strategy` and `view` (a strategy's input), `loss`, `backbone` and `optional` (capabilities of some), `query`.
+`strategy` and `view` (a strategy's input), `loss`, `backbone` and `optional` (capabilities of some), `dropout`, `calls`
+(how a training step reaches a backbone), `query`.
 """
 
 from negbench.contracts.backbone import Backbone as Backbone
 from negbench.contracts.backbone import BackboneIdentity as BackboneIdentity
 from negbench.contracts.backbone import TextBatch as TextBatch
+from negbench.contracts.calls import Calls as Calls
+from negbench.contracts.calls import QueryInputs as QueryInputs
+from negbench.contracts.dropout import RowDropout as RowDropout
+from negbench.contracts.dropout import Rows as Rows
+from negbench.contracts.dropout import by_rows as by_rows
+from negbench.contracts.dropout import computing as computing
+from negbench.contracts.dropout import current_rows as current_rows
+from negbench.contracts.dropout import recomputing as recomputing
+from negbench.contracts.dropout import torch_dropout as torch_dropout
 from negbench.contracts.loss import AspectScores as AspectScores
 from negbench.contracts.loss import CandidateSet as CandidateSet
 from negbench.contracts.loss import Loss as Loss

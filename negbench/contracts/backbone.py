@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from negbench.contracts.dropout import computing, current_rows
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -40,7 +42,8 @@ class Backbone(nn.Module, ABC):
     Shapes: B images or queries, L stored feature rows of width C per image, T candidate tokens, D embedding width.
     `image_features` is the frozen part: its output is stored once per (weights, preprocessing, image set) and
     shared by every run. A fine-tuned backbone sets `frozen_images = False`; then nothing is stored, and
-    `image_features` runs, with gradients, in every step.
+    `image_features` runs, with gradients, in every step. Dropout must be `negbench.contracts.RowDropout`, whose masks
+    belong to rows; other random numbers in training make micro-batches and several processes impossible.
 
     Subclasses offer a classmethod `load(options, seed)`: a frozen dataclass of what a user sets, its fields typed as a
     strategy's, and the run's seed of the initial weights. Heavy imports belong inside it. Optional capabilities are in
@@ -95,8 +98,10 @@ class Backbone(nn.Module, ABC):
         # on the CPU, as indices from there fit tensors on any device: features and tokens need not share one
         rows = torch.arange(len(features)).repeat_interleave(count)
         columns = torch.arange(count).repeat(len(features))
-        chunks = zip(rows.split(chunk), columns.split(chunk), strict=True)
-        parts = [self.queries(features[r], {name: t[c] for name, t in tokens.items()}) for r, c in chunks]
+        crossed, parts = current_rows(), list[Tensor]()
+        for r, c in zip(rows.split(chunk), columns.split(chunk), strict=True):
+            with computing(None if crossed is None else crossed.pairs(r, c)):
+                parts.append(self.queries(features[r], {name: t[c] for name, t in tokens.items()}))
         return torch.cat(parts).reshape(len(features), count, -1)
 
     @abstractmethod

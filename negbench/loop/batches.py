@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Epoch, OrderedBatches, Strategy, SyntheticStrategy
+from negbench.contracts.splitmix import splitmix
 from negbench.errors import NegbenchError
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.types import OpenRun, State
 from negbench.mining.composite import batch_rule
-from negbench.mining.draws import splitmix
 from negbench.scoring import evaluation
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from negbench.contracts import Backbone, BankStep, BatchStrategy, ScoreView, Slot, SyntheticStrategy
+from negbench.contracts import BankStep, BatchStrategy, Calls, QueryInputs, ScoreView, Slot, SyntheticStrategy
 from negbench.contracts.scores import paired_relevance, relevance
-from negbench.data.scene import Tokens
+from negbench.contracts.splitmix import uniform
 from negbench.loop.slots import Corrupted, check_triples, corrupted_triples, full_precision
 from negbench.metrics.equal_rows import Copies
 from negbench.mining.checked import answer_of, filtered, synthetic_of
-from negbench.mining.draws import keep, uniform
+from negbench.mining.draws import keep
 from negbench.mining.filters import Filters
 from negbench.mining.mined import BatchPools
 
@@ -48,14 +48,13 @@ class ChoiceInputs:
 
 
 def slot_scores(
-    backbone: Backbone, reference: Tensor, tokens: Tokens, query: Tensor, embedded: Tensor, slots: tuple[Slot, ...]
+    calls: Calls, inputs: QueryInputs, query: Tensor, embedded: Tensor, slots: tuple[Slot, ...]
 ) -> dict[Slot, Tensor]:
     """Score every query's corrupted triples: slot -> [B, B] ([B, B, B] for "triple"); always includes "target".
 
     Args:
-        backbone: composes references with other texts, where a slot needs it.
-        reference: [B, L, C] features.
-        tokens: the B texts.
+        calls: of the backbone, which composes references with other texts, where a slot needs it.
+        inputs: the batch's references and texts.
         query: [B, D].
         embedded: [B, T, D] tokens of the targets.
         slots: slots to corrupt; "bank" is not scored here.
@@ -63,15 +62,15 @@ def slot_scores(
     cross = None
     if {"reference", "modification", "triple"} & set(slots):
         # cross[r, p] composes reference r with text p, and is scored against the target that the triple keeps
-        cross = backbone.cross_queries(reference, tokens).float()
+        cross = calls.cross_queries(inputs)
     with full_precision(query.device):
         by_slot: dict[Slot, Tensor] = {"target": relevance(query, embedded)}
         if "query" in slots:
             by_slot["query"] = Copies.of(query[:, None]).level(by_slot["target"].T.clone())
         if cross is not None and {"modification", "reference"} & set(slots):
-            texts = torch.cat([value.reshape(len(value), 1, -1).float() for value in tokens.values()], 2)
+            texts = torch.cat([value.reshape(len(value), 1, -1).float() for value in inputs.tokens.values()], 2)
             by_slot["modification"] = Copies.of(texts).level(torch.einsum("ijd,itd->ijt", cross, embedded)).amax(-1)
-            alike = Copies.of(reference.flatten(1)[:, None])
+            alike = Copies.of(inputs.features.flatten(1)[:, None])
             # a copy: rows so far apart would compete for one place of the cache, in the backward pass above all
             swapped = cross.transpose(0, 1).contiguous()
             by_slot["reference"] = alike.level(torch.einsum("ijd,itd->ijt", swapped, embedded)).amax(-1)

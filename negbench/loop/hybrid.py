@@ -25,7 +25,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from negbench.contracts import Backbone, ComposesTexts, Loss, Outline, Slot, Strategy, relevance
+from negbench.contracts import Backbone, Calls, ComposesTexts, Loss, Outline, QueryInputs, Slot, Strategy, relevance
 from negbench.data.scene import Tokens, allowed_triples, frozen_texts
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -96,20 +96,16 @@ class Temperatures(nn.Module):
 
 @dataclass(frozen=True)
 class Members:
-    """Rows, features and masks of a batch, as computed for the loss on images.
+    """Inputs, targets and masks of a batch, as computed for the loss on images.
 
     Attributes:
-        rows: [B] int64 train queries, on the CPU.
-        tokens: their modifications, on the model's device.
-        reference: [B, L, C] features of the reference images.
+        inputs: the queries, with their references and modifications.
         target: [B, T, D] candidate tokens of the target images.
         allowed: slot -> [B, B] bool, which members may corrupt the triple in that slot ([B, B, B] for "triple",
             which also needs "modification").
     """
 
-    rows: Tensor
-    tokens: Mapping[str, Tensor]
-    reference: Tensor
+    inputs: QueryInputs
     target: Tensor
     allowed: Mapping[Slot, Tensor]
 
@@ -146,7 +142,7 @@ class HybridTerms:
 
     Args:
         config: the two weights, and how several slots enter TCM.
-        backbone: scores, and tokenises the privileged texts once.
+        calls: of the backbone, which scores, and tokenises the privileged texts once.
         loss: the run's.
         dataset: the train split.
         strategy: the run's; TCM corrupts its slots with every member of the batch ("triple": with those it chooses).
@@ -154,30 +150,28 @@ class HybridTerms:
     Raises as `check_hybrid` does.
     """
 
-    def __init__(
-        self, config: HybridConfig, backbone: Backbone, loss: Loss, dataset: Dataset, strategy: Strategy
-    ) -> None:
-        check_hybrid(config, backbone, dataset)
-        self.config, self.backbone, self.loss, self.strategy = config, backbone, loss, strategy
+    def __init__(self, config: HybridConfig, calls: Calls, loss: Loss, dataset: Dataset, strategy: Strategy) -> None:
+        check_hybrid(config, calls.backbone, dataset)
+        self.config, self.calls, self.loss, self.strategy = config, calls, loss, strategy
         self.read(dataset)
 
     def read(self, dataset: Dataset) -> None:
         """Switch to the texts of another epoch's train split."""
-        self._reference = _Texts.of([query.reference_text for query in dataset.queries], self.backbone)
-        self._target = _Texts.of([query.target_text for query in dataset.queries], self.backbone)
+        self._reference = _Texts.of([query.reference_text for query in dataset.queries], self.calls.backbone)
+        self._target = _Texts.of([query.target_text for query in dataset.queries], self.calls.backbone)
 
     def __call__(self, members: Members, temperature: Callable[[str], Tensor]) -> Tensor:
         """Return the weighted sum, a scalar; `temperature` maps "tcm", "ritm" and "titm" to their temperatures."""
-        device = members.target.device
-        reference, target = (texts.rows(members.rows, device) for texts in (self._reference, self._target))
-        embedded = self.backbone.text_queries(target.tokens).float()
+        device, inputs = members.target.device, members.inputs
+        reference, target = (texts.rows(inputs.rows, device) for texts in (self._reference, self._target))
+        embedded = self.calls.text_queries(target.tokens, inputs.rows, "target text")
         total = embedded.new_zeros(())
         if self.config.alpha > 0:
             composed = self._text_composition(members, reference, target, embedded, temperature("tcm"))
             total = total + self.config.alpha * composed
         if self.config.beta > 0:
-            images = self.backbone.candidates(members.reference).float()
-            texts = self.backbone.text_queries(reference.tokens).float()
+            images = self.calls.candidates(inputs.features, inputs.pictures)
+            texts = self.calls.text_queries(reference.tokens, inputs.rows, "reference text")
             matched = self._matching(texts, images, reference, temperature("ritm"))
             matched = matched + self._matching(embedded, members.target, target, temperature("titm"))
             total = total + self.config.beta * matched
@@ -189,13 +183,12 @@ class HybridTerms:
         """Return TCM: the loss of composed texts against target texts, corrupted in the strategy's slots."""
         corrupts, device = slots_of(self.strategy), embedded.device
         cross: Any = None
-        assert isinstance(self.backbone, ComposesTexts)
         if set(corrupts) - {"target", "query"}:
             # cross[r, p] composes text r with modification p
-            cross = self.backbone.cross_texts(reference.tokens, members.tokens).float()
+            cross = self.calls.cross_texts(reference.tokens, members.inputs)
             composed = cross.diagonal().T
         else:
-            composed = self.backbone.compose_texts(reference.tokens, members.tokens).float()
+            composed = self.calls.compose_texts(reference.tokens, members.inputs)
         rows = (reference.present & target.present)[:, None]
         with torch.autocast(device.type, enabled=False):
             scores = composed @ embedded.T

@@ -11,7 +11,17 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from negbench.contracts import AspectScores, Backbone, BankStrategy, BatchStrategy, Loss, Slot, Strategy
+from negbench.contracts import (
+    AspectScores,
+    Backbone,
+    BankStrategy,
+    BatchStrategy,
+    Calls,
+    Loss,
+    QueryInputs,
+    Slot,
+    Strategy,
+)
 from negbench.contracts.optional import HasSubQueries, Outline, SubQuery
 from negbench.contracts.scores import paired_relevance, relevance
 from negbench.data.scene import EMBED_BATCH, EncodedSplits, Tokens
@@ -89,10 +99,9 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _Queries:
-    """Features [B, L, C] of the references, tokens on the model's device, queries [B, D], sub-queries by aspect."""
+    """References and texts of a batch, its queries [B, D], and sub-queries by aspect."""
 
-    reference: Tensor
-    tokens: Tokens
+    inputs: QueryInputs
     query: Tensor
     subs: dict[str, SubQuery]
 
@@ -161,6 +170,7 @@ class Objective(nn.Module):
         mining: which images may be negatives.
         hybrid: hybrid terms, temperatures, and how slots are combined.
         offline: planes of the scene's train queries, computed before the run (`offline_planes`).
+        seed: the run's, for masks of dropout.
 
     Raises as `check_objective` does.
     """
@@ -174,11 +184,13 @@ class Objective(nn.Module):
         mining: MiningConfig,
         hybrid: HybridConfig | None = None,
         offline: Mapping[str, Plane] | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         hybrid = hybrid or HybridConfig()
         check_objective(strategy, loss, hybrid, backbone, scene.train.dataset)
         self.backbone, self.strategy, self.loss = backbone, strategy, loss
+        self.calls = Calls(backbone, seed)
         self.scene, self.mining = scene, mining
         self.reads = planes_read(strategy, mining)
         self.filters = Filters.of(mining)
@@ -191,7 +203,7 @@ class Objective(nn.Module):
         self._activations: float | None = None  # bytes an image, once known
         self.hybrid: HybridTerms | None = None
         if hybrid.active:
-            self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy)
+            self.hybrid = HybridTerms(hybrid, self.calls, loss, scene.train.dataset, strategy)
 
     def see(self, scene: EncodedSplits) -> None:
         """Switch to another epoch's train split, which has the same images."""
@@ -220,8 +232,9 @@ class Objective(nn.Module):
         """The current divisor of scores in the loss on images: its own `tau`, or the temperature passed to it."""
         return float(self.temperature("icm").detach()) if self.loss.tau is None else self.loss.tau
 
-    def forward(self, batch: Batch) -> StepResult:
-        """Score the batch's positives and negatives, and apply the loss."""
+    def forward(self, batch: Batch, step: int = 0) -> StepResult:
+        """Score the batch's positives and negatives in step number `step`, and apply the loss."""
+        self.calls.step = step
         scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
         drawn = scores.slots.get("target")
         many = drawn is not None and min(drawn.mask.shape[1], batch.kept or math.inf) > HARDEST
@@ -247,13 +260,20 @@ class Objective(nn.Module):
             self.hardest_share = float((sizes.gather(1, hardest).sum(1) / sizes.sum(1)).nanmean())
 
     def _queries(self, batch: Batch) -> _Queries:
-        reference = self.scene.features(self.backbone, self.scene.train.references[batch.rows])
+        pictures = self.scene.train.references[batch.rows]
         tokens = {name: value.to(self.device) for name, value in batch.tokens.items()}
-        query = self.backbone.queries(reference, tokens).float()
+        inputs = QueryInputs(batch.rows, pictures, self._features(pictures), tokens)
+        query = self.calls.queries(inputs)
         subs: dict[str, SubQuery] = {}
         if self.loss.uses_aspects and isinstance(self.backbone, HasSubQueries):
-            subs = self.backbone.sub_queries(reference, tokens)
-        return _Queries(reference, tokens, query, subs)
+            subs = self.calls.sub_queries(inputs)
+        return _Queries(inputs, query, subs)
+
+    def _features(self, pictures: Tensor) -> Tensor:
+        """Return [B, L, C] features of pictures [B] int64: stored, or computed with gradients if fine-tuned."""
+        if self.scene.frozen:
+            return self.scene.source(pictures)
+        return self.calls.image_features(self.scene.source, pictures)
 
     def _embedded(self, columns: Tensor) -> Tensor:
         """Return [C, T, D] candidate tokens of corpus images.
@@ -264,7 +284,8 @@ class Objective(nn.Module):
         split = self.scene.train
 
         def embed(part: Tensor) -> Tensor:
-            return self.backbone.candidates(self.scene.features(self.backbone, split.images[part])).float()
+            pictures = split.images[part]
+            return self.calls.candidates(self._features(pictures), pictures)
 
         if len(columns) <= EMBED_BATCH or not self.backbone.frozen_images:
             return embed(columns)
@@ -309,7 +330,7 @@ class Objective(nn.Module):
         allowed = {} if choice is None else choice.allowed
         if self.hybrid is not None and "target" not in allowed:
             allowed |= {"target": self._allowed("target", batch)}
-        members = Members(batch.rows, made.tokens, made.reference, own, allowed)
+        members = Members(made.inputs, own, allowed)
         return _Scores(scores[:, 0], slots, extras, None, members)
 
     # --- batch strategies: the batch's own members, in each slot that the strategy corrupts -----------------------
@@ -335,13 +356,13 @@ class Objective(nn.Module):
                 columns, first = _first_of_each(targets)
                 tokens = embedded[first.to(embedded.device)]
             extras = self._extras(aspects, batch, made.query, choice, columns, tokens)
-        members = Members(batch.rows, made.tokens, made.reference, embedded, choice.allowed)
+        members = Members(made.inputs, embedded, choice.allowed)
         return _Scores(choice.positive, choice.slots, extras, choice.pools, members)
 
     def _choose(self, rule: BatchStrategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
         """Let a batch strategy choose among the batch's members and the images of its bank."""
         split = self.scene.train
-        by_slot = slot_scores(self.backbone, made.reference, made.tokens, made.query, embedded, rule.corrupts)
+        by_slot = slot_scores(self.calls, made.inputs, made.query, embedded, rule.corrupts)
         corrupts = {*rule.corrupts, *(("modification",) if "triple" in rule.corrupts else ())} - {"bank"}
         allowed: dict[Slot, Tensor] = {slot: self._allowed(slot, batch) for slot in corrupts}
         columns, tokens, bank = split.dataset.target_columns[batch.rows], embedded.detach(), None
@@ -352,7 +373,7 @@ class Objective(nn.Module):
             with full_precision(self.device):
                 by_slot["bank"] = relevance(made.query, bank)
         with full_precision(self.device):
-            planes = batch_planes(self.reads, self.backbone, made.reference, made.tokens, tokens)
+            planes = batch_planes(self.reads, self.calls, made.inputs, tokens)
         planes |= {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
         inputs = ChoiceInputs(
             temperature=self.divisor,

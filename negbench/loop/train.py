@@ -99,7 +99,7 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display)
     offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
-    objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline)
+    objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline, config.seed)
     groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
     optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
     schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
@@ -164,7 +164,7 @@ def train_epoch(
 
 def _step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> StepResult:
     with run.precision.autocast():
-        result: StepResult = parts.objective(batch)
+        result: StepResult = parts.objective(batch, state.step)
     if not result.loss.requires_grad:
         raise NegbenchError(f"loss '{run.config.loss.name}' returned a number without a gradient: nothing is learned")
     parts.objective.zero_grad()

@@ -1,44 +1,14 @@
 """Drawing from pools, from numbers that depend on (seed, query, step) only.
 
-Every random number is a pure function of a seed and a counter, so a draw is the same for any block size, any order of
-the queries, any split of them over processes and any device. The function is SplitMix64 (Steele, Lea and Flood, Fast
-splittable pseudorandom number generators, OOPSLA 2014, fig. 16-17), in int64 arithmetic, which wraps as uint64 does.
+Every random number is a pure function of a seed and a counter (`negbench.contracts.splitmix`), so a draw is the same
+for any block size, any order of the queries, any split of them over processes and any device.
 """
 
 import torch
 from torch import Tensor
 
+from negbench.contracts.splitmix import shift_right, splitmix, uniform
 from negbench.metrics.ranks import count, members
-
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # odd number nearest to 2^64 / golden ratio: the step of the counter
-_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)  # the two multipliers of the paper's mix64variant13
-_MIX_2 = 0x94D049BB133111EB - (1 << 64)
-
-
-def splitmix(seed: Tensor, count: Tensor) -> Tensor:
-    """Output number `count` (0-based) of the SplitMix64 stream that starts at `seed`.
-
-    Args:
-        seed: int64, any shape; its 64 bits are read as they are.
-        count: int64, broadcast against `seed`.
-
-    Returns:
-        int64 of the broadcast shape: 64 random bits each.
-    """
-    bits = seed + (count + 1) * _GOLDEN
-    bits = (bits ^ _shifted(bits, 30)) * _MIX_1
-    bits = (bits ^ _shifted(bits, 27)) * _MIX_2
-    return bits ^ _shifted(bits, 31)
-
-
-def uniform(seed: Tensor, count: Tensor) -> Tensor:
-    """Return float64 in (0, 1), never 0 or 1, from `splitmix(seed, count)` and of its shape."""
-    return (_shifted(splitmix(seed, count), 12).double() + 0.5) * 2.0**-52  # exact in float64
-
-
-def _shifted(bits: Tensor, by: int) -> Tensor:
-    """Logical right shift; torch's `>>` copies the sign."""
-    return (bits >> by) & ((1 << (64 - by)) - 1)
 
 
 def draw(pool: Tensor, seed: Tensor, draws: int, *, per_epoch: int | None = None) -> Tensor:
@@ -74,7 +44,7 @@ def keep(pool: Tensor, seed: Tensor, count: int) -> Tensor:
         [B, N] bool.
     """
     columns = torch.arange(pool.shape[1], device=pool.device)
-    keys = _shifted(splitmix(seed[:, None], columns), 1).masked_fill(~pool, -1)  # >= 0 for members
+    keys = shift_right(splitmix(seed[:, None], columns), 1).masked_fill(~pool, -1)  # >= 0 for members
     highest = keys.topk(min(count, pool.shape[1]), dim=1).indices
     return torch.zeros_like(pool).scatter_(1, highest, True) & pool
 
@@ -95,7 +65,7 @@ def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
     """
     (entries, start, size), step = _members(pool), torch.arange(draws, device=pool.device)[:, None]
     done = step % size  # how many the running cycle has drawn already
-    chosen = done + _shifted(splitmix(seed, step), 1) % (size - done)
+    chosen = done + shift_right(splitmix(seed, step), 1) % (size - done)
     drawn = list[Tensor]()
     for here, there in zip(start + done, start + chosen, strict=True):  # Fisher and Yates' shuffle, all rows at once
         drawn.append(entries.gather(0, there))

@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option
+from negbench.contracts.splitmix import splitmix
 from negbench.errors import NegbenchError
 from negbench.metrics.equal_rows import Copies
 from negbench.metrics.parts import put
 from negbench.metrics.ranks import count, nearest_below
 from negbench.mining.checked import answer_of, filtered, inside
-from negbench.mining.draws import draw, splitmix
+from negbench.mining.draws import draw
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, kind_shares, statistics_of
 from negbench.mining.pool_file import NO_FILES, PoolFiles, opened, overlap, packed, row_bytes, written
 from negbench.mining.task import MiningTask

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from negbench.contracts import Backbone, PlaneName, Strategy, TextBatch, check_option, relevance
+from negbench.contracts import Backbone, Calls, PlaneName, QueryInputs, Strategy, check_option, relevance
 from negbench.data.scene import EncodedSplits, Splits, device_of, load_backbone, open_scene
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
@@ -116,26 +116,24 @@ def live_planes(
 
 
 @torch.no_grad()
-def batch_planes(
-    names: Collection[str], backbone: Backbone, features: Tensor, text: TextBatch, tokens: Tensor
-) -> dict[str, Tensor]:
+def batch_planes(names: Collection[str], calls: Calls, inputs: QueryInputs, tokens: Tensor) -> dict[str, Tensor]:
     """Compute the same planes for a batch against images, its own targets first: [B, C] each.
 
     Args:
         names: planes; offline ones are ignored.
-        backbone: the one in training.
-        features: [B, L, C] features of the reference images.
-        text: the batch's.
+        calls: of the backbone in training.
+        inputs: the batch's references and texts.
         tokens: [C, T, D] tokens of the images.
     """
     made = dict[str, Tensor]()
     images = images_of(tokens) if {"target", "reference"} & {*names} else tokens
     if "target" in names:
-        made["target"] = relevance(images[: len(features)], images[:, None])
+        made["target"] = relevance(images[: len(inputs.rows)], images[:, None])
     if "reference" in names:
-        made["reference"] = relevance(images_of(backbone.candidates(features).float()), images[:, None])
+        references = calls.candidates(inputs.features, inputs.pictures)
+        made["reference"] = relevance(images_of(references), images[:, None])
     if "text" in names:
-        made["text"] = relevance(backbone.text_queries(text).float(), tokens)
+        made["text"] = relevance(calls.text_queries(inputs.tokens, inputs.rows, "modification"), tokens)
     return made
 
 

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import Strategy, check_option
+from negbench.contracts.splitmix import splitmix
 from negbench.datasets._galleries import answers_of, several
 from negbench.errors import OptionError, quoted
 from negbench.metrics.equal_rows import Copies
 from negbench.metrics.ragged import Ragged
-from negbench.mining.draws import splitmix
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import PLANES, BankStep, ScoreView, SyntheticStrategy
+from negbench.contracts.splitmix import uniform
 from negbench.errors import NegbenchError
-from negbench.mining.draws import uniform
 
 Sign = Literal["mixed", "negative", "positive"]
 SIGNS: tuple[Sign, ...] = get_args(Sign)

@@ -11,13 +11,13 @@ from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import BankStep, relevance
+from negbench.contracts.splitmix import uniform
 from negbench.data.scene import EncodedSplits
 from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import OpenRun, State, Watch
-from negbench.mining.draws import uniform
 from negbench.mining.mined import batch_statistics
 from negbench.mining.planes import images_of
 from negbench.scoring import evaluation

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.contracts import Backbone, BackboneIdentity, Query, Slot, TextBatch
+from negbench.contracts import Backbone, BackboneIdentity, Calls, Query, QueryInputs, Slot, TextBatch
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import columns_of
 from negbench.datasets.triplets import Triplets
@@ -92,9 +92,12 @@ def dataset(rows: Sequence[tuple[str | None, str, str | None, float, float]] = R
 def members(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS) -> Members:
     picked = [chosen[n] for n in rows]
     return Members(
-        rows=torch.tensor(list(rows)),
-        tokens={"angle": torch.tensor([float(row[1]) for row in picked])},
-        reference=direction(torch.tensor([row[3] for row in picked]))[:, None],
+        inputs=QueryInputs(
+            rows=torch.tensor(list(rows)),
+            pictures=torch.tensor(list(rows)),
+            features=direction(torch.tensor([row[3] for row in picked]))[:, None],
+            tokens={"angle": torch.tensor([float(row[1]) for row in picked])},
+        ),
         target=direction(torch.tensor([row[4] for row in picked]))[:, None],
         allowed={slot: ~torch.eye(len(rows), dtype=torch.bool) for slot in slots},
     )
@@ -162,7 +165,7 @@ def backbones(term: str) -> Tensor:
 
 def terms_of(config: HybridConfig, slots: Sequence[Slot], chosen: Any = ROWS) -> HybridTerms:
     strategy = make_strategy({("target",): "in-batch", BOTH: "in-batch-both"}.get(tuple(slots), "hycole"))
-    return HybridTerms(config, Plane(), make_loss("info-nce"), dataset(chosen), strategy)
+    return HybridTerms(config, Calls(Plane(), 0), make_loss("info-nce"), dataset(chosen), strategy)
 
 
 ALL: tuple[Slot, ...] = ("reference", "modification", "target")
@@ -205,7 +208,7 @@ def test_all_triples_of_texts_are_mined_by_the_strategy(k):
     rows = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0)]
     everyone = range(len(rows))
     strategy = make_strategy("in-batch-cube", k=k)
-    terms = HybridTerms(HybridConfig(alpha=1.0), Plane(), make_loss("info-nce"), dataset(rows), strategy)
+    terms = HybridTerms(HybridConfig(alpha=1.0), Calls(Plane(), 0), make_loss("info-nce"), dataset(rows), strategy)
     allowed = torch.tensor([[[a != c for c in everyone] for _ in everyone] for a in everyone])
     turns = [row[1] for row in rows]
     others = torch.tensor([[a != b for b in turns] for a in turns])
@@ -261,7 +264,7 @@ def test_a_temperature_at_its_bound_can_rise_again():
 def test_a_data_set_without_texts_is_one_line():
     bare = dataset([(None, "10", "60", 0.0, 0.0), ("5", "10", None, 0.0, 0.0)])
     with pytest.raises(DataError, match=r"^hybrid\.alpha and hybrid\.beta need texts .* toy train has none") as caught:
-        HybridTerms(HybridConfig(beta=0.1), Plane(), make_loss("info-nce"), bare, make_strategy("in-batch"))
+        HybridTerms(HybridConfig(beta=0.1), Calls(Plane(), 0), make_loss("info-nce"), bare, make_strategy("in-batch"))
     assert "\n" not in str(caught.value)
     check_hybrid(HybridConfig(), Plane(), bare)  # switched off, it needs no texts
 
@@ -305,7 +308,7 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell, strategy, slots):
     """A step adds the terms of its own rows, whose values the tests above work out by loops."""
     rows, backbone, train = torch.tensor([3, 40, 11, 25, 6]), cell.backbone, cell.scene.train
     config = HybridConfig(alpha=0.4, beta=0.1)
-    terms = HybridTerms(config, backbone, make_loss("info-nce"), train.dataset, make_strategy(strategy))
+    terms = HybridTerms(config, Calls(backbone, 0), make_loss("info-nce"), train.dataset, make_strategy(strategy))
     columns = (train.references[rows], train.images[train.dataset.target_columns[rows]])
     queries = [train.dataset.queries[row] for row in rows.tolist()]
     apart = {
@@ -316,7 +319,8 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell, strategy, slots):
     with torch.no_grad():
         reference, target = (cell.scene.features(backbone, part) for part in columns)
         tokens = backbone.tokenize([query.text for query in queries])
-        members = Members(rows, tokens, reference, backbone.candidates(target), apart)
+        inputs = QueryInputs(rows, train.references[rows], reference, tokens)
+        members = Members(inputs, backbone.candidates(target), apart)
         wanted = terms(members, lambda term: backbone.temperature)
         difference = step(cell, strategy, config) - step(cell, strategy, None)
     torch.testing.assert_close(difference, wanted, atol=1e-5, rtol=1e-5)

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, LossInput
+from negbench.contracts.splitmix import splitmix
 from negbench.data.scene import EncodedSplits
 from negbench.errors import OptionError
 from negbench.loop import objective as of_objective
 from negbench.loop.objective import Batch, Objective, _rows_of, check_objective
 from negbench.loop.types import OpenRun
 from negbench.losses.info_nce import InfoNCE
-from negbench.mining.draws import splitmix
 from negbench.mining.mined import batch_statistics
 from negbench.settings.config import HybridConfig, MiningConfig
 from tests.runs import config_of, untrained

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from negbench.backbones.precomputed import Precomputed
 from negbench.contracts import Backbone, LossInput, ScoreView, Strategy, TextBatch
+from negbench.contracts.splitmix import splitmix
 from negbench.data.scene import load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.errors import NegbenchError
@@ -30,7 +31,7 @@ from negbench.loop.types import RunResult, State
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.machine.files import SUMS, atomic_write
 from negbench.mining.curves import Curves
-from negbench.mining.draws import draw, splitmix
+from negbench.mining.draws import draw
 from negbench.mining.mined import Mined
 from negbench.plugins.registry import Plugin, registry
 from negbench.settings.config import RunConfig, resolved

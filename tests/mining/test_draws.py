@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from negbench.mining.draws import draw, keep, splitmix
+from negbench.contracts.splitmix import splitmix
+from negbench.mining.draws import draw, keep
 from tests.mining.test_mining import assert_uniform
 
 

@@ -18,11 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from negbench.contracts import PlaneName, ScoreView, Strategy
+from negbench.contracts.splitmix import splitmix, uniform
 from negbench.errors import NegbenchError
 from negbench.metrics.mistakes import KINDS
 from negbench.metrics.ragged import Ragged
 from negbench.mining import mine as mining
-from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
+from negbench.mining.draws import draw_uniform, draw_weighted
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import SHARES, BatchPools, Mined, batch_statistics, distinct, kind_shares

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_strategy
+from negbench.contracts.splitmix import splitmix
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
-from negbench.mining.draws import splitmix
 from negbench.mining.mine import mine
 from negbench.mining.task import MiningTask
 from negbench.own.miner import Miner

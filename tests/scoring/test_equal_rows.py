@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.api import make_strategy
-from negbench.contracts import Query, ScoreView, Strategy, relevance
+from negbench.contracts import Calls, Query, QueryInputs, ScoreView, Strategy, relevance
 from negbench.data.scene import Features, Splits, open_scene
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import columns_of
@@ -223,8 +223,9 @@ def test_triples_with_the_same_text_or_reference_have_the_same_score():
     tokens = {"ids": torch.randn(3, 5, generator=generator)[kind.flip(0)], "number": kind.flip(0)}
     for images in (1, 2):
         embedded = torch.randn(6, images, 5, generator=generator).requires_grad_()
-        arguments = (reference, tokens, query[:, 0], embedded, ("modification", "reference"))
-        scores = slot_scores(cast(Any, _Uneven()), *arguments)
+        inputs = QueryInputs(torch.arange(6), torch.arange(6), reference, tokens)
+        calls = Calls(cast(Any, _Uneven()), 0)
+        scores = slot_scores(calls, inputs, query[:, 0], embedded, ("modification", "reference"))
         for slot, kinds in (("modification", kind.flip(0)), ("reference", kind)):
             same = (scores[slot][:, :, None] == scores[slot][:, None]).all(0)
             assert torch.equal(same, kinds[:, None] == kinds)
