@@ -163,34 +163,33 @@ class Objective(nn.Module):
             get in the step after `see`: mean over the queries with more than ten target negatives; NaN without any.
 
     Args:
-        backbone: trained.
+        calls: of the backbone that is trained.
         strategy: of either scope.
         loss: of any kind.
         scene: data and features.
         mining: which images may be negatives.
         hybrid: hybrid terms, temperatures, and how slots are combined.
         offline: planes of the scene's train queries, computed before the run (`offline_planes`).
-        seed: the run's, for masks of dropout.
 
     Raises as `check_objective` does.
     """
 
     def __init__(
         self,
-        backbone: Backbone,
+        calls: Calls,
         strategy: Strategy,
         loss: Loss,
         scene: EncodedSplits,
         mining: MiningConfig,
         hybrid: HybridConfig | None = None,
         offline: Mapping[str, Plane] | None = None,
-        seed: int = 0,
     ) -> None:
         super().__init__()
         hybrid = hybrid or HybridConfig()
+        backbone = calls.backbone
         check_objective(strategy, loss, hybrid, backbone, scene.train.dataset)
         self.backbone, self.strategy, self.loss = backbone, strategy, loss
-        self.calls = Calls(backbone, seed)
+        self.calls = calls
         self.scene, self.mining = scene, mining
         self.reads = planes_read(strategy, mining)
         self.filters = Filters.of(mining)
@@ -203,7 +202,7 @@ class Objective(nn.Module):
         self._activations: float | None = None  # bytes an image, once known
         self.hybrid: HybridTerms | None = None
         if hybrid.active:
-            self.hybrid = HybridTerms(hybrid, self.calls, loss, scene.train.dataset, strategy)
+            self.hybrid = HybridTerms(hybrid, calls, loss, scene.train.dataset, strategy)
 
     def see(self, scene: EncodedSplits) -> None:
         """Switch to another epoch's train split, which has the same images."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from negbench.contracts import Loss, Strategy
+from negbench.contracts import Calls, Loss, Strategy
 from negbench.data.scene import trained_state
 from negbench.errors import NegbenchError
 from negbench.loop import observe, record
@@ -99,7 +99,8 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display)
     offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
-    objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline, config.seed)
+    calls = Calls(backbone, config.seed)
+    objective = Objective(calls, strategy, loss, scene, config.mining, config.hybrid, offline)
     groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
     optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
     schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
-from negbench.contracts import BankStep, relevance
+from negbench.contracts import BankStep, Calls, relevance
 from negbench.contracts.splitmix import uniform
 from negbench.data.scene import EncodedSplits
 from negbench.errors import NegbenchError
@@ -38,7 +38,9 @@ def opened(vector_sets: list[str]) -> OpenRun:
 
 def objective_of(opened: OpenRun, strategy: str, loss: Any, **options: Any) -> Objective:
     loss = make_loss(loss) if isinstance(loss, str) else loss
-    return Objective(opened.backbone, make_strategy(strategy, **options), loss, opened.scene, opened.config.mining)
+    return Objective(
+        Calls(opened.backbone, 0), make_strategy(strategy, **options), loss, opened.scene, opened.config.mining
+    )
 
 
 def batch_of(scene: EncodedSplits, rows: Tensor = ROWS, drawn: Tensor | None = None, **more: Any) -> Batch:
@@ -127,7 +129,9 @@ def test_planes_and_filters_reach_a_bank(opened):
     _, images, targets = tables(opened)
     mining = opened.config.mining.model_copy(update={"max_target": 0.1})
     for name, banked in (("bank", True), ("xbm", False)):
-        result = step(Objective(opened.backbone, make_strategy(name), make_loss("info-nce"), opened.scene, mining))
+        result = step(
+            Objective(Calls(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene, mining)
+        )
         count = 0
         for row in ROWS.tolist():
             own = int(targets[row])

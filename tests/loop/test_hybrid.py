@@ -293,7 +293,9 @@ def step(cell: OpenRun, strategy: str, hybrid: HybridConfig | None, loss: str = 
         hybrid = hybrid.model_copy(update={"temperature": "backbone"})
     rows = torch.tensor([3, 40, 11, 25, 6])
     negatives = None if make_strategy(strategy).scope == "batch" else torch.tensor([[5], [70], [9], [1], [2]])
-    objective = Objective(cell.backbone, make_strategy(strategy), make_loss(loss), cell.scene, MiningConfig(), hybrid)
+    objective = Objective(
+        Calls(cell.backbone, 0), make_strategy(strategy), make_loss(loss), cell.scene, MiningConfig(), hybrid
+    )
     return objective(Batch(rows, negatives, {k: v[rows] for k, v in cell.scene.train.tokens.items()})).loss
 
 

@@ -7,7 +7,7 @@ import torch
 
 from negbench.api import make_loss, make_strategy
 from negbench.cli.explain import options_of
-from negbench.contracts import Strategy, relevance, tunable_ranges
+from negbench.contracts import Calls, Strategy, relevance, tunable_ranges
 from negbench.errors import NegbenchError
 from negbench.grid.axes import expand, labels_of
 from negbench.loop.identity import code_version
@@ -86,7 +86,8 @@ def step_of(
     with torch.no_grad():
         embeddings = evaluation.embed(opened.backbone, opened.scene, train)
         parts = (make_strategy(name), make_loss(loss, **options), opened.scene, opened.config.mining)
-        result = Objective(opened.backbone, *parts)(Batch(rows, drawn, {k: v[rows] for k, v in train.tokens.items()}))
+        batch = Batch(rows, drawn, {k: v[rows] for k, v in train.tokens.items()})
+        result = Objective(Calls(opened.backbone, 0), *parts)(batch)
     scores = relevance(embeddings.queries, embeddings.candidates) / opened.backbone.temperature.item()
     return float(result.loss), result.negatives, scores, train.dataset.target_columns[rows]
 

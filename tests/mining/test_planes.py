@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from negbench.api import make_loss
 from negbench.contracts import PLANES as EVERY_PLANE
-from negbench.contracts import Backbone, BatchStrategy, PlaneName, ScoreView, Slot, Strategy
+from negbench.contracts import Backbone, BatchStrategy, Calls, PlaneName, ScoreView, Slot, Strategy
 from negbench.data.scene import DataCache, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
@@ -136,7 +136,9 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets):
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline)
     rows = torch.tensor([3, 0, 11, 30])
     loss = make_loss("info-nce")
-    objective = Objective(opened.backbone, WatchingBatch(), loss, opened.scene, opened.config.mining, None, offline)
+    objective = Objective(
+        Calls(opened.backbone, 0), WatchingBatch(), loss, opened.scene, opened.config.mining, None, offline
+    )
     objective(Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()}))
     there, back = SEEN
     assert torch.equal(back.scores, there.scores.T)
@@ -151,7 +153,7 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets):
 def test_a_fixed_tau_is_what_the_strategy_is_told(sets):
     opened = untrained(config_of(sets, "plain"))
     loss = make_loss("info-nce", tau=0.5)
-    assert Objective(opened.backbone, Plain(), loss, opened.scene, MiningConfig()).divisor == 0.5
+    assert Objective(Calls(opened.backbone, 0), Plain(), loss, opened.scene, MiningConfig()).divisor == 0.5
 
 
 def test_only_what_is_declared_is_computed_and_shown(sets):
