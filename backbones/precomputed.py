@@ -24,10 +24,10 @@ from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity, check_option
-from negbench.datasets.image_files import Spellings, check_names
 from negbench.errors import DataError, OptionError, quoted
+from negbench.files.image_files import Spellings, check_names
+from negbench.files.vector_files import files_of, read_vectors
 from negbench.machine.files import sha256_of
-from negbench.machine.vector_files import files_of, read_vectors
 
 PAPER = "no paper: embeddings that you bring"
 

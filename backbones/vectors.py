@@ -31,10 +31,10 @@ from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity
-from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, codes_of, values
-from negbench.datasets._wording import VOCABULARY, phrases, words
-from negbench.datasets.vectors import attributes_of, look_of
 from negbench.errors import DataError
+from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, codes_of, values
+from negbench.worlds._wording import VOCABULARY, phrases, words
+from negbench.worlds.vectors import attributes_of, look_of
 
 PAPER = "ours"
 

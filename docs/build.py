@@ -35,12 +35,6 @@ from negbench.settings.options import Options
 from negbench.systems.system import System, systems
 
 ROOT = Path(__file__).parents[1]
-SOURCES = {
-    "strategies": "strategies",
-    "backbones": "backbones",
-    "losses": "negbench/losses",
-    "datasets": "negbench/datasets",
-}
 TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbones", "datasets": "Data sets"}
 CONCEPTS = ("concepts", "regimes", "statistics", "field")
 API = ("commands", "options", "mining", "strategies", "models", "data", "testing", "statistics")
@@ -175,7 +169,7 @@ def plugin_page(kind: str, name: str) -> str:
     described, section, options = explained(kind, name)
     cls = registry.get(kind, name)
     module = importlib.import_module(cls.__module__)
-    source = f"{SOURCES[kind]}/{Path(str(module.__file__)).name}"
+    source = Path(str(module.__file__)).relative_to(ROOT)
     parts = [f"# {name}", f"**{described.summary}**", f"Source: {described.paper or 'none named'}. File: `{source}`."]
     rest = (inspect.getdoc(module) or "").partition("\n")[2]
     parts += [prose(rest), "## What it computes" if section in ("strategy", "loss") else "## Class"]

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from negbench.backbones._composed import MIN_TEMPERATURE
 from negbench.backbones.tiny import FORMAT, Encoders
 from negbench.contracts import DEFAULT_TEMPERATURE, check_option
-from negbench.datasets._garments import CATEGORIES, mutate, render, sample_attributes, sample_nuisance
-from negbench.datasets._stream import Stream
-from negbench.datasets._synthesis import GENERATOR
-from negbench.datasets._wording import VOCABULARY, describe
+from negbench.datasets.stream import Stream
 from negbench.errors import NegbenchError
+from negbench.worlds._garments import CATEGORIES, mutate, render, sample_attributes, sample_nuisance
+from negbench.worlds._synthesis import GENERATOR
+from negbench.worlds._wording import VOCABULARY, describe
 
 FIRST_SEED = 1_000_000
 TEXTS = 4

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from negbench.contracts import check_option as check_option
     from negbench.contracts import mean_over_rows as mean_over_rows
     from negbench.contracts import tunable as tunable
-    from negbench.datasets.card import DatasetCard as DatasetCard
+    from negbench.contracts.card import DatasetCard as DatasetCard
     from negbench.datasets.dataset import Dataset as Dataset
     from negbench.datasets.dataset import columns_of as columns_of
     from negbench.errors import NegbenchError as NegbenchError

@@ -313,7 +313,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def toy_root(shared_folder: Path) -> Path:
     """Write a tiny synthetic data set: three categories, each with 32 training images and 24 training queries."""
-    from negbench.datasets._synthesis import Spec, ensure
+    from negbench.worlds._synthesis import Spec, ensure
 
     spec = Spec(world=1, twins=2, train_images=32, train_queries=24, val_images=16, val_queries=12)
     return ensure(shared_folder / "toy", spec)

@@ -22,7 +22,8 @@ from negbench.settings.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 LINTER = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
-PLUGINS = [ROOT / "strategies", ROOT / "backbones", ROOT / "negbench/losses", ROOT / "negbench/datasets"]
+PLUGINS = [ROOT / name for name in ("strategies", "backbones")]
+PLUGINS += [ROOT / "negbench" / name for name in ("losses", "benchmarks", "worlds")]
 MOST_PARAMETERS, MOST_LINES = 8, 350
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from negbench.datasets._synthesis import Spec
+from negbench.worlds._synthesis import Spec
 
 FOLDER = Path(__file__).parent / "benchmarks"
 

@@ -86,7 +86,7 @@ def test_what_can_move_a_score_moves_it(edit):
 OF_PLUGINS = [
     ("negbench.strategies.dqe", "tunable(0.8", "tunable(0.7", {"strategy": "dqe"}, {}),
     ("negbench.losses.info_nce", "return ", "return 2 * ", {"loss": "info-nce"}, {}),
-    ("negbench.datasets.cirr", "return ", "return 2 * ", {"dataset": "cirr"}, {"dataset": "fashioniq"}),
+    ("negbench.benchmarks.cirr", "return ", "return 2 * ", {"dataset": "cirr"}, {"dataset": "fashioniq"}),
     ("negbench.backbones._lavis", "return ", "return 2 * ", {"backbone": "blip2"}, {}),
 ]
 
@@ -115,7 +115,7 @@ def test_what_a_run_imports_counts_or_says_that_it_does_not():
         for plugin in registry.plugins(kind).values():
             counting |= syntax.closure((LOOP, (plugin.module, plugin.source())))
     assert {"negbench.loop.objective", "negbench.mining.mine", "negbench.scoring.evaluation"} <= counting.keys()
-    assert {"negbench.data.features", "negbench.datasets._tirg", "negbench.backbones._blip"} <= counting.keys()
+    assert {"negbench.data.features", "negbench.benchmarks._tirg", "negbench.backbones._blip"} <= counting.keys()
     reached = set().union(*(syntax.imports(module, path) for module, path in counting.items()))
     assert reached - counting.keys() == EXEMPT
     away = {"report", "cli", "study", "grid", "audit", "testing", "tracking", "display", "executors"}

@@ -143,9 +143,13 @@ def test_neither_usage_data_nor_a_token_is_sent(said):
 
 
 def test_recipes_are_found_by_name_and_by_path(tmp_path, monkeypatch):
-    assert set(recipes()) == {path.stem for path in (ROOT / "runs" / "recipes").glob("*.toml")}
+    home = ROOT / "runs" / "recipes"
+    files = [*home.rglob("*.toml")]
+    assert set(recipes()) == {path.stem for path in files}
+    assert len(recipes()) == len(files)  # no two have one name
     named = read_recipe(Path("qure-cirr"))  # it extends another recipe
-    assert named == read_recipe(ROOT / "runs" / "recipes" / "qure-cirr.toml")
+    assert named == read_recipe(home / "papers" / "qure-cirr.toml")
+    assert named == read_recipe(home / "qure-cirr.toml")  # where it was before it had a folder
     assert named["dataset"]["name"] == "cirr"
     with pytest.raises(UnknownNameError, match="did you mean 'qure-cirr'"):
         read_recipe(Path("qure-cir"))

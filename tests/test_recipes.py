@@ -23,7 +23,7 @@ from tests.datasets import toys
 from tests.runs import run
 
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"
-RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml"))
+RECIPES = sorted(path.stem for path in FOLDER.rglob("*.toml"))
 
 # of what the papers and their released files say: settings of recipes, rows of comparisons, values of studies
 BOOK = tomllib.loads((Path(__file__).parent / "golden" / "recipes.toml").read_text(encoding="utf-8"))
@@ -44,7 +44,8 @@ RootOf = Callable[[str], Path]
 
 
 def path_of(name: str) -> Path:
-    return FOLDER / f"{name}.toml"
+    (path,) = FOLDER.rglob(f"{name}.toml")
+    return path
 
 
 def sets_of(name: str, root_of: RootOf) -> list[str]:

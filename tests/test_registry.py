@@ -132,9 +132,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a folder whose files count as built-in strategies."""
     import negbench.strategies
 
-    def found(folder: Path, kind: str, changed: int) -> tuple[plugins.Plugin, ...]:
-        own = _plugins_in.__wrapped__(tmp_path, kind, changed) if kind == "strategies" else ()
-        return (*_plugins_in(folder, kind, changed), *own)
+    def found(folder: Path, kind: str, name: str, changed: int) -> tuple[plugins.Plugin, ...]:
+        added = _plugins_in.__wrapped__(tmp_path, kind, name, changed) if kind == "strategies" else ()
+        return (*_plugins_in(folder, kind, name, changed), *added)
 
     monkeypatch.setattr("negbench.plugins.registry._plugins_in", found)
     monkeypatch.setattr(negbench.strategies, "__path__", [*negbench.strategies.__path__, str(tmp_path)])

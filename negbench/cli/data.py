@@ -26,8 +26,8 @@ def fetch(asked: FetchData) -> None:
 
     from rich.progress import Progress
 
-    from negbench.datasets._fetch import fetch as fetched
-    from negbench.datasets.emoji import draw
+    from negbench.worlds._fetch import fetch as fetched
+    from negbench.worlds.emoji import draw
 
     out = asked.out or Path(os.environ.get("NEGBENCH_DATA") or "data") / "emoji"
     started = time.perf_counter()
@@ -109,7 +109,7 @@ def encode(asked: EncodeData) -> None:
 
 
 def _print(verification: "Verification") -> None:
-    from negbench.datasets._galleries import by_key
+    from negbench.datasets.galleries import by_key
 
     for each in verification.splits:
         gallery = " / ".join(f"{name} {size:,}" for name, size in each.gallery.items())

@@ -33,9 +33,9 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, check_option
 from negbench.data.reading import MappedRows, StoredFeatures
-from negbench.datasets._galleries import by_key
-from negbench.datasets.image_files import THREADS, decoded
+from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError
+from negbench.files.image_files import THREADS, decoded
 from negbench.machine.contents import SETTLED, content_hashes
 from negbench.machine.files import atomic_write, cache_dir, locked
 from negbench.machine.room import Need, check_disk

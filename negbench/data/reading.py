@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone
-from negbench.datasets.image_files import decoded, readable
 from negbench.errors import DataError
+from negbench.files.image_files import decoded, readable
 from negbench.machine.contents import content_hashes, stamp
 from negbench.machine.files import cache_dir
 

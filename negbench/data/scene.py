@@ -21,9 +21,9 @@ from torch import Tensor
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.data.held import check_pictures, reads_pixels, with_features
 from negbench.data.reading import pixel_source
-from negbench.datasets._read import noted
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
+from negbench.files.reader import noted
 from negbench.machine.contents import content_hashes, digest, named_in, stamp
 from negbench.machine.files import cache_dir
 from negbench.machine.room import Need, check_memory

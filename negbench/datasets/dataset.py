@@ -1,4 +1,4 @@
-"""Base class for data sets: what an author writes and can use; columns, ranks and scores are in `_galleries`.
+"""Base class for data sets: what an author writes and can use; columns, ranks and scores are in `galleries`.
 
 A data set is one file: `PAPER`, a `DatasetCard`, and one public subclass of `Dataset` with `load` and `metrics`.
 `load` reads annotation files with `Reader` into `Query` objects and groups (`columns_of`), and hands both to `loaded`.
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from negbench.datasets._galleries import Block, Galleries, ScoreBlock, Top
-from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.image_files import ImageFiles, NothingLeftError
+from negbench.contracts.card import Counts, DatasetCard
+from negbench.datasets.galleries import Block, Galleries, ScoreBlock, Top
 from negbench.errors import DataError
+from negbench.files.image_files import ImageFiles, NothingLeftError
 from negbench.metrics.metric import Metric
 from negbench.metrics.query_ranks import QueryRanks
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.datasets.dataset import Dataset
-from negbench.datasets.image_files import THREADS, NothingLeftError, decoded
 from negbench.datasets.overlap import overlap
 from negbench.errors import DataError, OptionError
+from negbench.files.image_files import THREADS, NothingLeftError, decoded
 from negbench.plugins.registry import registry
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from negbench.contracts import Backbone
+from negbench.contracts.card import DatasetCard
 from negbench.data.scene import EncodedSplits, Splits
-from negbench.datasets.card import DatasetCard
 from negbench.loop.identity import config_hash
 from negbench.loop.precision import Precision
 from negbench.settings.config import ResolvedConfig

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from negbench.datasets._row_files import check_one, names_of, read_rows
 from negbench.datasets.dataset import Dataset
-from negbench.datasets.image_files import Spellings
 from negbench.errors import DataError, quoted
+from negbench.files.image_files import Spellings
+from negbench.files.row_files import check_one, names_of, read_rows
 
 _KEYS = (("query",), ("reference", "text", "target"), ("text", "target"))
 _IMAGES = ("reference", "target")

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from negbench import display
-from negbench.datasets._galleries import by_key
-from negbench.datasets.image_files import ImageFiles, decoded, readable
+from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
+from negbench.files.image_files import ImageFiles, decoded, readable
 from negbench.loop.record import peak_memory_mib
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import atomic_write, cache_dir

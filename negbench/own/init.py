@@ -21,14 +21,14 @@ from negbench.checks.forewarn import forewarnings, of_data
 from negbench.checks.subject import open_subject
 from negbench.data.held import with_features
 from negbench.data.scene import DataCache, load_backbone
-from negbench.datasets._read import list_files
-from negbench.datasets._row_files import ENDINGS, SPLITS, read_rows
-from negbench.datasets._triplet_files import TripletTable, read_triplets, split_word
-from negbench.datasets.image_files import EXTENSIONS
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, printable
+from negbench.files.image_files import EXTENSIONS
+from negbench.files.reader import list_files
+from negbench.files.row_files import ENDINGS, SPLITS, read_rows
+from negbench.files.triplet_files import TripletTable, read_triplets, split_word
+from negbench.files.vector_files import NAMES, files_of, read_vectors
 from negbench.machine.files import cache_dir, sweep, write_text
-from negbench.machine.vector_files import NAMES, files_of, read_vectors
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, build_config, resolved

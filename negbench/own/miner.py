@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from negbench.contracts import Strategy, check_option
 from negbench.contracts.splitmix import splitmix
-from negbench.datasets._galleries import answers_of, several
+from negbench.datasets.galleries import answers_of, several
 from negbench.errors import OptionError, quoted
 from negbench.metrics.equal_rows import Copies
 from negbench.metrics.ragged import Ragged

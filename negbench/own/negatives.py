@@ -12,16 +12,16 @@ import pandas as pd
 from negbench.checks.audit import configured
 from negbench.checks.subject import generator_of, open_subject
 from negbench.data.scene import threads
-from negbench.datasets._row_files import ENDINGS, FileRow, check_one, names_of, read_rows
-from negbench.datasets.image_files import Spellings
 from negbench.display import duration, notes, progress
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
+from negbench.files.image_files import Spellings
+from negbench.files.row_files import ENDINGS, FileRow, check_one, names_of, read_rows
+from negbench.files.vector_files import read_vectors
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.runs import DATA
 from negbench.machine.files import atomic_write
 from negbench.machine.heap import keep_memory
 from negbench.machine.room import device_named
-from negbench.machine.vector_files import read_vectors
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import NO_FALLBACK, copied

@@ -38,6 +38,12 @@ SECTIONS = {"strategy": "strategies", "loss": "losses", "backbone": "backbones",
 KINDS = (*SECTIONS.values(),)
 COMPOSITES = "negbench.mining.composite"  # makes strategies of strategies
 _SINGULAR = {kind: section for section, kind in SECTIONS.items()}
+_PACKAGES = {  # of the built-in plug-ins
+    "strategies": ("negbench.strategies",),
+    "losses": ("negbench.losses",),
+    "backbones": ("negbench.backbones",),
+    "datasets": ("negbench.benchmarks", "negbench.worlds"),
+}
 _BASES = {
     "strategies": ("negbench.contracts.strategy", "Strategy"),
     "losses": ("negbench.contracts.loss", "Loss"),
@@ -333,19 +339,25 @@ def _name_of(stem: str) -> str:
     return stem.replace("_", "-")
 
 
-def _built_ins(kind: str) -> tuple[Plugin, ...]:
-    """Return the plug-ins of a kind's package: its public modules with a constant `PAPER`."""
-    package = syntax.locate(f"negbench.{kind}")
-    if package is None:
-        raise NegbenchError(f"negbench.{kind} is not installed: run `pip install -e .` in the checkout")
-    return _plugins_in(package.parent, kind, package.parent.stat().st_mtime_ns)
+def _built_ins(kind: str) -> list[Plugin]:
+    """Return the plug-ins of a kind's packages: their public modules with a constant `PAPER`."""
+    plugins: list[Plugin] = []
+    for package in _PACKAGES[kind]:
+        init = syntax.locate(package)
+        if init is None:
+            raise NegbenchError(f"{package} is not installed: run `pip install -e .` in the checkout")
+        plugins += _plugins_in(init.parent, kind, package, init.parent.stat().st_mtime_ns)
+    return plugins
 
 
 @cache  # a run asks some twenty times
-def _plugins_in(folder: Path, kind: str, _changed: int) -> tuple[Plugin, ...]:
-    there = {f"negbench.{kind}.{path.stem}": path for path in sorted(folder.glob("[!_]*.py"))}
-    modules = [module for module, path in there.items() if _holds_plugin(module, path)]
-    return tuple(Plugin(kind, _name_of(there[each].stem), each, None, "built-in") for each in modules)
+def _plugins_in(folder: Path, kind: str, package: str, _changed: int) -> tuple[Plugin, ...]:
+    plugins = []
+    for path in sorted(folder.glob("[!_]*.py")):
+        module = f"{package}.{path.stem}"
+        if _holds_plugin(module, path):
+            plugins.append(Plugin(kind, _name_of(path.stem), module, None, "built-in"))
+    return tuple(plugins)
 
 
 def _holds_plugin(module: str, file: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from negbench.analysis.words import label_of, markdown
-from negbench.datasets._submission import Submittable
+from negbench.datasets.submission import Submittable
 from negbench.plugins.registry import registry
 from negbench.report.published import PATH
 from negbench.settings.layers import read_recipe, recipes

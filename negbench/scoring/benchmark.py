@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from negbench.datasets._preferences import PreferenceFormat
-from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset
+from negbench.datasets.preferences import PreferenceFormat
+from negbench.datasets.submission import submittable
 from negbench.display import progress
 from negbench.machine.files import atomic_write, runs_dir
 from negbench.scoring.scorers import Encoded, cirqrs_of_file, encode_run

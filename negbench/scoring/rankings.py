@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from negbench.datasets.image_files import Spellings
 from negbench.errors import NegbenchError, quoted
+from negbench.files.image_files import Spellings
 
 if TYPE_CHECKING:
     from negbench.contracts import Query

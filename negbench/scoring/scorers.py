@@ -23,12 +23,12 @@ from negbench.data.scene import (
     threads,
     trained_state,
 )
-from negbench.datasets._preferences import PreferenceFormat
-from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset, QueryRanks, Top
-from negbench.datasets.image_files import Spellings
+from negbench.datasets.preferences import PreferenceFormat
+from negbench.datasets.submission import submittable
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError, WeightsError
+from negbench.files.image_files import Spellings
 from negbench.machine.files import atomic_write
 from negbench.metrics.preference import cirqrs_at_k
 from negbench.scoring import evaluation

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from negbench.data.scene import load_split
-from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
+from negbench.datasets.preferences import PreferenceFormat
 from negbench.errors import DataError, OptionError, RunError
 from negbench.metrics.changes import recall_by_change
 from negbench.metrics.metric import PerQuery

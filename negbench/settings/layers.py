@@ -19,9 +19,30 @@ _RECIPE_BYTES = 2**20  # largest recipe; parsing takes many times as much memory
 
 
 def recipes() -> dict[str, Path]:
-    """Return the recipes that come with negbench, by name."""
+    """Return the recipes that come with negbench, by name; their folders only sort them."""
     home = syntax.locate("negbench.recipes")
-    return {} if home is None else {file.stem: file for file in sorted(home.parent.glob("*.toml"))}
+    if home is None:
+        return {}
+    return {file.stem: file for file in sorted(home.parent.glob("*/*.toml"), key=lambda file: file.stem)}
+
+
+def _recipe_file(path: Path) -> Path:
+    """Return the file of a recipe: one here, else one of negbench's, by its name or its place before it had a folder.
+
+    Raises:
+        UnknownNameError: a name of no recipe.
+    """
+    if path.is_file():
+        return path
+    shipped = recipes()
+    if path.suffix == "" and len(path.parts) == 1:
+        if path.name not in shipped:
+            raise UnknownNameError("recipe", path.name, shipped)
+        return shipped[path.name]
+    named = shipped.get(path.stem)
+    if named is not None and path.suffix == named.suffix and path.parent.resolve() == named.parents[1].resolve():
+        return named
+    return path
 
 
 def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -31,10 +52,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     extend it. The files of `plugins` are relative to the recipe's folder, too. Raises NegbenchError if a file is
     missing, not a regular file of at most 1 MiB, not TOML, or extends itself.
     """
-    if not (path.suffix or len(path.parts) != 1 or path.is_file()):
-        if path.name not in (known := recipes()):
-            raise UnknownNameError("recipe", path.name, known)
-        path = known[path.name]
+    path = _recipe_file(path)
     try:
         if (size := path.stat().st_size) > _RECIPE_BYTES or not path.is_file():
             what = f"has {size:,} bytes" if path.is_file() else "is no regular file"

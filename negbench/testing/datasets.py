@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.datasets._read import noted
-from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.dataset import Dataset, FolderOptions, QueryRanks
+from negbench.datasets.submission import Submittable, submittable
 from negbench.errors import DataError, NegbenchError
+from negbench.files.reader import noted
 from negbench.plugins.registry import build, checked_options, option_defaults, options_class
 from negbench.testing.worlds import global_generators
 

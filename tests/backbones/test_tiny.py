@@ -13,11 +13,11 @@ from torch import Tensor
 
 from negbench.backbones import tiny
 from negbench.backbones.tiny import BUCKETS, FORMAT, MAX_WORDS, SHIPPED, Encoders, Tiny, load_encoders, read_metadata
-from negbench.datasets._garments import CATEGORIES, render, sample_attributes, sample_nuisance
-from negbench.datasets._stream import Stream
-from negbench.datasets._wording import VOCABULARY, describe
+from negbench.datasets.stream import Stream
 from negbench.errors import WeightsError
 from negbench.plugins.registry import build
+from negbench.worlds._garments import CATEGORIES, render, sample_attributes, sample_nuisance
+from negbench.worlds._wording import VOCABULARY, describe
 
 TEXTS = [
     "is red and has long sleeves",

@@ -7,11 +7,11 @@ import torch
 
 from negbench.backbones._fusion import make_fusion
 from negbench.backbones.vectors import Vectors
-from negbench.datasets._garments import ATTRIBUTES, values
-from negbench.datasets._wording import clauses, phrases
-from negbench.datasets.vectors import VectorWorld, attributes_of
 from negbench.errors import DataError
 from negbench.plugins.registry import build
+from negbench.worlds._garments import ATTRIBUTES, values
+from negbench.worlds._wording import clauses, phrases
+from negbench.worlds.vectors import VectorWorld, attributes_of
 
 TWINS = ("dress-train-0-a31203-00017", "dress-train-0-a31203-00018")
 OTHER = "dress-train-0-a31202-00019"  # a different print

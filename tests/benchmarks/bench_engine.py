@@ -23,7 +23,6 @@ from torch import Tensor
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, Calls, paired_relevance
 from negbench.data.scene import DataCache, EncodedSplits, Split
-from negbench.datasets._synthesis import Spec, ensure
 from negbench.display import Display
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import TrainingParts
@@ -33,6 +32,7 @@ from negbench.loop.schedule import cosine
 from negbench.loop.train import train_epoch
 from negbench.loop.types import OpenRun, State
 from negbench.systems.system import load_config
+from negbench.worlds._synthesis import Spec, ensure
 
 SPEC = Spec(twins=4.5, train_images=96, train_queries=512, val_images=24, val_queries=8)
 

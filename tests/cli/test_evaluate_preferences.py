@@ -11,7 +11,7 @@ import pytest
 
 from negbench.contracts import relevance
 from negbench.data.scene import DataCache
-from negbench.datasets._preferences import PreferenceFormat
+from negbench.datasets.preferences import PreferenceFormat
 from negbench.display import Display
 from negbench.errors import DataError
 from negbench.loop.runs import plan_run

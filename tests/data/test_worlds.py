@@ -8,7 +8,6 @@ import torch
 from negbench.backbones.vectors import Vectors
 from negbench.data import scene
 from negbench.data.scene import DataCache
-from negbench.datasets.synthetic import Synthetic
 from negbench.display import Display
 from negbench.grid.cells import plan
 from negbench.mining.planes import EmbeddedPlane, offline_planes
@@ -16,6 +15,7 @@ from negbench.plugins.registry import build
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig, resolved
 from negbench.systems.system import load_config
+from negbench.worlds.synthetic import Synthetic
 from tests.runs import run, untrained
 
 SMALL = [

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from negbench.datasets._icons import PACKAGES
+from negbench.worlds._icons import PACKAGES
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from negbench.benchmarks.circo import Circo
 from negbench.contracts import Query
-from negbench.datasets.circo import Circo
 from negbench.errors import DataError
 from negbench.plugins.registry import build
 from negbench.testing.datasets import toy_table

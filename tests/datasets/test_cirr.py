@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from negbench.benchmarks.cirr import Cirr
 from negbench.contracts import Query
-from negbench.datasets.cirr import Cirr
 from negbench.errors import DataError
 from negbench.plugins.registry import build
 from negbench.testing.datasets import SIGNS, toy_table

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from negbench.datasets.card import DatasetCard
+from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.datasets.verify import verify
 from negbench.plugins.registry import build, registry

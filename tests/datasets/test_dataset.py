@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from negbench.benchmarks.cirr import Cirr
+from negbench.benchmarks.triplets import Triplets
 from negbench.contracts import Query
-from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.cirr import Cirr
+from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.dataset import Dataset, columns_of
-from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.testing.datasets import loop_rank, toy_table
 

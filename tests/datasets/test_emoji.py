@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from negbench.datasets._emoji_codes import Look, description, modification, parse
-from negbench.datasets._icons import PACKAGES
-from negbench.datasets.emoji import ARTISTS, EmojiPictures
 from negbench.datasets.verify import verify
 from negbench.errors import DataError, OptionError
 from negbench.metrics.mistakes import KINDS
 from negbench.plugins.registry import build
+from negbench.worlds._emoji_codes import Look, description, modification, parse
+from negbench.worlds._icons import PACKAGES
+from negbench.worlds.emoji import ARTISTS, EmojiPictures
 
 pytest.importorskip("resvg_py")
 

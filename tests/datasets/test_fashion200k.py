@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from negbench.datasets._tirg import Labels, TrainingPairs
-from negbench.datasets.fashion200k import LANGUAGE, Fashion200K, modification
+from negbench.benchmarks._tirg import Labels, TrainingPairs
+from negbench.benchmarks.fashion200k import LANGUAGE, Fashion200K, modification
 from negbench.errors import DataError
 from negbench.plugins.registry import build
 from negbench.testing.datasets import SIGNS, toy_table

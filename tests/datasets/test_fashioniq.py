@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from negbench.benchmarks.fashioniq import FashionIQ
 from negbench.contracts import Query
-from negbench.datasets.fashioniq import FashionIQ
 from negbench.datasets.overlap import overlap
 from negbench.errors import DataError
 from negbench.plugins.registry import build, registry

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from negbench.datasets import _fetch
-from negbench.datasets._fetch import fetch
-from negbench.datasets._icons import PACKAGES
 from negbench.errors import DataError
+from negbench.worlds import _fetch
+from negbench.worlds._fetch import fetch
+from negbench.worlds._icons import PACKAGES
 
 FILES = {"icons.json": b'{"icons": {}}', "chars.json": b"{}", "info.json": b"{}"}
 

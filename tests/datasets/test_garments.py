@@ -6,10 +6,10 @@ import hashlib
 import numpy as np
 import pytest
 
-from negbench.datasets import _garments
-from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, mutate, render, sample_attributes, values
-from negbench.datasets._stream import Stream
-from negbench.datasets._wording import VOCABULARY, attribute_words, caption_pair, describe, words
+from negbench.datasets.stream import Stream
+from negbench.worlds import _garments
+from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, mutate, render, sample_attributes, values
+from negbench.worlds._wording import VOCABULARY, attribute_words, caption_pair, describe, words
 
 
 def sample(*name: int | str) -> tuple[Attributes, _garments.Nuisance]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from negbench.datasets.hp_fashioniq import HPFashionIQ
+from negbench.benchmarks.hp_fashioniq import HPFashionIQ
 from negbench.errors import DataError
 from negbench.plugins.registry import build
 from negbench.testing.datasets import SIGNS, toy_table

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from negbench.datasets.icir import Icir
+from negbench.benchmarks.icir import Icir
 from negbench.datasets.verify import verify
 from negbench.errors import DataError
 from negbench.metrics.average_precision import trapezoid_average_precision

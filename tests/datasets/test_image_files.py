@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from negbench.datasets.image_files import ImageFiles, Spellings, decoded, readable
 from negbench.errors import DataError
+from negbench.files.image_files import ImageFiles, Spellings, decoded, readable
 
 
 def write(path: Path, color: tuple[int, int, int] = (200, 10, 10)) -> Path:

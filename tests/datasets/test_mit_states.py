@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from negbench.datasets.mit_states import TEST_NOUNS, MitStates
+from negbench.benchmarks.mit_states import TEST_NOUNS, MitStates
 from negbench.errors import DataError
 from negbench.plugins.registry import build, registry
 from negbench.testing.datasets import SIGNS, toy_table

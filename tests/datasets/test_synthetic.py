@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from negbench.datasets import _synthesis
-from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, render
-from negbench.datasets._synthesis import GENERATOR, MANIFEST, SPLITS, check, ensure, nuisance_of, plan
-from negbench.datasets._wording import clauses
-from negbench.datasets.fashioniq import FashionIQ
-from negbench.datasets.synthetic import Spec, Synthetic
+from negbench.benchmarks.fashioniq import FashionIQ
 from negbench.errors import DataError, OptionError
 from negbench.plugins.registry import build
+from negbench.worlds import _synthesis
+from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, render
+from negbench.worlds._synthesis import GENERATOR, MANIFEST, SPLITS, check, ensure, nuisance_of, plan
+from negbench.worlds._wording import clauses
+from negbench.worlds.synthetic import Spec, Synthetic
 
 TINY = Spec(train_images=40, train_queries=30, val_images=24, val_queries=20, twins=2.5)
 SIZES = {f.name: getattr(TINY, f.name) for f in dataclasses.fields(TINY) if f.name.startswith(("train", "val"))}

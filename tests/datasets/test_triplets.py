@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 import torch
 
+from negbench.benchmarks.triplets import Triplets
 from negbench.data.scene import DataCache
-from negbench.datasets._triplet_files import read_triplets
-from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, OptionError
+from negbench.files.triplet_files import read_triplets
 from negbench.loop.runs import plan_run
 from negbench.plugins.registry import build, registry
 from negbench.settings.config import PluginConfig

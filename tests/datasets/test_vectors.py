@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from negbench.datasets import _galleries
-from negbench.datasets._garments import ATTRIBUTES, codes_of
-from negbench.datasets._synthesis import Spec, plan
-from negbench.datasets._wording import clauses
-from negbench.datasets.vectors import VectorWorld, VectorWorldOptions, attributes_of, look_of
+from negbench.datasets import galleries
 from negbench.errors import DataError, OptionError
 from negbench.loop.identity import read_files
 from negbench.metrics.mistakes import KINDS
 from negbench.plugins.registry import build, registry
 from negbench.settings.config import build_config, resolved
+from negbench.worlds._garments import ATTRIBUTES, codes_of
+from negbench.worlds._synthesis import Spec, plan
+from negbench.worlds._wording import clauses
+from negbench.worlds.vectors import VectorWorld, VectorWorldOptions, attributes_of, look_of
 
 SMALL = {"train_images": 160, "train_queries": 120, "val_images": 120, "val_queries": 80}
 
@@ -89,7 +89,7 @@ def test_kinds_follow_from_the_attributes(split, options, toys, monkeypatch):
             assert table[place, at] == (KINDS.index(name) + 1 if name in KINDS else 0)
     assert {*table.flatten().tolist()} >= {0, 2, 3}
     assert torch.equal(data.kind_table(rows, torch.arange(len(data.images)))[:, columns], table)
-    monkeypatch.setattr(_galleries, "_KEPT_KINDS", 0)  # a table too large to keep
+    monkeypatch.setattr(galleries, "_KEPT_KINDS", 0)  # a table too large to keep
     assert torch.equal(load(split=split, **options).kind_table(rows, columns), table)
 
 

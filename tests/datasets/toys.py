@@ -37,7 +37,7 @@ def fashioniq(root: Path) -> dict[str, Any]:
 
 
 def synthetic(root: Path) -> dict[str, Any]:
-    from negbench.datasets.synthetic import Spec, ensure
+    from negbench.worlds.synthetic import Spec, ensure
 
     spec = Spec(world=1, twins=2, train_images=12, train_queries=8, val_images=10, val_queries=6)
     return {"root": ensure(root, spec)}
@@ -164,8 +164,8 @@ def icon(key: str) -> str:
 
 def icon_package(folder: Path, bodies: Mapping[str, str]) -> None:
     """Write the three files of an icon package (code points -> body) and make its hashes the known ones."""
-    from negbench.datasets._icons import PACKAGES
     from negbench.machine.files import sha256_of
+    from negbench.worlds._icons import PACKAGES
 
     icons = {f"icon-{codes}": {"body": body} for codes, body in bodies.items()}
     put(folder / "icons.json", {"prefix": folder.name, "icons": icons, "width": 16, "height": 16})

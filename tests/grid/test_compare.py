@@ -20,7 +20,6 @@ from negbench.analysis import findings
 from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
-from negbench.datasets import vectors
 from negbench.display import Display, duration
 from negbench.errors import OptionError
 from negbench.grid import cells as grid_cells
@@ -40,6 +39,7 @@ from negbench.settings.options import Compare, parse_negatives, parse_seeds
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
+from negbench.worlds import vectors
 from tests.made import cell, ended, without
 
 # files that depend on the cells alone

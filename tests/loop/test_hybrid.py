@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
+from negbench.benchmarks.triplets import Triplets
 from negbench.contracts import Backbone, BackboneIdentity, Calls, Query, QueryInputs, Slot, TextBatch
-from negbench.datasets.card import DatasetCard
+from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import columns_of
-from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.objective import Batch, Objective

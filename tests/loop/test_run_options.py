@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
+from negbench.benchmarks.triplets import Triplets
 from negbench.contracts import Calls
 from negbench.data.scene import DataCache
-from negbench.datasets.triplets import Triplets
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from negbench.api import make_strategy
+from negbench.benchmarks.triplets import Triplets
 from negbench.data.scene import DataCache
-from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError
 from negbench.grid.axes import expand
 from negbench.loop.runs import plan_run

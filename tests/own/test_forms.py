@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from negbench.datasets._row_files import at, read_rows, unwritten
-from negbench.datasets.triplets import Triplets
+from negbench.benchmarks.triplets import Triplets
 from negbench.errors import DataError, OptionError
+from negbench.files.row_files import at, read_rows, unwritten
 from negbench.own import init
 from negbench.own.init import inspect_folder
 from negbench.plugins.registry import build

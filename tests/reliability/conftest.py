@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 def features(toy_root: Path) -> Callable[..., tuple[Any, dict[str, Path]]]:
     """Return a function that opens a feature store, fills it unless told not to, and returns it with its images."""
     from negbench.data.features import store_of
-    from negbench.datasets.image_files import EXTENSIONS
+    from negbench.files.image_files import EXTENSIONS
     from negbench.plugins.registry import registry
 
     backbone = registry.make("backbones", "tiny", weights="random")

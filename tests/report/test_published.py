@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from negbench.api import make_strategy
-from negbench.datasets import cirr, fashioniq, hp_fashioniq
-from negbench.datasets._fashioniq_files import METRICS as FASHIONIQ
-from negbench.datasets.fashioniq import FashionIQOptions
+from negbench.benchmarks import cirr, fashioniq, hp_fashioniq
+from negbench.benchmarks.fashioniq import FashionIQOptions
+from negbench.benchmarks.fashioniq_files import METRICS as FASHIONIQ
 from negbench.report import build
 from negbench.report.published import PATH, PublishedRow, published_rows, rows_beside
 

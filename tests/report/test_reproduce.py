@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from negbench.datasets import cirr, fashioniq
+from negbench.benchmarks import cirr, fashioniq
 from negbench.report.published import PATH, published_rows
 from negbench.report.reproduce import reproduction, reproduction_page
 from negbench.settings.layers import recipes

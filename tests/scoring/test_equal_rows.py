@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.api import make_strategy
+from negbench.benchmarks.triplets import Triplets
 from negbench.contracts import Calls, Query, QueryInputs, ScoreView, Strategy, relevance
+from negbench.contracts.card import DatasetCard
 from negbench.data.scene import Features, Splits, open_scene
-from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import columns_of
-from negbench.datasets.image_files import ImageFiles
-from negbench.datasets.triplets import Triplets
 from negbench.display import Display
+from negbench.files.image_files import ImageFiles
 from negbench.loop.chosen import slot_scores
 from negbench.metrics.equal_rows import Copies
 from negbench.mining.filters import Filters

@@ -13,10 +13,10 @@ import pytest
 from torch import Tensor
 
 import negbench.metrics
+from negbench.benchmarks import circo, cirr, fashioniq
+from negbench.benchmarks.fashioniq import FashionIQOptions
 from negbench.contracts import Query
-from negbench.datasets import circo, cirr, fashioniq
 from negbench.datasets.dataset import Dataset, columns_of
-from negbench.datasets.fashioniq import FashionIQOptions
 from negbench.errors import NegbenchError
 from negbench.scoring.rankings import highest_ranks, ranks_of_rankings, read_rankings
 from negbench.testing.datasets import toy_table

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from negbench.datasets.triplets import Triplets
+from negbench.benchmarks.triplets import Triplets
 from negbench.plugins.registry import build
 from negbench.scoring import evaluation
 

@@ -19,7 +19,6 @@ from negbench import api
 from negbench.cli.main import run as negbench
 from negbench.data import scene
 from negbench.datasets.dataset import DEV_QUERIES
-from negbench.datasets.synthetic import Synthetic
 from negbench.errors import NegbenchError
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here
@@ -37,6 +36,7 @@ from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.study_answer import study_answer
 from negbench.tuning.trials import Job, Trials, TrialSearch
+from negbench.worlds.synthetic import Synthetic
 from tests.made import without
 
 # --- trials of the engine --------------------------------------------------------------------------------------------

@@ -1,0 +1,332 @@
+"""Image files: find them by id under any nesting and extension, check and read them; ids that hold a path."""
+
+import os
+import re
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from operator import eq
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING, TypeVar
+
+from negbench.errors import DataError
+from negbench.files.reader import list_files, quoted
+from negbench.machine.contents import stamp
+from negbench.machine.files import opened
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp"})
+THREADS = 4  # default number of threads that decode images
+_AHEAD = 64  # images decoded before they are asked for, at most
+
+T = TypeVar("T")
+Key = Callable[[PurePath], str]  # path below the root -> id
+
+
+def is_picture(name: str | PurePath) -> bool:
+    """Whether a file's name ends as a picture's does, in any case."""
+    return PurePath(name).suffix.lower() in EXTENSIONS
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Image id -> the files with that id, in sorted order (several only if a tree holds copies).
+
+    Args:
+        root: the folder.
+        paths: files of each id.
+        tree: the expected files, in a few words, for errors.
+    """
+
+    root: Path
+    paths: Mapping[str, tuple[Path, ...]]
+    tree: str = ""
+
+    @classmethod
+    def scan(
+        cls, root: Path, *, key: Key | None = None, files: Iterable[Path] | None = None, tree: str = ""
+    ) -> "ImageFiles":
+        """Index every .jpg, .jpeg, .png and .webp (in any case) below a folder; links to folders are followed.
+
+        Args:
+            root: folder to walk.
+            key: path relative to `root` -> image id; by default the file name without its extension.
+            files: result of `list_files(root)`, to save a second walk.
+            tree: for errors, as `ImageFiles.tree`.
+        """
+        by_id: dict[str, tuple[Path, ...]] = {}
+        for path in list_files(root) if files is None else files:
+            if is_picture(path):
+                name = path.stem if key is None else key(path.relative_to(root))
+                by_id[name] = (*by_id.get(name, ()), path)
+        return cls(root, by_id, tree)
+
+    def path(self, image: str) -> Path:
+        """File of an image. Raises DataError where there is none."""
+        if image not in self.paths:
+            raise DataError(f"image '{image}': no file of that name below {self.root}")
+        return self.paths[image][0]
+
+    def missing(self, images: Iterable[str]) -> dict[str, str]:
+        """Return image id -> problem ("no file" or "empty file"), for the ids that cannot be used, in their order.
+
+        Raises:
+            DataError: two files with the id of one of the images differ in content.
+        """
+        bad = {}
+        for image in images:
+            if image not in self.paths:
+                bad[image] = "no file"
+                continue
+            first, *copies = self.paths[image]
+            for copy in copies:
+                if stamp(first)[:1] != stamp(copy)[:1] or first.read_bytes() != copy.read_bytes():
+                    raise DataError(f"image '{image}' is ambiguous: {first} and {copy} differ; keep one")
+            if stamp(first)[:1] == (0,):
+                bad[image] = "empty file"
+        return bad
+
+    def undecodable(self, images: Iterable[str]) -> dict[str, str]:
+        """Return image id -> "cannot be decoded", for those of the images that have such a file, in their order."""
+        paths = {image: self.paths[image][0] for image in images}
+        with ThreadPoolExecutor(THREADS) as pool:
+            sound = pool.map(lambda path: _is_sound(path, stamp(path)), paths.values())
+            return {image: "cannot be decoded" for image, good in zip(paths, sound, strict=True) if not good}
+
+    def require(
+        self, images: Iterable[str], *, allow_missing: bool, named: Callable[[Collection[str]], str] = lambda bad: ""
+    ) -> tuple[str, ...]:
+        """Return the ids without a usable file, if `allow_missing`; otherwise they are an error.
+
+        Files are decoded only if some are missing, or may be. `named` says for the error what needs the bad ones.
+
+        Raises:
+            DataError: some are missing and `allow_missing` is False, or two files of one id differ.
+        """
+        images = list(images)
+        bad = self.missing(images)
+        if bad or allow_missing:
+            bad |= self.undecodable(image for image in images if image not in bad)
+        if bad and not allow_missing:
+            first = ", ".join(f"{image} ({why})" for image, why in list(bad.items())[:5])
+            more = (", ..." if len(bad) > 5 else "") + (f"; expected: {self.tree}" if self.tree else "")
+            raise DataError(
+                f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}"
+                f"{self._alike(bad)}{named(bad)}; put them there, or leave them out with --allow-missing "
+                "(allow_missing=True): the result is then partial"
+            )
+        return tuple(bad)
+
+    def _alike(self, images: Iterable[str]) -> str:
+        """Show for an error, where no id names a file, one that is called like one of these images."""
+        there = {} if self.paths else ImageFiles.scan(self.root).paths
+        for *folders, name in map(_parts, images):
+            if found := there.get(name):
+                near = max(found, key=lambda path: sum(map(eq, path.parts[-2::-1], reversed(folders))))
+                return f"; there is {quoted(near.relative_to(self.root).as_posix())}: name images by such paths"
+        return ""
+
+    def open(self, image: str) -> "Image":
+        """Open an image, decoded, in the mode of its file. Raises DataError naming a file that cannot be read."""
+        return read_image(self.path(image))
+
+
+class NothingLeftError(DataError):
+    """No query of a split is left without the missing images; `files` are those that were found."""
+
+    def __init__(self, what: str, files: ImageFiles | None) -> None:
+        super().__init__(what)
+        self.files = files
+
+
+def read_image(path: Path) -> "Image":
+    """Read and decode an image in the mode of its file. Raises DataError naming a file that cannot be decoded."""
+    from PIL import Image as pil
+
+    try:
+        with opened(path) as file, pil.open(file) as image:
+            image.load()
+            return image
+    except Exception as error:  # a damaged file can make PIL raise anything
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"{path} is not a readable image: fetch it again, or delete it and leave it out with "
+            f"--allow-missing; `negbench data verify` lists all such files ({why})"
+        ) from error
+
+
+@cache
+def _is_sound(path: Path, then: tuple[int, ...]) -> bool:
+    """Whether a file can be decoded: PNG by its checksums, JPEG at an eighth of its size, which reads every byte."""
+    from PIL import Image as pil
+
+    try:
+        with warnings.catch_warnings(action="ignore"), opened(path) as file, pil.open(file) as image:
+            if image.format == "PNG":
+                image.verify()
+            else:
+                image.draft(image.mode, (1, 1))
+                image.load()
+    except Exception:  # as in `read_image`
+        return False
+    return True
+
+
+def decoded(
+    paths: Iterable[Path], use: "Callable[[Image], T]", *, threads: int = THREADS, ahead: int = 2**29
+) -> Iterator[T | DataError]:
+    """Decode image files in threads, ahead of the consumer by at most 64 images.
+
+    Args:
+        paths: image files.
+        use: called with each decoded image, in one of the threads.
+        threads: >= 1.
+        ahead: bytes of pixels, as RGB, that may be decoded ahead; an image that has more alone is decoded alone.
+
+    Yields:
+        What `use` returned for each file, in their order; for one that cannot be decoded the DataError that names it.
+    """
+
+    def read(path: Path) -> T | DataError:
+        try:
+            image = read_image(path)
+        except DataError as error:
+            return error
+        return use(image)
+
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="negbench-decode")
+    waiting: deque[tuple[int, Future[T | DataError]]] = deque()
+    held = 0
+    try:
+        for path in paths:
+            size = _pixels(path)
+            while waiting and (len(waiting) > _AHEAD or held + size > ahead):
+                held -= waiting[0][0]
+                yield waiting.popleft()[1].result()
+            waiting.append((size, pool.submit(read, path)))
+            held += size
+        while waiting:
+            yield waiting.popleft()[1].result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # a caller who stops early waits only for images being decoded
+
+
+def _pixels(path: Path) -> int:
+    """Return the bytes of an image's pixels, as its header gives them; 0 for a file that is no image."""
+    from PIL import Image as pil
+
+    try:
+        with opened(path) as file, pil.open(file) as image:
+            return 3 * image.width * image.height
+    except Exception:  # as in `read_image`, which reports it
+        return 0
+
+
+def readable(outcomes: Iterable[T | DataError]) -> Iterator[T]:
+    """Yield what `decoded` yields, but raise its first DataError."""
+    for each in outcomes:
+        if isinstance(each, DataError):
+            raise each
+        yield each
+
+
+# --- ids ---------------------------------------------------------------------------------------------------------
+
+
+class Spellings:
+    """Finds ids by other spellings: with folders before, an ending behind, and a whole number by a padded one."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known = frozenset(known)
+        self._by_stem: dict[str, list[str]] = {}
+        self._by_number: dict[str, list[str]] = {}
+        for name in self._known:
+            stem = _parts(name)[-1]
+            self._by_stem.setdefault(stem, []).append(name)
+            if number := re.search(r"(?:^0*|\D0+)(\d+?)$", stem):
+                self._by_number.setdefault(number[1], []).append(name)
+
+    def find(self, name: str) -> str | None:
+        """Return the id that is meant; None if none fits, or several do."""
+        if name in self._known:
+            return name
+        *folders, stem = _parts(name)
+        if any(_parts(folder)[-1] in self._by_stem for folder in folders):  # a list with slashes between
+            return None
+        fitting = self._by_stem.get(stem) or self._by_number.get(stem.lstrip("0") or "0", [])
+        # the folders above the file that both names have, from the last one up, must be the same
+        fitting = [known for known in fitting if all(map(eq, reversed(folders), _parts(known)[-2::-1]))]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def one_spelling(names: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Return names as `known` spells them, where one fits and no other name would be the same."""
+    spellings = Spellings(known)
+    found = [spellings.find(name) or name for name in names]
+    counts = Counter(found)
+    return [name if counts[one] > 1 else one for name, one in zip(names, found, strict=True)]
+
+
+def check_names(names: Iterable[str], places: Iterable[object]) -> None:
+    """Raise DataError where two names are of one place: a file, or a row of embeddings."""
+    first: dict[object, str] = {}
+    for name, place in zip(names, places, strict=True):
+        if first.setdefault(place, name) != name:
+            raise DataError(f"{quoted(first[place])} and {quoted(name)} are one image, {place}: write one name for it")
+
+
+def _parts(name: str) -> list[str]:
+    """Return the folders of an id, and its stem."""
+    *folders, last = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
+    stem, dot, ending = last.rpartition(".")
+    return [*folders, stem if stem and dot + ending.lower() in EXTENSIONS else last]
+
+
+# --- ids that hold a path ----------------------------------------------------------------------------------------
+
+
+def relative_path(value: str, where: str) -> PurePosixPath:
+    """Return `value` as a path below the images' folder, in its shortest form.
+
+    Raises:
+        DataError: an empty path, an absolute one, one with '..', a backslash or a character that cannot be printed.
+    """
+    path = PurePosixPath(value)
+    good = bool(value) and value.isprintable() and "\\" not in value and bool(path.parts)
+    if not good or path.is_absolute() or ".." in path.parts:
+        raise DataError(
+            f"{where}: {quoted(value)} is not a path below the image folder: expected a relative path without '..'"
+        )
+    return path
+
+
+def path_below(value: str, where: str, folders: Sequence[Path]) -> PurePosixPath:
+    """Return a path below one of the images' folders, relative to it: as given, in full, or from the last one upwards.
+
+    Raises DataError for a path that leads elsewhere.
+    """
+    if value.startswith("/") or ".." in value.split("/"):
+        full = Path(os.path.normpath(folders[-1].absolute() / value))
+        starts = dict.fromkeys(start for folder in folders for start in (folder.absolute(), folder.resolve()))
+        for path in (full, full.parent.resolve() / full.name):
+            for start in starts:
+                if path.is_relative_to(start) and path != start:
+                    return relative_path(path.relative_to(start).as_posix(), where)
+        names = " or ".join(map(str, dict.fromkeys(folders)))
+        raise DataError(f"{where}: {quoted(value)} is not a path below the image folder {names}")
+    return relative_path(value, where)
+
+
+def without_extension(path: PurePath) -> str:
+    """Path without the extension of an image file; any other ending belongs to the name.
+
+    Example:
+        >>> without_extension(PurePosixPath("women/dresses/51_0.jpeg")), without_extension(PurePosixPath("a/v1.2"))
+        ('women/dresses/51_0', 'a/v1.2')
+    """
+    return (path.with_suffix("") if is_picture(path) else path).as_posix()

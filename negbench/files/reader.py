@@ -1,0 +1,262 @@
+"""Read annotation files: every flaw becomes a one-line error that names the file, the place and the fix."""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn, Self, TypeVar
+
+from negbench.contracts import Query, check_option
+from negbench.contracts.card import DatasetCard
+from negbench.errors import DataError
+from negbench.errors import quoted as quoted  # re-exported for the data sets
+from negbench.machine.contents import stamp
+
+T = TypeVar("T")
+
+_TYPE_NAMES = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    bool: "true/false",
+}
+DATA_VARIABLE = "NEGBENCH_DATA"
+_ENCODINGS = (  # letters that make up more than a share of the characters beyond ASCII
+    ("CP1251", "[\u0410-\u044f]", 0.9),
+    ("SHIFT_JIS", "[\u3040-\u30ff]", 0.3),
+    ("EUC-KR", "[\uac00-\ud7a3]", 0.9),
+    ("GB18030", "[\u4e00-\u9fff]", 0.7),
+)
+_BINARY = {b"PK\3\4": ".xlsx or .zip", b"\x1f\x8b": ".gz", b"PAR1": ".parquet"}  # how files of other endings begin
+
+
+_NOTED: ContextVar[dict[Path, tuple[int, ...]]] = ContextVar("noted")
+
+
+@contextmanager
+def noted() -> Iterator[dict[Path, tuple[int, ...]]]:
+    """Collect the path and the stamp of every annotation file that is read in this context."""
+    files: dict[Path, tuple[int, ...]] = {}
+    token = _NOTED.set(files)
+    try:
+        yield files
+    finally:
+        _NOTED.reset(token)
+
+
+def note(path: Path) -> None:
+    """Say that an annotation file is about to be read."""
+    _NOTED.get({})[path] = stamp(path)
+
+
+def list_files(root: Path) -> list[Path]:
+    """List every file below a folder, sorted; links to folders are followed, each folder is entered once.
+
+    Raises:
+        DataError: a folder that cannot be read.
+    """
+    paths, entered = list[str](), set[tuple[int, int]]()
+
+    def fail(error: OSError) -> NoReturn:
+        raise DataError(f"folder {error.filename} cannot be read: {error.strerror or error}") from error
+
+    for folder, below, files in os.walk(root, onerror=fail, followlinks=True):
+        status = os.stat(folder)  # noqa: PTH116 - strings are twice as fast as Path for 80,000 files
+        if (status.st_dev, status.st_ino) in entered:
+            below.clear()
+            continue
+        entered.add((status.st_dev, status.st_ino))
+        paths += [path for name in files if os.path.isfile(path := os.path.join(folder, name))]  # noqa: PTH113, PTH118
+    return [Path(path) for path in sorted(paths)]
+
+
+@dataclass
+class Reader:
+    """Reads annotation files and keeps the hash of each, so that a result can name what it was computed from."""
+
+    root: Path
+    hashes: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls, root: Path | None, card: DatasetCard, *, marker: str, tree: str) -> Self:
+        """Find a benchmark's folder: `root` (NEGBENCH_DATA if None), or one below it.
+
+        Args:
+            root: folder given by the user.
+            card: card of the benchmark; a sub-folder with its name is searched too.
+            marker: relative path that must exist in the right folder.
+            tree: the expected files, in a few words, for the error.
+
+        Raises:
+            DataError: no folder given, or none that holds `marker`.
+        """
+        given = os.environ.get(DATA_VARIABLE) if root is None else str(root)
+        expected = f"the data come from {card.source}; expected below the folder: {tree}"
+        if not given:
+            raise DataError(f"{card.name}: no folder given: --data-root DIR, or set {DATA_VARIABLE}; {expected}")
+        for name in ("", card.name, card.name.replace("-", "_")):
+            if (Path(given) / name / marker).exists():
+                return cls(Path(given) / name)
+        raise DataError(
+            f"{card.name}: {given} has no {marker}; {expected.replace('fetch emoji', f'fetch emoji --out {given!r}')}"
+        )
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """Every file below the root, walked once."""
+        return list_files(self.root)
+
+    def files_beside(self, *names: str) -> list[Path]:
+        """Return `files` and those in folders with these names beside the root, where images may be."""
+        beside = (self.root.parent / name for name in names if name != self.root.name)
+        return [*self.files, *(path for folder in beside if folder.is_dir() for path in list_files(folder))]
+
+    def first(self, *names: str) -> Path | None:
+        """Find the first of these file names below the root; of several such files, the first in sorted order."""
+        by_name = {path.name: path for path in reversed(self.files)}
+        return next((by_name[name] for name in names if name in by_name), None)
+
+    @property
+    def content(self) -> str:
+        """Hash over the names (relative to the root) and contents of all files read so far."""
+        return hashlib.sha256(json.dumps(sorted(self.hashes.items())).encode()).hexdigest()
+
+    def raw(self, path: Path) -> bytes:
+        """Read a file. Raises DataError if it is missing or unreadable."""
+        note(path)
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError as error:
+            raise DataError(f"{path} is missing: put the file there, or correct its name") from error
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+        self.hashes[path.relative_to(self.root).as_posix()] = hashlib.sha256(raw).hexdigest()
+        return raw
+
+    def text(self, path: Path) -> str:
+        """Read the UTF-8 text of a file (a byte-order mark is dropped).
+
+        Raises:
+            DataError: missing, unreadable or not UTF-8; names the encoding, or the ending, that it seems to have.
+        """
+        raw = self.raw(path)
+        try:
+            return raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            if other := _BINARY.get(raw[:4], _BINARY.get(raw[:2])):
+                raise DataError(f"{path} is no text, but begins as {other} files do: give it that ending") from error
+            code, file = _encoding(raw), shlex.quote(str(path))
+            line = f"iconv -f {code} -t UTF-8 {file} > new && mv new {file}"
+            raise DataError(
+                f"{path} is not UTF-8 (byte {error.start}) but seems to be {code}: {line}, or fetch it again"
+            ) from error
+
+    def json(self, path: Path) -> Any:
+        """Parse a JSON file. Raises DataError if it is missing, not UTF-8 or not JSON, with line and column."""
+        return parsed(self.text(path), str(path))
+
+    def entries(self, path: Path) -> list[tuple[str, dict[str, Any]]]:
+        """Read a JSON list of objects as (place, object) pairs."""
+        places = ((f"{path}: entry {n}", entry) for n, entry in enumerate(typed(self.json(path), list, str(path))))
+        return [(where, typed(entry, dict, where)) for where, entry in places]
+
+    def queries(self, path: Path, key: str, make: Callable[[str, dict[str, Any]], Query]) -> list[Query]:
+        """Make a query from the place and object of every entry of a JSON list; `key` names their ids, for errors.
+
+        Raises DataError if two have the same id.
+        """
+        queries = [make(where, entry) for where, entry in self.entries(path)]
+        once([query.id for query in queries], key, path)
+        return queries
+
+    def lines(self, path: Path) -> list[tuple[str, str]]:
+        """Read the non-blank lines of a text file as (place, line) pairs."""
+        lines = enumerate(self.text(path).split("\n"), start=1)
+        return [(f"{path}: line {number}", line.rstrip("\r")) for number, line in lines if line.strip()]
+
+    def image_ids(self, path: Path) -> list[str]:
+        """Read a JSON list of distinct image ids."""
+        data = typed(self.json(path), list, str(path))
+        return once([image_id(value, f"{path}: entry {index}") for index, value in enumerate(data)], "image", path)
+
+
+def _encoding(raw: bytes) -> str:
+    """Guess the encoding of a text that is not UTF-8, by its marks and by how its bytes above 127 lie together."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
+        return "UTF-32" if b"\0\0" in raw[:4] else "UTF-16"
+    if b"\0" in raw[:1000]:
+        return "UTF-16LE" if raw[1:2] == b"\0" else "UTF-16BE"
+    runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", raw)]
+    for name, letters, share in _ENCODINGS if sum(runs) > 2 * len(runs) else ():  # accents stand alone
+        text = raw.decode(name, "replace")
+        if len(re.findall(letters, text)) > share * sum(character > "\x7f" for character in text):
+            return name
+    return "CP1252"
+
+
+def parsed(text: str, where: str) -> Any:
+    """Parse a JSON text. Raises DataError with the place in it."""
+    try:
+        return json.loads(text, object_pairs_hook=_distinct)
+    except (RecursionError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise DataError(f"{where} is not valid JSON ({why}): correct or fetch it again") from error
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object; a key that occurs twice would silently lose a value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {quoted(max(names, key=names.count))} occurs twice")
+    return found
+
+
+def once(names: Sequence[str], what: str, path: Path) -> list[str]:
+    """Return the names of a file's entries, in order. Raises DataError if one occurs twice."""
+    first: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if first.setdefault(name, index) != index:
+            raise DataError(f"{path}: {what} '{name}' occurs twice (entries {first[name]} and {index}); remove one")
+    return list(names)
+
+
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise OptionError quoting `value` unless it is one of `known`."""
+    check_option(name, value, value in known, f"one of {', '.join(known)}")
+
+
+def typed(value: Any, want: type[T], where: str) -> T:
+    """Return `value` if it has the wanted JSON type. Raises DataError that quotes it otherwise."""
+    if not isinstance(value, want) or (want is not bool and isinstance(value, bool)):
+        raise DataError(f"{where}: expected {_TYPE_NAMES[want]}, got {quoted(value)}")
+    return value
+
+
+def get(entry: Mapping[str, Any], key: str, want: type[T], where: str) -> T:
+    """Return `entry[key]`, checked. Raises DataError naming the place and the key."""
+    if key not in entry:
+        raise DataError(f"{where}: key '{key}' is missing (it has {quoted(sorted(map(str, entry)))})")
+    return typed(entry[key], want, f"{where}: key '{key}'")
+
+
+def strings(value: Any, where: str) -> tuple[str, ...]:
+    """Return a JSON list of strings, checked."""
+    return tuple(typed(item, str, f"{where}[{index}]") for index, item in enumerate(typed(value, list, where)))
+
+
+def image_id(value: Any, where: str) -> str:
+    """Return an image id that can be a file name. Raises DataError for an empty one or one with a path."""
+    name = typed(value, str, where)
+    if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
+        raise DataError(f"{where}: {quoted(name)} is not an image id: expected a plain file name without a path")
+    return name

@@ -1,0 +1,244 @@
+"""Read the rows of any table (.jsonl, .json, .csv, .tsv, .parquet), and what stands at a path within a row."""
+
+import ast
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from negbench.errors import DataError, OptionError
+from negbench.files.reader import Reader, parsed, quoted
+
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+CELLS = (".csv", ".tsv")  # a value is a text
+SEPARATOR = ";"  # of a list within one cell
+VAL = ("val", "valid", "validation")
+SPLITS = {name: name for name in ("train", "test", "dev", *VAL)} | {"training": "train", "testing": "test"}
+_SEPARATORS = ",;\t|"
+_LIST = re.compile(r"\s*(\[.*\]|\{.*\}|\(.*,.*\))\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """One row: `values` by column, or by place ("0", "1", ...) where the file names none.
+
+    `where` is its place in the file, for errors; `number` its last line, or its place in an array or a table, from 1;
+    `cells` says that every value is a text.
+    """
+
+    where: str
+    number: int
+    values: dict[str, Any]
+    cells: bool = False
+
+    def place(self, column: str) -> str:
+        """Return the place of a column, for errors."""
+        return f"{self.where}, column '{column}'"
+
+    def listed(self, column: str, value: Any) -> list[Any]:
+        """Return a column's list, also one written as a text: with `SEPARATOR` between in cells.
+
+        Raises:
+            DataError: anything else.
+        """
+        value = unwritten(None if value != value else value)  # pandas's NaN
+        if isinstance(value, str) and self.cells and not _LIST.fullmatch(value):
+            value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
+        if not isinstance(value, list | None):
+            raise DataError(f'{self.place(column)}: expected a list, got {quoted(value)}: write ["a", "b"]')
+        return value or []
+
+
+def read_rows(path: Path, *, header: bool = True) -> list[FileRow]:
+    """Read every row of a file.
+
+    Args:
+        path: .jsonl, or .json with an array of rows, objects or arrays of rows by key (the key becomes column `key`,
+            or `split` if all are splits), one array of rows in an object, or columns as pandas writes them; .csv or
+            .tsv (commas, semicolons, tabs or bars); .parquet.
+        header: whether the first line of a .csv or .tsv names the columns.
+
+    Raises:
+        OptionError: another extension.
+        DataError: no such file, or not in its format; names the row.
+    """
+    ending = path.suffix.lower()
+    reader = Reader(path.parent)
+    if ending not in ENDINGS:
+        raise OptionError(f"file must end in {', '.join(ENDINGS)}, got {quoted(path)}")
+    if ending == ".parquet":
+        return _parquet(reader.raw(path), path)
+    text = reader.text(path)
+    return list(_cells(text, path, header)) if ending in CELLS else _json(text, path)
+
+
+def at(values: Mapping[str, Any], path: str) -> Any:
+    """Return what stands at a path, as `img_set.id` or `query-image[1]`; None where nothing does.
+
+    A column of exactly that name comes first.
+
+    Example:
+        >>> at({"img_set": {"id": 7}, "pair": [4, "a.jpg"]}, "pair[1]")
+        'a.jpg'
+    """
+    if path in values or path.isidentifier():
+        return values.get(path)
+    found: Any = values
+    for step in re.findall(r"[^.\[\]]+", path):
+        found = unwritten(found)
+        if isinstance(found, list):
+            found = dict(enumerate(found)).get(int(step)) if step.isdecimal() else None
+        else:
+            found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def unwritten(value: Any) -> Any:
+    """Return the list or object that a text holds, as a CSV file gives one back; anything else as it is.
+
+    So is a list as numpy prints it, without commas: Python would join its parts.
+    """
+    if not isinstance(value, str) or not _LIST.fullmatch(value) or re.search(r"""['"]\s+['"]""", value):
+        return value
+    for parse in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            found = parse(value.strip())
+            return list(found) if isinstance(found, tuple) else found
+    return value
+
+
+def check_one(entry: str, where: str, known: Callable[[str], bool]) -> None:
+    """Raise DataError for an entry of a list that is several known names with another separator between."""
+    for mark in ("|", ",", SEPARATOR, "\t", "\n", "/", " "):
+        parts = [part.strip() for part in entry.split(mark)]
+        if len(parts) > 1 and all(map(known, parts)):
+            what = f"{quoted(entry)} is {len(parts)} images with {mark!r} between"
+            raise DataError(f"{where}: {what}: write a list, or in a .csv put {SEPARATOR!r} there, in quotes")
+
+
+def names_of(values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """List the columns of a row, those of an object in it as paths."""
+    nested = ((f"{prefix}{name}", value) for name, value in values.items())
+    return [
+        part for name, value in nested for part in (names_of(value, f"{name}.") if isinstance(value, dict) else [name])
+    ]
+
+
+# --- formats -----------------------------------------------------------------------------------------------------
+
+
+def _parquet(content: bytes, path: Path) -> list[FileRow]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
+        _once(table.column_names, str(path))
+        rows = table.to_pylist()
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
+    return [FileRow(f"{path}: row {number}", number, row) for number, row in enumerate(rows, start=1)]
+
+
+def _json(text: str, path: Path) -> list[FileRow]:
+    """Read one JSON value, or one a line, whatever the ending says."""
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    of_lines = path.suffix.lower() == ".jsonl"
+    data: Any = None
+    try:
+        data = parsed(text, str(path))
+        by_line = of_lines and len(lines) == 1 and not _rowlike(data)
+    except DataError as error:
+        by_line = not lines or "Extra data" in str(error) or (of_lines and lines[0][1].strip() != "[")
+        if not by_line:
+            raise
+    if by_line:
+        rows = [(f"{path}: line {number}", number, parsed(line, f"{path}: line {number}")) for number, line in lines]
+    else:
+        rows = [(f"{path}: row {number}", number, row) for number, row in enumerate(_entries(data, path), start=1)]
+    return [FileRow(where, number, _values(row, where)) for where, number, row in rows]
+
+
+def _rowlike(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict | list) for each in value)
+
+
+def _entries(data: Any, path: Path) -> list[Any]:
+    if isinstance(data, dict) and data:
+        if all(isinstance(value, dict) for value in data.values()):
+            (first, *_), keys = data.values(), {tuple(value) for value in data.values()}
+            if len(keys) > 1 or not all(key.isdecimal() for key in first):
+                return [{"key": key, **value} for key, value in data.items()]
+            data = {name: [*value.values()] for name, value in data.items()}
+        inner = {key: value for key, value in data.items() if _rowlike(value)}
+        if len(inner) == 1:
+            return next(iter(inner.values()))
+        if len(inner) == len(data):
+            column = "split" if all(key.lower() in SPLITS for key in data) else "key"
+            return [{column: key, **_values(row, f"{path}: {key}")} for key, rows in data.items() for row in rows]
+        if len({isinstance(value, list) and len(value) for value in data.values()} - {False}) == 1:
+            return [dict(zip(data, row, strict=True)) for row in zip(*data.values(), strict=True)]
+    if not isinstance(data, list):
+        raise DataError(f"{path}: expected a list of objects, a row each, got {quoted(data)}")
+    return data
+
+
+def _values(row: Any, where: str) -> dict[str, Any]:
+    if isinstance(row, list):
+        return {str(place): value for place, value in enumerate(row)}
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected an object, got {quoted(row)}")
+    return row
+
+
+def _cells(text: str, path: Path, header: bool) -> Iterator[FileRow]:
+    """Yield the rows of a table; an empty cell is None."""
+    number, names = 0, list[str]()
+    try:
+        records = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=_separator(text, path))
+        for cells in records:
+            number = records.line_num
+            if not any(cell.strip() for cell in cells):
+                continue
+            if not names:
+                places = [str(place) for place in range(len(cells))]
+                named = header or cells == places  # a header of numbers, as pandas writes for a table without names
+                names = [cell.strip() for cell in cells] if named else places
+                _once(names, f"{path}: line {number}")
+                if named:
+                    continue
+            where = f"{path}: line {number}"
+            if len(cells) != len(names):
+                as_in = "header" if header else "first line"
+                raise DataError(f"{where}: expected {len(names)} cells, as in the {as_in}, got {len(cells)}")
+            values = {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True)}
+            yield FileRow(where, number, values, cells=True)
+    except csv.Error as error:
+        raise DataError(
+            f"{path}: line {number + 1}: not valid CSV: {error}; double the quotes in a quoted cell"
+        ) from error
+
+
+def _separator(text: str, path: Path) -> str:
+    """Return the separator that gives the first rows equally many cells, or else the first line the most."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    first = text.lstrip().partition("\n")[0]
+
+    def fit(separator: str) -> tuple[bool, int]:
+        rows = csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=separator)
+        widths = {len(row) for row in islice(rows, 50) if row}
+        return len(widths) == 1 and widths != {1}, first.count(separator)
+
+    return max(_SEPARATORS, key=fit)
+
+
+def _once(names: list[str], where: str) -> None:
+    if len(set(names)) < len(names):
+        raise DataError(f"{where}: column {quoted(max(names, key=names.count))} occurs twice: rename one")

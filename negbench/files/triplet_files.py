@@ -1,0 +1,357 @@
+"""Read triplets from tables of any form: every flaw becomes a one-line error that names the file, row and column."""
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from negbench.contracts import check_option
+from negbench.errors import DataError, printable
+from negbench.files.captions import joined
+from negbench.files.image_files import is_picture, path_below
+from negbench.files.reader import Reader, note, quoted
+from negbench.files.row_files import SEPARATOR, SPLITS, VAL, FileRow, at, check_one, names_of, read_rows, unwritten
+from negbench.files.vector_files import read_vectors
+
+REQUIRED = ("reference", "text", "target")
+JUDGED = {"judged_wrong": "unspecified", **{f"judged_wrong_{kind}": kind for kind in ("composed", "visual", "textual")}}
+LISTS = ("relevant", "negatives", *JUDGED)
+OPTIONAL = (*LISTS, "negative", "wordings", "group", "split", "id")
+PATHS = "paths"  # no column: a table of image paths by id
+
+
+@dataclass(frozen=True)
+class TripletRow:
+    """One triplet, checked. `where` is its place in the file, `number` as in `FileRow`, run on over several files."""
+
+    where: str
+    number: int
+    reference: str
+    text: str
+    target: str
+    relevant: tuple[str, ...]
+    group: str | None
+    split: str | None  # None in a row that is still to be divided into train and val
+    id: str | None
+    captions: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+    wrong: tuple[tuple[str, str], ...] = ()  # judged negatives with their kinds
+    wordings: tuple[str, ...] = ()
+
+    def listed(self, column: str) -> list[str]:
+        """Return the images in a column."""
+        if column in JUDGED:
+            return [image for kind, image in self.wrong if kind == JUDGED[column]]
+        return [self.reference, self.target] if column == "target" else getattr(self, column)
+
+
+@dataclass(frozen=True)
+class TripletTable:
+    """Contents of triplet files: rows, columns (all, and those not read), and a hash of the rows without judgements.
+
+    `spelled` is how the files name an image, where its id is another: with backslashes, in full, by an id of `paths`.
+    """
+
+    rows: list[TripletRow]
+    columns: tuple[str, ...]
+    unread: tuple[str, ...]
+    content: str
+    spelled: Mapping[str, str]
+
+    @property
+    def divided(self) -> bool:
+        """Whether neither a column nor a file's name says which rows are val."""
+        return any(row.split is None for row in self.rows)
+
+    @property
+    def splits(self) -> list[str]:
+        """Splits that have rows."""
+        named = dict.fromkeys(row.split for row in self.rows if row.split is not None)
+        return [*["train", "val"] * self.divided, *named]
+
+
+def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Path] = ()) -> TripletTable:
+    """Read every row of some files.
+
+    Args:
+        files: as `read_rows` reads them; columns reference, text, target, and optionally relevant (a list; in a cell
+            of CSV names separated by ';'), negatives (likewise; or negative, one), group, split and id. Image names
+            may be whole numbers, have backslashes, or be full paths. Texts in a list are joined as FashionIQ's; of
+            targets in a list the first is the target, and all are relevant. A file without column `split` is the split
+            that its name says.
+        columns: the file's own names for these, or paths in a row, as reference=ref,text=captions[0]; places, from 0,
+            in a table without a header. paths=FILE:ID:PATH names a table of image paths by id.
+        folders: of images, which full paths lead into.
+
+    Raises:
+        OptionError: another extension, or columns that cannot be read.
+        DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
+    """
+    files, named = [file.absolute() for file in files], _named(columns)
+    table, *keys = named.pop(PATHS, "").rsplit(":", 2)
+    lookup = [Path(os.path.normpath(files[0].parent / table))] * bool(table)
+    root = Path(os.path.commonpath([file.parent for file in files]))
+    paths = [row for file in lookup for row in read_rows(file)]
+    if lacking := [key for key in keys if all(at(row.values, key) is None for row in paths)]:
+        raise DataError(f"{lookup[0]}: no column {quoted(lacking[0])} for {PATHS} ({_has(paths)})")
+    known = dict[str, str]()
+    for row in paths:
+        name, path = (_string(at(row.values, key), row.place(key)) for key in keys)
+        if known.setdefault(name, path) != path:
+            raise DataError(f"{row.where}: {quoted(name)} is {quoted(known[name])} in another row: leave one out")
+    rows, present, form = list[TripletRow](), dict[str, None](), _Form(named, known)
+    for file in files:
+        if not (read := read_rows(file, header=not form.by_place)):
+            raise DataError(f"{file}: it contains no triplet")
+        form.check(file, read)
+        present |= dict.fromkeys(name for row in read for name in row.values)
+        own = replace(form, folders=(*folders, file.parent))
+        word = split_word(file.relative_to(root) if len(files) > 1 else Path(file.name))
+        before = rows[-1].number if rows else 0
+        rows += [own.triplet(row, before + row.number, word) for row in read]
+    _check_separators(rows)
+    rows = _with_splits(rows, by_name="split" not in named and "split" not in present)
+    names = Counter((row.split, row.id) for row in rows)
+    if "id" not in named and (len(names) < len(rows) or any(row.id is None for row in rows)):  # it names something else
+        rows = [row if row.id is None else replace(row, id=None) for row in rows]
+        form = replace(form, named={**named, "id": ""})
+    used = {path if path in present else re.split(r"[.\[]", path)[0] for path in map(form.path, REQUIRED + OPTIONAL)}
+    unread = tuple(name for name in present if name not in used)
+    return TripletTable(rows, tuple(present), unread, _content(rows), form.spelled)
+
+
+def _content(rows: Sequence[TripletRow]) -> str:
+    """Hash what can change a model or a rank: neither judgements nor wordings do."""
+    plain = [replace(row, where="", wrong=(), wordings=()) for row in rows]
+    return hashlib.sha256("\n".join(map(repr, plain)).encode()).hexdigest()
+
+
+def read_names(path: Path) -> tuple[list[str], str]:
+    """Read a gallery file (one name per line, or embeddings with ids); return its images and the hash of its content.
+
+    Raises DataError that names a bad line.
+    """
+    reader, folders = Reader(path.parent), (path.absolute().parent,)
+    if path.suffix in (".npz", ".npy", ".parquet"):
+        note(path)
+        ids = [_image(name, f"{path}: ids", folders) for name in read_vectors(path, "ids")[0]]
+        return list(dict.fromkeys(ids)), hashlib.sha256("\n".join(ids).encode()).hexdigest()
+    names = dict.fromkeys(_image(line.strip(), where, folders) for where, line in reader.lines(path))
+    return list(names), reader.content
+
+
+def split_word(path: Path) -> str | None:
+    """Return the one split that a file's name says, or else its folders; None if they name none, or several."""
+    for part in reversed(path.with_suffix("").parts):
+        words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", part)} & SPLITS.keys()
+        if words:
+            return SPLITS[words.pop()] if len(words) == 1 else None
+    return None
+
+
+# --- columns -----------------------------------------------------------------------------------------------------
+
+
+def _named(columns: str) -> dict[str, str]:
+    """Return our column -> the file's own name of it, or path in a row."""
+    named = dict[str, str]()
+    for part in filter(str.strip, columns.split(",")):
+        ours, _, theirs = (each.strip() for each in part.partition("="))
+        known = ours in REQUIRED + OPTIONAL or (ours == PATHS and theirs.count(":") == 2)
+        want = f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}, or {PATHS}=FILE:ID:PATH"
+        check_option("columns", columns, known and bool(theirs) and ours not in named, f"{want}, each once")
+        named[ours] = theirs
+    return named
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the rows of a file are read.
+
+    Attributes:
+        named: our column -> the file's own name of it, or path in a row.
+        known: id -> path of an image.
+        folders: of images; the last is the file's own.
+        spelled: image -> how the files name it first, if otherwise.
+    """
+
+    named: Mapping[str, str]
+    known: Mapping[str, str]
+    folders: tuple[Path, ...] = ()
+    spelled: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def by_place(self) -> bool:
+        """Whether columns are named by their places only."""
+        return bool(self.named) and all(re.fullmatch(r"\[?\d+\]?", path) for path in self.named.values())
+
+    def path(self, column: str) -> str:
+        """Return where a column stands in a row."""
+        return self.named.get(column, column)
+
+    def check(self, file: Path, rows: Sequence[FileRow]) -> None:
+        """Name all columns that no row has at once, and a first line that is a row: one more try is then enough."""
+        names = {name for row in rows for name in row.values}
+        lacking = [
+            column
+            for column in dict.fromkeys((*REQUIRED, *self.named))
+            if self.path(column) not in names and all(at(row.values, self.path(column)) is None for row in rows)
+        ]
+        images = [self.named[column] for column in ("reference", "target") if column in self.named]
+        likely = [path for path in images if is_picture(path) or any(at(row.values, path) == path for row in rows)]
+        by_place = "name the columns by place, as reference=0,target=1,text=2"
+        cells = rows[0].cells and not self.by_place
+        if cells and likely:
+            raise DataError(f"{file}: line 1 is a row, as it holds {quoted(likely[0])}, and no header: {by_place}")
+        if lacking:
+            given = self.named.get
+            what = ", ".join(f"{quoted(given(each))} for {each}" if given(each) else each for each in lacking)
+            named = ",".join(f"{column}=NAME" for column in lacking if not given(column))
+            mend = f": name them with --columns {named} (init, embed) or --set dataset.columns={named}" * bool(named)
+            other = f"; if its first line is a row, {by_place}" * (cells and {*lacking} <= {*REQUIRED})
+            raise DataError(f"{file}: no column {what} ({_has(rows)}){mend}{other}")
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def triplet(self, row: FileRow, number: int, word: str | None) -> TripletRow:
+        """Return a row, checked."""
+        texts = self._texts(row)
+        (reference, *others), (target, *more) = self._images(row, "reference"), self._images(row, "target")
+        if others:
+            path = self.path("reference")
+            raise DataError(
+                f"{row.place('reference')} lists {1 + len(others)} images: take one, as --columns reference={path}[0]"
+            )
+        relevant = self._images(row, "relevant")
+        split = self._optional(row, "split")
+        return TripletRow(
+            where=row.where,
+            number=number,
+            reference=reference,
+            text=joined(*texts) if len(texts) > 1 else texts[0],
+            target=target,
+            relevant=(target, *more, *relevant) if more or relevant else (),
+            group=self._optional(row, "group"),
+            split=word if split is None else SPLITS.get(split.lower(), split),
+            id=self._optional(row, "id"),
+            captions=texts,
+            negatives=self._images(row, "negatives") or self._images(row, "negative"),
+            wrong=self._wrong(row, {target, *more, *relevant}),
+            wordings=self._texts(row, "wordings"),
+        )
+
+    def _wrong(self, row: FileRow, right: Set[str]) -> tuple[tuple[str, str], ...]:
+        """Return judged negatives, each with one kind: that of the column which names one."""
+        kinds = dict[str, str]()
+        for column, kind in JUDGED.items():
+            for image in self._images(row, column):
+                other = "relevant" if image in right else kinds.get(image, "unspecified")
+                if other not in ("unspecified", kind):
+                    raise DataError(f"{row.place(column)}: {quoted(image)} is {other}, too: leave it out of one")
+                kinds[image] = kind
+        return tuple((kind, image) for image, kind in kinds.items())
+
+    def _value(self, row: FileRow, column: str) -> Any:
+        value = at(row.values, self.path(column))
+        value = None if value != value else value  # pandas's NaN
+        if (column in REQUIRED or (column == "id" and "id" in self.named)) and unwritten(value) in (None, []):
+            has = [name for name, each in row.values.items() if each]
+            raise DataError(f"{row.place(column)} is missing (it has {quoted(has)})")
+        return value
+
+    def _optional(self, row: FileRow, column: str) -> str | None:
+        return None if (value := self._value(row, column)) is None else _string(value, row.place(column))
+
+    def _texts(self, row: FileRow, column: str = "text") -> tuple[str, ...]:
+        value, place = self._value(row, column), row.place(column)
+        if value in (None, "", []):
+            return ()
+        listed = unwritten(value)
+        if isinstance(listed, list) and (listed is value or any(isinstance(each, str | list) for each in listed)):
+            return tuple(_string(each, place) for each in listed)
+        return (_string(value, place),)
+
+    def _images(self, row: FileRow, column: str) -> tuple[str, ...]:
+        if (value := unwritten(self._value(row, column))) is None:
+            return ()
+        many = column in LISTS or isinstance(value, list) or (row.cells and SEPARATOR in value)
+        many = many or bool(re.fullmatch(r"\s*\[.*\]\s*", str(value)))
+        return tuple(self._image(each, row, column) for each in (row.listed(column, value) if many else [value]))
+
+    def _image(self, value: Any, row: FileRow, column: str) -> str:
+        place = row.place(column)
+        if isinstance(value, bytes) or (isinstance(value, dict) and value.get("bytes")):
+            raise DataError(
+                f"{place} holds a picture, not its name: write files, as `for n, row in enumerate(rows): "
+                "open(f'{n}.jpg', 'wb').write(row['reference']['bytes']); row['reference'] = f'{n}.jpg'`"
+            )
+        name = _string(value["path"] if isinstance(value, dict) and "path" in value else value, place)
+        name = re.sub(r"^(\d+)\.0$", r"\1", name) if row.cells else name  # as pandas writes whole numbers with a gap
+        image = _image(_string(self.known.get(name, name), place), place, self.folders)
+        if image != name:
+            self.spelled.setdefault(image, name)
+        return image
+
+
+def _has(rows: Sequence[FileRow]) -> str:
+    return f"it has {', '.join(map(printable, names_of(rows[0].values if rows else {})))}"
+
+
+def _string(value: Any, where: str) -> str:
+    """Return non-empty, stripped text that can be written to a file; a whole number becomes its digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if not isinstance(value, str):
+        by_place = "; take one by its place, as NAME[0]" * isinstance(value, list)
+        raise DataError(f"{where}: expected a string, got {quoted(value)}{by_place}")
+    if not value.strip():
+        raise DataError(f"{where}: is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: {quoted(value)} is not valid text") from error
+    return value.strip()
+
+
+def _image(value: str, where: str, folders: Sequence[Path]) -> str:
+    if re.search(r"[\t\n]", value):
+        check_one(value, where, bool)
+    if "://" in value:
+        raise DataError(
+            f"{where}: {quoted(value)} is an address: fetch the pictures, and write the names of their files"
+        )
+    return path_below(value.replace("\\", "/"), where, folders).as_posix()
+
+
+# --- over all rows -----------------------------------------------------------------------------------------------
+
+
+def _check_separators(rows: Sequence[TripletRow]) -> None:
+    """Raise DataError for an entry that is several known images with a separator between, ';' but in lists of cells."""
+    names = {name for row in rows for name in row.listed("target") if not re.search(r"[|,;\t]", name)}
+    for row, column in product(rows, ("target", *LISTS)):
+        for entry in row.listed(column):
+            if entry not in names:
+                check_one(entry, f"{row.where}, column '{column}'", lambda part: part in names or is_picture(part))
+
+
+def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRow]:
+    """Call the validation split val, by whatever name; leave rows without a split if there are no others of val."""
+    first = {row.split: row for row in reversed(rows)}
+    if len(first) > 1 and None in first:
+        raise DataError(f"{first[None].where}, column 'split' is missing: other rows have one")
+    named = [name for name in VAL if name in first] or ["dev"]
+    if len(named) > 1:
+        one, other = (f"{name!r} ({first[name].where})" for name in named[:2])
+        raise DataError(f"{one} and {other} both name the split val: rename one, or leave it out")
+    renamed: dict[str | None, str | None] = {named[0]: "val"}
+    if by_name and named[0] not in first:
+        renamed["train"] = None
+    return [replace(row, split=renamed[row.split]) if row.split in renamed else row for row in rows]

@@ -1,0 +1,373 @@
+"""Generate the synthetic data set: garments, queries, and the folder in FashionIQ's layout."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from negbench.contracts import Query, check_option
+from negbench.datasets.galleries import Attributed, by_key
+from negbench.datasets.stream import Stream
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.machine.files import locked, sha256_of
+from negbench.worlds import _garments
+from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, mutate, render, sample_attributes
+from negbench.worlds._wording import attribute_words, caption_pair
+
+GENERATOR = 2  # raised by every change to a pixel, a word, a query or an id
+MANIFEST = "synthetic.json"
+SPLITS = ("train", "val")
+
+_HUFFMAN = 2  # zlib's Z_HUFFMAN_ONLY: for noisy pixels the fastest, and the smallest
+_CHANGES = (1, 1, 1, 2, 2, 2, 2, 3, 3)  # how many attributes a query changes, by weight
+_APART = 3  # attributes in which the two garments of a line differ: the most that a query changes
+_MOST = 0.9  # share of the possible garments that a world may use: the last ones take long to draw
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Parameters that determine the data set to the pixel; sizes are per category.
+
+    Args:
+        world: seed of all random choices.
+        twins: mean over the queries of the number of relevant images, the target included; 1 makes every garment
+            unique, 4.5 is about CIRCO's density (Baldrati et al., ICCV 2023: 4.53 ground truths per query).
+        train_images: images of each category.
+        train_queries: queries of each category.
+        val_images: as `train_images`.
+        val_queries: as `train_queries`.
+
+    Raises:
+        OptionError: a value out of range; fewer than 8 images or 1 query, or `twins` outside 1 .. a quarter of the
+            smaller image count.
+    """
+
+    world: int = 0
+    twins: float = 4.5
+    train_images: int = 1000
+    train_queries: int = 1000
+    val_images: int = 600
+    val_queries: int = 700  # 2,100 in all: scoring costs little beside training
+
+    def __post_init__(self) -> None:
+        check_option("world", self.world, self.world >= 0, ">= 0")
+        for name, least in (("train_images", 8), ("val_images", 8), ("train_queries", 1), ("val_queries", 1)):
+            check_option(name, getattr(self, name), least <= getattr(self, name) <= 10**6, f"in {least}..1,000,000")
+        most = min(self.train_images, self.val_images) / 4
+        check_option("twins", self.twins, 1 <= self.twins <= most, f"in 1..{most:g} (a quarter of the images)")
+
+    def images(self, split: str) -> int:
+        """Images of each category of a split."""
+        return self.train_images if split == "train" else self.val_images
+
+    def queries(self, split: str) -> int:
+        """Queries of each category of a split."""
+        return self.train_queries if split == "train" else self.val_queries
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Images and queries of train, then of val."""
+        return self.train_images, self.train_queries, self.val_images, self.val_queries
+
+    @property
+    def fingerprint(self) -> str:
+        """Six characters in every image id, so that an id means the same pixels everywhere."""
+        return hashlib.sha256(self.folder.encode()).hexdigest()[:6]
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder in the cache."""
+        return f"synthetic-v{GENERATOR}-world{self.world}-twins{self.twins:g}-{'-'.join(map(str, self.sizes))}"
+
+
+# --- which garments, which queries -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WorldPart:
+    """One category of one split.
+
+    Attributes:
+        category: of all its images.
+        split: train or val.
+        images: ids.
+        attributes: of each image.
+        queries: (reference, target) as positions in `images`; the captions say how they differ.
+        captions: two per query.
+        lines: each image's line if garments come in lines, else empty.
+    """
+
+    category: str
+    split: str
+    images: list[str]
+    attributes: list[Attributes]
+    queries: list[tuple[int, int]]
+    captions: list[tuple[str, str]]
+    lines: Sequence[int] = ()
+
+    def relevant(self) -> list[list[str]]:
+        """Return per query the target, then every other image with the target's attributes."""
+        alike = by_key((attributes, index) for index, attributes in enumerate(self.attributes))
+        same = ((target, alike[self.attributes[target]]) for _, target in self.queries)
+        return [[self.images[target], *(self.images[i] for i in own if i != target)] for target, own in same]
+
+
+def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> WorldPart:
+    """Plan garments, queries and captions of one category of one split; renders nothing.
+
+    Args:
+        spec: the world.
+        split: train or val.
+        category: of the garments.
+        in_lines: garments come in pairs that differ in three attributes, and a query turns one into the other.
+
+    Raises:
+        OptionError: more different garments are needed than the attributes can make.
+    """
+    stream = Stream(spec.world, "plan", split, category)
+    sizes = _group_sizes(stream, spec.images(split), spec.twins)
+    _check_possible(category, len(sizes))
+    lines = [min(number // 2, len(sizes) // 2 - 1) for number in range(len(sizes))] if in_lines else [0] * len(sizes)
+    garments = _garments_in_lines(stream, category, lines) if in_lines else _free_garments(stream, category, len(sizes))
+    owner = stream.shuffled([group for group, size in enumerate(sizes) for _ in range(size)])
+    queries = _queries(stream, garments, owner, sizes, lines, spec.queries(split))
+    attributes = [garments[group] for group in owner]
+    captions = [caption_pair(stream, attributes[reference], attributes[target]) for reference, target in queries]
+    digits = max(4, len(str(len(owner))))
+    images = [f"{category}-{split}-{spec.fingerprint}-{index:0{digits}}" for index in range(len(owner))]
+    shared = [lines[group] for group in owner] if in_lines else ()
+    return WorldPart(category, split, images, attributes, queries, captions, shared)
+
+
+def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mapping[str, Attributes]) -> Attributed:
+    """Return what tells the kinds of a world's images, given all garments by id; the category is an attribute, too."""
+    codes = {image: (CATEGORIES.index(each.category), *codes_of(each)) for image, each in garments.items()}
+    targets, references = [str(query.target) for query in queries], [query.reference for query in queries]
+    rows = ([codes[image] for image in ids] for ids in (targets, references, images))
+    asked, before, shown = (torch.tensor(row, dtype=torch.int8) for row in rows)
+    return Attributed(asked, asked != before, shown)
+
+
+def nuisance_of(spec: Spec, part: WorldPart, index: int) -> _garments.Nuisance:
+    """Return the nuisance of picture `index` of a part, fixed by world, split, category and index."""
+    return _garments.sample_nuisance(Stream(spec.world, "picture", part.split, part.category, index))
+
+
+def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
+    """Draw sizes for groups of equal garments: they sum to `images`, and an image's group holds `twins` on average.
+
+    An image's group size is first uniform on 1 .. 2 * twins - 1 (its mean is `twins`); then single images move between
+    groups until the sum of squares, which is images * mean, is right to the nearest integer.
+    """
+    whole = int(2 * twins - 1)
+    fraction = int((2 * twins - 1 - whole) * 65536)
+    sizes, left = list[int](), images
+    while left > 0:
+        size = 1 + stream.below(whole + (stream.below(65536) < fraction))
+        if stream.below(size) == 0:  # a group of s images counts s times in a mean over images
+            sizes.append(min(size, left))
+            left -= size
+    wrong = sum(size * size for size in sizes) - round(twins * images)
+    for _ in range(100 * images):
+        if abs(wrong) <= 1:
+            break
+        giver, taker = stream.below(len(sizes)), stream.below(len(sizes) + 1)
+        taken = sizes[taker] if taker < len(sizes) else 0
+        change = 2 * (taken - sizes[giver]) + 2
+        if giver != taker and abs(wrong + change) < abs(wrong):
+            wrong += change
+            sizes[giver] -= 1
+            sizes[taker : taker + 1] = [taken + 1]
+            sizes = [size for size in sizes if size]
+    return sizes
+
+
+def fits_one(spec: Spec, category: str) -> bool:
+    """Whether one category has enough different garments for each split."""
+    most = _MOST * _possible(category)
+    sizes = [(Stream(spec.world, "plan", split, category), spec.images(split)) for split in SPLITS]
+    return all(count <= most or len(_group_sizes(stream, count, spec.twins)) <= most for stream, count in sizes)
+
+
+def _possible(category: str) -> int:
+    return prod(len(_garments.values(category, name)) for name in ATTRIBUTES)
+
+
+def _check_possible(category: str, count: int) -> None:
+    if count > _MOST * (possible := _possible(category)):
+        raise OptionError(
+            f"{count:,} different garments of category {category} are needed, but only {_MOST:.0%} of the {possible:,} "
+            "possible ones may be used: ask for fewer images or more twins"
+        )
+
+
+def _free_garments(stream: Stream, category: str, count: int) -> list[Attributes]:
+    """Draw `count` different garments; each differs in one to three attributes from another one."""
+    garments = [sample_attributes(stream, category)]
+    known = {*garments}
+    while len(garments) < count:
+        fresh = stream.chance(10) and len(garments) + 2 <= count  # with a neighbour of its own
+        drawn = [sample_attributes(stream, category)] if fresh else []
+        drawn.append(mutate(stream, drawn[0] if fresh else stream.pick(garments), stream.between(1, 3)))
+        garments += [each for each in dict.fromkeys(drawn) if each not in known]
+        known.update(drawn)
+    return garments
+
+
+def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> list[Attributes]:
+    """Draw a different garment for each entry of `lines`: a line's first one is new, the others are mutations of it."""
+    garments: dict[Attributes, int] = {}
+    first: dict[int, Attributes] = {}
+    while len(garments) < len(lines):
+        line = lines[len(garments)]
+        drawn = mutate(stream, first[line], _APART) if line in first else sample_attributes(stream, category)
+        if drawn not in garments:
+            garments[drawn] = line
+            first.setdefault(line, drawn)
+    return list(garments)
+
+
+def _queries(
+    stream: Stream, garments: list[Attributes], owner: list[int], sizes: list[int], lines: Sequence[int], count: int
+) -> list[tuple[int, int]]:
+    """Draw (reference, target) of every query within one line; targets are spread evenly over all images."""
+    codes, line = np.array([codes_of(garment) for garment in garments]), np.array(lines)
+    members = by_key((group, image) for image, group in enumerate(owner))
+    by_size = sorted(stream.shuffled(range(len(owner))), key=lambda image: sizes[owner[image]])
+
+    @lru_cache(maxsize=1024)
+    def apart(group: int) -> tuple[Any, list[int]]:
+        """Return [groups] int8 distances, and the possible ones by weight; for a lone garment, the nearest one's."""
+        distance = np.where(line == line[group], (codes != codes[group]).sum(1), 0).astype(np.int8)
+        return distance, [c for c in _CHANGES if c in distance] or [distance[distance > 0].min()]
+
+    queries = []
+    for number in range(count):
+        distance, possible = apart(owner[target := by_size[(2 * number + 1) * len(owner) // (2 * count)]])
+        groups = np.flatnonzero(distance == stream.pick(possible)).tolist()
+        queries.append((stream.pick(members[stream.pick(groups)]), target))
+    return stream.shuffled(queries)
+
+
+# --- the folder --------------------------------------------------------------------------------------------------
+
+
+def ensure(cache: Path, spec: Spec) -> Path:
+    """Return the data set's folder below `cache`, built if missing; of several processes one builds, others wait.
+
+    Raises:
+        DataError: the cache cannot be written.
+    """
+    folder = cache / spec.folder
+    if not (folder / MANIFEST).exists():
+        try:
+            with locked(cache / f".{spec.folder}.lock"):
+                for left_over in cache.glob(f".{spec.folder}.building-*"):  # a live maker would hold the lock
+                    shutil.rmtree(left_over)
+                if not folder.exists():
+                    _build(folder, spec)
+        except (OSError, NegbenchError) as error:  # the latter from the lock's folder
+            if isinstance(error, DataError):
+                raise
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise DataError(f"{folder} cannot be written ({why}): set NEGBENCH_CACHE to a writable folder") from error
+    return folder
+
+
+def garments_of(folder: Path) -> dict[str, Attributes]:
+    """Read image id -> attributes of a folder that `check` has found sound."""
+    stored = json.loads((folder / "attributes.json").read_text(encoding="utf-8"))
+    return {image: Attributes(**attributes) for image, attributes in stored.items()}
+
+
+def check(folder: Path) -> Spec:
+    """Check a folder's annotation files by the hashes in `synthetic.json`, and return what it was made from.
+
+    Raises:
+        DataError: no manifest, one that is not ours or of another generator, or an annotation file changed or lost.
+    """
+    path = folder / MANIFEST
+    fix = "move the folder elsewhere and make it again"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        generator, files, _ = int(raw["generator"]), dict(raw["files"]), raw["pixels"]
+        if generator != GENERATOR:
+            raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: leave root out")
+        spec = Spec(**{each.name: raw["spec"][each.name] for each in fields(Spec)})
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(
+            f"{folder} has no {MANIFEST}: leave root out, and the data set is built in the cache"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OptionError) as error:
+        raise DataError(
+            f"cannot read {path} ({error}): leave root out, or set NEGBENCH_CACHE, to build it anew"
+        ) from error
+    for name, digest in files.items():
+        file = folder / name
+        if not file.is_file() or sha256_of(file) != digest:
+            raise DataError(f"{file} {f'was changed: {fix}' if file.is_file() else 'is missing: leave root out'}")
+    return spec
+
+
+def _build(folder: Path, spec: Spec) -> None:
+    """Build in a temporary folder, then rename it."""
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.building-", dir=folder.parent) as scratch:
+        building = Path(scratch) / folder.name
+        building.mkdir()
+        parts = [plan(spec, split, category) for split in SPLITS for category in CATEGORIES]
+        made = {"generator": GENERATOR, "spec": asdict(spec), "files": _write_annotations(building, parts)}
+        _write_json(building / MANIFEST, made | {"pixels": _write_images(building, spec, parts)})
+        building.rename(folder)
+
+
+def _write_annotations(folder: Path, parts: list[WorldPart]) -> dict[str, str]:
+    """Write every file but the images; return path below `folder` -> SHA-256."""
+    contents: dict[str, Any] = {}
+    relevance: dict[str, dict[str, list[list[str]]]] = {}
+    every: dict[str, dict[str, str]] = {}
+    for part in parts:
+        name = f"{part.category}.{part.split}.json"
+        contents[f"image_splits/split.{name}"] = part.images
+        contents[f"captions/cap.{name}"] = [
+            {"target": part.images[target], "candidate": part.images[reference], "captions": list(pair)}
+            for (reference, target), pair in zip(part.queries, part.captions, strict=True)
+        ]
+        contents[f"tags/asin2attr.{name}"] = {
+            image: attribute_words(attributes) for image, attributes in zip(part.images, part.attributes, strict=True)
+        }
+        relevance.setdefault(part.split, {})[part.category] = part.relevant()
+        every |= {image: asdict(attributes) for image, attributes in zip(part.images, part.attributes, strict=True)}
+    contents["relevance.json"] = relevance
+    contents["attributes.json"] = every
+    return {name: _write_json(folder / name, content) for name, content in contents.items()}
+
+
+def _write_json(path: Path, content: Any) -> str:
+    path.parent.mkdir(exist_ok=True)
+    raw = (json.dumps(content, indent=1) + "\n").encode()
+    path.write_bytes(raw)
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _write_images(folder: Path, spec: Spec, parts: list[WorldPart]) -> str:
+    """Write every picture as PNG; return the SHA-256 over the pixels of all."""
+    from PIL import Image
+
+    digest = hashlib.sha256()
+    for part in parts:
+        target = folder / "images" / part.category
+        target.mkdir(parents=True, exist_ok=True)
+        for index, image in enumerate(part.images):
+            pixels = render(part.attributes[index], nuisance_of(spec, part, index))
+            digest.update(pixels.tobytes())
+            Image.fromarray(pixels).save(target / f"{image}.png", compress_type=_HUFFMAN)
+    return digest.hexdigest()
