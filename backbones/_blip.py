@@ -4,7 +4,7 @@ import hashlib
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from negbench.backbones import _lavis, _weights
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_wordpieces
@@ -21,7 +22,7 @@ from negbench.backbones._hashing import key_sha256, tower_sha256
 from negbench.backbones._lavis import Sizes, State
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import Advice, Source
-from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline
+from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline, recomputing
 from negbench.errors import OptionError, WeightsError
 
 _log = logging.getLogger("negbench")
@@ -310,6 +311,18 @@ class BlipFamily(Composed):
             self.vision_model.eval()
         return self
 
+    @property
+    def recomputes(self) -> bool:
+        """See `Backbone`."""
+        return True
+
+    def recompute(self, on: bool) -> None:
+        """Switch transformers' checkpoints after each layer on or off; in a frozen tower they do nothing."""
+        for part in self.modules():
+            if hasattr(part, "gradient_checkpointing"):
+                part.gradient_checkpointing = on
+                part._gradient_checkpointing_func = _computed_again
+
     @contextmanager
     def _dropout(self) -> Iterator[None]:
         """Draw training dropout masks from this backbone's seed and count, not from the global generators.
@@ -330,6 +343,10 @@ class BlipFamily(Composed):
                 with torch.cuda.device(device):
                     torch.cuda.manual_seed(seed)
             yield
+
+
+def _computed_again(layer: Callable[..., Any], *inputs: Any) -> Any:
+    return checkpoint(layer, *inputs, use_reentrant=False, context_fn=recomputing)
 
 
 def randomise(module: nn.Module, seed: int) -> None:

@@ -55,7 +55,6 @@ class ClipOptions:
             weights are ours: the paper does not mention them. False: none, CLIP's embeddings unchanged.
         frozen: freeze both encoders, so that image features are stored once.
         gamma: learning rate of the encoders relative to the rest, >= 0; None: HyCoLe's 0.001. Fine-tuning only.
-        grad_checkpointing: recompute the encoders' activations in the backward pass. Fine-tuning only.
         pad: padding of images as in CIR models, see `Preprocess`; `resize_mode` of the weights is ignored.
         target_ratio: aspect ratio of the target padding.
         attribute_weights: add DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true
@@ -74,7 +73,6 @@ class ClipOptions:
     projection: bool | PositiveInt = False
     frozen: bool = True
     gamma: NonNegativeFloat | None = None
-    grad_checkpointing: bool = False
     pad: Pad = "target"
     target_ratio: TargetRatio = 1.25
     attribute_weights: AttributeWeight = False
@@ -84,9 +82,8 @@ class ClipOptions:
             _composed.check_without_weights(self.weights)
         else:
             check_option("backbone.size", self.size, self.size == "model", "left out without backbone.init=random")
-        if self.frozen and (self.gamma is not None or self.grad_checkpointing):
-            name = "gamma" if self.gamma is not None else "grad_checkpointing"
-            raise OptionError(f"backbone.{name} is for fine-tuning: leave it out, or --set backbone.frozen=false")
+        if self.frozen and self.gamma is not None:
+            raise OptionError("backbone.gamma is for fine-tuning: leave it out, or --set backbone.frozen=false")
 
     def blueprint(self, seed: int) -> Blueprint:
         """Find the weights, or what they are drawn for; raise as `Clip.load`."""
@@ -139,16 +136,14 @@ class Clip(TwoTowers):
         )
         self.clip.requires_grad_(not options.frozen)  # the fusion and the temperature always train
         self.clip.logit_scale.requires_grad_(True)
-        if options.grad_checkpointing:
-            self.clip.set_grad_checkpointing(True)
         # the whole of it, and the tokenizer's settings: texts are frozen too
         self._feature_key = tower_sha256(clip, self.transform, blueprint.config)
         activation = "quick_gelu" if blueprint.config.get("quick_gelu") else "gelu"
         about = self._about(f"{options.fusion} fusion", width, activation)
         details = {"model": blueprint.name, "frozen": options.frozen}
         details |= {} if options.projection is False else {"projection": options.projection}
-        tuned = {"gamma": options.ratio, "grad_checkpointing": options.grad_checkpointing}
-        about["details"] = details | ({} if options.frozen else tuned) | {**blueprint.details}
+        tuned = {} if options.frozen else {"gamma": options.ratio}
+        about["details"] = details | tuned | {**blueprint.details}
         about |= {"revision": blueprint.revision, "preprocessing": self.transform.description}
         self._identity = BackboneIdentity("clip", blueprint.label, **about)
         self.eval()
@@ -249,6 +244,17 @@ class Clip(TwoTowers):
             if self.options.frozen or isinstance(part, nn.modules.batchnorm._BatchNorm):
                 part.training = False
         return self
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the encoders train."""
+        return not self.options.frozen
+
+    def recompute(self, on: bool) -> None:
+        """Switch open_clip's checkpoints after each block of both encoders on or off; its ResNets have none."""
+        if on and not self.recomputes:
+            super().recompute(on)
+        self.clip.set_grad_checkpointing(on)
 
     def _rate(self, name: str) -> float:
         """Return gamma for the encoders, 1 for the rest; CLIP's temperature counts as the rest."""

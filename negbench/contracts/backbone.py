@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from negbench.contracts.dropout import computing, current_rows
+from negbench.errors import OptionError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -122,6 +123,24 @@ class Backbone(nn.Module, ABC):
         finally:
             for module in training:
                 module.training = True
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether `recompute` can be switched on: the family overrides both."""
+        return False
+
+    def recompute(self, on: bool) -> None:
+        """Keep few activations of the trained layers, and compute the others again in the backward pass; or keep all.
+
+        Raises:
+            OptionError: the family, or a frozen part of it, has nothing to compute again.
+        """
+        if on:
+            name = self.identity.name
+            raise OptionError(
+                f"compute.recompute: backbone '{name}' has no trained layers that it could compute again: leave it "
+                "out; compute.micro_batch saves memory with every backbone"
+            )
 
     @property
     def device(self) -> torch.device:

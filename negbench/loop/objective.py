@@ -8,20 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
 
-from negbench.contracts import (
-    AspectScores,
-    Backbone,
-    BankStrategy,
-    BatchStrategy,
-    Calls,
-    Loss,
-    QueryInputs,
-    Slot,
-    Strategy,
-)
+from negbench.contracts import AspectScores, Backbone, BankStrategy, BatchStrategy, Loss, QueryInputs, Slot, Strategy
 from negbench.contracts.optional import HasSubQueries, Outline, SubQuery
 from negbench.contracts.scores import paired_relevance, relevance
 from negbench.data.scene import EMBED_BATCH, EncodedSplits, Tokens
@@ -30,6 +18,7 @@ from negbench.errors import OptionError
 from negbench.loop.chosen import ChoiceInputs, choose, slot_scores
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.memory import Memory
+from negbench.loop.passes import Passes
 from negbench.loop.slots import Corrupted, LossExtras, full_precision, joined, loss_of_slots
 from negbench.mining.composite import Composite, batch_rule, batch_rules
 from negbench.mining.filters import Filters
@@ -38,7 +27,6 @@ from negbench.mining.planes import Plane, batch_planes, planes_read
 from negbench.settings.config import HybridConfig, MiningConfig
 
 HARDEST = 10  # negatives of a query
-_KEPT_BYTES = 2**28  # of embedded images' activations, for the backward pass
 
 
 @dataclass(frozen=True)
@@ -176,7 +164,7 @@ class Objective(nn.Module):
 
     def __init__(
         self,
-        calls: Calls,
+        calls: Passes,
         strategy: Strategy,
         loss: Loss,
         scene: EncodedSplits,
@@ -199,7 +187,6 @@ class Objective(nn.Module):
         self.device = backbone.device
         self.temperatures = Temperatures.of(hybrid, loss).to(self.device)
         self.hardest_share = math.nan
-        self._activations: float | None = None  # bytes an image, once known
         self.hybrid: HybridTerms | None = None
         if hybrid.active:
             self.hybrid = HybridTerms(hybrid, calls, loss, scene.train.dataset, strategy)
@@ -275,29 +262,11 @@ class Objective(nn.Module):
         return self.calls.image_features(self.scene.source, pictures)
 
     def _embedded(self, columns: Tensor) -> Tensor:
-        """Return [C, T, D] candidate tokens of corpus images.
-
-        A whole corpus of stored features is embedded in parts. Where their activations take much memory (a Q-Former's
-        for thousands of images fit into none), the backward pass computes them once more: the bits are the same.
-        """
-        split = self.scene.train
-
-        def embed(part: Tensor) -> Tensor:
-            pictures = split.images[part]
-            return self.calls.candidates(self._features(pictures), pictures)
-
-        if len(columns) <= EMBED_BATCH or not self.backbone.frozen_images:
-            return embed(columns)
-        parts = columns.split(EMBED_BATCH)
-        if self._activations is None and torch.is_grad_enabled():
-            saved = list[int]()  # bytes of the tensors that a backward pass would read
-            # without dropout, which would move the generator
-            with self.backbone.evaluating(), saved_tensors_hooks(lambda t: saved.append(t.nbytes), lambda kept: kept):
-                embed(parts[0])
-            self._activations = sum(saved) / len(parts[0])
-        if (self._activations or 0.0) * len(columns) <= _KEPT_BYTES:
-            return torch.cat([embed(part) for part in parts])
-        return torch.cat([checkpoint(embed, part, use_reentrant=False) for part in parts])
+        """Return [C, T, D] candidate tokens of corpus images; those of many stored features pass in parts."""
+        pictures = self.scene.train.images[columns]
+        if len(columns) > EMBED_BATCH and self.scene.frozen:
+            return self.calls.many_candidates(self.scene.source, pictures)
+        return self.calls.candidates(self._features(pictures), pictures)
 
     # --- corpus strategies: one positive and M drawn negatives a query --------------------------------------------
 

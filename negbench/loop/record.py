@@ -51,7 +51,12 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "remarks": [*train.remarks, *val.remarks, *overlap(train, val)],
         },
         "backbone": {**vars(identity), "details": dict(identity.details)},
-        "started": {"device": run.precision.device.type, "precision": run.precision.name, "threads": threads},
+        "started": {
+            "device": run.precision.device.type,
+            "precision": run.precision.name,
+            "threads": threads,
+            **vars(run.step),
+        },
         "versions": versions(),
     }
 
@@ -117,6 +122,7 @@ def details(now: ModelCache, ranks: QueryRanks, baselines: Mapping[str, Mapping[
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},
         "images_encoded": run.scene.encoded,
         "peak_memory_mib": peak_memory_mib(),
+        "computed": [dict(row) for row in state.computed],
         "remarks": [*run.remarks, *remarks_of(config, objective.loss, state, queries)],
     }
 

@@ -23,6 +23,7 @@ from negbench.loop.identity import modules_of, read_files
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
 from negbench.loop.precision import Precision
+from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import train
 from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult, Watch, parts_of
 from negbench.machine import files
@@ -141,11 +142,12 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) ->
 
         precision = Precision.of(planned.config)
         backbone = cache.backbone(planned.config).to(precision.device)
+        step = StepPlan.of(planned.config, backbone, started={})
         splits = cache.splits(planned.config)
         scene = cache.scene(planned.config, splits, backbone, precision.device, display)
-        opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "precision": precision, "display": display}
+        opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "display": display}
         known = {each.name: getattr(planned, each.name) for each in fields(planned)}
-        return OpenRun(**known, splits=splits, check=check, **opened)
+        return OpenRun(**known, splits=splits, check=check, precision=precision, step=step, **opened)
 
 
 def _differs(run: PlannedRun, cache: DataCache) -> RunError:
@@ -204,9 +206,10 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
     with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, step):
         if step == "reuse":
             return RunResult(folder, folder.result, reused=True)
-        if step == "resume":  # "auto" may have been another precision on the machine that started it
-            started = folder.manifest.get("started", {}).get("precision")
-            run = replace(run, precision=Precision.of(run.config, started))
+        if step == "resume":  # "auto" may have meant something else on the machine that started it
+            started = folder.manifest.get("started", {})
+            precision = Precision.of(run.config, started.get("precision"))
+            run = replace(run, precision=precision, step=StepPlan.of(run.config, run.backbone, started))
         return compute_run(run, folder, bench)
 
 

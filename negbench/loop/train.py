@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from negbench.contracts import Calls, Loss, Strategy
+from negbench.contracts import Loss, Strategy
 from negbench.data.scene import trained_state
 from negbench.errors import NegbenchError
 from negbench.loop import observe, record
@@ -22,6 +22,7 @@ from negbench.loop.checkpoint import TrainingParts, own_randomness, stream
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW
+from negbench.loop.passes import Passes
 from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.loop.types import Log, OpenRun, State
@@ -48,6 +49,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     run.check()
     with own_randomness(config.seed, run.precision.device):
         state = parts.restore(folder) or State()
+        state.note_plan(run.step)
         run.display.seconds.update(state.seconds)
         log = state.noting(log)
         now = ModelCache(run, parts.objective, state)
@@ -96,10 +98,11 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
 def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     """Build objective, optimizer, learning-rate schedule and random streams for the first step."""
     config, backbone, scene = run.config, run.backbone, run.scene
+    backbone.recompute(run.step.recompute)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display)
     offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
-    calls = Calls(backbone, config.seed)
+    calls = Passes(backbone, config.seed, run.step.micro_batch)
     objective = Objective(calls, strategy, loss, scene, config.mining, config.hybrid, offline)
     groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
     optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
@@ -169,7 +172,7 @@ def _step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> Ste
     if not result.loss.requires_grad:
         raise NegbenchError(f"loss '{run.config.loss.name}' returned a number without a gradient: nothing is learned")
     parts.objective.zero_grad()
-    parts.scaler.scale(result.loss).backward()
+    parts.objective.calls.backward(parts.scaler.scale(result.loss), list(parts.objective.parameters()))
     if run.config.train.max_grad_norm is not None:
         parts.scaler.unscale_(parts.optimizer)
         torch.nn.utils.clip_grad_norm_(parts.objective.parameters(), run.config.train.max_grad_norm)

@@ -15,6 +15,7 @@ from negbench.contracts.card import DatasetCard
 from negbench.data.scene import EncodedSplits, Splits
 from negbench.loop.identity import config_hash
 from negbench.loop.precision import Precision
+from negbench.loop.step_plan import StepPlan
 from negbench.settings.config import ResolvedConfig
 from negbench.store.runfolder import RunFolder
 
@@ -91,6 +92,7 @@ class OpenRun(PlannedRun):
     backbone: Backbone
     scene: EncodedSplits
     precision: Precision
+    step: StepPlan
     display: "Display"
     watch: Watch = field(default_factory=Watch)
     check: Callable[[], None] = _nothing
@@ -115,7 +117,14 @@ class State:
     regime: list[dict[str, float]] = field(default_factory=list)  # one card per `observe.card_epochs`
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     points: list[dict[str, float]] = field(default_factory=list)  # lines of metrics.jsonl
+    computed: list[dict[str, int | bool]] = field(default_factory=list)  # how steps were computed, from which epoch on
     generators: dict[str, Tensor] = field(default_factory=dict)
+
+    def note_plan(self, plan: StepPlan) -> None:
+        """Note how steps are computed from the next epoch on, where that is new."""
+        known = {name: value for row in self.computed[-1:] for name, value in row.items() if name != "epoch"}
+        if known != vars(plan):
+            self.computed.append({"epoch": self.epoch, **vars(plan)})
 
     def noting(self, log: Log) -> Log:
         """Wrap `log` so that it also stores every point here."""

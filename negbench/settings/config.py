@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.plugins.registry import SECTIONS, checked_options, option_defaults, registry
@@ -161,11 +162,35 @@ class ComputeConfig(Section):
     """Where a run is computed. Not part of its identity."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    # queries or images that pass the trained part at a time, with the gradients of the whole batch; 0: all at once;
+    # auto: on a GPU as many as its memory takes (`negbench.loop.step_plan`), else 0
+    micro_batch: int | Literal["auto"] = "auto"
+    # keep few activations and compute the others again in the backward pass, layer by layer; auto: on a GPU if the
+    # step does not fit otherwise
+    recompute: bool | Literal["auto"] = "auto"
     threads: int = Field(1, ge=0, le=1024)  # for linear algebra on the CPU; 0 keeps torch's own choice
     encode_batch_size: int = Field(128, ge=1, le=_ROWS)
     # threads that decode images; None or 0: 4
     workers: int | None = Field(None, ge=0, le=1024)
     feature_memory_gib: float = Field(4.0, gt=0, le=1e6)  # features up to this size stay in memory, larger ones on disk
+
+    @field_validator("micro_batch", mode="before")
+    @classmethod
+    def _rows_or_auto(cls, given: object) -> object:
+        if given == "auto":
+            return given
+        if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+            raise PydanticCustomError("micro_batch", "expected auto, or a whole number from 0 (the whole batch) on")
+        if given > _ROWS:
+            raise PydanticCustomError("micro_batch", "input should be less than or equal to {most}", {"most": _ROWS})
+        return given
+
+    @field_validator("recompute", mode="before")
+    @classmethod
+    def _switch_or_auto(cls, given: object) -> object:
+        if given != "auto" and not isinstance(given, bool):
+            raise PydanticCustomError("recompute", "expected auto, true or false")
+        return given
 
 
 class RunConfig(Section):
@@ -183,6 +208,12 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     compute: ComputeConfig = ComputeConfig()
     plugins: tuple[str, ...] = ()  # files given by --plugin
+
+    @model_validator(mode="before")
+    @classmethod
+    def _moved(cls, values: object) -> object:
+        """Move the options of earlier versions, in recipes and in stored runs, to where they are now."""
+        return moved(values) if isinstance(values, Mapping) else values
 
     def flat(self) -> dict[str, Any]:
         """Dotted key -> scalar, for tables and MLflow parameters."""
@@ -262,6 +293,25 @@ def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
+# option of earlier versions -> where it is now
+_MOVED = {("backbone", "grad_checkpointing"): ("compute", "recompute")}
+
+
+def moved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration's values with options of earlier versions where they are now; new names win.
+
+    An option that was off is left out: off was its default.
+    """
+    tables = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    for (section, name), (now, new) in _MOVED.items():
+        table, target = tables.get(section), tables.get(now, {})
+        if isinstance(table, dict) and isinstance(target, dict) and name in table:
+            value = table.pop(name)
+            if value is not False:
+                tables[now] = {new: value, **target}
+    return tables
+
+
 _OWN: dict[str, Any] = {  # sections that do not name a plug-in
     name: field.annotation for name, field in RunConfig.model_fields.items() if isinstance(field.default, Section)
 }
@@ -330,6 +380,11 @@ def _check_keys(values: Mapping[str, Any]) -> None:
             if not isinstance(value, Mapping):
                 raise OptionError(f"{key} = {quoted(value)}: {key} is a section: --set {key}.KEY=VALUE")
             for name in value:
+                if "accum" in name and key in ("train", "compute"):
+                    raise OptionError(
+                        f"{key}.{name}: a large batch passes in parts, with the gradients of the whole batch and all "
+                        "of its negatives, by --set compute.micro_batch=8; train.batch_size stays the whole batch"
+                    )
                 if name not in _OWN[key].model_fields:
                     raise UnknownNameError("key", f"{key}.{name}", [f"{key}.{n}" for n in _OWN[key].model_fields])
         if key in SECTIONS and not isinstance(value, Mapping):

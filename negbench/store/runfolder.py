@@ -61,6 +61,14 @@ class Draws(Closed):
     )
 
 
+class Computed(Closed):
+    """How steps were computed, from one epoch on: it changes the last bits of gradients, no more."""
+
+    epoch: int = Field(ge=0, description="the first epoch computed so")
+    micro_batch: int = Field(ge=0, description="queries or images that passed the trained part at a time; 0: all")
+    recompute: bool = Field(description="whether activations were computed again in the backward pass")
+
+
 class RunRecord(Closed):
     """result.json in a run's folder: one finished cell. What it was computed from stands in config.json beside it.
 
@@ -89,6 +97,7 @@ class RunRecord(Closed):
     seconds: dict[str, float] = Field(description="time of each stage")
     images_encoded: int = Field(ge=0, description="images whose features were not stored before")
     peak_memory_mib: dict[str, float] = Field(description="of the process and, if there is one, of the GPU")
+    computed: list[Computed] = Field(description="how steps were computed; more than one if a resumed run changed it")
     remarks: list[str] = Field(description="caveats for a reader")
 
 

@@ -256,7 +256,8 @@ def _loss(clip: Clip) -> Tensor:
 
 def test_gradients_are_the_same_with_checkpoints():
     """test_conformance.py checks that gradients reach every trainable parameter."""
-    clip = toy(frozen=False, grad_checkpointing=True).train()
+    clip = toy(frozen=False).train()
+    clip.recompute(True)
     loss = _loss(clip)
     loss.backward()
     plain = toy(frozen=False).train()
@@ -265,6 +266,12 @@ def test_gradients_are_the_same_with_checkpoints():
     torch.testing.assert_close(loss, value)
     for (name, p), q in zip(clip.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, msg=name)
+
+
+def test_frozen_encoders_have_nothing_to_compute_again():
+    with pytest.raises(OptionError, match=r"compute\.recompute: backbone 'clip' has no trained layers"):
+        toy().recompute(True)
+    toy().recompute(False)
 
 
 # --- HyCoLe's projections ------------------------------------------------------------------------------------------

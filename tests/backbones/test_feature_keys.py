@@ -35,7 +35,7 @@ VARIED: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
         {
             **{"activation": ["gelu"], "pad": ["square", "none"], "target_ratio": [1.5]},
             **{"fusion": ["sum"], "projection": [True], "frozen": [False], "attribute_weights": [True]},
-            **{"gamma": [], "grad_checkpointing": []},  # refused while the encoders are frozen
+            **{"gamma": []},  # refused while the encoders are frozen
         },
     ),
     "blip": (TOY | {"freeze_images": True}, BLIP | {"captions": ["as_is"], "freeze_images": [False]}),

@@ -21,12 +21,13 @@ from bench_mining import seconds_of
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.contracts import Backbone, Calls, paired_relevance
+from negbench.contracts import Backbone, paired_relevance
 from negbench.data.scene import DataCache, EncodedSplits, Split
 from negbench.display import Display
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Objective
+from negbench.loop.passes import Passes
 from negbench.loop.runs import open_run
 from negbench.loop.schedule import cosine
 from negbench.loop.train import train_epoch
@@ -68,7 +69,7 @@ def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None
     """Return a function that runs one epoch of the engine on given negatives [Q, 1]."""
     config, backbone = run.config, run.backbone
     strategy, loss = make_strategy(config.strategy.name), make_loss(config.loss.name)
-    objective = Objective(Calls(backbone, 0), strategy, loss, run.scene, config.mining, config.hybrid)
+    objective = Objective(Passes(backbone, 0), strategy, loss, run.scene, config.mining, config.hybrid)
     optimizer = torch.optim.AdamW([*groups_of(run), *objective.parameter_groups(config.train.lr)])
     schedule = cosine(optimizer, config, 1)
 

@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
-from negbench.contracts import BankStep, Calls, relevance
+from negbench.contracts import BankStep, relevance
 from negbench.contracts.splitmix import uniform
 from negbench.data.scene import EncodedSplits
 from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
+from negbench.loop.passes import Passes
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import OpenRun, State, Watch
 from negbench.mining.mined import batch_statistics
@@ -39,7 +40,7 @@ def opened(vector_sets: list[str]) -> OpenRun:
 def objective_of(opened: OpenRun, strategy: str, loss: Any, **options: Any) -> Objective:
     loss = make_loss(loss) if isinstance(loss, str) else loss
     return Objective(
-        Calls(opened.backbone, 0), make_strategy(strategy, **options), loss, opened.scene, opened.config.mining
+        Passes(opened.backbone, 0), make_strategy(strategy, **options), loss, opened.scene, opened.config.mining
     )
 
 
@@ -130,7 +131,7 @@ def test_planes_and_filters_reach_a_bank(opened):
     mining = opened.config.mining.model_copy(update={"max_target": 0.1})
     for name, banked in (("bank", True), ("xbm", False)):
         result = step(
-            Objective(Calls(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene, mining)
+            Objective(Passes(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene, mining)
         )
         count = 0
         for row in ROWS.tolist():

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.benchmarks.triplets import Triplets
-from negbench.contracts import Calls
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective
+from negbench.loop.passes import Passes
 from negbench.loop.schedule import Stage, cosine
 from negbench.loop.types import RunResult, State
 from negbench.mining.mined import Mined
@@ -67,7 +67,7 @@ def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets):
     config = resolved(config_of("hycole", toy_sets, *OWN))
     opened = untrained(config)
     strategy, loss = make_strategy("hycole"), make_loss("info-nce")
-    objective = Objective(Calls(opened.backbone, 0), strategy, loss, opened.scene, config.mining, config.hybrid)
+    objective = Objective(Passes(opened.backbone, 0), strategy, loss, opened.scene, config.mining, config.hybrid)
     (group,) = torch.optim.AdamW(objective.parameter_groups(0.25), weight_decay=0.5).param_groups
     assert (group["lr"], group["weight_decay"]) == (0.25, 0)
     assert {id(p) for p in group["params"]} == {id(p) for p in objective.temperatures.parameters()}

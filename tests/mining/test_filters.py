@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from negbench.api import make_loss, make_strategy
-from negbench.contracts import Calls, ScoreView
+from negbench.contracts import ScoreView
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective
+from negbench.loop.passes import Passes
 from negbench.loop.runs import plan_run
 from negbench.mining.filters import Filters
 from negbench.mining.task import mining_task
@@ -99,7 +100,7 @@ def test_a_batch_is_filtered_by_its_own_scores(vector_sets):
     )
     batch = Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()})
     for name, count in (("in-batch", there), ("in-batch-both", there + back)):
-        parts = (Calls(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene)
+        parts = (Passes(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene)
         step = Objective(*parts, mining)(batch)
         assert 0 < step.negatives == count < Objective(*parts, MiningConfig())(batch).negatives
 

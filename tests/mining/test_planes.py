@@ -11,12 +11,13 @@ from torch.nn.functional import normalize
 
 from negbench.api import make_loss
 from negbench.contracts import PLANES as EVERY_PLANE
-from negbench.contracts import Backbone, BatchStrategy, Calls, PlaneName, ScoreView, Slot, Strategy
+from negbench.contracts import Backbone, BatchStrategy, PlaneName, ScoreView, Slot, Strategy
 from negbench.data.scene import DataCache, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.objective import Batch, Objective
+from negbench.loop.passes import Passes
 from negbench.loop.runs import plan_run
 from negbench.mining.mine import mine
 from negbench.mining.planes import offline_planes, planes_read, read_trec
@@ -137,7 +138,7 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets):
     rows = torch.tensor([3, 0, 11, 30])
     loss = make_loss("info-nce")
     objective = Objective(
-        Calls(opened.backbone, 0), WatchingBatch(), loss, opened.scene, opened.config.mining, None, offline
+        Passes(opened.backbone, 0), WatchingBatch(), loss, opened.scene, opened.config.mining, None, offline
     )
     objective(Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()}))
     there, back = SEEN
@@ -153,7 +154,7 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets):
 def test_a_fixed_tau_is_what_the_strategy_is_told(sets):
     opened = untrained(config_of(sets, "plain"))
     loss = make_loss("info-nce", tau=0.5)
-    assert Objective(Calls(opened.backbone, 0), Plain(), loss, opened.scene, MiningConfig()).divisor == 0.5
+    assert Objective(Passes(opened.backbone, 0), Plain(), loss, opened.scene, MiningConfig()).divisor == 0.5
 
 
 def test_only_what_is_declared_is_computed_and_shown(sets):

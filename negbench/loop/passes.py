@@ -1,0 +1,303 @@
+"""Passes of a step's queries and images through the backbone: at once, in micro-batches, or divided among processes.
+
+At once, a call computes all of its rows, and autograd keeps their activations until the backward pass. In parts
+(`compute.micro_batch`, after GradCache: Gao et al., arXiv:2101.06983) a step has the gradients of the whole batch,
+whatever its loss compares:
+
+1. Each call computes its rows part by part, without a graph; what it returns are leaves.
+2. The loss is computed from the leaves, on the whole batch, and its backward pass ends at them.
+3. `Passes.backward` computes each part once more, with a graph, and sends it the gradient of its leaves: the last call
+   first, as queries are composed from image features.
+
+Masks of dropout belong to rows (`negbench.contracts.dropout`), so that both passes of a part have the same ones.
+
+Of several processes (`compute.processes`) each computes its share of a call's rows and receives the others'; in 3 it
+sends gradients to its own rows only, and the parameters' gradients are summed. What the loss makes of a parameter
+without the backbone (a temperature's gradient) is the same in all of them and counts once, in the first.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from negbench.contracts import Backbone, Calls, Rows, SubQuery, computing
+from negbench.contracts.calls import T, Tokens
+from negbench.contracts.dropout import Side
+from negbench.data.scene import EMBED_BATCH, FeatureSource
+from negbench.loop.team import ALONE, Team
+
+_KEPT_BYTES = 2**28  # of many images' activations, for the backward pass
+
+Part = tuple[slice, ...]  # of what a call returns, along its first dimensions
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A call whose rows wait for their gradient.
+
+    Attributes:
+        make: computes the tensors of a part.
+        parts: of this process.
+        made: each part's tensors with their graph; None where they are computed again.
+        leaves: what the loss reads, of all rows; a number that is the same for all rows is [].
+        autocast: precision of the call.
+        read_by_calls: whether later calls read what it returned.
+    """
+
+    make: Callable[[Part], list[Tensor]]
+    parts: Sequence[Part]
+    made: Sequence[list[Tensor] | None]
+    leaves: Sequence[Tensor]
+    autocast: AbstractContextManager[Any]
+    read_by_calls: bool
+
+
+class Passes(Calls):
+    """Calls of a backbone in training, at once or in parts.
+
+    Args:
+        backbone: called.
+        seed: the run's.
+        micro_batch: rows of a part; 0: all of them.
+        team: the processes that share the step.
+    """
+
+    def __init__(self, backbone: Backbone, seed: int, micro_batch: int = 0, team: Team = ALONE) -> None:
+        super().__init__(backbone, seed)
+        self.micro_batch = micro_batch
+        self.team = team
+        self._waiting: list[_Call] = []
+        self._image_bytes: float | None = None  # that the graph of one image keeps, once known
+
+    @property
+    def _at_once(self) -> bool:
+        return self.micro_batch == 0 and self.team.count == 1
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def image_features(self, read: FeatureSource, pictures: Tensor) -> Tensor:
+        """See `Calls`; the pixels of a part are read once, by the process that computes it."""
+        if self._at_once:
+            return super().image_features(read, pictures)
+        pixels = _ReadOnce(read)
+
+        def of_part(part: Part) -> list[Tensor]:
+            own = pictures[part]
+            return [Calls._embed(self, lambda: self.backbone.image_features(pixels(own)), "image", own)]
+
+        return self._in_parts(of_part, (len(pictures),), read_by_calls=True)[0]
+
+    def many_candidates(self, read: FeatureSource, pictures: Tensor) -> Tensor:
+        """Return [C, T, D] float32 candidates of many pictures [C] int64, whose stored features `read` returns.
+
+        They pass in parts. Where the activations of all would take much memory (a Q-Former's for thousands of images
+        fit into none), no graph is kept, and the parts are computed once more in the backward pass. Features are read
+        once.
+        """
+        learns = torch.is_grad_enabled()
+        size = min(self.micro_batch or EMBED_BATCH, EMBED_BATCH) if learns else EMBED_BATCH
+        if self._at_once and (not learns or self._keeps_few(read, pictures)):
+            return torch.cat([self.candidates(read(own), own) for own in pictures.split(size)])
+        known = _ReadOnce(read) if learns else read
+
+        def of_part(part: Part) -> list[Tensor]:
+            own = pictures[part]
+            return [Calls._embed(self, lambda: self.backbone.candidates(known(own)), "image", own)]
+
+        return self._in_parts(of_part, (len(pictures),), size=size)[0].float()
+
+    def _keeps_few(self, read: FeatureSource, pictures: Tensor) -> bool:
+        """Whether the graph of all these pictures keeps little memory."""
+        if self._image_bytes is None:
+            some, saved = pictures[:EMBED_BATCH], list[int]()
+            # without dropout: this is no part of the step
+            with self.backbone.evaluating(), saved_tensors_hooks(lambda t: saved.append(t.nbytes), lambda kept: kept):
+                self.backbone.candidates(read(some))
+            self._image_bytes = sum(saved) / len(some)
+        return self._image_bytes * len(pictures) <= _KEPT_BYTES
+
+    def _embed(self, make: Callable[..., T], side: Side, ids: Tensor, *inputs: Tensor | Tokens) -> T:
+        if self._at_once:
+            return super()._embed(make, side, ids, *inputs)
+        made = list[T]()  # the last part, whose form all parts have
+
+        def of_part(part: Part) -> list[Tensor]:
+            own = [_rows(each, part[0]) for each in inputs]
+            made[:] = [Calls._embed(self, make, side, ids[part], *own)]
+            return _tensors(made[0])
+
+        leaves = self._in_parts(of_part, (len(ids),))
+        return _in_form(made[0], leaves)
+
+    def _cross(
+        self,
+        make: Callable[..., Tensor],
+        sides: tuple[Side, Side],
+        ids: Tensor,
+        references: Tensor | Tokens,
+        texts: Tokens,
+    ) -> Tensor:
+        if self._at_once:
+            return super()._cross(make, sides, ids, references, texts)
+
+        def of_part(part: Part) -> list[Tensor]:
+            rows, crossed = (self._rows(side, ids[own]) for side, own in zip(sides, part, strict=True))
+            with computing(Rows(rows.streams, crossed.streams)):
+                return [make(_rows(references, part[0]), _rows(texts, part[1]))]
+
+        pairwise = getattr(make, "__func__", None) is Backbone.cross_queries
+        return self._in_parts(of_part, (len(ids), len(ids)), pairwise=pairwise)[0]
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _in_parts(
+        self,
+        make: Callable[[Part], list[Tensor]],
+        sizes: tuple[int, ...],
+        *,
+        size: int | None = None,
+        pairwise: bool = False,
+        read_by_calls: bool = False,
+    ) -> list[Tensor]:
+        """Compute a call in parts; return its tensors for all rows, as leaves that wait for their gradient.
+
+        Args:
+            make: computes the tensors of a part.
+            sizes: their first dimensions: rows, or references and modifications.
+            size: rows of a part; None: `micro_batch`.
+            pairwise: whether each pair of a reference and a modification is computed by itself.
+            read_by_calls: whether other calls read what is returned.
+        """
+        size = self.micro_batch if size is None else size
+        parts = _parts(self.team.share(sizes[0]), sizes[1:], size, pairwise)
+        learns = torch.is_grad_enabled()
+        again = learns and size > 0
+        kind = self.backbone.device.type
+        precision = {"dtype": torch.get_autocast_dtype(kind), "enabled": torch.is_autocast_enabled(kind)}
+        # a weight that autocast converts without a graph, and keeps, would have no gradient when it is used next
+        first = torch.autocast(kind, cache_enabled=False, **precision) if again else nullcontext()
+        with torch.set_grad_enabled(learns and not again), first:
+            # a process without rows computes one, to learn what the others send
+            made = [make(part) for part in parts or [(slice(0, 1),) * len(sizes)]]
+        with torch.no_grad():
+            leaves = [self._whole(tensors, parts, sizes) for tensors in zip(*made, strict=True)]
+        if not learns:
+            return leaves
+        for leaf in leaves:
+            leaf.requires_grad_(leaf.is_floating_point())
+        kept: list[list[Tensor] | None] = [None] * len(parts) if again else list(made[: len(parts)])
+        self._waiting.append(_Call(make, parts, kept, leaves, torch.autocast(kind, **precision), read_by_calls))
+        return leaves
+
+    def _whole(self, made: Sequence[Tensor], parts: Sequence[Part], sizes: tuple[int, ...]) -> Tensor:
+        """Put the parts of this process together, and gather those of the others: [*sizes, ...]; a number: []."""
+        like = made[0]
+        if like.ndim == 0:
+            return like.detach().clone()
+        share = self.team.share(sizes[0])
+        own = like.new_empty(share.stop - share.start, *sizes[1:], *like.shape[len(sizes) :])
+        for part, tensor in zip(parts, made, strict=False):  # none of a process without rows
+            rows = slice(part[0].start - share.start, part[0].stop - share.start)
+            own[(rows, *part[1:])] = tensor
+        return self.team.gather(own, sizes[0])
+
+    # --- backward ---------------------------------------------------------------------------------------------------
+
+    def backward(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+        """Add the loss's gradient to `grad` of the parameters, which must have none yet."""
+        waiting, self._waiting = self._waiting, []
+        loss.backward()
+        if not self.team.first:  # what the loss makes of them without a part is counted in the first process
+            images = [leaf for call in waiting if call.read_by_calls for leaf in call.leaves]
+            for tensor in (*parameters, *images):
+                tensor.grad = None
+        while waiting:
+            self._send(waiting.pop())
+        self.team.add_up(parameters)
+
+    def _send(self, call: _Call) -> None:
+        """Send the gradient of a call's leaves through its parts."""
+        if call.read_by_calls:
+            for leaf in call.leaves:
+                self.team.add_up_gradient(leaf)
+        if all(leaf.grad is None for leaf in call.leaves):
+            return
+        for place, (part, made) in enumerate(zip(call.parts, call.made, strict=True)):
+            if made is None:
+                with call.autocast:
+                    made = call.make(part)
+            outputs, gradients = list[Tensor](), list[Tensor]()
+            for output, leaf in zip(made, call.leaves, strict=True):
+                # a number is the same in every part, and its gradient counts once
+                once = leaf.ndim > 0 or (place == 0 and self.team.first)
+                if once and output.requires_grad and leaf.grad is not None:
+                    outputs.append(output)
+                    gradients.append(leaf.grad[part] if leaf.ndim else leaf.grad)
+            if outputs:
+                torch.autograd.backward(outputs, gradients)
+
+
+class _ReadOnce:
+    """Reads each list of rows once, and hands it out once more."""
+
+    def __init__(self, read: FeatureSource) -> None:
+        self._read = read
+        self._known = dict[tuple[int, ...], Tensor]()
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        key = tuple(rows.tolist())
+        if key in self._known:
+            return self._known.pop(key)
+        self._known[key] = self._read(rows)
+        return self._known[key]
+
+
+def _parts(share: slice, others: tuple[int, ...], size: int, pairwise: bool) -> list[Part]:
+    """Cut a process's share of the rows; with modifications as second dimension, cut both.
+
+    Args:
+        share: rows of the process.
+        others: number of modifications, if a call composes all pairs.
+        size: rows of a part (each of its references and of its modifications); 0: all.
+        pairwise: whether a part has `size` pairs in all, as each passes by itself.
+    """
+    rows = size or max(1, share.stop - share.start)
+    if not others:
+        return [(part,) for part in _slices(share, rows)]
+    columns = size or others[0]
+    if pairwise and size:
+        columns = min(size, others[0])
+        rows = max(1, size // columns)
+    return [(first, second) for first in _slices(share, rows) for second in _slices(slice(0, others[0]), columns)]
+
+
+def _slices(whole: slice, size: int) -> list[slice]:
+    return [slice(start, min(start + size, whole.stop)) for start in range(whole.start, whole.stop, size)]
+
+
+def _rows(inputs: Tensor | Tokens, rows: slice) -> Tensor | Tokens:
+    if isinstance(inputs, Tensor):
+        return inputs[rows]
+    return {name: value[rows] for name, value in inputs.items()}
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    """Return the tensors of what a call returns: one, or those of its sub-queries."""
+    if isinstance(made, Tensor):
+        return [made]
+    return [tensor for sub in made.values() for tensor in (sub.embeddings, sub.weight, sub.present)]
+
+
+def _in_form(made: T, tensors: Sequence[Tensor]) -> T:
+    """Return tensors in the form of what a call returned; reverses `_tensors`."""
+    form: Any = made
+    if isinstance(made, Tensor):
+        form = tensors[0]
+    else:
+        form = {name: SubQuery(*tensors[3 * i : 3 * i + 3]) for i, name in enumerate(form)}
+    return cast(T, form)

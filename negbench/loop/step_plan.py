@@ -1,0 +1,92 @@
+"""How a run computes its steps: whole or in micro-batches, with which activations kept, in how many processes.
+
+None of it is part of a run's identity: it changes the last bits of gradients, no more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from torch import nn
+
+from negbench.contracts import Backbone, torch_dropout
+from negbench.errors import OptionError
+from negbench.settings.config import RunConfig
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """How the steps of a run are computed.
+
+    Attributes:
+        micro_batch: queries or images that pass the trained part at a time (`negbench.loop.passes`); 0: all at once.
+        recompute: whether activations are computed again in the backward pass, layer by layer.
+    """
+
+    micro_batch: int = 0
+    recompute: bool = False
+
+    @classmethod
+    def of(cls, config: RunConfig, backbone: Backbone, started: Mapping[str, Any]) -> Self:
+        """Return the plan of a run: as configured, else as it was started, else what fits.
+
+        Args:
+            config: of the run.
+            backbone: loaded, on its device.
+            started: what the manifest of an interrupted run says of its start; empty for a new one.
+
+        Raises:
+            OptionError: the backbone cannot compute so.
+        """
+        asked = config.compute
+        plan = cls()
+        given = {"micro_batch": asked.micro_batch, "recompute": asked.recompute}
+        chosen = {name: getattr(plan, name) if value == "auto" else value for name, value in given.items()}
+        known = {name: started[name] for name, value in given.items() if value == "auto" and name in started}
+        plan = cls(**{**chosen, **known})
+        plan.check(backbone)
+        return plan
+
+    def check(self, backbone: Backbone) -> None:
+        """Raise OptionError if the backbone cannot be computed by this plan."""
+        if self.recompute and not backbone.recomputes:
+            backbone.recompute(True)  # says why not
+        if self.micro_batch:
+            check_rows(backbone, "compute.micro_batch")
+
+    def __str__(self) -> str:
+        """'whole batches', or 'micro-batches of 8, activations computed again'."""
+        parts = [f"micro-batches of {self.micro_batch}" if self.micro_batch else "whole batches"]
+        if self.recompute:
+            parts.append("activations computed again")
+        return ", ".join(parts)
+
+
+def check_rows(backbone: Backbone, option: str) -> None:
+    """Raise OptionError, naming the option, if what a row becomes depends on what else is computed with it.
+
+    Torch's dropout draws one mask for all rows of a call, and batch normalisation in training mode averages over them.
+    """
+    name = backbone.identity.name
+    if drawn := torch_dropout(backbone):
+        raise OptionError(
+            f"{option}: backbone '{name}' draws dropout from torch's generators ({drawn[0]}), so a batch in parts "
+            "would have other masks: call `negbench.contracts.by_rows(self)` at the end of its constructor, or leave "
+            "the option out"
+        )
+    if averaged := _batch_norms(backbone):
+        raise OptionError(
+            f"{option}: backbone '{name}' normalises over the rows of a batch ({averaged[0]}), so a batch in parts "
+            "would train otherwise: keep its normalisation in evaluation mode (`train`), or leave the option out"
+        )
+
+
+def _batch_norms(backbone: Backbone) -> list[str]:
+    """Return the names of the modules that normalise over a batch when the backbone trains."""
+    modes = {module: module.training for module in backbone.modules()}
+    backbone.train()
+    kind = nn.modules.batchnorm._BatchNorm
+    found = [name for name, module in backbone.named_modules() if module.training and isinstance(module, kind)]
+    for module, mode in modes.items():
+        module.training = mode
+    return found

@@ -1,0 +1,269 @@
+"""A batch in parts has the gradients of the whole batch, for every strategy, loss, slot and call of a backbone."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.api import make_loss, make_strategy
+from negbench.contracts import Calls, Strategy
+from negbench.display import Display
+from negbench.errors import OptionError
+from negbench.loop.batches import epoch_batches
+from negbench.loop.objective import Batch, Objective
+from negbench.loop.passes import Passes, _parts
+from negbench.loop.runs import DATA, open_run, run_config
+from negbench.loop.train import training_parts
+from negbench.loop.types import OpenRun, State
+from negbench.plugins.registry import registry
+from negbench.settings.config import HybridConfig, MiningConfig
+from tests.runs import config_of, run, untrained
+
+Gradients = dict[str, Tensor | None]
+
+CALLS = {name for name in vars(Calls) if not name.startswith("_")}
+BOUND = 5e-6  # of the largest gradient: sums in another order
+
+
+def gradients_of(objective: Objective, batch: Batch, micro_batch: int) -> tuple[float, Gradients]:
+    """Return the loss of a batch in parts of so many rows (0: whole), and the gradients by parameter."""
+    calls: Any = objective.calls
+    calls.micro_batch = micro_batch
+    objective.backbone.train()
+    objective.zero_grad()
+    loss = objective(batch, step=5).loss
+    calls.backward(loss, list(objective.parameters()))
+    named = objective.named_parameters()
+    return float(loss.detach()), {name: None if p.grad is None else p.grad.clone() for name, p in named}
+
+
+def check_equal(one: tuple[float, Gradients], other: tuple[float, Gradients]) -> None:
+    """Check that two steps have the same loss and the same gradients, none of them by default."""
+    assert one[0] == pytest.approx(other[0], rel=1e-5)
+    given = {name: value for name, value in one[1].items() if value is not None}
+    assert given.keys() == {name for name, value in other[1].items() if value is not None}
+    largest = max(float(value.abs().max()) for value in given.values())
+    assert largest > 0
+    for name, value in given.items():
+        assert float((value - other[1][name]).abs().max()) <= BOUND * largest, name
+
+
+# --- strategies and losses ---------------------------------------------------------------------------------------
+
+
+def pairs() -> Iterator[tuple[str, str]]:
+    """Yield every strategy with a loss, so that every loss has several of both scopes."""
+    losses = cycle(registry.plugins("losses"))
+    # these data list and judge no negatives
+    names = [name for name in registry.plugins("strategies") if name != "oracle-kind"]
+    names = [name for name in names if "listed" not in registry.get("strategies", name).reads]
+    yield from zip([*names, "in-batch+qure"], losses, strict=False)
+    yield from (("qure", loss) for loss in registry.plugins("losses"))
+
+
+def first_batch(opened: OpenRun, strategy: Strategy) -> tuple[Objective, Batch]:
+    """Return a run's objective and the first batch of its first epoch, with negatives at random."""
+    parts, state = training_parts(opened, strategy), State()
+    if strategy.scope == "corpus":
+        queries, images = len(opened.scene.train.dataset.queries), len(opened.scene.train.dataset.images)
+        state.negatives = torch.randint(images, (queries, 4), generator=torch.Generator().manual_seed(1))
+    return parts.objective, next(iter(epoch_batches(opened, parts.objective, state, parts.streams, strategy)))
+
+
+@pytest.mark.parametrize(("name", "loss"), [*pairs()])
+def test_every_strategy_and_loss(name, loss, sets):
+    """A step in parts draws the same negatives from the same seeds."""
+    config = config_of(sets, name, "train.num_negatives=4", loss={"name": loss})
+    opened = open_run(config, Display(), DATA)
+    found = []
+    for micro_batch in (0, 7):
+        strategy = make_strategy(name)
+        objective, batch = first_batch(opened, strategy)
+        found.append(gradients_of(objective, batch, micro_batch))
+    check_equal(*found)
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embed 32 images at a time instead of 512."""
+    monkeypatch.setattr("negbench.loop.objective.EMBED_BATCH", 32)
+    monkeypatch.setattr("negbench.loop.passes.EMBED_BATCH", 32)
+
+
+@pytest.fixture
+def corpus_step(sets: list[str], few_at_once: None) -> tuple[OpenRun, Objective, Batch]:
+    """Return a step whose loss compares the target with every image of the corpus."""
+    config = config_of(sets, "in-batch", loss={"name": "margin-kl", "kl_over": "corpus"})
+    opened = open_run(config, Display(), DATA)
+    return opened, *first_batch(opened, make_strategy("in-batch"))
+
+
+@pytest.mark.parametrize("micro_batch", [0, 5])
+def test_a_corpus_of_many_activations_passes_in_parts(corpus_step, micro_batch, monkeypatch):
+    _, objective, batch = corpus_step
+    kept = gradients_of(objective, batch, 0)
+    monkeypatch.setattr("negbench.loop.passes._KEPT_BYTES", 0)
+    check_equal(gradients_of(objective, batch, micro_batch), kept)
+
+
+def test_a_corpus_is_read_once_and_embedded_twice(corpus_step, monkeypatch):
+    opened, objective, batch = corpus_step
+    monkeypatch.setattr("negbench.loop.passes._KEPT_BYTES", 0)
+    gradients_of(objective, batch, 0)  # measures the activations of an image
+    read, embedded = list[int](), list[int]()
+    source, candidates = opened.scene.source, opened.backbone.candidates
+    monkeypatch.setattr(opened.backbone, "candidates", lambda given: embedded.append(len(given)) or candidates(given))
+    noted = replace(opened.scene, source=lambda rows: read.append(len(rows)) or source(rows))
+    monkeypatch.setattr(objective, "scene", noted)
+    gradients_of(objective, batch, 0)
+    images, size = len(opened.scene.train.images), len(batch.rows)
+    corpus = sum(embedded) - size  # without the batch's targets
+    assert corpus == 2 * len(objective._gallery(batch.rows)) > 2 * 32
+    assert sum(read) == 2 * size + corpus // 2 <= 2 * size + images
+
+
+# --- calls -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tuned(toy_root: Path) -> OpenRun:
+    """Return an open run of a fine-tuned CLIP with sub-queries, on data with privileged texts."""
+    options = ("init='random'", "size='toy'", "frozen=false", "attribute_weights=true", "projection=16", "pad='none'")
+    sets = [f"dataset.root='{toy_root}'", "train.batch_size=6", *(f"backbone.{option}" for option in options)]
+    return untrained(config_of(sets, "hycole", backbone={"name": "clip"}))
+
+
+STEPS = ["qure", "in-batch", "hycole", "in-batch-cube", "in-batch+qure"]
+
+
+def objective_of(opened: OpenRun, strategy: str, loss: str, mining: MiningConfig | None = None) -> Objective:
+    hybrid = HybridConfig(alpha=0.4, beta=0.1, temperature="backbone" if loss == "margin-kl" else "own")
+    rule, calls = make_strategy(strategy), Passes(opened.backbone, seed=3)
+    return Objective(calls, rule, make_loss(loss), opened.scene, mining or MiningConfig(), hybrid)
+
+
+def batch_of(opened: OpenRun, strategy: str) -> Batch:
+    rows = torch.tensor([3, 40, 11, 25, 6, 7])
+    drawn = torch.arange(12).reshape(6, 2) * 5 if make_strategy(strategy).scope == "corpus" else None
+    return Batch(rows, drawn, {name: value[rows] for name, value in opened.scene.train.tokens.items()})
+
+
+@pytest.mark.parametrize("loss", ["info-nce", "margin-kl"])
+@pytest.mark.parametrize("strategy", STEPS)
+def test_terms_slots_and_aspects_of_a_trained_tower(strategy, loss, tuned):
+    """Every call, the tower's included; a part of one row, and one that does not divide the batch."""
+    objective, batch = objective_of(tuned, strategy, loss), batch_of(tuned, strategy)
+    check_equal(gradients_of(objective, batch, 0), gradients_of(objective, batch, 4))
+
+
+def test_no_call_has_more_rows_than_a_part(tuned, monkeypatch):
+    """Every method of `Calls` passes the backbone in parts: nothing in a step reaches it by another way."""
+    wide = dict[str, int]()
+
+    def spied(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            rows = [len(next(iter(each.values())) if isinstance(each, dict) else each) for each in given]
+            wide[name] = max(wide.get(name, 0), *rows)
+            return method(*given)
+
+        return call
+
+    for name in CALLS:
+        monkeypatch.setattr(tuned.backbone, name, spied(name, getattr(tuned.backbone, name)))
+    for strategy in ("hycole", "qure"):
+        mining = MiningConfig(max_reference=0.99)  # a plane of the current model
+        gradients_of(objective_of(tuned, strategy, "margin-kl", mining), batch_of(tuned, strategy), 4)
+    assert wide == dict.fromkeys(CALLS, 4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size", "pairwise", "want"),
+    [
+        ((5,), 2, False, [(2,), (2,), (1,)]),
+        ((5,), 0, False, [(5,)]),
+        ((3, 3), 2, False, [(2, 2), (2, 1), (1, 2), (1, 1)]),
+        ((3, 3), 2, True, [(1, 2), (1, 1), (1, 2), (1, 1), (1, 2), (1, 1)]),
+        ((4, 4), 8, True, [(2, 4), (2, 4)]),
+    ],
+    ids=["rows", "whole", "blocks", "few pairs", "many pairs"],
+)
+def test_parts_of_a_call(sizes, size, pairwise, want):
+    parts = _parts(slice(0, sizes[0]), sizes[1:], size, pairwise)
+    assert [tuple(each.stop - each.start for each in part) for part in parts] == want
+    covered = torch.zeros(sizes)
+    for part in parts:
+        covered[part] += 1
+    assert bool((covered == 1).all())
+
+
+# --- recomputing -------------------------------------------------------------------------------------------------
+
+
+def test_activations_computed_again_have_the_same_gradients(tuned):
+    objective, batch = objective_of(tuned, "hycole", "info-nce"), batch_of(tuned, "hycole")
+    kept = gradients_of(objective, batch, 0)
+    tuned.backbone.recompute(True)
+    try:
+        for micro_batch in (0, 4):
+            check_equal(kept, gradients_of(objective, batch, micro_batch))
+    finally:
+        tuned.backbone.recompute(False)
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_writes_down_how_it_was_computed_and_resumes_so(sets, tmp_path, interrupted):
+    """Its hash stays."""
+    plain, config = config_of(sets, "qure"), config_of(sets, "qure", "compute.micro_batch=5")
+    straight = run(config, tmp_path / "straight")
+    half = interrupted(config, tmp_path / "half", 1)
+    started = next((tmp_path / "half").glob("qure*/config.json"))
+    assert '"micro_batch": 5' in started.read_text()
+    resumed = run_config(plain, half)
+    assert resumed.details["computed"] == [{"epoch": 0, "micro_batch": 5, "recompute": False}]
+    weights = straight.folder.weights()
+    assert all(torch.equal(value, weights[name]) for name, value in resumed.folder.weights().items())
+    assert resumed.folder.manifest["hash"] == run(plain, tmp_path / "whole").folder.manifest["hash"]
+
+
+def test_another_setting_of_a_resumed_run_counts_from_there_on(sets, tmp_path, interrupted):
+    half = interrupted(config_of(sets, "qure"), tmp_path / "half", 1)
+    resumed = run_config(config_of(sets, "qure", "compute.micro_batch=5"), half)
+    assert [row["micro_batch"] for row in resumed.details["computed"]] == [0, 5]
+    assert [row["epoch"] for row in resumed.details["computed"]] == [0, 1]
+
+
+def test_what_a_backbone_cannot_recompute_is_refused(sets, tmp_path):
+    with pytest.raises(OptionError, match="backbone 'precomputed' has no trained layers"):
+        run(config_of(sets, "qure", "compute.recompute=true"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "want"),
+    [
+        ("compute.micro_batch=-1", "compute.micro_batch = -1: expected auto, or a whole number from 0"),
+        ("compute.micro_batch=true", "compute.micro_batch = True: expected auto, or a whole number from 0"),
+        ("compute.recompute=2", "compute.recompute = 2: expected auto, true or false"),
+        ("train.accumulate=4", "train.accumulate: a large batch passes in parts"),
+        ("train.gradient_accumulation_steps=4", "by --set compute.micro_batch=8"),
+    ],
+    ids=["negative", "true", "number", "accumulate", "other name"],
+)
+def test_settings_out_of_range_are_one_line(setting, want, sets):
+    with pytest.raises(OptionError) as error:
+        config_of(sets, "qure", setting)
+    assert want in str(error.value)
+
+
+@pytest.mark.parametrize(("old", "new"), [("true", True), ("false", "auto")])
+def test_the_option_of_earlier_recipes_and_runs_is_read(old, new):
+    sets = ["backbone.frozen=false", f"backbone.grad_checkpointing={old}"]
+    config = config_of(sets, "qure", backbone={"name": "clip"})
+    assert config.compute.recompute == new
+    assert "grad_checkpointing" not in config.backbone.options
