@@ -5,13 +5,14 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from negbench.backbones import _lavis, _weights
@@ -178,6 +179,42 @@ class BlipFamily(Composed):
         return Outline(cls, name, frozen, files=(*weights, *vocabulary), settings={**settings, "key": source.key})
 
     @classmethod
+    def skeleton(cls, options: FamilyOptions, seed: int) -> Self:
+        """See `Skeletal`."""
+        sizes, config = cls.published, None
+        with suppress(WeightsError):  # not here: as published
+            source = cls._source(options)
+            if source is None:
+                sizes = _lavis.configured(cls.random_sizes[options.size], options.config or {}, source="")
+            elif source.kind == "lavis":
+                with FakeTensorMode():  # torch.load then reads shapes alone
+                    _, sizes = cls._read_lavis(source, options.config or {})
+                sizes = _lavis.configured(sizes, options.config or {}, source=source.label)
+            else:
+                sizes, config = cls._sizes_of_folder(_weights.files_of(source, cls.advice)[0].parent)
+        with torch.device("meta"):
+            backbone = cls(sizes, options, seed, config)
+            backbone._complete(Origin("", ""))
+        return backbone
+
+    @classmethod
+    def _sizes_of_folder(cls, folder: Path) -> tuple[Sizes, Any]:
+        """Return sizes and configuration of what transformers saved, from the headers of its files."""
+        import transformers
+
+        kind = getattr(transformers, cls.their_class).config_class
+        with _weights.loading(f"{folder} "):
+            config = kind.from_pretrained(folder, local_files_only=True)
+        tensors = {cls._our_name(name): tensor for name, tensor in _weights.shapes_in(folder).items()}
+        return _lavis.sizes_of_pretrained(cls.published, config, tensors, str(folder)), config
+
+    @classmethod
+    def _our_name(cls, name: str) -> str:
+        """Return our name of a tensor that transformers saved."""
+        theirs, ours = next((pair for pair in cls.own_names if name.startswith(pair[0])), ("", ""))
+        return ours + name.removeprefix(theirs)
+
+    @classmethod
     def _source(cls, options: FamilyOptions) -> Source | None:
         """Return where the weights are; None for random ones."""
         if options.init == "random":
@@ -213,9 +250,8 @@ class BlipFamily(Composed):
         config, state = _weights.read_pretrained(getattr(transformers, cls.their_class), folder)
         tensors = {"temp": torch.tensor(DEFAULT_TEMPERATURE)}  # transformers' class has none
         for name, tensor in state.items():
-            theirs, ours = next((pair for pair in cls.own_names if name.startswith(pair[0])), ("", ""))
             if not name.startswith("itm_head."):
-                tensors[ours + name.removeprefix(theirs)] = tensor
+                tensors[cls._our_name(name)] = tensor
         sizes = _lavis.sizes_of_pretrained(cls.published, config, tensors, str(folder))
         backbone = cls(sizes, options, seed, config)
         backbone.transform = replace(backbone.transform, **_weights.read_pixels(folder, sizes.image_size))

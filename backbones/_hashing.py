@@ -11,10 +11,15 @@ from negbench.backbones._preprocess import Preprocess
 
 
 def tensors_sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 (hex) over name, dtype, shape and bytes of every tensor, by sorted name; the device does not matter."""
+    """SHA-256 (hex) over name, dtype, shape and bytes of every tensor, by sorted name; the device does not matter.
+
+    Tensors on the meta device have no bytes: of those only names, dtypes and shapes count.
+    """
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        if tensor.is_meta:
+            continue
         # bytes through uint8: numpy has no bfloat16
         flat = tensor.detach().to("cpu").contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().tobytes())

@@ -257,6 +257,23 @@ def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tens
     return model.config, dict(model.state_dict())
 
 
+def shapes_in(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of a folder's safetensors, on the meta device: only the files' headers are read.
+
+    Raises:
+        WeightsError: unreadable.
+    """
+    from safetensors import safe_open
+
+    shapes: dict[str, Tensor] = {}
+    with loading(f"{folder} "):
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, "pt") as file:
+                for name in file.keys():  # noqa: SIM118 -- it is no mapping
+                    shapes[name] = torch.empty(file.get_slice(name).get_shape(), device="meta")
+    return shapes
+
+
 def read_pixels(folder: Path, side: int) -> dict[str, Any]:
     """Read the image processor that transformers saved with a model: `mean`, `std`, `interpolation` of `Preprocess`.
 

@@ -65,6 +65,21 @@ class Outlines(Protocol):
 
 
 @runtime_checkable
+class Skeletal(Protocol):
+    """A backbone that can be built without reading its weights, so that planning knows the memory of its steps."""
+
+    @classmethod
+    def skeleton(cls, options: Any, seed: int) -> Backbone:
+        """Return the backbone of these options with its parameters on torch's meta device, which holds shapes alone.
+
+        Sizes are those of the files, of which only headers are read; of weights that are missing, as published.
+
+        Raises:
+            NegbenchError: options out of range.
+        """
+
+
+@runtime_checkable
 class HoldsFeatures(Protocol):
     """A backbone that encodes no pixels but holds the features of every image by id."""
 

@@ -1,0 +1,427 @@
+"""Memory and arithmetic of a training step, from fake tensors: a backbone computes with shapes alone, without weights.
+
+Each call by which a step reaches the backbone is traced once, forward and backward, on a few rows. What it keeps for
+the backward pass and what passes through memory are proportional to the rows; `step_memory` adds the calls of a batch,
+cut into micro-batches or recomputed layer by layer where that is asked. Traces are kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from negbench.contracts import Backbone, HoldsFeatures, Loss, Strategy
+from negbench.contracts.optional import FreezesTexts, HasSubQueries
+from negbench.data.scene import EMBED_BATCH
+from negbench.datasets.dataset import Dataset
+from negbench.loop.record import versions
+from negbench.loop.schedule import Stage, stages_of
+from negbench.loop.types import OpenRun
+from negbench.machine.files import cache_dir, intact, read_json, write_json
+from negbench.mining.composite import slots_of
+from negbench.plugins import syntax
+from negbench.plugins.registry import registry
+from negbench.settings.config import ResolvedConfig
+
+MOVES_SCORES = False  # only estimates
+
+_ROWS = 32  # of a traced call
+_SIDE = 8  # of a traced call that composes every row with every other: rows of each side
+_TEXT = "is shiny and silver with shorter sleeves and fit and flare and has a v neck"
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_CROSSED = {"reference", "modification", "triple"}  # slots whose negatives compose every reference with every text
+_CONTEXT = 3 * 2**28  # bytes that CUDA itself and its libraries hold on a GPU
+_FRAGMENTS = 0.05  # share of the rest that the allocator cannot use
+
+
+# --- following tensors ------------------------------------------------------------------------------------------------
+
+
+class Ledger(TorchDispatchMode):
+    """Within the block: bytes of the tensors made in it, real or fake, and the operations of their products.
+
+    Attributes:
+        now, peak: bytes that are alive, and the most that were at any time.
+        operations: floating-point operations of matrix products, convolutions and attention.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.peak, self.operations = 0, 0, 0.0
+        self._alive: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from torch.utils.flop_counter import flop_registry
+
+        result = func(*args, **(kwargs or {}))
+        if (count := flop_registry.get(func._overloadpacket)) is not None:
+            self.operations += count(*args, **(kwargs or {}), out_val=result)
+        for made in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(made, Tensor) and not self._casts(func, args):
+                self.add(made)
+        return result
+
+    @staticmethod
+    def _casts(func: Any, args: Any) -> bool:
+        """Whether an operation is autocast's cast of a parameter, of which there is one a step, whatever the rows."""
+        return func._overloadpacket is torch.ops.aten._to_copy and isinstance(args[0], nn.Parameter)
+
+    def add(self, tensor: Tensor) -> None:
+        """Count a tensor until nothing refers to it; its views count once."""
+        storage = tensor.untyped_storage()
+        key, size = id(storage), storage.nbytes()
+        if key in self._alive:
+            return
+
+        def forget(_: object) -> None:
+            if self._alive.pop(key, None) is not None:
+                self.now -= size
+
+        self._alive[key] = weakref.ref(storage, forget)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+    def leave_out_gradient(self, parameter: Tensor) -> None:
+        """Count a parameter's gradient no longer: a hook for `register_post_accumulate_grad_hook`."""
+        assert parameter.grad is not None
+        if self._alive.pop(id(parameter.grad.untyped_storage()), None) is not None:
+            self.now -= parameter.grad.untyped_storage().nbytes()
+
+
+class _Zeros(TorchDispatchMode):
+    """Takes 0 for the number in a tensor that has only a shape, where a model asks for one."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._overloadpacket is torch.ops.aten._local_scalar_dense:
+            return 0
+        return func(*args, **(kwargs or {}))
+
+
+class _LikeCuda(TorchFunctionMode):
+    """Keeps norms and softmax in float32 under autocast, as a GPU does and a CPU does not."""
+
+    _WIDE = frozenset({functional.layer_norm, functional.softmax, torch.softmax, Tensor.softmax})
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in self._WIDE:
+            return func(*args, **(kwargs or {}))
+        wide = [value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for value in args]
+        with torch.autocast("cpu", enabled=False):
+            return func(*wide, **(kwargs or {}))
+
+
+# --- a backbone of shapes ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CallMemory:
+    """What one call of a backbone takes, forward and backward, for each row.
+
+    Attributes:
+        held: bytes kept for the backward pass, its output included.
+        passing: the most bytes beyond those at any time, with the gradients of inputs, without those of parameters.
+        output: bytes of its output.
+        operations: floating-point operations.
+    """
+
+    held: float
+    passing: float
+    output: float
+    operations: float
+
+
+@dataclass(frozen=True, eq=False)
+class Architecture:
+    """A backbone as its shapes: real or without weights (`Skeletal`), on any device; tracing does not change it.
+
+    Attributes:
+        backbone: its parameters may be on torch's meta device.
+        precision: of a step: fp32, bf16 or fp16.
+        config: of the run.
+        images: ids of images, of which one is looked up if the backbone holds features.
+    """
+
+    backbone: Backbone
+    precision: str
+    config: ResolvedConfig
+    images: Sequence[str]
+
+    @classmethod
+    def of(cls, run: OpenRun) -> Architecture:
+        """Return that of an opened run."""
+        return cls(run.backbone, run.precision.name, run.config, run.scene.train.dataset.images)
+
+    @cached_property
+    def weights(self) -> int:
+        """Bytes of all parameters and buffers."""
+        return sum(tensor.nbytes for tensor in (*self.backbone.parameters(), *self.backbone.buffers()))
+
+    @cached_property
+    def trained(self) -> int:
+        """Bytes of the trained parameters."""
+        return sum(parameter.nbytes for parameter in self.backbone.parameters() if parameter.requires_grad)
+
+    @cached_property
+    def pixels(self) -> tuple[int, ...]:
+        """Shape [3, H, W] of an image as the tower reads it."""
+        return tuple(self.backbone.transform(Image.new("RGB", (32, 32))).shape)
+
+    @cached_property
+    def features(self) -> tuple[int, ...]:
+        """Shape [L, C] of an image's features."""
+        if isinstance(self.backbone, HoldsFeatures):
+            return tuple(self.backbone.features_of(self.images[:1]).shape[1:])
+        return tuple(self._kept("features", lambda: trace_features(self)))
+
+    def call(self, name: str, *, recompute: bool = False) -> CallMemory:
+        """Return what a call takes: from the cache folder, or traced now in a few seconds."""
+        part = f"{name} {self.precision}{' recomputed' if recompute else ''}"
+        return CallMemory(**self._kept(part, lambda: asdict(trace(self, name, recompute=recompute))))
+
+    def _kept(self, part: str, make: Callable[[], Any]) -> Any:
+        file = cache_dir() / "steps" / f"{self._key}.json"
+        known: dict[str, Any] = {}
+        if file.exists():
+            with intact(file):
+                known = read_json(file)
+        if part not in known:
+            known[part] = make()
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, known)
+        return known[part]
+
+    @cached_property
+    def _key(self) -> str:
+        """Name the shapes of the backbone, its options, and the code that computes with it."""
+        plugins = registry.parts("backbones", self.config.backbone.name)
+        modules = syntax.closure(
+            (*((plugin.module, plugin.source()) for plugin in plugins), (__name__, Path(__file__)))
+        )
+        tensors = [*self.backbone.named_parameters(), *self.backbone.named_buffers()]
+        parts = {
+            "options": self.config.backbone.model_dump(mode="json"),
+            "tensors": [(name, list(each.shape), str(each.dtype), each.requires_grad) for name, each in tensors],
+            "code": [syntax.traits(module, path).code for module, path in sorted(modules.items())],
+            "versions": versions(),
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def trace_features(architecture: Architecture) -> tuple[int, ...]:
+    """Return the shape [L, C] of an image's features, from a picture that is only a shape."""
+    with _fake(architecture) as backbone, torch.no_grad():
+        return tuple(backbone.image_features(torch.empty(1, *architecture.pixels)).shape[1:])
+
+
+@contextmanager
+def _fake(architecture: Architecture) -> Iterator[Backbone]:
+    """Yield a copy of the backbone whose tensors have shapes and no numbers; new tensors in the block are like that."""
+    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+
+    with torch.random.fork_rng(devices=[]), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        copying = FakeCopyMode(mode)
+        with copying:
+            backbone = copy.deepcopy(architecture.backbone, _blanks(architecture.backbone))
+        with _Zeros():
+            yield backbone
+
+
+def trace(architecture: Architecture, name: str, *, recompute: bool = False) -> CallMemory:
+    """Trace a call of the backbone in training, forward and backward.
+
+    Args:
+        architecture: gives the shapes.
+        name: of a method of `Backbone` or `ComposesTexts`.
+        recompute: layers are computed again in the backward pass.
+    """
+    texts, feature_shape, pixels = architecture.backbone.tokenize([_TEXT]), architecture.features, architecture.pixels
+    ledger = Ledger()
+    with ExitStack() as stack:
+        backbone = stack.enter_context(_fake(architecture))
+        backbone.train()
+        if recompute:
+            backbone.recompute(True)
+        rows = _SIDE if name.startswith("cross") else _ROWS
+        tokens = {key: torch.ones((rows, *value.shape[1:]), dtype=value.dtype) for key, value in texts.items()}
+        if isinstance(backbone, FreezesTexts):
+            with torch.no_grad():
+                tokens = backbone.frozen_text(tokens)
+        features = torch.empty(rows, *feature_shape, requires_grad=not backbone.frozen_images)
+        inputs: dict[str, tuple[Any, ...]] = {
+            "image_features": (torch.empty(rows, *pixels),),
+            "candidates": (features,),
+            "queries": (features, tokens),
+            "cross_queries": (features, tokens),
+            "text_queries": (tokens,),
+            "compose_texts": (tokens, tokens),
+            "cross_texts": (tokens, tokens),
+        }
+        for parameter in backbone.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(ledger.leave_out_gradient)
+        stack.enter_context(ledger)
+        if (dtype := _DTYPES.get(architecture.precision)) is not None:
+            stack.enter_context(torch.autocast("cpu", dtype))
+            stack.enter_context(_LikeCuda())
+        output: Tensor = getattr(backbone, name)(*inputs[name])
+        held = ledger.now
+        if output.requires_grad:
+            torch.autograd.backward(output, torch.empty_like(output))
+        made = len(output) * (output.shape[1] if name.startswith("cross") else 1)
+        return CallMemory(
+            held=held / made,
+            passing=(ledger.peak - held) / made,
+            output=output.nbytes / made,
+            operations=ledger.operations / made,
+        )
+
+
+def _blanks(module: nn.Module) -> dict[int, Any]:
+    """Return the memo of a deep copy in which new tensors on the CPU stand for a module's parameters and buffers."""
+    memo: dict[int, Any] = {}
+    for parameter in module.parameters():
+        blank = torch.empty(parameter.shape, dtype=parameter.dtype)
+        memo[id(parameter)] = nn.Parameter(blank, requires_grad=parameter.requires_grad)
+    for buffer in module.buffers():
+        memo[id(buffer)] = torch.zeros(buffer.shape, dtype=buffer.dtype)
+    return memo
+
+
+# --- the calls of a step ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """How many rows a step passes through the backbone, at most.
+
+    Attributes:
+        calls: name of a call -> rows with gradients; pairs for those that compose everything with everything.
+        read: images whose features (or pixels) a step reads.
+        scores: numbers in the score tables of a step.
+    """
+
+    calls: Mapping[str, int]
+    read: int
+    scores: int
+
+    @classmethod
+    def of(cls, config: ResolvedConfig, train: Dataset, backbone: Backbone) -> StepRows:
+        """Return the most rows of any stage of a run.
+
+        Args:
+            config: the run's.
+            train: its train split.
+            backbone: with or without weights.
+        """
+        strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
+        loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
+        stages = [cls._of_stage(stage, config, train, backbone, loss) for stage in stages_of(strategy, config)]
+        calls: dict[str, int] = {}
+        for stage in stages:
+            for name, rows in stage.calls.items():
+                calls[name] = max(rows, calls.get(name, 0))
+        return cls(calls, max(stage.read for stage in stages), max(stage.scores for stage in stages))
+
+    @classmethod
+    def _of_stage(
+        cls, stage: Stage, config: ResolvedConfig, train: Dataset, backbone: Backbone, loss: Loss
+    ) -> StepRows:
+        batch = min(config.train.batch_size, len(train.queries))
+        drawn = config.train.draws if stage.refreshes else 0
+        images = min(batch * (1 + drawn), len(train.images))
+        scores = batch * images
+        if loss.candidate_set == "corpus":
+            images = len(train.images)
+            scores += batch * images
+        calls = {"queries": batch, "candidates": images}
+        if loss.uses_aspects and isinstance(backbone, HasSubQueries):
+            calls["queries"] += batch
+        slots = set(slots_of(stage.strategy))
+        if slots & _CROSSED:
+            calls["cross_queries"] = batch * batch
+        if slots - {"target"}:
+            scores += batch * batch * (batch if "triple" in slots else len(slots))
+        if config.hybrid.active:
+            calls["text_queries"] = batch
+        if config.hybrid.alpha > 0:
+            calls["cross_texts" if slots & _CROSSED else "compose_texts"] = batch * (batch if slots & _CROSSED else 1)
+        if config.hybrid.beta > 0:
+            calls["text_queries"] += batch
+            calls["candidates"] += batch
+        if not backbone.frozen_images:
+            calls["image_features"] = batch + images
+        return cls(calls, batch + images, scores)
+
+
+def step_bytes(
+    architecture: Architecture, step: StepRows, *, micro_batch: int | None, recompute: bool, gpu: bool
+) -> dict[str, int]:
+    """Return the most bytes that one training step holds at a time, by part.
+
+    Args:
+        architecture: the backbone, and the precision of the step.
+        step: rows of the batch.
+        micro_batch: rows that are embedded at a time with a graph; None: all of them.
+        recompute: the layers of the trained towers are computed again in the backward pass.
+        gpu: with what CUDA needs besides; and AdamW makes temporary tensors for all parameters at once.
+    """
+    calls = {name: architecture.call(name, recompute=recompute) for name in step.calls}
+    row = 4 * math.prod(architecture.features if architecture.backbone.frozen_images else architecture.pixels)
+    leaves = 0.0  # embeddings of the batch and their gradients, where they are computed again part by part
+    kept = dict(step.calls)
+    if micro_batch is not None:
+        leaves = sum(2 * calls[name].output * rows for name, rows in step.calls.items())
+        kept = {name: min(rows, micro_batch) for name, rows in step.calls.items()}
+    elif architecture.backbone.frozen_images:  # `Objective` embeds a corpus in parts
+        kept["candidates"] = min(kept["candidates"], EMBED_BATCH)
+    held = [calls[name].held * rows for name, rows in kept.items()]
+    passing = max(calls[name].passing * rows for name, rows in kept.items())
+    if micro_batch is None:
+        activations = sum(held) + passing
+    else:  # one part at a time: of images, and of what is computed from their features
+        tower = calls["image_features"].held * kept["image_features"] if "image_features" in kept else 0.0
+        others = [calls[name].held * rows for name, rows in kept.items() if name != "image_features"]
+        activations = tower + max(others) + passing
+    trained = architecture.trained
+    low = trained // 2 if architecture.precision in _DTYPES else 0  # the casts of parameters
+    update = trained if gpu else 0
+    parts = {
+        "weights": architecture.weights,
+        "moments": 2 * trained,
+        "gradients": trained,
+        "features" if architecture.backbone.frozen_images else "pixels": row * step.read,
+        "activations": int(max(activations + low + leaves, update)),
+        "scores": 3 * 4 * step.scores,  # of a product, its mask and its gradient
+    }
+    if gpu:
+        parts["CUDA"] = _CONTEXT + int(_FRAGMENTS * sum(parts.values()))
+    return parts
+
+
+def step_memory(run: OpenRun, micro_batch: int | None, recompute: bool) -> dict[str, int]:
+    """Return the most bytes that a training step of an opened run holds at a time, by part; their sum is the step's.
+
+    Args:
+        run: its backbone is on any device and is not changed.
+        micro_batch: rows that are embedded at a time with a graph; None: the whole batch.
+        recompute: the layers of the trained towers are computed again in the backward pass.
+    """
+    step = StepRows.of(run.config, run.scene.train.dataset, run.backbone)
+    gpu = run.precision.device.type == "cuda"
+    return step_bytes(Architecture.of(run), step, micro_batch=micro_batch, recompute=recompute, gpu=gpu)
