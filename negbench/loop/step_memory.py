@@ -14,7 +14,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from negbench.contracts import Backbone, HoldsFeatures, Loss, Strategy
-from negbench.contracts.optional import FreezesTexts, HasSubQueries
+from negbench.contracts import Backbone, Calls, HoldsFeatures, Loss, QueryInputs, Strategy
+from negbench.contracts.optional import FreezesTexts, HasSubQueries, SubQuery
 from negbench.data.scene import EMBED_BATCH
 from negbench.datasets.dataset import Dataset
 from negbench.loop.record import versions
@@ -42,7 +42,7 @@ from negbench.settings.config import ResolvedConfig
 MOVES_SCORES = False  # only estimates
 
 _ROWS = 32  # of a traced call
-_SIDE = 8  # of a traced call that composes every row with every other: rows of each side
+_SIDES = (4, 12)  # of two traced calls that compose every row with every other: rows of each side
 _TEXT = "is shiny and silver with shorter sleeves and fit and flare and has a v neck"
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _CROSSED = {"reference", "modification", "triple"}  # slots whose negatives compose every reference with every text
@@ -69,6 +69,8 @@ class Ledger(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         from torch.utils.flop_counter import flop_registry
 
+        for value in args:
+            self._note_outside(value)
         result = func(*args, **(kwargs or {}))
         if (count := flop_registry.get(func._overloadpacket)) is not None:
             self.operations += count(*args, **(kwargs or {}), out_val=result)
@@ -76,6 +78,16 @@ class Ledger(TorchDispatchMode):
             if isinstance(made, Tensor) and not self._casts(func, args):
                 self.add(made)
         return result
+
+    def _note_outside(self, value: object) -> None:
+        """Note what was made before the block, of which operations return views and the tensor itself."""
+        if isinstance(value, tuple | list):
+            for each in value:
+                self._note_outside(each)
+        elif isinstance(value, Tensor) and id(value.untyped_storage()) not in self._alive:
+            storage = value.untyped_storage()
+            key = id(storage)
+            self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None))
 
     @staticmethod
     def _casts(func: Any, args: Any) -> bool:
@@ -131,7 +143,7 @@ class _LikeCuda(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class CallMemory:
-    """What one call of a backbone takes, forward and backward, for each row.
+    """What a call of a backbone takes, forward and backward.
 
     Attributes:
         held: bytes kept for the backward pass, its output included.
@@ -144,6 +156,13 @@ class CallMemory:
     passing: float
     output: float
     operations: float
+
+    def __add__(self, other: CallMemory) -> CallMemory:
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return CallMemory(*(one + another for one, another in pairs))
+
+    def __mul__(self, factor: float) -> CallMemory:
+        return CallMemory(*(factor * value for value in astuple(self)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +208,23 @@ class Architecture:
             return tuple(self.backbone.features_of(self.images[:1]).shape[1:])
         return tuple(self._kept("features", lambda: trace_features(self)))
 
-    def call(self, name: str, *, recompute: bool = False) -> CallMemory:
-        """Return what a call takes: from the cache folder, or traced now in a few seconds."""
-        part = f"{name} {self.precision}{' recomputed' if recompute else ''}"
-        return CallMemory(**self._kept(part, lambda: asdict(trace(self, name, recompute=recompute))))
+    def call(self, name: str, rows: int, *, recompute: bool = False) -> CallMemory:
+        """Return what a call of so many rows takes; one that composes all with all has so many on each side.
+
+        Traces are read from the cache folder, or made now in a few seconds.
+        """
+        if not name.startswith("cross"):
+            return self._traced(name, _ROWS, recompute) * (rows / _ROWS)
+        few, many = (self._traced(name, side, recompute) for side in _SIDES)
+        # a n + b n^2 at two n: what each row takes, and each pair
+        small, large = _SIDES
+        pair = (many * (1 / large) + few * (-1 / small)) * (1 / (large - small))
+        each = few * (1 / small) + pair * -small
+        return each * rows + pair * rows**2
+
+    def _traced(self, name: str, rows: int, recompute: bool) -> CallMemory:
+        part = f"{name} {rows} {self.precision}{' recomputed' if recompute else ''}"
+        return CallMemory(**self._kept(part, lambda: asdict(trace(self, name, rows, recompute=recompute))))
 
     def _kept(self, part: str, make: Callable[[], Any]) -> Any:
         file = cache_dir() / "steps" / f"{self._key}.json"
@@ -210,9 +242,8 @@ class Architecture:
     def _key(self) -> str:
         """Name the shapes of the backbone, its options, and the code that computes with it."""
         plugins = registry.parts("backbones", self.config.backbone.name)
-        modules = syntax.closure(
-            (*((plugin.module, plugin.source()) for plugin in plugins), (__name__, Path(__file__)))
-        )
+        roots = [(plugin.module, plugin.source()) for plugin in plugins]
+        modules = syntax.closure((*roots, (__name__, Path(__file__))))
         tensors = [*self.backbone.named_parameters(), *self.backbone.named_buffers()]
         parts = {
             "options": self.config.backbone.model_dump(mode="json"),
@@ -242,35 +273,40 @@ def _fake(architecture: Architecture) -> Iterator[Backbone]:
             yield backbone
 
 
-def trace(architecture: Architecture, name: str, *, recompute: bool = False) -> CallMemory:
+def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool = False) -> CallMemory:
     """Trace a call of the backbone in training, forward and backward.
 
     Args:
         architecture: gives the shapes.
-        name: of a method of `Backbone` or `ComposesTexts`.
+        name: of a method of `Calls`.
+        rows: queries or images.
         recompute: layers are computed again in the backward pass.
     """
-    texts, feature_shape, pixels = architecture.backbone.tokenize([_TEXT]), architecture.features, architecture.pixels
+    texts, feature_shape = architecture.backbone.tokenize([_TEXT]), architecture.features
+    pixels = architecture.pixels if name == "image_features" else ()
     ledger = Ledger()
     with ExitStack() as stack:
         backbone = stack.enter_context(_fake(architecture))
         backbone.train()
         if recompute:
             backbone.recompute(True)
-        rows = _SIDE if name.startswith("cross") else _ROWS
         tokens = {key: torch.ones((rows, *value.shape[1:]), dtype=value.dtype) for key, value in texts.items()}
         if isinstance(backbone, FreezesTexts):
             with torch.no_grad():
                 tokens = backbone.frozen_text(tokens)
         features = torch.empty(rows, *feature_shape, requires_grad=not backbone.frozen_images)
-        inputs: dict[str, tuple[Any, ...]] = {
-            "image_features": (torch.empty(rows, *pixels),),
-            "candidates": (features,),
-            "queries": (features, tokens),
-            "cross_queries": (features, tokens),
-            "text_queries": (tokens,),
-            "compose_texts": (tokens, tokens),
-            "cross_texts": (tokens, tokens),
+        pictures = torch.empty(rows, *pixels)
+        calls, ids = Calls(backbone, seed=0), torch.arange(rows)
+        inputs = QueryInputs(ids, ids, features, tokens)
+        made_by: dict[str, Callable[[], Tensor | dict[str, SubQuery]]] = {
+            "image_features": lambda: calls.image_features(lambda _: pictures, ids),
+            "candidates": lambda: calls.candidates(features, ids),
+            "queries": lambda: calls.queries(inputs),
+            "sub_queries": lambda: calls.sub_queries(inputs),
+            "cross_queries": lambda: calls.cross_queries(inputs),
+            "text_queries": lambda: calls.text_queries(tokens, ids, "target text"),
+            "compose_texts": lambda: calls.compose_texts(tokens, inputs),
+            "cross_texts": lambda: calls.cross_texts(tokens, inputs),
         }
         for parameter in backbone.parameters():
             if parameter.requires_grad:
@@ -279,17 +315,14 @@ def trace(architecture: Architecture, name: str, *, recompute: bool = False) -> 
         if (dtype := _DTYPES.get(architecture.precision)) is not None:
             stack.enter_context(torch.autocast("cpu", dtype))
             stack.enter_context(_LikeCuda())
-        output: Tensor = getattr(backbone, name)(*inputs[name])
+        made = made_by[name]()
+        outputs = [sub.embeddings for sub in made.values()] if isinstance(made, dict) else [made]
         held = ledger.now
-        if output.requires_grad:
-            torch.autograd.backward(output, torch.empty_like(output))
-        made = len(output) * (output.shape[1] if name.startswith("cross") else 1)
-        return CallMemory(
-            held=held / made,
-            passing=(ledger.peak - held) / made,
-            output=output.nbytes / made,
-            operations=ledger.operations / made,
-        )
+        learned = [output for output in outputs if output.requires_grad]
+        if learned:
+            torch.autograd.backward(learned, [torch.empty_like(output) for output in learned])
+        size = sum(output.nbytes for output in outputs)
+        return CallMemory(held, ledger.peak - held, output=size, operations=ledger.operations)
 
 
 def _blanks(module: nn.Module) -> dict[int, Any]:
@@ -311,7 +344,7 @@ class StepRows:
     """How many rows a step passes through the backbone, at most.
 
     Attributes:
-        calls: name of a call -> rows with gradients; pairs for those that compose everything with everything.
+        calls: name of a call -> rows with gradients.
         read: images whose features (or pixels) a step reads.
         scores: numbers in the score tables of a step.
     """
@@ -351,16 +384,16 @@ class StepRows:
             scores += batch * images
         calls = {"queries": batch, "candidates": images}
         if loss.uses_aspects and isinstance(backbone, HasSubQueries):
-            calls["queries"] += batch
+            calls["sub_queries"] = batch
         slots = set(slots_of(stage.strategy))
         if slots & _CROSSED:
-            calls["cross_queries"] = batch * batch
+            calls["cross_queries"] = batch
         if slots - {"target"}:
             scores += batch * batch * (batch if "triple" in slots else len(slots))
         if config.hybrid.active:
             calls["text_queries"] = batch
         if config.hybrid.alpha > 0:
-            calls["cross_texts" if slots & _CROSSED else "compose_texts"] = batch * (batch if slots & _CROSSED else 1)
+            calls["cross_texts" if slots & _CROSSED else "compose_texts"] = batch
         if config.hybrid.beta > 0:
             calls["text_queries"] += batch
             calls["candidates"] += batch
@@ -381,23 +414,23 @@ def step_bytes(
         recompute: the layers of the trained towers are computed again in the backward pass.
         gpu: with what CUDA needs besides; and AdamW makes temporary tensors for all parameters at once.
     """
-    calls = {name: architecture.call(name, recompute=recompute) for name in step.calls}
-    row = 4 * math.prod(architecture.features if architecture.backbone.frozen_images else architecture.pixels)
-    leaves = 0.0  # embeddings of the batch and their gradients, where they are computed again part by part
+    frozen = architecture.backbone.frozen_images
+    row = 4 * math.prod(architecture.features if frozen else architecture.pixels)
     kept = dict(step.calls)
     if micro_batch is not None:
-        leaves = sum(2 * calls[name].output * rows for name, rows in step.calls.items())
-        kept = {name: min(rows, micro_batch) for name, rows in step.calls.items()}
-    elif architecture.backbone.frozen_images:  # `Objective` embeds a corpus in parts
+        kept = {name: min(rows, _part(architecture.backbone, name, micro_batch)) for name, rows in kept.items()}
+    elif frozen:  # many images pass in parts (`Passes.many_candidates`)
         kept["candidates"] = min(kept["candidates"], EMBED_BATCH)
-    held = [calls[name].held * rows for name, rows in kept.items()]
-    passing = max(calls[name].passing * rows for name, rows in kept.items())
+    calls = {name: architecture.call(name, rows, recompute=recompute) for name, rows in kept.items()}
+    passing = max(call.passing for call in calls.values())
+    leaves = 0.0  # embeddings of the batch and their gradients, where they are computed part by part
     if micro_batch is None:
-        activations = sum(held) + passing
+        activations = sum(call.held for call in calls.values()) + passing
     else:  # one part at a time: of images, and of what is computed from their features
-        tower = calls["image_features"].held * kept["image_features"] if "image_features" in kept else 0.0
-        others = [calls[name].held * rows for name, rows in kept.items() if name != "image_features"]
-        activations = tower + max(others) + passing
+        tower = calls.pop("image_features", CallMemory(0, 0, 0, 0)).held
+        activations = tower + max(call.held for call in calls.values()) + passing
+        for name, rows in step.calls.items():
+            leaves += 2 * architecture.call(name, rows, recompute=recompute).output
     trained = architecture.trained
     low = trained // 2 if architecture.precision in _DTYPES else 0  # the casts of parameters
     update = trained if gpu else 0
@@ -405,7 +438,7 @@ def step_bytes(
         "weights": architecture.weights,
         "moments": 2 * trained,
         "gradients": trained,
-        "features" if architecture.backbone.frozen_images else "pixels": row * step.read,
+        "features" if frozen else "pixels": row * step.read,
         "activations": int(max(activations + low + leaves, update)),
         "scores": 3 * 4 * step.scores,  # of a product, its mask and its gradient
     }
@@ -414,14 +447,21 @@ def step_bytes(
     return parts
 
 
+def _part(backbone: Backbone, name: str, micro_batch: int) -> int:
+    """Return the rows of a call that a micro-batch computes at a time; pairs, where each is computed by itself."""
+    if name == "cross_queries" and type(backbone).cross_queries is Backbone.cross_queries:
+        return max(1, math.isqrt(micro_batch))
+    return micro_batch
+
+
 def step_memory(run: OpenRun, micro_batch: int | None, recompute: bool) -> dict[str, int]:
     """Return the most bytes that a training step of an opened run holds at a time, by part; their sum is the step's.
 
     Args:
         run: its backbone is on any device and is not changed.
-        micro_batch: rows that are embedded at a time with a graph; None: the whole batch.
+        micro_batch: rows that are embedded at a time with a graph; None or 0: the whole batch.
         recompute: the layers of the trained towers are computed again in the backward pass.
     """
     step = StepRows.of(run.config, run.scene.train.dataset, run.backbone)
     gpu = run.precision.device.type == "cuda"
-    return step_bytes(Architecture.of(run), step, micro_batch=micro_batch, recompute=recompute, gpu=gpu)
+    return step_bytes(Architecture.of(run), step, micro_batch=micro_batch or None, recompute=recompute, gpu=gpu)
