@@ -116,7 +116,12 @@ def plan_of(asked: Run) -> PlannedRun:
     from negbench.loop.runs import DATA, plan_run
     from negbench.systems.system import load_config
 
-    flags, remarks = flag_layer(asked) | ({"system": asked.system} if asked.system else {}), list[str]()
+    flags = flag_layer(asked)
+    if asked.system:
+        flags["system"] = asked.system
+    if asked.epochs is not None:
+        flags["train"] = {"epochs": asked.epochs}
+    remarks = list[str]()
     config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
     planned = plan_run(config, DATA)
     notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, DATA, alone=True)])

@@ -24,26 +24,58 @@ KINDS = get_args(PluginKind)
     "negbench list backbones precomputed",
     "negbench list",
     "negbench list strategies",
+    "negbench list qure",
     help="List strategies, losses, backbones, datasets, systems or recipes with their sources, or explain one.",
 )
 def list_(asked: List) -> dict[str, Any]:
     """Print the registry."""
     plugin_layer(asked.plugin)
-    documents = {each: _document(each, asked.name) for each in (KINDS if asked.kind is None else (asked.kind,))}
-    for kind, each in () if output.wants_json() else documents.items():
-        if asked.kind is None:
-            typer.echo(f"{'' if kind == KINDS[0] else chr(10)}{kind}")
-        if asked.name is None:
-            _all(each)
+    kinds, name = _asked(asked)
+    documents = {kind: _document(kind, name) for kind in kinds}
+    if output.wants_json():
+        return documents
+    for place, (kind, document) in enumerate(documents.items()):
+        if len(documents) > 1:
+            if place > 0:
+                typer.echo()
+            typer.echo(kind)
+        if name is None:
+            _all(document)
         elif kind in ("systems", "recipes"):
-            typer.echo(each[asked.name], nl=False)
+            typer.echo(document[name], nl=False)
             if kind == "recipes":
                 from negbench.report.reproduce import reproduction
 
-                typer.echo(f"\n{reproduction(asked.name)}".rstrip())
+                typer.echo(f"\n{reproduction(name)}".rstrip())
         else:
-            _one(each)
+            _one(document)
     return documents
+
+
+def _asked(asked: List) -> tuple[tuple[str, ...], str | None]:
+    """Return the kinds to list, and the name to explain, which may stand in the place of its kind.
+
+    Raises:
+        UnknownNameError: neither a kind nor a name of any kind.
+    """
+    from negbench.errors import UnknownNameError
+    from negbench.plugins.registry import KINDS as PLUGINS
+    from negbench.plugins.registry import registry
+    from negbench.settings.layers import recipes
+    from negbench.systems.system import system_files
+
+    if asked.kind is None:
+        return KINDS, None
+    if asked.kind in KINDS:
+        return (asked.kind,), asked.name
+    names = {kind: set(registry.plugins(kind)) for kind in PLUGINS}
+    names |= {"systems": set(system_files()), "recipes": set(recipes())}
+    found = tuple(kind for kind in KINDS if asked.kind in names[kind])
+    if asked.name is not None:
+        raise UnknownNameError("kind", asked.kind, KINDS)
+    if not found:
+        raise UnknownNameError("kind or name", asked.kind, {*KINDS, *set().union(*names.values())})
+    return found, asked.kind
 
 
 def _document(kind: str, name: str | None) -> Any:

@@ -135,7 +135,8 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     with progress("mine") as display:
         subject = open_subject(config, asked.split, every, display, folder, planes_read(strategy, config.mining))
         notes(subject.remarks)
-        queries, images = subject.dataset.queries, subject.dataset.images
+        queries = [subject.dataset.queries[row] for row in subject.rows.tolist()]  # all, or the sample of a dry run
+        images = subject.dataset.images
         with threads(config.compute.threads), display.stage("draw", total=len(queries)) as advance:
             task, draws, generator = subject.task_of(strategy), asked.draws, generator_of(every, "draws")
             mined = mine(task, strategy, refresh=asked.refresh, draws=draws, generator=generator, progress=advance)

@@ -243,7 +243,9 @@ class Ui(TrackedOptions):
 class List(PluginOptions):
     """Options of `negbench list`."""
 
-    kind: PluginKind | None = option(
-        None, "strategies, losses, backbones, datasets, systems or recipes [default: all]", argument=True
+    kind: str | None = option(
+        None,
+        "strategies, losses, backbones, datasets, systems or recipes [default: all]; or the name of one of them.",
+        argument=True,
     )
     name: str | None = option(None, "Explain this one: its options, or the file of a system or recipe.", argument=True)

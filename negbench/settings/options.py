@@ -321,6 +321,17 @@ class Run(RunSettings, TrackedOptions):
     """Options of `negbench run`."""
 
     system: str | None = option(None, "Published system to train (see `list systems`); other flags override it.")
+    epochs: int | None = option(
+        None, "Passes over the train queries [default: 30, or the backbone's or recipe's].", ge=1
+    )
+
+    @model_validator(mode="after")
+    def _epochs_once(self) -> Self:
+        """Refuse epochs that two flags set."""
+        for text in self.sets:
+            if self.epochs is not None and text.partition("=")[0].strip() == "train.epochs":
+                raise OptionError(f"--set {text} and --epochs set the same key: leave one of them out")
+        return self
 
 
 class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, TrackedOptions):

@@ -1,5 +1,7 @@
 """`negbench list KIND NAME`: every option of one plug-in, explained."""
 
+import json
+
 import pytest
 
 from negbench.cli.explain import options_of
@@ -33,3 +35,26 @@ def test_on_a_terminal_nothing_is_wider_than_that(arguments, said, monkeypatch):
     shown = said(*arguments).out
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.split() == piped.split()
+
+
+def test_a_name_is_found_in_every_kind_that_has_it(said):
+    """`qure` is a strategy and a system."""
+    out = said("list", "qure").out
+    assert out.startswith("strategies\nqure  Images between")
+    assert "\nsystems\n# QuRe (ICML 2025)" in out
+    assert said("list", "info-nce").out == said("list", "losses", "info-nce").out
+    assert said("list", "qure-cirr").out == said("list", "recipes", "qure-cirr").out
+    assert set(json.loads(said("list", "qure", "--json").out)) == {"strategies", "systems"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["qur"], "unknown kind or name 'qur'"),
+        (["strategie"], "did you mean 'strategies'?"),
+        (["qure", "top-k"], "unknown kind 'qure'"),
+    ],
+    ids=["name", "kind", "two names"],
+)
+def test_what_is_neither_a_kind_nor_a_name_is_refused(arguments, line, said):
+    assert line in said("list", *arguments, code=2).err

@@ -10,7 +10,7 @@ from negbench.checks.audit import configured
 from negbench.checks.subject import open_subject
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.own.negatives import write_negatives
+from negbench.own.negatives import _SAMPLE, _mined, write_negatives
 from negbench.settings.command_options import Audit, Mine
 
 
@@ -45,6 +45,18 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_pat
     assert [line["negatives"] for line in lines] == mined.frame["negatives"].tolist()
     with pytest.raises(OptionError, match=r"--out .*\.parquet or \.jsonl"):
         Mine.parsed({"strategy": "qure", "out": tmp_path / "n.csv", "dataset": "vectors"})
+
+
+@pytest.mark.parametrize("strategy", ["qure", "top-k:k=5", "dqe"])
+def test_a_dry_run_samples_queries_and_names_them(strategy, tmp_path):
+    sets = tuple(f"dataset.{key}={size}" for key, size in (("train_images", 300), ("train_queries", 300)))
+    given = {"dataset": "vectors", "backbone": "vectors:dim=16", "sets": sets, "out": tmp_path / "n.parquet"}
+    mined, total = _mined(Mine(strategy=strategy, draws=5, **given), _SAMPLE)
+    whole, _ = _mined(Mine(strategy=strategy, draws=5, **given))
+    assert (len(mined.frame), total, len(whole.frame)) == (_SAMPLE, 300, 300)
+    by_query = whole.frame.set_index("query")
+    names = ["reference", "text", "target", "target_rank"]
+    pd.testing.assert_frame_equal(mined.frame.set_index("query")[names], by_query.loc[mined.frame["query"], names])
 
 
 def test_images_keep_the_spelling_of_the_file(tmp_path):
