@@ -65,10 +65,10 @@ class Icir(Dataset):
             home = "annotations/"
             reader = Reader.find(options.root, CARD, marker=f"{home}query_files.csv", tree=TREE)
         galleries: dict[str, dict[str, set[str]]] = {}
-        for _, image, text, instance in _rows(reader, f"{home}database_files.csv"):
+        for _, image, text, instance in _rows(reader, f"{home}database_files.csv", texts_needed=False):
             galleries.setdefault(instance, {}).setdefault(image, set()).add(text)
         queries = list[Query]()
-        for where, image, text, instance in _rows(reader, f"{home}query_files.csv"):
+        for where, image, text, instance in _rows(reader, f"{home}query_files.csv", texts_needed=True):
             right = tuple(name for name, texts in galleries.get(instance, {}).items() if text in texts)
             if not right:
                 raise DataError(f"{where}: no image of instance {quoted(instance)} has the text {quoted(text)}")
@@ -117,11 +117,12 @@ class Icir(Dataset):
         return codes.masked_fill(self._right(rows, local, len(columns)), 0)
 
 
-def _rows(reader: Reader, name: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield place, image, text and instance of every row."""
+def _rows(reader: Reader, name: str, *, texts_needed: bool) -> Iterator[tuple[str, str, str, str]]:
+    """Yield place, image, text and instance of every row; only a query must have a text."""
     for where, line in reader.lines(reader.root / name):
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) != 3 or not all(fields):
+        named = len(fields) == 3 and fields[0] and fields[2]
+        if not named or (texts_needed and not fields[1]):
             raise DataError(f"{where}: expected image,text,instance without other commas, got {quoted(line)}")
         yield where, _id(PurePath(fields[0])), fields[1], fields[2]
 

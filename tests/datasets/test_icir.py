@@ -98,6 +98,21 @@ def test_both_layouts_are_one_benchmark(root, toys, tmp_path):
     assert any("1,883 of 202 are published" in note for note in report.notes)
 
 
+def test_an_image_of_the_database_needs_no_text_and_a_query_does(root, tmp_path):
+    """As in the authors' reader: such an image answers no query of its instance."""
+    copy = shutil.copytree(root, tmp_path / "copy")
+    tables = copy / "annotations" if (copy / "annotations").is_dir() else copy
+    before = load(copy, images=False)
+    database, queries = tables / "database_files.csv", tables / "query_files.csv"
+    database.write_text(f"{database.read_text()}database/cup/untitled.png,,cup\n")
+    data = load(copy, images=False)
+    assert set(data.images) - set(before.images) == {"database/cup/untitled.png"}
+    assert [query.relevant for query in data.queries] == [query.relevant for query in before.queries]
+    queries.write_text(f"{queries.read_text()}query/cup/q-cup.png,,cup\n")
+    with pytest.raises(DataError, match="line 6: expected image,text,instance"):
+        load(copy, images=False)
+
+
 def test_what_is_missing_is_said(root, tmp_path):
     with pytest.raises(DataError, match=r"webdataset/query/\*.tar"):
         load(tmp_path)

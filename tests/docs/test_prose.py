@@ -1,0 +1,37 @@
+"""Prose that lists the values of a setting lists exactly those that the code takes."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from negbench.contracts.strategy import Slot
+from negbench.contracts.view import PlaneName
+from negbench.settings.command_options import List, MinedFormat, PluginKind
+from negbench.settings.options import Pruner, Sampler, Study
+
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+OTHER_TRAINERS = (ROOT / "docs" / "howto" / "other_trainers.md").read_text(encoding="utf-8")
+ROWS = OTHER_TRAINERS.partition("| `--format` |")[2].partition("\n\n")[0].splitlines()[2:]
+FORMATS = " ".join(row.split("|")[1] for row in ROWS)  # the first column
+# what is listed -> the type, the text, and how a value stands in it
+LISTED: dict[str, tuple[Any, str, str]] = {
+    "planes": (PlaneName, CONTRIBUTING.partition("- **Planes**")[2].partition("\n- **")[0], r'"(\w+)"'),
+    "slots": (Slot, CONTRIBUTING.partition("## What a strategy is")[2].partition("\n- **An order**")[0], r'"(\w+)"'),
+    "formats of mine": (MinedFormat, FORMATS, r"`([a-z][a-z-]+)`"),
+    "kinds of list": (PluginKind, str(List.model_fields["kind"].description), r"(strategies|\w+s)(?=,| or | \[)"),
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_prose_lists_the_values_that_the_code_takes(name):
+    kind, text, pattern = LISTED[name]
+    assert set(re.findall(pattern, text, flags=re.MULTILINE)) == set(get_args(kind))
+
+
+@pytest.mark.parametrize(("field", "kind"), [("sampler", Sampler), ("pruner", Pruner)])
+def test_a_flags_help_names_each_of_its_choices(field, kind):
+    help_text = str(Study.model_fields[field].description)
+    assert [choice for choice in get_args(kind) if not re.search(rf"\b{choice}\b", help_text)] == []
