@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from negbench.errors import WeightsError
+from negbench.machine.received import check_regular, read_json_text, read_text
 
 MAX_WORDS = 50
 BUILT_IN = "built-in"  # name of the vocabulary made in code
@@ -76,7 +77,7 @@ def read_spelling(*settings: Path) -> dict[str, Any]:
     spelling = dict(UNCASED)
     for file in settings:
         try:
-            stored = json.loads(file.read_text(encoding="utf-8"))
+            stored = json.loads(read_json_text(file))
             spelling |= {key: stored[key] for key in spelling if key in stored}
         except (OSError, ValueError, TypeError) as error:
             raise WeightsError(f"{file} cannot be read as a tokenizer's settings: {error}") from error
@@ -97,9 +98,10 @@ def read_vocabulary(source: Path) -> dict[str, int]:
     kind = "tokenizer" if source.suffix == ".json" else "vocabulary"
     try:
         if kind == "tokenizer":
+            check_regular(source)
             vocabulary = dict(Tokenizer.from_file(str(source)).get_vocab(with_added_tokens=False))
         else:
-            lines = source.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            lines = read_text(source).removesuffix("\n").split("\n")
             vocabulary = {line.rstrip("\r"): index for index, line in enumerate(lines)}
     except Exception as error:  # tokenizers raises bare Exception
         raise WeightsError(f"{source} cannot be read as a {kind}: {str(error).splitlines()[0]}") from error

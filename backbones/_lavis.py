@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from negbench.backbones._weights import check_fit, refuse, unwrapped
 from negbench.errors import OptionError, UnknownNameError, WeightsError
+from negbench.machine.received import check_safetensors, load_checkpoint
 
 Tower = Literal["eva_clip_g", "clip_vit_L"]
 State = dict[str, Tensor]
@@ -109,8 +110,9 @@ def read_checkpoint(path: Path, key: str = "") -> State:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
+            check_safetensors(path)
             return unwrapped(load_file(path))
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = load_checkpoint(path)
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL (\S+)", str(error))
         what = f"it holds a pickled object, {found[1]}" if found else "it is not a plain file of tensors"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from negbench.backbones._lavis import read_checkpoint
 from negbench.backbones._weights import WITHOUT_WEIGHTS, check_fit, fetch, unwrapped
 from negbench.errors import OptionError, UnknownNameError, WeightsError
+from negbench.machine.received import check_safetensors, read_json_text
 
 Activation = Literal["auto", "quick_gelu", "gelu"]
 
@@ -175,7 +176,7 @@ def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprin
 def _configured(config_file: Path, weights: Path, activation: Activation, label: str) -> Blueprint:
     """Make a blueprint from open_clip_config.json."""
     try:
-        stored = json.loads(config_file.read_text(encoding="utf-8"))
+        stored = json.loads(read_json_text(config_file))
         config = dict(stored["model_cfg"])
         shown = stored.get("preprocess_cfg") or {}
         pixels, resize = _pixels(shown), _resize(shown)
@@ -225,7 +226,7 @@ def _resolved(asked: Activation, known: bool | None, what: str) -> bool:
 
 def read_state(path: Path, key: str = "") -> dict[str, Tensor]:
     """Read the tensors of a checkpoint; see `read_checkpoint`. Raises WeightsError for an archive of code, too."""
-    if path.suffix != ".safetensors" and zipfile.is_zipfile(path):
+    if path.suffix != ".safetensors" and path.is_file() and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if any(Path(name).name == "constants.pkl" for name in archive.namelist()):
                 raise WeightsError(
@@ -242,6 +243,7 @@ def _names(path: Path, key: str) -> Iterable[str]:
     if path.suffix != ".safetensors":
         return read_state(path, key)
     try:
+        check_safetensors(path)
         with safe_open(path, "pt") as file:
             return unwrapped(dict.fromkeys(file.keys()))
     except (OSError, SafetensorError) as error:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from negbench.errors import WeightsError
+from negbench.machine.received import check_folder, read_json_text
 
 BERT = "google-bert/bert-base-uncased"  # whose vocabulary BLIP and BLIP-2 use
 
@@ -242,7 +243,8 @@ def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tens
     """
     want = model_class.config_class.model_type
     with loading(f"{folder} "):
-        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+        check_folder(folder)
+        kind = json.loads(read_json_text(folder / "config.json")).get("model_type")
         if kind != want:
             raise WeightsError(f"{folder} holds a model of type {kind}, expected {want}")
         how = {"dtype": torch.float32, "local_files_only": True, "use_safetensors": True, "output_loading_info": True}
@@ -288,7 +290,7 @@ def read_pixels(folder: Path, side: int) -> dict[str, Any]:
     for file in (folder / name for name in reversed(_PROCESSORS)):
         if file.is_file():
             with loading(f"{file} "):
-                held = json.loads(file.read_text(encoding="utf-8"))
+                held = json.loads(read_json_text(file))
                 stored = held.get("image_processor") or (stored if file.name == _PROCESSORS[0] else held)
     filters, sizes = {2: "bilinear", 3: "bicubic"}, (side, {"height": side, "width": side}, {"shortest_edge": side})
     possible: dict[str, tuple[Any, ...]] = {"do_resize": (True,), "do_rescale": (True,), "rescale_factor": (1 / 255,)}

@@ -228,10 +228,10 @@ def strangers() -> Callable[[Path], Path]:
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
     """Return a function that sets this machine's memory, and the free space of its disks if given, in bytes."""
-    from negbench.machine import room
+    from negbench.machine import memory as machine
 
     def limit(memory: int, disk: int | None = None) -> None:
-        monkeypatch.setattr(room, "machine_memory", lambda: memory)
+        monkeypatch.setattr(machine, "machine_memory", lambda: memory)
         if disk is not None:
             usage = SimpleNamespace(total=2 * disk, used=disk, free=disk)
             monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)

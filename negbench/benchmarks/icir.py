@@ -17,6 +17,7 @@ from negbench.datasets.galleries import Block
 from negbench.errors import DataError
 from negbench.files.image_files import EXTENSIONS, ImageFiles
 from negbench.files.reader import Reader, get, parsed, quoted, typed
+from negbench.machine.received import check_regular, check_unpacked
 from negbench.metrics.average_precision import trapezoid_average_precision
 from negbench.metrics.metric import Metric, precision, stored
 from negbench.metrics.mistakes import KINDS
@@ -137,10 +138,12 @@ def _in(tar: Path) -> Iterator[tuple[str, Path]]:
     """Yield id and place of every picture in a shard; KEY.json beside KEY.jpg says in `img_path` which it is."""
     pictures, names = dict[str, Path](), dict[str, str]()
     try:
+        check_regular(tar)
         with tarfile.open(tar, "r:") as archive:
             for member in archive:
                 key, _, ending = member.name.rpartition("/")[2].partition(".")
                 if ending == "json" and (file := archive.extractfile(member)) is not None:
+                    check_unpacked(tar, member.size)  # a sparse file claims what it likes
                     where = f"{tar}: {member.name}"
                     entry = typed(parsed(file.read().decode(), where), dict, where)
                     names[key] = _id(PurePath(get(entry, "img_path", str, where)))

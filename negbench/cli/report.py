@@ -5,6 +5,7 @@ from typing import Any
 import typer
 
 from negbench.cli import command, output
+from negbench.machine.received import read_text
 from negbench.settings.options import Report
 
 
@@ -40,7 +41,7 @@ def report(asked: Report) -> dict[str, Any]:
             shown.print(str(path), highlight=False, soft_wrap=True)
     page, *others = write_report(runs, asked.name, asked.galleries, asked.figures)
     if asked.out:
-        files.write_text(asked.out, page.read_text(encoding="utf-8"))
+        files.write_text(asked.out, read_text(page))
     for path in filter(None, (page, asked.out)):
         shown.print(str(path), highlight=False, soft_wrap=True)
     for folder in ("tables", "figures"):

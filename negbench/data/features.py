@@ -37,7 +37,8 @@ from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError
 from negbench.files.image_files import THREADS, decoded
 from negbench.machine.contents import SETTLED, content_hashes
-from negbench.machine.files import atomic_write, cache_dir, locked
+from negbench.machine.files import atomic_write, cache_dir, check_own, locked
+from negbench.machine.received import check_regular
 from negbench.machine.room import Need, check_disk
 
 Progress = Callable[[int], None]
@@ -243,6 +244,7 @@ class FeatureStore:
 
     def _open(self, path: Path) -> "_Shard":
         """Map one shard; its header, size and hashes are checked, its features are not read."""
+        check_regular(check_own(path))
         with safe_open(path, framework="pt") as file:  # checks the file's length against its header
             metadata = file.metadata() or {}
             hashes, features = file.get_tensor("hashes"), file.get_tensor("features")

@@ -16,6 +16,7 @@ from negbench.errors import DataError
 from negbench.files.reader import list_files, quoted
 from negbench.machine.contents import stamp
 from negbench.machine.files import opened
+from negbench.machine.received import opened_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -146,12 +147,12 @@ class NothingLeftError(DataError):
 
 def read_image(path: Path) -> "Image":
     """Read and decode an image in the mode of its file. Raises DataError naming a file that cannot be decoded."""
-    from PIL import Image as pil
-
     try:
-        with opened(path) as file, pil.open(file) as image:
+        with opened(path) as file, opened_picture(path, file) as image:
             image.load()
             return image
+    except DataError:
+        raise
     except Exception as error:  # a damaged file can make PIL raise anything
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
@@ -163,10 +164,8 @@ def read_image(path: Path) -> "Image":
 @cache
 def _is_sound(path: Path, then: tuple[int, ...]) -> bool:
     """Whether a file can be decoded: PNG by its checksums, JPEG at an eighth of its size, which reads every byte."""
-    from PIL import Image as pil
-
     try:
-        with warnings.catch_warnings(action="ignore"), opened(path) as file, pil.open(file) as image:
+        with warnings.catch_warnings(action="ignore"), opened(path) as file, opened_picture(path, file) as image:
             if image.format == "PNG":
                 image.verify()
             else:
@@ -218,10 +217,8 @@ def decoded(
 
 def _pixels(path: Path) -> int:
     """Return the bytes of an image's pixels, as its header gives them; 0 for a file that is no image."""
-    from PIL import Image as pil
-
     try:
-        with opened(path) as file, pil.open(file) as image:
+        with opened(path) as file, opened_picture(path, file) as image:
             return 3 * image.width * image.height
     except Exception:  # as in `read_image`, which reports it
         return 0

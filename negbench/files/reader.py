@@ -18,6 +18,7 @@ from negbench.contracts.card import DatasetCard
 from negbench.errors import DataError
 from negbench.errors import quoted as quoted  # re-exported for the data sets
 from negbench.machine.contents import stamp
+from negbench.machine.received import check_text, read_bytes
 
 T = TypeVar("T")
 
@@ -134,7 +135,7 @@ class Reader:
         """Read a file. Raises DataError if it is missing or unreadable."""
         note(path)
         try:
-            raw = path.read_bytes()
+            raw = read_bytes(path)
         except FileNotFoundError as error:
             raise DataError(f"{path} is missing: put the file there, or correct its name") from error
         except OSError as error:
@@ -142,13 +143,15 @@ class Reader:
         self.hashes[path.relative_to(self.root).as_posix()] = hashlib.sha256(raw).hexdigest()
         return raw
 
-    def text(self, path: Path) -> str:
-        """Read the UTF-8 text of a file (a byte-order mark is dropped).
+    def text(self, path: Path, *, rows: bool = False) -> str:
+        """Read the UTF-8 text of a file (a byte-order mark is dropped), of which each line may be a row.
 
         Raises:
-            DataError: missing, unreadable or not UTF-8; names the encoding, or the ending, that it seems to have.
+            DataError: missing, unreadable, too large or not UTF-8; names the encoding, or the ending, that it seems to
+                have.
         """
         raw = self.raw(path)
+        check_text(path, raw, rows=rows)
         try:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:

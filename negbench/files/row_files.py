@@ -14,6 +14,7 @@ from typing import Any
 
 from negbench.errors import DataError, OptionError
 from negbench.files.reader import Reader, parsed, quoted
+from negbench.machine.received import check_rows, read_parquet
 
 ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 CELLS = (".csv", ".tsv")  # a value is a text
@@ -74,7 +75,7 @@ def read_rows(path: Path, *, header: bool = True) -> list[FileRow]:
         raise OptionError(f"file must end in {', '.join(ENDINGS)}, got {quoted(path)}")
     if ending == ".parquet":
         return _parquet(reader.raw(path), path)
-    text = reader.text(path)
+    text = reader.text(path, rows=True)
     return list(_cells(text, path, header)) if ending in CELLS else _json(text, path)
 
 
@@ -135,10 +136,10 @@ def names_of(values: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 def _parquet(content: bytes, path: Path) -> list[FileRow]:
     import pyarrow
-    import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
+        table = read_parquet(path, content=content)
+        check_rows(path, table)
         _once(table.column_names, str(path))
         rows = table.to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError) as error:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from negbench.errors import DataError, NegbenchError
-from negbench.machine.room import check_unpacked
+from negbench.machine.received import npy_array, npz_arrays, read_parquet, read_text
 
 NAMES = {"ids": ("ids", "id"), "texts": ("texts", "text")}
 _ANY = (*NAMES["ids"], *NAMES["texts"])
@@ -31,12 +31,11 @@ def read_vectors(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any
     try:
         if path.suffix == ".npy":
             beside = path.with_suffix(".txt")
-            named = beside.read_text("utf-8").rstrip("\n").split("\n") if names or beside.is_file() else []
-            return named, np.load(path, allow_pickle=False)
+            named = read_text(beside).rstrip("\n").split("\n") if names or beside.is_file() else []
+            return named, npy_array(path)
         if path.suffix == ".parquet":
             return _of_table(path, names)
-        check_unpacked(path)
-        with np.load(path, allow_pickle=False) as file:
+        with npz_arrays(path) as file:
             return _named(file, file.files, path, names)
     except NegbenchError:
         raise
@@ -45,14 +44,34 @@ def read_vectors(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any
 
 
 def _of_table(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
-    import pandas as pd
-
-    table = pd.read_parquet(path)
-    lists = [column for column in table if len(table) and isinstance(table[column].iloc[0], np.ndarray)]
-    arrays: Any = {column: table[column].to_numpy() for column in table if column not in lists}
-    arrays |= {column: np.stack([np.stack(cell) for cell in table[column]]) for column in lists}
-    known = [str(column) for column in table if names or column in (*lists, *_ANY)]
+    table = read_parquet(path)
+    index = (table.schema.pandas_metadata or {}).get("index_columns", ())
+    table = table.drop_columns([name for name in index if name in table.column_names])
+    arrays = dict[str, Any]()
+    known = list[str]()
+    for name in table.column_names:
+        column = table[name]
+        lists = hasattr(column.type, "value_type")
+        arrays[name] = _stacked(column.chunks) if lists else column.to_numpy()
+        if lists or names or name in _ANY:
+            known.append(name)
     return _named(arrays, known, path, names)
+
+
+def _stacked(chunks: list[Any]) -> np.ndarray[Any, Any]:
+    """Return a column of lists, all of one length, as an array [rows, length]; of lists of lists, [rows, n, length]."""
+    import pyarrow.compute as pc
+
+    parts = []
+    for chunk in chunks:
+        values = chunk.flatten()
+        inner = _stacked([values]) if hasattr(values.type, "value_type") else values.to_numpy(zero_copy_only=False)
+        lengths = {*pc.value_counts(pc.list_value_length(chunk)).field("values").to_pylist()}
+        if len(lengths) > 1 or None in lengths:
+            raise ValueError("all lists of a column must have the same length")
+        if lengths:
+            parts.append(inner.reshape(len(chunk), *lengths, *inner.shape[1:]))
+    return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 
 
 def _named(arrays: Any, keys: list[str], path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:

@@ -18,6 +18,7 @@ from negbench.grid.cells import Task, compute_task
 from negbench.grid.executors import Event, Function, Notify, death, outcome_of
 from negbench.loop.runs import DATA, plan_run
 from negbench.machine import files
+from negbench.machine.received import read_json_text
 from negbench.machine.signals import stop_on_signals
 from negbench.settings.config import ResolvedConfig
 
@@ -86,7 +87,7 @@ def compute_line(folder: Path, number: int) -> Event:
     """
     path = folder / "cells.jsonl"
     with files.intact(path):
-        rows = path.read_text(encoding="utf-8").splitlines()
+        rows = read_json_text(path).splitlines()
     if not 0 <= number < len(rows):
         raise NegbenchError(f"{path} has lines 0 to {len(rows) - 1}, not {number}")
     row = json.loads(rows[number])

@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from negbench.errors import NegbenchError, cause_among, out_of_memory, quoted
+from negbench.errors import DataError, NegbenchError, cause_among, out_of_memory, quoted
+from negbench.machine.received import check_regular, opened_file, read_bytes, read_json_text, read_text
 
 MOVES_SCORES = False  # where files are, not what they contain
 
@@ -97,7 +98,8 @@ def sweep(folder: Path) -> list[Path]:
     """Remove the half-written files that killed processes left in `folder`; those of living ones stay."""
     removed = []
     for path in folder.glob(".*.partial"):
-        with contextlib.suppress(OSError), path.open("rb") as file:  # gone, being written, or another user's
+        # gone, being written, another user's, or no file
+        with contextlib.suppress(OSError, DataError), opened_file(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
             removed.append(path)
@@ -166,9 +168,9 @@ def sha256_of(path: Path) -> str:
 def opened(path: Path) -> io.BufferedReader | io.BytesIO:
     """Open a file to read it; so is one inside a tar file, named TAR/@OFFSET+SIZE/NAME, without unpacking."""
     if (found := inside_tar(path)) is None:
-        return path.open("rb")
+        return opened_file(path)
     tar, offset, size = found
-    with Path(tar).open("rb") as file:
+    with opened_file(Path(tar)) as file:
         file.seek(offset)
         return io.BytesIO(file.read(size))
 
@@ -192,6 +194,7 @@ def delete(path: Path) -> None:
 
 
 def _add_line(sums: Path, line: str) -> None:
+    check_regular(sums)
     with sums.open("rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         end = file.seek(0, os.SEEK_END)
@@ -207,9 +210,10 @@ def flaw(path: Path) -> str | None:
     Raises:
         OSError: the file is missing or cannot be read.
     """
+    check_own(path)
     line = _sum_line(path.name, path).encode().rstrip(b"\n")
     try:
-        lines = (path.parent / SUMS).read_bytes().split(b"\n")
+        lines = read_bytes(check_own(path.parent / SUMS)).split(b"\n")
     except FileNotFoundError:
         return None
     return None if line in lines else f"its content does not match {SUMS} beside it"
@@ -223,7 +227,7 @@ def damaged_in(folder: Path) -> list[str]:
 def sums_in(folder: Path) -> dict[str, str]:
     """Return name -> the last hash that a sealed folder lists; none if it is not sealed."""
     try:
-        lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(check_own(folder / SUMS), errors="replace").splitlines()
     except FileNotFoundError:
         return {}
     return {line[66:]: line[:64] for line in lines if line[66:]}
@@ -264,7 +268,7 @@ def intact(path: Path, fix: str = _FIX) -> Iterator[Path]:
 def read_json(path: Path, fix: str = _FIX) -> Any:
     """Read what `write_json` wrote; errors as in `intact`."""
     with intact(path, fix):
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_json_text(path))
 
 
 @contextlib.contextmanager
@@ -295,6 +299,19 @@ def _say_once(text: str) -> None:
 
 
 # --- locks -------------------------------------------------------------------------------------------------------
+
+
+def check_own(path: Path) -> Path:
+    """Return the path of a file in a run, comparison, study, job folder or cache, unless it is a link that leads out.
+
+    What such a link leads to would be shown, copied or hashed as if it belonged to the folder.
+
+    Raises:
+        DataError: a link that leads out of the folder above the file's.
+    """
+    if path.is_symlink() and not path.resolve().is_relative_to(path.parent.parent.resolve()):
+        raise DataError(f"{path} is a link that leads out of {path.parent.parent}: replace it by what it leads to")
+    return path
 
 
 def check_links(folder: Path) -> None:

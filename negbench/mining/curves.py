@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from negbench.machine.files import atomic_write, intact
+from negbench.machine.received import npz_arrays
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import at_most, checked_scores, count, ranked_scores
 from negbench.mining.task import MiningTask
@@ -55,7 +56,7 @@ class Curves:
     @classmethod
     def load(cls, path: Path) -> Curves:
         """Read what `save` wrote; raise NegbenchError if the file is missing or damaged."""
-        with intact(path) as file, np.load(file, allow_pickle=False) as stored:
+        with intact(path) as file, npz_arrays(file) as stored:
             scores = stored["scores"] if "scores" in stored else np.empty(0)  # earlier runs have none
             return cls(stored["queries"], stored["length"], stored["drops"], scores)
 

@@ -14,8 +14,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from negbench.checks.audit import audit
 from negbench.checks.forewarn import forewarnings, of_data
 from negbench.checks.subject import open_subject
@@ -29,6 +27,7 @@ from negbench.files.row_files import ENDINGS, SPLITS, read_rows
 from negbench.files.triplet_files import TripletTable, read_triplets, split_word
 from negbench.files.vector_files import NAMES, files_of, read_vectors
 from negbench.machine.files import cache_dir, sweep, write_text
+from negbench.machine.received import npz_arrays, open_parquet, read_text
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, build_config, resolved
@@ -270,11 +269,9 @@ def _vectors(scan: Scan, file: Path) -> None:
 def _keys(file: Path) -> set[str]:
     """Return the names of the arrays in a file of embeddings; a .npy file holds those that its own name says."""
     if file.suffix == ".parquet":
-        import pyarrow.parquet
-
-        return {*pyarrow.parquet.read_schema(file).names}
+        return {*open_parquet(file).schema_arrow.names}
     if file.suffix == ".npz":
-        with np.load(file, allow_pickle=False) as arrays:
+        with npz_arrays(file) as arrays:
             return {*arrays.files}
     return {"texts" if "text" in file.stem.lower() else "ids", "features"} if files_of(file)[1].is_file() else set()
 
@@ -385,7 +382,7 @@ def write(scan: Scan) -> list[Path]:
         OptionError: the user has edited the recipe.
     """
     target, plugin = scan.folder / RECIPE, scan.plugin
-    if target.exists() and not _untouched(target.read_text(encoding="utf-8", errors="replace")):
+    if target.exists() and not _untouched(read_text(target, errors="replace")):
         backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(scan).items())
         use = f"set name = {toml('precomputed')}, {backbone} in its [backbone], or " * bool(backbone)
         raise OptionError(f"{target} already exists and was edited after `negbench init` wrote it: {use}rename it")

@@ -21,6 +21,7 @@ from negbench.loop.record import peak_memory_mib
 from negbench.loop.runs import DATA
 from negbench.machine.files import atomic_write
 from negbench.machine.heap import keep_memory
+from negbench.machine.received import npy_array
 from negbench.machine.room import device_named
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
@@ -225,7 +226,7 @@ def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:
         rows = read_rows(file)
     else:
         try:
-            array = np.load(file, allow_pickle=False)
+            array = npy_array(file)
             if array.ndim != 1:
                 raise ValueError(f"expected [Q] rows or ids, got {array.shape}")
         except (OSError, ValueError, EOFError) as error:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from negbench.errors import NegbenchError
 from negbench.machine import files
 from negbench.machine.contents import stamp
+from negbench.machine.received import read_bytes
 
 _BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # statements, and nodes that hold them
 _ASKED = ("MOVES_SCORES", "PAPER", "READS")
@@ -47,7 +48,7 @@ def parse(path: Path, content: bytes | None = None) -> ast.Module:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
 

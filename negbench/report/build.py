@@ -19,6 +19,7 @@ from negbench.analysis.unchanged import FILE, inputs_of, unchanged
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
 from negbench.grid.comparison import AXES, CellGroup, ComparisonFolder
 from negbench.machine.files import delete
+from negbench.machine.received import read_text
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
 from negbench.report.charts import Chart, Form
@@ -56,9 +57,9 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     made = unchanged(folder, inputs_of(runs, ComparisonFolder(folder).read()))
     if not made:
         delete(folder / FILE)  # what it tells of the page is no longer so
-    lines = (folder / "answer.md").read_text(encoding="utf-8").splitlines() if made else ()
+    lines = read_text(folder / "answer.md").splitlines() if made else ()
     page = comparison_page(folder, findings, tables(findings), galleries, [*filter(None, lines)])
-    drawn = (folder / "report/index.html").read_text(encoding="utf-8") if "report/index.html" in made else ""
+    drawn = read_text(folder / "report/index.html") if "report/index.html" in made else ""
     return write_page(folder / "report", page, form, drawn)
 
 

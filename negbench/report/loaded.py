@@ -1,5 +1,6 @@
 """Load a command's results from the runs folder into Python, as data frames and text."""
 
+import io
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ from negbench.errors import RunError
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop.types import RunResult
 from negbench.machine import files
+from negbench.machine.received import read_text
 from negbench.store.runfolder import find_run
 
 if TYPE_CHECKING:
@@ -39,13 +41,13 @@ class Comparison:
     def answer(self) -> list[str]:
         """The answer in words, a sentence or two per line."""
         with files.intact(self.path / "answer.md", _RERUN) as file:
-            return [line for line in file.read_text(encoding="utf-8").splitlines() if line]
+            return [line for line in read_text(file).splitlines() if line]
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row per strategy, as the command prints it: text, in percent, mean and deviation over seeds."""
         with files.intact(self.path / "table.csv", _RERUN) as file:
-            return pd.read_csv(file, dtype=str, keep_default_na=False)
+            return pd.read_csv(io.StringIO(read_text(file)), dtype=str, keep_default_na=False)
 
     @cached_property
     def findings(self) -> Findings:
@@ -69,7 +71,7 @@ class Comparison:
 
     def _numbers(self, name: str) -> pd.DataFrame:
         with files.intact(self.path / name, _RERUN) as file:
-            return pd.read_csv(file)
+            return pd.read_csv(io.StringIO(read_text(file)))
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -160,7 +162,7 @@ class StudyResult:
     def answer(self) -> list[str]:
         """The answer in words, a sentence per line; none before the command ended."""
         path = self.path / "answer.md"
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line] if path.exists() else []
+        return [line for line in read_text(path).splitlines() if line] if path.exists() else []
 
     @property
     def final(self) -> Comparison | None:

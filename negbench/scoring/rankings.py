@@ -15,6 +15,7 @@ from torch import Tensor
 
 from negbench.errors import NegbenchError, quoted
 from negbench.files.image_files import Spellings
+from negbench.machine.received import check_text, read_bytes
 
 if TYPE_CHECKING:
     from negbench.contracts import Query
@@ -46,7 +47,9 @@ def read_rankings(path: Path) -> Any:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        content = read_bytes(path)
+        check_text(path, content)
+        return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise NegbenchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 

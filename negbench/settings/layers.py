@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.machine.received import read_text
 from negbench.plugins import syntax
 from negbench.plugins.registry import SECTIONS, registry
 from negbench.settings.options import DatasetOptions, ModelOptions, PluginSpec, RunSettings
@@ -57,7 +58,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         if (size := path.stat().st_size) > _RECIPE_BYTES or not path.is_file():
             what = f"has {size:,} bytes" if path.is_file() else "is no regular file"
             raise NegbenchError(f"--recipe {path}: {what}; expected a TOML file of at most {_RECIPE_BYTES:,} bytes")
-        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+        recipe = tomllib.loads(read_text(path))
     except OSError as error:
         raise NegbenchError(f"--recipe {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5,000 digits

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.errors import RunError
 from negbench.machine.files import SUMS, atomic_write, delete, intact, locked, names_in, read_json, seal, write_json
+from negbench.machine.received import check_safetensors, load_checkpoint, read_json_text, read_parquet
 from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig
 
@@ -226,7 +227,7 @@ class RunFolder:
         if not file.exists():
             return []
         with intact(file):
-            return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+            return [json.loads(line) for line in read_json_text(file).splitlines()]
 
     # --- tables and weights ---------------------------------------------------------------------------------------
 
@@ -251,10 +252,8 @@ class RunFolder:
 
     def table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
         """Read what `write_table` wrote, or some columns of it."""
-        import pandas as pd  # here, as training does without it
-
         with intact(self.path / f"{name}.parquet") as file:
-            return pd.read_parquet(file, columns=columns)
+            return read_parquet(file, columns).to_pandas()
 
     def write_checkpoint(self, state: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
@@ -266,7 +265,7 @@ class RunFolder:
         if not (self.path / "checkpoint.pt").exists():
             return None
         with self.in_checkpoint() as file:
-            return dict(torch.load(file, map_location="cpu", weights_only=True))
+            return dict(load_checkpoint(file))
 
     def in_checkpoint(self) -> AbstractContextManager[Path]:
         """Read the checkpoint in this block; raise DamagedError for whatever fails in it."""
@@ -293,6 +292,7 @@ class RunFolder:
         if not self.has_weights:
             raise RunError(f"run {self.run_id} has no weights in {self.path}: {_AGAIN}")
         with intact(self.path / "model.safetensors") as file:
+            check_safetensors(file)
             return dict(load_file(file))
 
 

@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 from negbench.display import notes
 from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.machine.files import atomic_write, locked, write_json
+from negbench.machine.received import read_text
 from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, announced, noted, run_of
 from negbench.store.runfolder import RunFolder, final_values
 
@@ -163,7 +164,7 @@ class Tracker:
         for path in (store, self.root / "artifacts", *self.root.glob("artifacts/*")):
             if path.is_symlink():  # MLflow would write through it
                 raise RunError(f"{path} is a link: replace it by what it leads to")
-        said, moved = list[str](), not place.exists() or place.read_text(encoding="utf-8") != here
+        said, moved = list[str](), not place.exists() or read_text(place) != here
         if store.exists() and moved:
             store.replace(store.with_name("mlflow-moved.db"))
             said = [f"{self.root} was moved or copied: its MLflow store is now mlflow-moved.db, beside a new one"]

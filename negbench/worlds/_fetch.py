@@ -11,6 +11,7 @@ from pathlib import Path
 
 from negbench.errors import DataError
 from negbench.machine.files import atomic_write, sha256_of
+from negbench.machine.received import check_archive
 from negbench.worlds._icons import FILES, PACKAGES, Package
 
 MOVES_SCORES = False  # fetched files are hashed when read
@@ -42,6 +43,7 @@ def fetch(out: Path) -> list[str]:
                     f"expected {package.tarball}): it is damaged or was changed, and is not used"
                 )
             with tarfile.open(tarball, "r:gz") as archive:  # of which only the three JSON files are extracted
+                check_archive(tarball, archive, [f"package/{name}" for name in FILES])
                 for name in reversed(FILES):  # icons.json last: a folder with it is complete
                     member = archive.extractfile(f"package/{name}")
                     with atomic_write(folder / name, "wb") as file:

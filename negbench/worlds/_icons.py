@@ -18,6 +18,7 @@ from negbench.errors import DataError, NegbenchError, missing_package
 from negbench.files.reader import Reader
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import cache_dir, locked, sha256_of, write_json
+from negbench.machine.received import read_json_text
 
 READS = ("_icons.toml",)
 FILES = ("icons.json", "chars.json", "info.json")
@@ -113,7 +114,7 @@ class Icons:
             except OSError as error:
                 raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
         try:
-            known = json.loads(index.read_text(encoding="utf-8"))
+            known = json.loads(read_json_text(index))
             pictures = {c: Picture(name, folder / f"{name}.png", *map(str, known[name])) for c, name in wanted.items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
@@ -138,7 +139,7 @@ class Icons:
         beside.mkdir()
         hashes: dict[str, tuple[str, str]] = {}
         names = sorted(set(wanted.values()))
-        data = json.loads((self.folder / "icons.json").read_bytes())
+        data = json.loads(read_json_text(self.folder / "icons.json"))
         for name in names:
             icon = data["icons"][name]
             width, height = (icon.get(side, data.get(side, 16)) for side in ("width", "height"))
@@ -173,7 +174,7 @@ def icons(reader: Reader, artist: str) -> Icons:
         raise DataError(flaw)
     for name in FILES:
         reader.text(folder / name)  # records its hash
-    return Icons(artist, folder, json.loads((folder / "chars.json").read_bytes()))
+    return Icons(artist, folder, json.loads(read_json_text(folder / "chars.json")))
 
 
 def _pixels(png: bytes) -> str:

@@ -19,6 +19,7 @@ from negbench.datasets.galleries import Attributed, by_key
 from negbench.datasets.stream import Stream
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.machine.files import locked, sha256_of
+from negbench.machine.received import read_json_text
 from negbench.worlds import _garments
 from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, mutate, render, sample_attributes
 from negbench.worlds._wording import attribute_words, caption_pair
@@ -285,7 +286,7 @@ def ensure(cache: Path, spec: Spec) -> Path:
 
 def garments_of(folder: Path) -> dict[str, Attributes]:
     """Read image id -> attributes of a folder that `check` has found sound."""
-    stored = json.loads((folder / "attributes.json").read_text(encoding="utf-8"))
+    stored = json.loads(read_json_text(folder / "attributes.json"))
     return {image: Attributes(**attributes) for image, attributes in stored.items()}
 
 
@@ -298,7 +299,7 @@ def check(folder: Path) -> Spec:
     path = folder / MANIFEST
     fix = "move the folder elsewhere and make it again"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_json_text(path))
         generator, files, _ = int(raw["generator"]), dict(raw["files"]), raw["pixels"]
         if generator != GENERATOR:
             raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: leave root out")

@@ -11,8 +11,9 @@ from negbench.errors import OptionError
 from negbench.loop import needs
 from negbench.loop.runs import run_config
 from negbench.loop.types import OpenRun
-from negbench.machine import room
-from negbench.machine.room import Need, check_disk, check_memory, machine_memory, size
+from negbench.machine import memory as machine
+from negbench.machine.memory import machine_memory, size
+from negbench.machine.room import Need, check_disk, check_memory
 from negbench.settings.config import resolved
 from tests.runs import config_of, flags_of, run, untrained
 
@@ -47,7 +48,7 @@ def test_all_of_it_together_counts(tmp_path, limited):
 def test_the_machine_has_memory(monkeypatch, tmp_path):
     assert 2**28 < machine_memory() < 2**50
     (tmp_path / "memory.max").write_text("1234\n", encoding="ascii")
-    monkeypatch.setattr(room, "_LIMITS", (str(tmp_path / "memory.max"), str(tmp_path / "none")))
+    monkeypatch.setattr(machine, "_LIMITS", (str(tmp_path / "memory.max"), str(tmp_path / "none")))
     assert machine_memory() == 1234
     (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
     assert machine_memory() > 2**28

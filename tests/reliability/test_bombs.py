@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from negbench.cli.main import run as negbench
-from negbench.machine.room import machine_memory
+from negbench.machine.memory import machine_memory
 from tests.standin import write_images
 from tests.vector_files import write_vectors
 

@@ -1,0 +1,448 @@
+"""The door for received files: what is no regular file is refused, and so is what would fill the memory.
+
+Each bomb is opened in a child that may take little memory: without the check, the child fails with another error.
+`make faults` tries bombs of full size; `make test` divides them, and the rule's gibibyte, by 64.
+"""
+
+import io
+import os
+import resource
+import socket
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+from pyarrow import parquet
+
+from negbench.cli.main import run as negbench
+from negbench.errors import NegbenchError
+from negbench.files.image_files import read_image
+from negbench.files.row_files import read_rows
+from negbench.files.vector_files import read_vectors
+from negbench.machine import files, memory, received
+
+SCALE = 1 if "NEGBENCH_FAULTS" in os.environ else 64
+GIB = 2**30 // SCALE
+
+
+def limit_memory(most: int) -> None:
+    """Let this process take so many bytes more, and no others."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + most,) * 2)
+
+
+def tell(action: Callable[[], Any], most: int, plenty: bool) -> None:
+    """Print the one line with which an action is refused, in a process with little memory."""
+    received._GIB = GIB
+    received.free_memory = lambda: 2**50 if plenty else most  # with plenty, only the rule of 16 times can refuse it
+    limit_memory(most)
+    try:
+        action()
+    except NegbenchError as error:
+        print(f"refused: {error}", end="")
+
+
+@pytest.fixture
+def refusal(forked: Callable[..., Any]) -> Callable[..., str]:
+    """Return a function that gives the line with which an action is refused in a child of little memory."""
+
+    def line(action: Callable[[], Any], most: int = GIB, plenty: bool = False) -> str:
+        child = forked(partial(tell, action, most, plenty))
+        text = child.communicate()
+        assert child.returncode == 0, text
+        assert text.startswith("refused: "), text
+        assert "\n" not in text
+        return text
+
+    return line
+
+
+# --- what is no regular file ---------------------------------------------------------------------------------------
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+STRANGE: dict[str, Callable[[Path], None]] = {
+    "FIFO": os.mkfifo,
+    "socket": a_socket,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "link to a FIFO": lambda path: (os.mkfifo(path.with_name("pipe")), path.symlink_to("pipe"))[0],
+}
+READERS: dict[str, Callable[[Path], Any]] = {
+    "bytes": received.read_bytes,
+    "text": received.read_text,
+    "npy": received.npy_array,
+    "npz": received.npz_arrays,
+    "parquet": received.read_parquet,
+    "checkpoint": received.load_checkpoint,
+    "safetensors": received.check_safetensors,
+    "picture": read_image,
+    "hash": files.sha256_of,
+    "sums": lambda path: files.sums_in(path.parent),
+    "rows": lambda path: read_rows(path.with_name("rows.csv")),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", STRANGE)
+def test_only_regular_files_are_read(tmp_path, monkeypatch, kind, reader):
+    monkeypatch.chdir(tmp_path)  # a socket's name must be short
+    name = {"sums": files.SUMS, "rows": "rows.csv"}.get(reader, "f")
+    STRANGE[kind](Path(name))
+    with pytest.raises(NegbenchError, match=r"is not read: it is a |is a link that leads out"):
+        READERS[reader](Path(name))
+
+
+def test_a_link_to_a_regular_file_is_read_and_a_folder_is_an_error(tmp_path):
+    (tmp_path / "there").write_bytes(b"1")
+    (tmp_path / "link").symlink_to("there")
+    assert received.read_bytes(tmp_path / "link") == b"1"
+    with pytest.raises(IsADirectoryError):
+        received.read_bytes(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        received.read_bytes(tmp_path / "none")
+
+
+def test_a_sweep_does_not_wait_at_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / ".x.partial")
+    (tmp_path / ".y.partial").touch()
+    assert files.sweep(tmp_path) == [tmp_path / ".y.partial"]
+
+
+def test_links_within_the_runs_folder_are_read_and_those_out_of_it_are_not(tmp_path):
+    runs, outside = tmp_path / "runs", tmp_path / "secret.json"
+    outside.write_text("{}", encoding="utf-8")
+    files.write_json(runs / "a" / "x.json", {})
+    (runs / "b").mkdir()
+    (runs / "b" / "x.json").symlink_to(runs / "a" / "x.json")
+    assert files.read_json(runs / "b" / "x.json") == {}
+    (runs / "b" / "y.json").symlink_to(outside)
+    with pytest.raises(NegbenchError, match=r"y\.json is a link that leads out of "):
+        files.read_json(runs / "b" / "y.json")
+
+
+# --- what fills the memory -----------------------------------------------------------------------------------------
+
+
+def equal_texts(path: Path, text: str, rows: int) -> Path:
+    """Write a parquet file of one text in every row; the text is stored once."""
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([text]))
+    schema = pa.schema([("reference", column.type), ("target", column.type)])
+    parquet.write_table(pa.table([column, column], schema), path, store_schema=False)
+    return path
+
+
+def one_list(path: Path, values: int) -> Path:
+    """Write a parquet file of one row with one long list."""
+    places = pa.array([0, values], pa.int32())
+    lists = pa.ListArray.from_arrays(places, pa.array(np.zeros(values, np.float32)))
+    parquet.write_table(pa.table({"texts": ["a"], "features": lists}), path)
+    return path
+
+
+def texts_in_a_list(path: Path, text: str, values: int) -> Path:
+    """Write a parquet file of one row with a list of equal texts."""
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(values, np.int8)), pa.array([text]))
+    lists = pa.ListArray.from_arrays(pa.array([0, values], pa.int32()), texts)
+    parquet.write_table(pa.table({"ids": ["a"], "relevant": lists}), path, store_schema=False)
+    return path
+
+
+def texts_by_prefix(path: Path, text: str, rows: int) -> Path:
+    """Write a parquet file whose texts are stored as what differs from the text before: nothing."""
+    table = pa.table({"reference": pa.array([text] * rows)})
+    parquet.write_table(table, path, use_dictionary=False, column_encoding={"reference": "DELTA_BYTE_ARRAY"})
+    return path
+
+
+def packed(path: Path, header: Any, body: bytes) -> Path:
+    """Write a .npz whose array has this header and is followed by these bytes."""
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, header)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as pack:
+        pack.writestr("ids.npy", _npy(np.array(["a"])))
+        with pack.open("features.npy", "w", force_zip64=True) as entry:
+            entry.write(content.getvalue())
+            entry.write(body)
+    return path
+
+
+def _npy(array: Any) -> bytes:
+    np.save(content := io.BytesIO(), array)
+    return content.getvalue()
+
+
+def zeros(path: Path, count: int) -> Path:
+    """Write a .npz of `count` bytes of zeros, packed."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as pack:
+        pack.writestr("ids.npy", _npy(np.array(["a"])))
+        with pack.open("features.npy", "w", force_zip64=True) as entry:
+            np.lib.format.write_array_header_1_0(entry, _header((1, count), "|u1"))
+            for _ in range(count // 2**20):
+                entry.write(bytes(2**20))
+    return path
+
+
+def _header(shape: tuple[int, ...], kind: str = "<f4") -> dict[str, Any]:
+    return {"descr": kind, "fortran_order": False, "shape": shape}
+
+
+def long_npy(path: Path) -> Path:
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, _header((10**6, 10**6)))
+        file.write(bytes(100))
+    return path
+
+
+def deflated_checkpoint(path: Path, count: int) -> Path:
+    """Write a checkpoint of zeros whose zip entries are packed, which torch unpacks."""
+    torch.save({"w": torch.zeros(1024)}, plain := io.BytesIO())
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as pack:
+        for entry in source.infolist():
+            pack.writestr(entry.filename, source.read(entry))
+        with pack.open("archive/data/1", "w", force_zip64=True) as more:
+            for _ in range(count // 2**20):
+                more.write(bytes(2**20))
+    return path
+
+
+def tall_tensor(path: Path) -> Path:
+    """Write a checkpoint of one number that is seen as 2**31 of them: copied, it would be 8 GiB."""
+    torch.save({"w": torch.zeros(1).expand(2**31)}, path)
+    return path
+
+
+def filling_pickle(path: Path) -> Path:
+    """Write a checkpoint of 60 bytes that makes a bytearray of 4 GB, as torch's unpickler allows."""
+    path.write_bytes(b"\x80\x02c__builtin__\nbytearray\n\x8a\x08" + struct.pack("<q", 4 * 10**9) + b"\x85R.")
+    return path
+
+
+def filling_pickle_in_a_zip(path: Path) -> Path:
+    torch.save({}, plain := io.BytesIO())
+    pickled = filling_pickle(path).read_bytes().replace(b"__builtin__", b"builtins")
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w") as pack:
+        for entry in source.infolist():
+            pack.writestr(entry.filename, pickled if entry.filename.endswith(".pkl") else source.read(entry))
+    return path
+
+
+def lists_of_lists(path: Path, count: int) -> Path:
+    path.write_text(f"[{','.join(['[]'] * count)}]", encoding="utf-8")
+    return path
+
+
+def short_rows(path: Path, count: int) -> Path:
+    path.write_text("reference,target\n" + "1,2\n" * count, encoding="utf-8")
+    return path
+
+
+def large_picture(path: Path, side: int) -> Path:
+    Image.new("1", (side, side)).save(path)
+    return path
+
+
+BOMBS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any], bool]] = {
+    "parquet: 40 million equal rows": (
+        lambda p: equal_texts(p / "b.parquet", "x" * 20, 40_000_000 // SCALE), read_rows, True),
+    "parquet: a text of 1,000 letters in every row": (
+        lambda p: equal_texts(p / "b.parquet", "x" * 1000, 1_000_000 // SCALE), read_rows, True),
+    "parquet: one list of 180 million zeros": (
+        lambda p: one_list(p / "b.parquet", 180_000_000 // SCALE), lambda f: read_vectors(f, "texts"), False),
+    "parquet: one list of 300 million zeros": (
+        lambda p: one_list(p / "b.parquet", 300_000_000 // SCALE), lambda f: read_vectors(f, "texts"), True),
+    "parquet: a list of equal texts": (
+        lambda p: texts_in_a_list(p / "b.parquet", "x" * 1000, 2_000_000 // SCALE), read_rows, True),
+    "parquet: texts by what differs": (
+        lambda p: texts_by_prefix(p / "b.parquet", "x" * 100_000, 12_000 // SCALE), read_rows, True),
+    "parquet: rows as Python objects": (
+        lambda p: equal_texts(p / "b.parquet", "x", 1_500_000 // SCALE), read_rows, False),
+    "npz: zeros": (lambda p: zeros(p / "b.npz", GIB + 2**20), lambda f: read_vectors(f, "ids"), True),
+    "npz: a header that claims more": (
+        lambda p: packed(p / "b.npz", _header((10**6, 10**6)), bytes(100)), lambda f: read_vectors(f, "ids"), True),
+    "npy: a header that claims more": (lambda p: long_npy(p / "b.npy"), lambda f: read_vectors(f, ""), True),
+    "checkpoint: packed zeros": (
+        lambda p: deflated_checkpoint(p / "b.pt", GIB + 2**20), received.load_checkpoint, True),
+    "checkpoint: a tensor of one number": (lambda p: tall_tensor(p / "b.pt"), received.load_checkpoint, True),
+    "checkpoint: a pickle that fills memory": (
+        lambda p: filling_pickle(p / "b.pt"), received.load_checkpoint, True),
+    "checkpoint: such a pickle in a zip": (
+        lambda p: filling_pickle_in_a_zip(p / "b.pt"), received.load_checkpoint, True),
+    "JSON: lists of lists": (lambda p: lists_of_lists(p / "b.json", 8_000_000 // SCALE), read_rows, False),
+    "JSON of a run": (lambda p: lists_of_lists(p / "b.json", 8_000_000 // SCALE), files.read_json, False),
+    "CSV: short rows": (lambda p: short_rows(p / "b.csv", 1_500_000 // SCALE), read_rows, False),
+    "picture: 169 million pixels": (
+        lambda p: large_picture(p / "b.png", round(13_000 / SCALE**0.5)), read_image, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_bombs_are_refused_before_they_are_unpacked(tmp_path, refusal, bomb):
+    make, read, plenty = BOMBS[bomb]
+    path = make(tmp_path)
+    line = refusal(lambda: read(path), GIB, plenty)
+    assert str(path) in line
+    assert path.stat().st_size < 64 * 2**20
+
+
+def test_a_file_that_is_larger_than_half_of_the_memory_is_refused(tmp_path, refusal):
+    with (tmp_path / "b.npy").open("wb") as file:  # a hole: no disk is taken
+        np.lib.format.write_array_header_1_0(file, _header((600, 2**18 // SCALE)))
+        file.truncate(128 + 600 * 2**20 // SCALE)
+    assert "more than half of the " in refusal(lambda: read_vectors(tmp_path / "b.npy", ""))
+
+
+def test_a_pipe_in_an_archive_and_one_that_is_too_large_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.tgz"
+    with tarfile.open(path, "w:gz") as archive:
+        pipe = tarfile.TarInfo("package/pipe")
+        pipe.type = tarfile.FIFOTYPE
+        archive.addfile(pipe)
+        large = tarfile.TarInfo("package/large")
+        large.size = 10_000
+        archive.addfile(large, io.BytesIO(bytes(10_000)))
+    with tarfile.open(path, "r:gz") as archive:
+        with pytest.raises(NegbenchError, match="package/pipe in it is no regular file"):
+            received.check_archive(path, archive, ["package/pipe"])
+        received.check_archive(path, archive, ["package/large"])
+        monkeypatch.setattr(received, "free_memory", lambda: 19_000)
+        with pytest.raises(NegbenchError, match="more than half"):
+            received.check_archive(path, archive, ["package/large"])
+
+
+# --- what is read as before ----------------------------------------------------------------------------------------
+
+
+def test_parquet_of_every_kind_of_column_is_read(tmp_path):
+    """The bound looks into dictionaries, lists and structs; the table is the one that pyarrow reads alone."""
+    texts = [f"text {number % 7}" * 40 for number in range(5000)]
+    table = pa.table(
+        {
+            "text": texts,
+            "lists": [[text, "y"] for text in texts],
+            "deep": [[[1.0, 2.0], [3.0, 4.0]]] * 5000,
+            "struct": [{"a": text, "b": {"c": [text]}} for text in texts],
+            "map": pa.array([[(text, 1)] for text in texts], pa.map_(pa.string(), pa.int64())),
+            "none": [None] * 5000,
+            "fixed": pa.array([[1, 2]] * 5000, pa.list_(pa.int16(), 2)),
+            "bytes": [b"1"] * 5000,
+            "time": pa.array([1] * 5000, pa.timestamp("ns")),
+            "half": pa.array(np.ones(5000, np.float16)),
+        }
+    )
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=999)
+    assert received.read_parquet(tmp_path / "t.parquet").equals(parquet.read_table(tmp_path / "t.parquet"))
+    some = received.read_parquet(tmp_path / "t.parquet", ["lists", "fixed"])
+    assert some.equals(table.select(["lists", "fixed"]))
+
+
+def test_a_long_text_in_few_rows_is_read(tmp_path):
+    """By its footer this could be 1 GiB and more; the dictionary shows that it is 64 MiB."""
+    texts = ["x" * 2**18 + str(number) for number in range(16)] * 16
+    parquet.write_table(pa.table({"text": texts}), tmp_path / "t.parquet")
+    assert received.read_parquet(tmp_path / "t.parquet")["text"].to_pylist() == texts
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "parquet"])
+def test_embeddings_of_many_shapes_are_read_as_written(tmp_path, form):
+    rows = np.random.default_rng(0).normal(size=(7, 3, 4)).astype(np.float32)
+    names = [f"n{number}" for number in range(7)]
+    path = tmp_path / f"v.{form}"
+    if form == "npy":
+        np.save(path, rows)
+        path.with_suffix(".txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+    elif form == "npz":
+        np.savez_compressed(path, ids=np.array(names), features=rows)
+    else:
+        parquet.write_table(pa.table({"ids": names, "features": rows.tolist()}), path, row_group_size=3)
+    found, vectors = read_vectors(path, "ids")
+    assert found == names
+    assert np.array_equal(vectors.astype(np.float32), rows)
+    vectors[0] = 0  # writable, as torch wants it
+
+
+@pytest.mark.skipif("NEGBENCH_FAULTS" not in os.environ, reason="`make faults` reads 2 GB")
+def test_two_gigabytes_of_embeddings_are_read(tmp_path, forked):
+    """A real parquet of 2 GB, in a process that may take 8 GB more."""
+    width, rows = 512, 1_000_000
+    random = np.random.default_rng(0)
+    kind = pa.list_(pa.float32())
+    with parquet.ParquetWriter(tmp_path / "v.parquet", pa.schema([("ids", pa.string()), ("features", kind)])) as writer:
+        for start in range(0, rows, 100_000):
+            values = pa.array(random.normal(size=100_000 * width).astype(np.float32))
+            places = pa.array(np.arange(0, 100_001 * width, width, dtype=np.int32))
+            ids = [str(start + number) for number in range(100_000)]
+            writer.write_table(pa.table({"ids": ids, "features": pa.ListArray.from_arrays(places, values)}))
+    assert (tmp_path / "v.parquet").stat().st_size > 2 * 10**9
+
+    def read() -> None:
+        limit_memory(8 * 2**30)
+        names, vectors = read_vectors(tmp_path / "v.parquet", "ids")
+        print(len(names), vectors.shape, f"{float(vectors[-1, -1]):.4f}")
+
+    child = forked(read)
+    assert child.communicate().split()[0] == str(rows)
+
+
+# --- how much there is ---------------------------------------------------------------------------------------------
+
+
+def test_the_least_of_all_limits_counts(tmp_path, monkeypatch, forked):
+    def limited() -> None:
+        limit_memory(2**30)
+        print(memory.free_memory())
+
+    assert int(forked(limited).communicate()) <= 2**30
+    group = tmp_path / "a" / "b"
+    group.mkdir(parents=True)
+    for name, text in (("max", "1000000"), ("current", "900000"), ("stat", "anon 1\ninactive_file 5000\n")):
+        (group.parent / f"memory.{name}").write_text(text, encoding="ascii")
+    (group / "memory.max").write_text("max", encoding="ascii")
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
+    own = "0::/a/b\n"
+    read = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda self, **how: own if str(self) == "/proc/self/cgroup" else read(self, **how)
+    )
+    assert memory.free_memory() == 105_000
+
+
+# --- commands ------------------------------------------------------------------------------------------------------
+
+
+def test_commands_say_one_line(tmp_path, forked):
+    """`audit` of a table, `mine` of a list, and a run on packed vectors."""
+    table = equal_texts(tmp_path / "b1.parquet", "x" * 1000, 1_000_000 // SCALE)
+    lists = one_list(tmp_path / "v.parquet", 300_000_000 // SCALE)
+    np.savez(tmp_path / "images.npz", ids=np.array(["a", "b"]), features=np.eye(2, dtype=np.float32))
+    np.save(tmp_path / "t.npy", np.array([0]))
+    mine = ["--images", f"{tmp_path}/images.npz", "--targets", f"{tmp_path}/t.npy", "--strategy", "top-k:k=1"]
+    commands = [
+        ["audit", "--strategy", "top-k:k=5", "--dataset", str(table)],
+        ["mine", "--queries", str(lists), *mine, "--out", f"{tmp_path}/n.parquet"],
+    ]
+    for words in commands:
+
+        def command(words: list[str] = words) -> None:
+            os.dup2(1, 2)
+            received._GIB = GIB
+            limit_memory(2**30)
+            raise SystemExit(negbench(words))
+
+        child = forked(command)
+        (line,) = child.communicate().splitlines()
+        assert child.returncode == 2
+        assert line.startswith("negbench: error: ")
+        assert " is not read: " in line
