@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ CELLS = (".csv", ".tsv")  # a value is a text
 SEPARATOR = ";"  # of a list within one cell
 VAL = ("val", "valid", "validation")
 SPLITS = {name: name for name in ("train", "test", "dev", *VAL)} | {"training": "train", "testing": "test"}
+_LONGEST = 2**24  # characters of a cell
 _SEPARATORS = ",;\t|"
 _LIST = re.compile(r"\s*(\[.*\]|\{.*\}|\(.*,.*\))\s*", re.DOTALL)
 
@@ -76,7 +77,10 @@ def read_rows(path: Path, *, header: bool = True) -> list[FileRow]:
     if ending == ".parquet":
         return _parquet(reader.raw(path), path)
     text = reader.text(path, rows=True)
-    return list(_cells(text, path, header)) if ending in CELLS else _json(text, path)
+    if ending not in CELLS:
+        return _json(text, path)
+    with _long_cells():
+        return list(_cells(text, path, header))
 
 
 def at(values: Mapping[str, Any], path: str) -> Any:
@@ -198,6 +202,16 @@ def _values(row: Any, where: str) -> dict[str, Any]:
     return row
 
 
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """Let the csv module read cells of up to `_LONGEST` characters in this block; else it stops at 131,072."""
+    before = csv.field_size_limit(_LONGEST)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 def _cells(text: str, path: Path, header: bool) -> Iterator[FileRow]:
     """Yield the rows of a table; an empty cell is None."""
     number, names = 0, list[str]()
@@ -221,9 +235,12 @@ def _cells(text: str, path: Path, header: bool) -> Iterator[FileRow]:
             values = {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True)}
             yield FileRow(where, number, values, cells=True)
     except csv.Error as error:
-        raise DataError(
-            f"{path}: line {number + 1}: not valid CSV: {error}; double the quotes in a quoted cell"
-        ) from error
+        where = f"{path}: line {number + 1}"
+        if "field limit" in str(error):
+            raise DataError(
+                f"{where}: a cell has more than {_LONGEST:,} characters: close the quote that begins it, or divide it"
+            ) from error
+        raise DataError(f"{where}: not valid CSV: {error}; double the quotes in a quoted cell") from error
 
 
 def _separator(text: str, path: Path) -> str:
@@ -234,7 +251,10 @@ def _separator(text: str, path: Path) -> str:
 
     def fit(separator: str) -> tuple[bool, int]:
         rows = csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=separator)
-        widths = {len(row) for row in islice(rows, 50) if row}
+        try:
+            widths = {len(row) for row in islice(rows, 50) if row}
+        except csv.Error:  # with another separator a whole line is one cell, which may be too long
+            return False, 0
         return len(widths) == 1 and widths != {1}, first.count(separator)
 
     return max(_SEPARATORS, key=fit)

@@ -1,19 +1,23 @@
 """Cells as a file, for any batch system: the command writes a line for each, jobs compute them, the next call collects.
 
-    python -m negbench.grid.jobs FOLDER NUMBER
+    python -m negbench.grid.jobs FOLDER NUMBER --runs-dir R [--plugin FILE] [--tracking-uri U]
 
-computes the cell in line NUMBER, from 0, of FOLDER/cells.jsonl.
+computes the cell in line NUMBER, from 0, of FOLDER/cells.jsonl. The file is data: it names a run's configuration and
+the hash that it must have. Where results are written, which code is imported and which store is connected to, only the
+command says.
 """
 
 import argparse
-import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from negbench.errors import NegbenchError, OptionError, PendingError, RunError, without_secrets
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from negbench.errors import DataError, NegbenchError, OptionError, PendingError, RunError, printable, without_secrets
 from negbench.grid.cells import Task, compute_task
 from negbench.grid.executors import Event, Function, Notify, death, outcome_of
 from negbench.loop.runs import DATA, plan_run
@@ -21,6 +25,40 @@ from negbench.machine import files
 from negbench.machine.received import read_json_text
 from negbench.machine.signals import stop_on_signals
 from negbench.settings.config import ResolvedConfig
+
+
+class JobLine(BaseModel):
+    """A line of cells.jsonl; one that holds more is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    config: dict[str, Any]
+    tags: dict[str, str]
+
+
+class JobNote(BaseModel):
+    """FOLDER/HASH.json: how often a cell was started, and how it failed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    starts: Annotated[int, Field(ge=0)] = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """What a job may use, as its command says.
+
+    Args:
+        runs: runs folder.
+        plugins: plug-in files that may be imported.
+        uri: MLflow store, as `Tracker.open` takes it.
+    """
+
+    runs: Path
+    plugins: Sequence[Path] = ()
+    uri: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,11 +83,10 @@ class Jobs:
         """
         ended, left = list[Event](), list[Task]()
         for index, task in enumerate(tasks):
-            note = _note(self.folder, task.planned.hash)
-            known: dict[str, Any] = files.read_json(note) if note.exists() else {"starts": 0, "error": ""}
-            event = death(index, "its job died", known["starts"], self.retries)
-            if known["error"]:
-                event = Event(index, "failed", known["error"])
+            known = _read_note(_note(self.folder, task.planned.hash))
+            event = death(index, "its job died", known.starts, self.retries)
+            if known.error:
+                event = Event(index, "failed", printable(known.error))
             if event.kind == "failed":
                 ended.append(event)
             else:
@@ -62,16 +99,22 @@ class Jobs:
 
     def _hand_out(self, tasks: Sequence[Task]) -> None:
         rows = list[str]()
+        plugins = dict[str, None]()
         for task in tasks:
-            if task.uri and without_secrets(task.uri) != task.uri:
-                raise OptionError(
-                    "--tracking-uri has a password, which a file of cells would show: give it in MLFLOW_*"
-                )
-            row: dict[str, Any] = {"hash": task.planned.hash, "config": task.planned.config.model_dump(mode="json")}
-            row |= {"runs": str(task.runs.absolute()), "uri": task.uri, "tags": dict(task.tags)}
-            rows.append(json.dumps(row) + "\n")
+            line = JobLine(
+                hash=task.planned.hash, config=task.planned.config.model_dump(mode="json"), tags=dict(task.tags)
+            )
+            rows.append(line.model_dump_json() + "\n")
+            plugins |= dict.fromkeys(map(str, task.planned.config.plugins))
+        words = ["--runs-dir", str(tasks[0].runs.absolute())]
+        for plugin in plugins:
+            words += ["--plugin", plugin]
+        if uri := tasks[0].uri:
+            if without_secrets(uri) != uri:
+                raise OptionError("--tracking-uri has a password, which the jobs would show: give it in MLFLOW_*")
+            words += ["--tracking-uri", uri]
         files.write_text(self.folder / "cells.jsonl", "".join(rows))
-        line = f"python -m negbench.grid.jobs {self.folder} NUMBER"
+        line = f"python -m negbench.grid.jobs {shlex.quote(str(self.folder))} NUMBER {shlex.join(words)}"
         raise PendingError(f"run `{line}` for 0 to {len(rows) - 1}, then this command again")
 
 
@@ -79,22 +122,57 @@ def _note(folder: Path, key: str) -> Path:
     return folder / f"{key[:16]}.json"
 
 
-def compute_line(folder: Path, number: int) -> Event:
+def _read_note(path: Path) -> JobNote:
+    if not path.exists():
+        return JobNote()
+    try:
+        return JobNote.model_validate(files.read_json(path))
+    except ValidationError as error:
+        raise DataError(
+            f"{path} is damaged ({_flaw(error)}): delete it, so that its cell is handed out again"
+        ) from error
+
+
+def _flaw(error: ValidationError) -> str:
+    """Return the first flaw that pydantic found, as 'hash: String should match ...'."""
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return printable(f"{place}: {first['msg']}" if place else str(first["msg"])).splitlines()[0][:200]
+
+
+def compute_line(folder: Path, number: int, trusted: Trusted) -> Event:
     """Compute one cell of the file; note that it was started, and how it failed.
 
+    Args:
+        folder: of cells.jsonl.
+        number: of the line, from 0.
+        trusted: what the job may use.
+
     Raises:
-        NegbenchError: there is no such line.
+        NegbenchError: there is no such line, it is damaged, or it wants more than is trusted.
     """
     path = folder / "cells.jsonl"
     with files.intact(path):
         rows = read_json_text(path).splitlines()
     if not 0 <= number < len(rows):
-        raise NegbenchError(f"{path} has lines 0 to {len(rows) - 1}, not {number}")
-    row = json.loads(rows[number])
-    note = _note(folder, row["hash"])
-    starts = 1 + (files.read_json(note)["starts"] if note.exists() else 0)
+        raise NegbenchError(f"{path} has {f'lines 0 to {len(rows) - 1}' if rows else 'no line'}, not {number}")
+    where = f"{path}: line {number}"
+    try:
+        line = JobLine.model_validate_json(rows[number])
+        config = ResolvedConfig.model_validate({**line.config, "plugins": []})
+        wanted = [str(file) for file in line.config.get("plugins", ())]
+    except ValidationError as error:
+        raise DataError(f"{where} is no job ({_flaw(error)}): run the command that wrote the folder again") from error
+    except (TypeError, RecursionError) as error:
+        raise DataError(f"{where} is no job ({error}): run the command that wrote the folder again") from error
+    if "experiment" in line.tags:
+        files.checked_name(line.tags["experiment"], f"{where}: experiment")
+    plugins = tuple(str(_trusted_plugin(file, trusted.plugins, where)) for file in wanted)
+    task = _Job(line, config.model_copy(update={"plugins": plugins}), trusted)
+    note = _note(folder, line.hash)
+    starts = 1 + _read_note(note).starts
     files.write_json(note, {"starts": starts, "error": ""})
-    event = outcome_of(_compute, number, row, lambda note: sys.stderr.write(f"{note.value}\n"))
+    event = outcome_of(_compute, number, task, lambda note: sys.stderr.write(f"{note.value}\n"))
     if event.kind == "failed":
         files.write_json(note, {"starts": starts, "error": event.value})
     else:
@@ -102,23 +180,46 @@ def compute_line(folder: Path, number: int) -> Event:
     return event
 
 
-def _compute(row: dict[str, Any], notify: Notify) -> str:
-    planned = plan_run(ResolvedConfig.model_validate(row["config"]), DATA)
-    if planned.hash != row["hash"]:
+def _trusted_plugin(wanted: str, given: Sequence[Path], where: str) -> Path:
+    """Return the given plug-in file that a line wants: the one of its path, or else of its name."""
+    for fits in (lambda file: file.resolve() == Path(wanted).resolve(), lambda file: file.name == Path(wanted).name):
+        found = [file for file in given if fits(file)]
+        if len(found) == 1:
+            return found[0].resolve()
+    name = shlex.quote(printable(Path(wanted).name))
+    raise OptionError(f"{where} wants to import a plug-in file: give --plugin {name} if you trust that file")
+
+
+@dataclass(frozen=True)
+class _Job:
+    line: JobLine
+    config: ResolvedConfig
+    trusted: Trusted
+
+
+def _compute(job: _Job, notify: Notify) -> str:
+    planned = plan_run(job.config, DATA)
+    if planned.hash != job.line.hash:
         raise RunError("this machine has different code, data or weights than the planning one: sync them")
-    return compute_task(Task(planned, Path(row["runs"]), row["uri"], row["tags"]), notify)[0]
+    return compute_task(Task(planned, job.trusted.runs, job.trusted.uri, job.line.tags), notify)[0]
 
 
 def _main() -> int:
     parser = argparse.ArgumentParser(prog="python -m negbench.grid.jobs", description="Compute one handed-out cell.")
     parser.add_argument("folder", type=Path, help="that of --executor jobs:FOLDER")
     parser.add_argument("number", type=int, help="line of its cells.jsonl, from 0")
+    parser.add_argument("--runs-dir", type=Path, required=True, help="where the runs are written")
+    parser.add_argument("--plugin", type=Path, action="append", default=[], help="a plug-in file that lines may import")
+    parser.add_argument("--tracking-uri", help="MLflow store, as of the command that wrote the folder")
     given = parser.parse_args()
     stop_on_signals()
     try:
-        event = compute_line(given.folder, given.number)
+        event = compute_line(
+            given.folder, given.number, Trusted(given.runs_dir.absolute(), given.plugin, given.tracking_uri)
+        )
     except NegbenchError as error:
-        parser.error(str(error))
+        sys.stderr.write(f"negbench: error: {printable(str(error))}\n")
+        return 2
     sys.stderr.write(f"{event.detail or event.value}\n")
     return int(event.kind == "failed")
 

@@ -13,6 +13,8 @@ import torch
 from negbench.benchmarks.triplets import Triplets
 from negbench.data.scene import DataCache
 from negbench.errors import DataError, OptionError
+from negbench.files import row_files
+from negbench.files.row_files import read_rows
 from negbench.files.triplet_files import read_triplets
 from negbench.loop.runs import plan_run
 from negbench.plugins.registry import build, registry
@@ -284,3 +286,33 @@ def test_a_run_depends_on_judgements_only_if_its_rule_reads_them(tmp_path, stand
     for strategy, reads in (("qure", False), ("oracle-kind", True)):
         plain, other = (planned(strategy, file) for file in files)
         assert (plain != other) == reads
+
+
+LONG: dict[str, tuple[str, list[Any]]] = {
+    "a cell of 12,000 names": ("reference,negatives\na,{}\n", [";".join(f"image-{n:05d}" for n in range(12_000))]),
+    "such a cell with quotes": ('reference;negatives\na;"{}"\n', [";".join(f"image-{n:05d}" for n in range(12_000))]),
+    "a header of 15,000 columns": (
+        "{}\n{}\n",
+        [",".join(f"column{n:06d}" for n in range(15_000)), ",".join("1" * 15_000)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_long_cells_and_lines_are_read(tmp_path, case):
+    """Python's csv module alone stops at 131,072 characters, also of a line that another separator would not divide."""
+    form, parts = LONG[case]
+    (tmp_path / "t.csv").write_text(form.format(*parts), encoding="utf-8")
+    (row,) = read_rows(tmp_path / "t.csv")
+    if "negatives" in form:
+        assert row.listed("negatives", row.values["negatives"]) == parts[0].split(";")
+    else:
+        assert len(row.values) == 15_000
+    assert csv.field_size_limit() == 131_072
+
+
+def test_a_cell_that_is_really_too_long_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_files, "_LONGEST", 1000)
+    (tmp_path / "t.csv").write_text('a,b\n1,2\n3,"' + "x" * 2000 + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"t\.csv: line 3: a cell has more than 1,000 characters: close the quote"):
+        read_rows(tmp_path / "t.csv")

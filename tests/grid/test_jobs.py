@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +15,16 @@ from negbench import api
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, OptionError, PendingError
 from negbench.grid.cells import compute_task
-from negbench.grid.jobs import Jobs, compute_line
+from negbench.grid.jobs import Jobs, Trusted, compute_line
+from negbench.grid.jobs import _main as main
 from negbench.machine.files import read_json, write_json
 from negbench.machine.signals import Stopped
 from negbench.settings.options import Compare, Study
 from negbench.store.copies import NOTE
 from negbench.store.parents import restore
 from negbench.store.tracking import Tracker
+from tests.plugin_file import ANSWER, PLUGIN
+from tests.vector_files import write_vectors
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +41,7 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
     In MLflow the comparison is scheduled while cells are left, and finished once they are collected.
     """
     command, jobs = command_of(vector_flags, tmp_path), tmp_path / "jobs"
+    here = Trusted(tmp_path / "runs")
     tracker = Tracker.open(tmp_path / "runs")
 
     def state() -> str:
@@ -49,12 +53,13 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
     before_training(dying)
     assert negbench(command) == 75
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "NUMBER" in line]
-    assert line == f"negbench: run `python -m negbench.grid.jobs {jobs} NUMBER` for 0 to 1, then this command again"
+    named = f"python -m negbench.grid.jobs {jobs} NUMBER --runs-dir {tmp_path}/runs"
+    assert line == f"negbench: run `{named}` for 0 to 1, then this command again"
     assert state() == "SCHEDULED"
-    assert compute_line(jobs, 0).value == "mend this"
+    assert compute_line(jobs, 0, here).value == "mend this"
     for _ in range(2):
         with pytest.raises(Stopped):
-            compute_line(jobs, 1)
+            compute_line(jobs, 1, here)
         ended = negbench(command)
         error = capsys.readouterr().err
         if ended == 75:  # only the one that died is left
@@ -68,16 +73,16 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
     assert state() == "FINISHED"
     assert negbench(command) == 75
     assert [line.partition(" that")[0] for _ in range(2) for line in restore(tracker)] == ["copied the summary of c"]
-    assert {compute_line(jobs, number).kind for number in (0, 1)} == {"done"}
+    assert {compute_line(jobs, number, here).kind for number in (0, 1)} == {"done"}
     assert [path.name for path in jobs.iterdir()] == ["cells.jsonl"]
     assert state() == "SCHEDULED"
     assert negbench(command) == 0
     assert state() == "FINISHED"
     with pytest.raises(NegbenchError, match="has lines 0 to 1, not 2"):
-        compute_line(jobs, 2)
+        compute_line(jobs, 2, here)
     row = json.loads((jobs / "cells.jsonl").read_text().splitlines()[0])
     (jobs / "cells.jsonl").write_text(json.dumps({**row, "hash": "0" * 64}))
-    assert "sync them" in compute_line(jobs, 0).value
+    assert "sync them" in compute_line(jobs, 0, here).value
 
 
 def test_what_cannot_be_handed_out(tmp_path):
@@ -87,7 +92,7 @@ def test_what_cannot_be_handed_out(tmp_path):
     for given in ({"executor": "jobs:x", "workers": 2}, {"executor": "jobs"}, {"executor": "jobs:"}):
         with pytest.raises(OptionError, match="takes the folder, and neither"):
             api.compare(Compare(**given))
-    planned = SimpleNamespace(hash="a" * 64, config=SimpleNamespace(model_dump=lambda mode: {}))
+    planned = SimpleNamespace(hash="a" * 64, config=SimpleNamespace(model_dump=lambda mode: {}, plugins=()))
     task: Any = SimpleNamespace(planned=planned, runs=tmp_path, uri="http://me:secret@host", tags={})
     with pytest.raises(OptionError, match="--tracking-uri has a password"):
         list(Jobs(tmp_path).run(compute_task, [task]))
@@ -97,6 +102,107 @@ def test_what_cannot_be_handed_out(tmp_path):
     with pytest.raises(PendingError):
         list(Jobs(tmp_path).run(compute_task, [task]))
     assert [event.value for event in Jobs(tmp_path, retries=0).run(compute_task, [task])] == ["its job died"]
+
+
+# --- a folder from somebody else -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def row(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return an honest line of cells.jsonl."""
+    place = tmp_path_factory.mktemp("row")
+    flags = [word for text in write_vectors(place / "own") for word in ("--set", text)]
+    assert negbench(command_of(flags, place, "--tracking-uri", "none")) == 75
+    return json.loads((place / "jobs" / "cells.jsonl").read_text(encoding="utf-8").splitlines()[0])
+
+
+def hand_out(folder: Path, row: object) -> Path:
+    """Write a folder of jobs with one line: the text, or the row as JSON."""
+    folder.mkdir(exist_ok=True)
+    text = row if isinstance(row, str) else json.dumps(row) + "\n"
+    (folder / "cells.jsonl").write_text(text, encoding="utf-8")
+    return folder
+
+
+def with_hash(text: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda row: {**row, "hash": text}
+
+
+DAMAGED: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "empty": lambda row: "",
+    "no JSON": lambda row: "x\n",
+    "a list": lambda row: "[]\n",
+    "null": lambda row: "null\n",
+    "an empty object": lambda row: "{}\n",
+    "a cut line": lambda row: json.dumps(row)[:50],
+    "deep": lambda row: "[" * 100_000,
+    "a hash that is a number": with_hash(5),
+    "a hash that is a path": with_hash("../../../x"),
+    "a hash with a line end": with_hash("a" * 64 + "\n"),
+    "a place of its own": lambda row: {**row, "runs": "/elsewhere"},
+    "a store of its own": lambda row: {**row, "uri": "sqlite:////elsewhere/x.db"},
+    "a tag that is a number": lambda row: {**row, "tags": {"a": 1}},
+    "an experiment that is a path": lambda row: {**row, "tags": {"experiment": "../x"}},
+    "no configuration": lambda row: {**row, "config": None},
+    "plug-ins that are a number": lambda row: {**row, "config": {**row["config"], "plugins": 5}},
+    "a plug-in that is a number": lambda row: {**row, "config": {**row["config"], "plugins": [5]}},
+    "an unknown key": lambda row: {**row, "config": {**row["config"], "x": 1}},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_line_is_one_line_and_writes_nothing(row, tmp_path, capsys, monkeypatch, damage):
+    jobs = hand_out(tmp_path / "jobs", DAMAGED[damage](row))
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(sys, "argv", ["jobs", str(jobs), "0", "--runs-dir", str(tmp_path / "runs")])
+    assert main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("negbench: error: ")
+    assert "cells.jsonl" in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_line_imports_only_files_that_the_command_names(row, tmp_path, own_registry):
+    (tmp_path / "mine").mkdir()
+    plugin, mark = tmp_path / "mine" / "mine.py", tmp_path / "mine" / "mine.ran"
+    leave = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\n"
+    plugin.write_text(leave + PLUGIN.replace(ANSWER, "view.allowed"), encoding="utf-8")
+    config = {**row["config"], "plugins": [str(plugin)], "strategy": {"name": "mine", "k": 3}}
+    jobs, runs = hand_out(tmp_path / "jobs", {**row, "config": config}), tmp_path / "runs"
+    with pytest.raises(OptionError, match=r"line 0 wants to import a plug-in file: give --plugin mine\.py if"):
+        compute_line(jobs, 0, Trusted(runs))
+    other = tmp_path / "other.py"
+    other.write_text("raise SystemExit", encoding="utf-8")
+    with pytest.raises(OptionError, match="wants to import"):
+        compute_line(jobs, 0, Trusted(runs, [other]))
+    assert not mark.exists()
+    moved = plugin.rename(tmp_path / "mine.py")  # same name, another place
+    compute_line(jobs, 0, Trusted(runs, [moved], "none"))
+    assert moved.with_suffix(".ran").exists()
+
+
+def test_jobs_of_a_plugin_file_name_it_in_their_line(vector_flags, tmp_path, capsys, own_registry):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(PLUGIN.replace(ANSWER, "view.allowed"), encoding="utf-8")
+    more = ["--strategies", "mine", "--plugin", str(plugin), "--tracking-uri", "none"]
+    assert negbench(command_of(vector_flags, tmp_path, *more)) == 75
+    flags = f"--runs-dir {tmp_path}/runs --plugin {plugin} --tracking-uri none"
+    assert f"NUMBER {flags}`" in capsys.readouterr().err
+    assert compute_line(tmp_path / "jobs", 0, Trusted(tmp_path / "runs", [plugin], "none")).kind == "done"
+
+
+def test_a_line_whose_hash_is_of_another_run_computes_nothing(row, tmp_path):
+    jobs = hand_out(tmp_path / "jobs", {**row, "config": {**row["config"], "seed": 7}})
+    event = compute_line(jobs, 0, Trusted(tmp_path / "runs", (), "none"))
+    assert "different code, data or weights" in event.value
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_damaged_note_is_named(row, tmp_path):
+    jobs = hand_out(tmp_path / "jobs", row)
+    (jobs / f"{row['hash'][:16]}.json").write_text('{"starts": "x", "error": null}', encoding="utf-8")
+    with pytest.raises(NegbenchError, match=r"\.json is damaged \(starts: "):
+        compute_line(jobs, 0, Trusted(tmp_path / "runs"))
 
 
 @pytest.mark.slow
@@ -117,6 +223,7 @@ fi
 """)
     killing.chmod(0o755)
     loop = ["sh", str(ROOT / "examples" / "jobs_loop.sh"), str(tmp_path / "jobs")]
+    loop.append(f"--runs-dir {tmp_path}/runs --tracking-uri none")
     program = [sys.executable, "-m", "negbench"]
     environment = {**os.environ, "PYTHON": str(killing)}
     done = subprocess.run([*loop, *program, *command], env=environment, capture_output=True, text=True, check=False)
