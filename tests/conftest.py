@@ -228,7 +228,7 @@ def strangers() -> Callable[[Path], Path]:
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
     """Return a function that sets this machine's memory, and the free space of its disks if given, in bytes."""
-    from negbench.machine import memory as machine
+    from negbench.machine import free_memory as machine
 
     def limit(memory: int, disk: int | None = None) -> None:
         monkeypatch.setattr(machine, "machine_memory", lambda: memory)

@@ -22,7 +22,7 @@ LOOP = ("negbench.loop.train", identity._file("negbench.loop.train"))
 EXEMPT = {
     *("negbench.settings.config", "negbench.errors", "negbench.machine.files", "negbench.loop.identity"),
     *("negbench.settings.layers", "negbench.store.runfolder", "negbench.loop.observe", "negbench.loop.record"),
-    *("negbench.plugins.registry", "negbench.machine.room", "negbench.machine.signals", "negbench.machine.memory"),
+    *("negbench.plugins.registry", "negbench.machine.room", "negbench.machine.signals", "negbench.machine.free_memory"),
 }
 
 

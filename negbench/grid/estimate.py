@@ -12,7 +12,7 @@ from negbench.grid.comparison import GroupKey, group_key
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.rehearsal import Rehearsals
 from negbench.loop.runs import DATA
-from negbench.machine.memory import size
+from negbench.machine.free_memory import size
 from negbench.store.runfolder import RunFolder
 
 MANY = 20  # runs from which a command rehearses before it starts: of fewer, the first tells soon enough

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from negbench.errors import OptionError
-from negbench.machine import memory
-from negbench.machine.memory import size
+from negbench.machine import free_memory
+from negbench.machine.free_memory import size
 
 MOVES_SCORES = False  # only refuses runs
 
@@ -53,7 +53,7 @@ def device_named(name: str) -> torch.device:
 def check_memory(needs: Sequence[Need], device: torch.device | None = None) -> None:
     """Raise OptionError if the needs together exceed the memory of the GPU, or else of this machine."""
     on_gpu = device is not None and device.type == "cuda"
-    total = torch.cuda.get_device_properties(device).total_memory if on_gpu else memory.machine_memory()
+    total = torch.cuda.get_device_properties(device).total_memory if on_gpu else free_memory.machine_memory()
     _check(needs, total, f"of memory, {'the GPU' if on_gpu else 'this machine'} has {size(total)}")
 
 

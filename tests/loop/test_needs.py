@@ -11,8 +11,8 @@ from negbench.errors import OptionError
 from negbench.loop import needs
 from negbench.loop.runs import run_config
 from negbench.loop.types import OpenRun
-from negbench.machine import memory as machine
-from negbench.machine.memory import machine_memory, size
+from negbench.machine import free_memory as machine
+from negbench.machine.free_memory import machine_memory, size
 from negbench.machine.room import Need, check_disk, check_memory
 from negbench.settings.config import resolved
 from tests.runs import config_of, flags_of, run, untrained

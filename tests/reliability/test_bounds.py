@@ -28,7 +28,8 @@ from negbench.errors import NegbenchError
 from negbench.files.image_files import read_image
 from negbench.files.row_files import read_rows
 from negbench.files.vector_files import read_vectors
-from negbench.machine import files, memory, received
+from negbench.machine import files, received
+from negbench.machine import free_memory as memory
 
 SCALE = 1 if "NEGBENCH_FAULTS" in os.environ else 64
 GIB = 2**30 // SCALE
@@ -311,13 +312,13 @@ def test_a_pipe_in_an_archive_and_one_that_is_too_large_are_refused(tmp_path, mo
         pipe.type = tarfile.FIFOTYPE
         archive.addfile(pipe)
         large = tarfile.TarInfo("package/large")
-        large.size = 10_000
-        archive.addfile(large, io.BytesIO(bytes(10_000)))
+        large.size = 5 * 2**20
+        archive.addfile(large, io.BytesIO(bytes(large.size)))
     with tarfile.open(path, "r:gz") as archive:
         with pytest.raises(NegbenchError, match="package/pipe in it is no regular file"):
             received.check_archive(path, archive, ["package/pipe"])
         received.check_archive(path, archive, ["package/large"])
-        monkeypatch.setattr(received, "free_memory", lambda: 19_000)
+        monkeypatch.setattr(received, "free_memory", lambda: 9 * 2**20)
         with pytest.raises(NegbenchError, match="more than half"):
             received.check_archive(path, archive, ["package/large"])
 
