@@ -12,6 +12,7 @@ from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, over_all, ro
 from negbench.errors import NegbenchError
 from negbench.grid.comparison import CellGroup, ComparisonFolder, group_key, grouped, groups_of
 from negbench.grid.dials import Dial, Dials
+from negbench.loop.step_plan import StepPlan
 from negbench.machine.files import read_json, write_json
 
 FILE = "statistics.json"
@@ -75,13 +76,22 @@ class Findings:
         return {name: list(dict.fromkeys(each[name] for each in held if name in each)) for name in names}
 
     def mixed(self) -> list[str]:
-        """Remark on runs that were computed with different versions or numbers of threads; empty where all agree."""
+        """Remark on runs that were computed in different ways: versions, threads, steps; empty where all agree."""
         several = [f"{name} {' and '.join(each)}" for name, each in self.versions().items() if len(each) > 1]
         text = "the runs were computed with different versions, which may be a part of any difference"
         starts = [manifest.get("started", {}) for group in self.groups for manifest in group.manifests]
         threads = sorted({each["threads"] for each in starts if "threads" in each and each["device"] == "cpu"})
         mixed = f"the runs were computed with {' and '.join(map(str, threads))} threads: their last bits may differ"
-        return [f"{text}: {', '.join(several)}"] * bool(several) + [mixed] * (len(threads) > 1)
+        remarks = [f"{text}: {', '.join(several)}"] * bool(several) + [mixed] * (len(threads) > 1)
+        plans = self.step_plans()
+        if len(plans) > 1:
+            remarks.append(f"the runs were trained in {' and in '.join(plans)}: the last bits of gradients may differ")
+        return remarks
+
+    def step_plans(self) -> list[str]:
+        """Return how the runs computed their steps, in words, each way once."""
+        results = [result for group in self.groups for result in group.results]
+        return sorted({str(plan) for result in results for plan in StepPlan.of_result(result)})
 
     def write(self, folder: Path) -> Path:
         """Write statistics.json; returns its path."""

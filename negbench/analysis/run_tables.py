@@ -9,6 +9,7 @@ from negbench.analysis.columns import BASELINES, TABLES, texts
 from negbench.analysis.regime_card import in_words
 from negbench.analysis.words import label_of, percent
 from negbench.display import Grid
+from negbench.loop.step_plan import StepPlan
 from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     memory = ", ".join(f"{name} {value:,.0f} MiB" for name, value in result["peak_memory_mib"].items())
     lines.append(f"cost       seconds: {seconds}; {result['negatives_seen']:,} negatives seen; peak memory: {memory}")
+    plans = [str(plan) for plan in StepPlan.of_result(result)]
+    if plans not in ([], [str(StepPlan())]):
+        lines.append(f"steps      in {', then in '.join(plans)}")
     return lines
 
 

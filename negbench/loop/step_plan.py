@@ -47,6 +47,12 @@ class StepPlan:
         plan.check(backbone)
         return plan
 
+    @classmethod
+    def of_result(cls, result: Mapping[str, Any]) -> list[Self]:
+        """Return the plans by which a finished run (result.json) computed its steps; none of a run that says nothing."""
+        rows = result.get("computed", [])
+        return [cls(**{name: value for name, value in row.items() if name != "epoch"}) for row in rows]
+
     def check(self, backbone: Backbone) -> None:
         """Raise OptionError if the backbone cannot be computed by this plan."""
         if self.recompute and not backbone.recomputes:

@@ -18,6 +18,7 @@ from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.unchanged import FILE, inputs_of, unchanged
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
 from negbench.grid.comparison import AXES, CellGroup, ComparisonFolder
+from negbench.loop.step_plan import StepPlan
 from negbench.machine.files import delete
 from negbench.machine.received import read_text
 from negbench.report import figures
@@ -268,6 +269,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
         ("backbone", _joined(f"{name}, initial weights {', '.join(sorted(h))}" for name, h in backbones.items())),
         ("epochs", _joined({config.train.epochs: 0 for config in configs})),
         ("regime", _joined(f"{name}: {in_words(cards)}" for name, cards in last_cards(groups).items())),
+        ("steps", _joined(plan for plan in findings.step_plans() if plan != str(StepPlan()))),
         ("reported epoch", _joined({_SELECTED[config.eval.select]: 0 for config in configs})),
         ("code", _joined({m["code"]: 0 for m in manifests})),
         ("versions", ", ".join(f"{name} {' and '.join(each)}" for name, each in findings.versions().items())),

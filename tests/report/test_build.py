@@ -24,6 +24,7 @@ from PIL import Image
 from negbench.analysis.answer import say
 from negbench.analysis.findings import stored
 from negbench.analysis.leader import leader_tables, ordered
+from negbench.analysis.run_tables import behaviour_lines
 from negbench.analysis.words import percent
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache, load_split
@@ -453,6 +454,17 @@ def test_versions_that_differ_are_named(runs, undrawn):
     findings = stored(runs, "small")
     first, second = build.comparison_page(runs / "small", findings, (), 0).chapters["result"][0].parts
     assert (first.text, second.key) == (f"{remark[0].upper()}{remark[1:]}.", "forest")
+
+
+def test_steps_that_were_computed_otherwise_are_named(runs, undrawn):
+    folder = RunFolder(next(runs.glob("qure-*-s0-*")))
+    in_parts = {"epoch": 0, "micro_batch": 8, "recompute": True}
+    folder.write_result({**folder.result, "computed": [in_parts]})
+    (remark,) = stored(runs, "small").mixed()
+    plans = "micro-batches of 8, activations computed again and in whole batches"
+    assert remark == f"the runs were trained in {plans}: the last bits of gradients may differ"
+    assert undrawn(runs, "small").count("micro-batches of 8") == 3  # twice above the results, and the facts
+    assert behaviour_lines(folder)[-1] == "steps      in micro-batches of 8, activations computed again"
 
 
 def test_values_of_another_type_are_one_line(runs, refused):
