@@ -139,6 +139,15 @@ class Loss(ABC):
         """
         return "pair"
 
+    @property
+    def least_weight(self) -> float:
+        """Weight below which a candidate gets no gradient of its own (`candidate_weights`); 0: each gets its own."""
+        return 0.0
+
+    def candidate_weights(self, given: LossInput) -> Tensor:
+        """Return [B, C] in [0, 1], how much each candidate counts; for losses whose `least_weight` may be above 0."""
+        raise NotImplementedError(f"{type(self).__name__} weighs no candidates")
+
     def __call__(
         self,
         positive: Tensor,

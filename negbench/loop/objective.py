@@ -9,7 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from negbench.contracts import AspectScores, Backbone, BankStrategy, BatchStrategy, Loss, QueryInputs, Slot, Strategy
+from negbench.contracts import (
+    AspectScores,
+    Backbone,
+    BankStrategy,
+    BatchStrategy,
+    Loss,
+    LossInput,
+    QueryInputs,
+    Slot,
+    Strategy,
+)
 from negbench.contracts.optional import HasSubQueries, Outline, SubQuery
 from negbench.contracts.scores import paired_relevance, relevance
 from negbench.data.scene import EMBED_BATCH, EncodedSplits, Tokens
@@ -261,11 +271,14 @@ class Objective(nn.Module):
             return self.scene.source(pictures)
         return self.calls.image_features(self.scene.source, pictures)
 
-    def _embedded(self, columns: Tensor) -> Tensor:
-        """Return [C, T, D] candidate tokens of corpus images; those of many stored features pass in parts."""
+    def _embedded(self, columns: Tensor, *, sparing: bool = False) -> Tensor:
+        """Return [C, T, D] candidate tokens of corpus images; those of many stored features pass in parts.
+
+        `sparing`: `_spare` follows.
+        """
         pictures = self.scene.train.images[columns]
-        if len(columns) > EMBED_BATCH and self.scene.frozen:
-            return self.calls.many_candidates(self.scene.source, pictures)
+        if sparing or (len(columns) > EMBED_BATCH and self.scene.frozen):
+            return self.calls.many_candidates(self.scene.source, pictures, sparing=sparing)
         return self.calls.candidates(self._features(pictures), pictures)
 
     # --- corpus strategies: one positive and M drawn negatives a query --------------------------------------------
@@ -277,7 +290,7 @@ class Objective(nn.Module):
         columns = torch.cat([targets[:, None], batch.negatives], dim=1)
         wanted = torch.cat([columns.flatten(), self._corpus_of(batch.rows)])
         distinct, position = torch.unique(wanted, return_inverse=True)
-        embedded = self._embedded(distinct)
+        embedded = self._embedded(distinct, sparing=self._sparing)
         position = position[: columns.numel()].reshape(columns.shape)
         with full_precision(self.device):
             chosen = _rows_of(embedded, position.to(self.device))  # [B, 1 + M, T, D]
@@ -295,6 +308,8 @@ class Objective(nn.Module):
                     parts = torch.cat([parts, relevance(sub.embeddings.float(), own)], dim=1)
                 aspects.append(AspectScores(name, parts[:, 0], parts[:, 1:], sub.weight, sub.present))
             extras = self._extras(aspects, batch, made.query, choice, distinct, embedded)
+        if self._sparing:
+            self._spare(scores[:, 0], slots, extras, position.unique())
         allowed = {} if choice is None else choice.allowed
         if self.hybrid is not None and "target" not in allowed:
             allowed |= {"target": self._allowed("target", batch)}
@@ -317,13 +332,15 @@ class Objective(nn.Module):
             ]
             columns = self._corpus_of(batch.rows)
             if len(columns):
-                tokens = self._embedded(columns)
+                tokens = self._embedded(columns, sparing=self._sparing)
             elif self.loss.candidate_set == "pair":  # reads no candidates
                 tokens = embedded
             else:
                 columns, first = _first_of_each(targets)
                 tokens = embedded[first.to(embedded.device)]
             extras = self._extras(aspects, batch, made.query, choice, columns, tokens)
+        if self._sparing:
+            self._spare(choice.positive, choice.slots, extras, used=columns[:0])
         members = Members(made.inputs, embedded, choice.allowed)
         return _Scores(choice.positive, choice.slots, extras, choice.pools, members)
 
@@ -441,6 +458,37 @@ class Objective(nn.Module):
         else:
             mask &= self._in_group[dataset.group_index[rows]][:, columns]
         return LossExtras(aspects, relevance(query, embedded), mask.to(query.device))
+
+    @property
+    def _sparing(self) -> bool:
+        """Whether images of the corpus that weigh little get no gradient of their own."""
+        return self.loss.least_weight > 0 and torch.is_grad_enabled()
+
+    def _spare(self, positive: Tensor, slots: Mapping[Slot, Corrupted], extras: LossExtras, used: Tensor) -> None:
+        """Leave out the gradient of candidates that weigh less than `least_weight` for every query.
+
+        Args:
+            positive: [B] scores of the targets.
+            slots: negatives by slot.
+            extras: holds the scores of the candidates.
+            used: places of the candidates that are a query's target or a negative, too.
+        """
+        home = slots["target"] if "target" in slots else next(iter(slots.values()))
+        assert extras.candidates is not None
+        assert extras.mask is not None
+        with torch.no_grad(), full_precision(self.device):
+            given = LossInput(
+                positive=positive,
+                negatives=home.scores,
+                mask=home.mask,
+                weights=torch.ones_like(home.scores) if home.weights is None else home.weights,
+                temperature=self.temperature("icm"),
+                candidates=extras.candidates,
+                candidate_mask=extras.mask,
+            )
+            light = self.loss.candidate_weights(given).amax(0) < self.loss.least_weight
+        light[used.to(light.device)] = False
+        self.calls.spare(light)
 
 
 def _rows_of(table: Tensor, index: Tensor) -> Tensor:

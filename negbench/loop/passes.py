@@ -18,7 +18,7 @@ without the backbone (a temperature's gradient) is the same in all of them and c
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -33,7 +33,7 @@ from negbench.loop.team import ALONE, Team
 
 _KEPT_BYTES = 2**28  # of many images' activations, for the backward pass
 
-Part = tuple[slice, ...]  # of what a call returns, along its first dimensions
+Part = tuple[slice | Tensor, ...]  # places in what a call returns, along its first dimensions
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +72,7 @@ class Passes(Calls):
         self.micro_batch = micro_batch
         self.team = team
         self._waiting: list[_Call] = []
+        self._last_many = -1  # which of them is the last `many_candidates`
         self._image_bytes: float | None = None  # that the graph of one image keeps, once known
 
     @property
@@ -92,24 +93,40 @@ class Passes(Calls):
 
         return self._in_parts(of_part, (len(pictures),), read_by_calls=True)[0]
 
-    def many_candidates(self, read: FeatureSource, pictures: Tensor) -> Tensor:
+    def many_candidates(self, read: FeatureSource, pictures: Tensor, *, sparing: bool = False) -> Tensor:
         """Return [C, T, D] float32 candidates of many pictures [C] int64, whose stored features `read` returns.
 
         They pass in parts. Where the activations of all would take much memory (a Q-Former's for thousands of images
-        fit into none), no graph is kept, and the parts are computed once more in the backward pass. Features are read
-        once.
+        fit into none), no graph is kept, and the parts are computed once more in the backward pass: features are read
+        once, and there are two passes forward and one backward.
+
+        Args:
+            read: returns [c, L, C] features of pictures [c].
+            pictures: feature rows.
+            sparing: `spare` follows, which says whose second pass is left out; those of the others are read again.
         """
         learns = torch.is_grad_enabled()
         size = min(self.micro_batch or EMBED_BATCH, EMBED_BATCH) if learns else EMBED_BATCH
-        if self._at_once and (not learns or self._keeps_few(read, pictures)):
+        if self._at_once and not sparing and (not learns or self._keeps_few(read, pictures)):
             return torch.cat([self.candidates(read(own), own) for own in pictures.split(size)])
-        known = _ReadOnce(read) if learns else read
+        known = _ReadOnce(read) if learns and not sparing else read
 
         def of_part(part: Part) -> list[Tensor]:
             own = pictures[part]
             return [Calls._embed(self, lambda: self.backbone.candidates(known(own)), "image", own)]
 
-        return self._in_parts(of_part, (len(pictures),), size=size)[0].float()
+        embedded = self._in_parts(of_part, (len(pictures),), size=size)[0].float()
+        self._last_many = len(self._waiting) - 1
+        return embedded
+
+    def spare(self, light: Tensor) -> None:
+        """Send no gradient to these rows, [C] bool, of the last `many_candidates`."""
+        call = self._waiting[self._last_many]
+        heavy = (~light.cpu()).nonzero().squeeze(1)
+        own = heavy[self.team.share(len(heavy))]
+        size = min(self.micro_batch or EMBED_BATCH, EMBED_BATCH)
+        parts = [(rows,) for rows in own.split(size) if len(rows)]
+        self._waiting[self._last_many] = replace(call, parts=parts, made=[None] * len(parts))
 
     def _keeps_few(self, read: FeatureSource, pictures: Tensor) -> bool:
         """Whether the graph of all these pictures keeps little memory."""

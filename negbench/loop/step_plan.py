@@ -49,7 +49,7 @@ class StepPlan:
 
     @classmethod
     def of_result(cls, result: Mapping[str, Any]) -> list[Self]:
-        """Return the plans by which a finished run (result.json) computed its steps; none of a run that says nothing."""
+        """Return the plans by which a finished run (result.json) computed its steps; none if it does not say."""
         rows = result.get("computed", [])
         return [cls(**{name: value for name, value in row.items() if name != "epoch"}) for row in rows]
 

@@ -127,6 +127,33 @@ def test_a_corpus_is_read_once_and_embedded_twice(corpus_step, monkeypatch):
     assert sum(read) == 2 * size + corpus // 2 <= 2 * size + images
 
 
+@pytest.mark.parametrize("micro_batch", [0, 5])
+@pytest.mark.parametrize("strategy", ["in-batch", "qure"])
+def test_images_of_little_weight_get_no_gradient_of_their_own(strategy, micro_batch, sets, few_at_once, monkeypatch):
+    """The loss is that of the whole corpus; the gradient is that of the loss with those images' embeddings fixed."""
+    steps = []
+    for bound in (0.0, 0.05):
+        loss = {"name": "margin-kl", "kl_over": "corpus", "tau": 0.05, "kl_bound": bound}
+        opened = open_run(config_of(sets, strategy, loss=loss), Display(), DATA)
+        steps.append(first_batch(opened, make_strategy(strategy)))
+    (exact, batch), (objective, _) = steps
+    whole = gradients_of(exact, batch, micro_batch)
+    light, spare, many = list[Tensor](), objective.calls.spare, exact.calls.many_candidates
+    monkeypatch.setattr(objective.calls, "spare", lambda rows: light.append(rows) or spare(rows))
+    found = gradients_of(objective, batch, micro_batch)
+    assert 0 < int(light[0].sum()) < len(light[0])
+    assert found[0] == pytest.approx(whole[0], rel=1e-6)
+
+    def fixed(*given: Any, **how: Any) -> Tensor:
+        embedded = many(*given, **how)
+        return torch.where(light[0][:, None, None], embedded.detach(), embedded)
+
+    monkeypatch.setattr(exact.calls, "many_candidates", fixed)
+    check_equal(found, gradients_of(exact, batch, 0))
+    with pytest.raises(AssertionError):
+        check_equal(found, whole)
+
+
 # --- calls -------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from negbench.contracts import AspectScores, LossInput
+from negbench.errors import OptionError
 from negbench.losses.margin_kl import MarginKL
 from negbench.testing import toy_scores
 
@@ -42,6 +43,25 @@ def test_against_loops():
             beside = {"candidates": more.negatives, "candidate_mask": some} if kl_over == "batch" else {}
             given = LossInput(toy.positive, toy.negatives, mask, toy.weights, 1.0, [aspect], **beside)
             assert loss.evaluate(given).item() == pytest.approx(want, rel=1e-12)
+
+
+def test_the_weight_of_a_candidate_is_its_share_of_the_softmax():
+    """Also the loss's gradient in its score, times the temperature and the number of rows."""
+    toy, more = toy_scores(seed=3), toy_scores(seed=4)
+    candidates = more.negatives.clone().requires_grad_()
+    given = LossInput(
+        toy.positive, toy.negatives, toy.mask, toy.weights, 0.3, candidates=candidates, candidate_mask=more.mask
+    )
+    for tau, divisor in ((None, 0.3), (0.2, 0.2)):
+        loss = MarginKL(tau=tau, kl_over="corpus", kl_bound=0.1, lambda_rank=0.1)
+        rows = int((toy.mask.any(1) | more.mask.any(1)).sum())
+        (gradient,) = torch.autograd.grad(loss.evaluate(given), candidates)
+        torch.testing.assert_close(loss.candidate_weights(given).detach(), gradient * divisor * rows)
+
+
+def test_a_bound_without_the_corpus_is_refused():
+    with pytest.raises(OptionError, match=r"kl_bound must be left out unless kl_over is 'corpus', got 0\.1"):
+        MarginKL(kl_bound=0.1)
 
 
 def test_gradients_of_aspects():
