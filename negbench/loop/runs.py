@@ -19,6 +19,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import record
+from negbench.loop.fitting import fitting_plan
 from negbench.loop.identity import modules_of, read_files
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
@@ -147,7 +148,8 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) ->
         scene = cache.scene(planned.config, splits, backbone, precision.device, display)
         opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "display": display}
         known = {each.name: getattr(planned, each.name) for each in fields(planned)}
-        return OpenRun(**known, splits=splits, check=check, precision=precision, step=step, **opened)
+        made = OpenRun(**known, splits=splits, check=check, precision=precision, step=step, **opened)
+        return replace(made, step=fitting_plan(made))
 
 
 def _differs(run: PlannedRun, cache: DataCache) -> RunError:
@@ -203,13 +205,14 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
     """
     run = replace(open_run(config, bench.display, bench.cache), watch=bench.watch)
     check_room(run, bench.runs)
-    with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, step):
-        if step == "reuse":
+    with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, found):
+        if found == "reuse":
             return RunResult(folder, folder.result, reused=True)
-        if step == "resume":  # "auto" may have meant something else on the machine that started it
+        if found == "resume":  # "auto" may have meant something else on the machine that started it
             started = folder.manifest.get("started", {})
             precision = Precision.of(run.config, started.get("precision"))
-            run = replace(run, precision=precision, step=StepPlan.of(run.config, run.backbone, started))
+            step = StepPlan.of(run.config, run.backbone, {**vars(run.step), **started})
+            run = replace(run, precision=precision, step=step)
         return compute_run(run, folder, bench)
 
 

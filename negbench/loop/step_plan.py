@@ -28,7 +28,7 @@ class StepPlan:
 
     @classmethod
     def of(cls, config: RunConfig, backbone: Backbone, started: Mapping[str, Any]) -> Self:
-        """Return the plan of a run: as configured, else as it was started, else what fits.
+        """Return the plan of a run: as configured, else as it was started, else whole batches (but see `fitting`).
 
         Args:
             config: of the run.
@@ -66,6 +66,11 @@ class StepPlan:
         if self.recompute:
             parts.append("activations computed again")
         return ", ".join(parts)
+
+
+def splits_rows(backbone: Backbone) -> bool:
+    """Whether what a row becomes is the same whatever else is computed with it (`check_rows`)."""
+    return not torch_dropout(backbone) and not _batch_norms(backbone)
 
 
 def check_rows(backbone: Backbone, option: str) -> None:

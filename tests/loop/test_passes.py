@@ -8,20 +8,24 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Calls, Strategy
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.batches import epoch_batches
+from negbench.loop.fitting import _plans, cheapest_plan, fitting_plan
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.passes import Passes, _parts
 from negbench.loop.runs import DATA, open_run, run_config
+from negbench.loop.step_memory import step_memory
+from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import training_parts
 from negbench.loop.types import OpenRun, State
 from negbench.plugins.registry import registry
 from negbench.settings.config import HybridConfig, MiningConfig
+from negbench.settings.layers import parse_value
 from tests.runs import config_of, run, untrained
 
 Gradients = dict[str, Tensor | None]
@@ -242,6 +246,51 @@ def test_activations_computed_again_have_the_same_gradients(tuned):
         tuned.backbone.recompute(False)
 
 
+# --- what fits ---------------------------------------------------------------------------------------------------
+
+# bytes of a step of the batch of six, by (micro-batch, recompute)
+BYTES = {(0, False): 100, (0, True): 60, (3, False): 55, (1, False): 40, (3, True): 30, (1, True): 10}
+
+
+@pytest.mark.parametrize(
+    ("memory", "settings", "want"),
+    [
+        (100, (), StepPlan()),
+        (99, (), StepPlan(0, recompute=True)),
+        (59, (), StepPlan(3)),
+        (54, (), StepPlan(1)),
+        (39, (), StepPlan(3, recompute=True)),
+        (29, (), StepPlan(1, recompute=True)),
+        (9, (), StepPlan(1, recompute=True)),
+        (59, ("compute.recompute=true",), StepPlan(3, recompute=True)),
+        (99, ("compute.recompute=false",), StepPlan(3)),
+        (59, ("compute.micro_batch=0",), StepPlan(0, recompute=True)),
+        (39, ("compute.micro_batch=3",), StepPlan(3, recompute=True)),
+    ],
+)
+def test_the_cheapest_way_that_fits_is_taken(memory, settings, want, tuned, monkeypatch):
+    def bytes_of(run: OpenRun, micro_batch: int, recompute: bool) -> dict[str, int]:
+        return {"activations": BYTES[micro_batch, recompute]}
+
+    monkeypatch.setattr("negbench.loop.fitting.step_memory", bytes_of)
+    values = {text.split("=")[0].split(".")[1]: parse_value(text.split("=")[1], "") for text in settings}
+    compute = tuned.config.compute.model_copy(update=values)
+    asked = replace(tuned, config=tuned.config.model_copy(update={"compute": compute}))
+    assert cheapest_plan(asked, memory) == want
+
+
+def test_on_a_cpu_nothing_is_chosen(tuned, monkeypatch):
+    monkeypatch.setattr("negbench.loop.fitting.step_memory", None)
+    assert fitting_plan(tuned) == StepPlan()
+
+
+def test_the_estimate_of_a_real_step_decides(tuned):
+    needs = {plan: sum(step_memory(tuned, plan.micro_batch, plan.recompute).values()) for plan in _plans(tuned)}
+    for plan, most in needs.items():
+        assert needs[cheapest_plan(tuned, most)] <= most, plan
+    assert cheapest_plan(tuned, min(needs.values()) - 1) == [*needs][-1]
+
+
 # --- settings ----------------------------------------------------------------------------------------------------
 
 
@@ -269,6 +318,23 @@ def test_another_setting_of_a_resumed_run_counts_from_there_on(sets, tmp_path, i
 def test_what_a_backbone_cannot_recompute_is_refused(sets, tmp_path):
     with pytest.raises(OptionError, match="backbone 'precomputed' has no trained layers"):
         run(config_of(sets, "qure", "compute.recompute=true"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("layer", "want"),
+    [
+        (nn.Dropout(0.1), "draws dropout from torch's generators (more), so a batch in parts would have other masks"),
+        (nn.BatchNorm1d(4), "normalises over the rows of a batch (more), so a batch in parts would train otherwise"),
+    ],
+    ids=["dropout", "normalisation"],
+)
+def test_a_backbone_whose_rows_depend_on_each_other_is_refused(layer, want, tuned, monkeypatch):
+    monkeypatch.setitem(tuned.backbone._modules, "more", layer)
+    with pytest.raises(OptionError) as error:
+        StepPlan(micro_batch=4).check(tuned.backbone)
+    assert want in str(error.value)
+    StepPlan().check(tuned.backbone)
+    assert {plan.micro_batch for plan in _plans(tuned)} == {0}
 
 
 @pytest.mark.parametrize(
