@@ -3,10 +3,10 @@
 Layout, under `root` (NEGBENCH_CACHE or ~/.cache/negbench)::
 
     features/hashes.json               path, stamp and sha256 of each image file when it was last read
-    features/KEY/00007-3f2a91c4.safetensors
-    features/KEY/.lock                 held by the one writer
+    features/KEY-128/00007-3f2a91c4.safetensors
+    features/KEY-128/.lock             held by the one writer
 
-KEY is the backbone's `feature_key`. A shard holds `hashes`
+KEY is the backbone's `feature_key`, 128 the images of an encoder batch. A shard holds `hashes`
 [n, 32] uint8 (SHA-256 of the image files' bytes), `features` [n, L, C] and, as metadata, the SHA-256 of both. Shards
 never change, and appear by a rename when they are complete, so the folder itself is the index: readers need no lock, a
 killed writer loses at most the shard in progress, and no index file can disagree with the data. Every process compares
@@ -32,6 +32,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from negbench.contracts import Backbone, check_option
+from negbench.data.batch_size import ENCODE_BATCH, batch_size, largest_operation
 from negbench.data.reading import MappedRows, StoredFeatures
 from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError
@@ -54,13 +55,19 @@ _MOST_UNREADABLE = 100
 
 
 def store_of(backbone: Backbone, *, root: Path | None = None) -> "FeatureStore":
-    """Open the store of a backbone's features; measure [L, C] by encoding one blank image. See `FeatureStore`."""
-    pixels = backbone.transform(Image.new("RGB", (32, 32)))[None].to(_device_of(backbone))
+    """Open the store of a backbone's features; measure [L, C] and the batch on blank images. See `FeatureStore`."""
+    blank = backbone.transform(Image.new("RGB", (32, 32))).to(_device_of(backbone))
+    shapes = list[torch.Size]()
+
+    def encode(count: int) -> None:
+        shapes.append(backbone.image_features(blank.expand(count, *blank.shape).contiguous()).shape)
+
     with backbone.evaluating(), torch.inference_mode():
-        shape = backbone.image_features(pixels).shape
+        batch = batch_size(ENCODE_BATCH, largest_operation(encode))
+    shape = shapes[0]
     if len(shape) != 3:
         raise NegbenchError(f"{type(backbone).__name__}.image_features must return [B, L, C], got {tuple(shape)}")
-    return FeatureStore(root or cache_dir(), backbone.feature_key, (shape[1], shape[2]))
+    return FeatureStore(root or cache_dir(), backbone.feature_key, (shape[1], shape[2]), batch)
 
 
 # --- the store ---------------------------------------------------------------------------------------------------
@@ -73,17 +80,19 @@ class FeatureStore:
         root: the cache folder.
         key: the backbone's `feature_key`; letters, digits, "-", "_" and ".".
         shape: (L, C), rows and width of one image's features.
+        batch: images of every call of the encoder. The last ones of a job are joined by copies of the first, so that
+            an image's features depend on no other image: a product of fewer rows may round differently.
 
     Raises:
         OptionError: the key has other characters.
     """
 
-    def __init__(self, root: Path, key: str, shape: tuple[int, int]) -> None:
+    def __init__(self, root: Path, key: str, shape: tuple[int, int], batch: int = ENCODE_BATCH) -> None:
         plain = key != "" and not key.startswith(".") and all(c.isalnum() or c in "-_." for c in key)
         check_option("key", key, plain, "letters, digits, '-', '_' and '.'")
         self.root = Path(root)
-        self.folder = self.root / "features" / key
-        self.key, self.shape = key, (shape[0], shape[1])
+        self.folder = self.root / "features" / f"{key}-{batch}"
+        self.key, self.shape, self.batch = key, (shape[0], shape[1]), batch
         self._shards: dict[str, _Shard] = {}
         self._damaged: dict[str, str] = {}
         self._gone = False  # whether shards have vanished
@@ -119,20 +128,15 @@ class FeatureStore:
         backbone: Backbone,
         *,
         device: torch.device | str | None = None,
-        batch_size: int = 64,
         workers: int | None = None,
         progress: Progress = lambda count: None,
     ) -> int:
         """Encode what is not stored yet. One process encodes at a time; those that wait reuse what it stored.
 
-        An image's features do not depend on its batch, except for rounding in the matrix product chosen for the batch
-        size (below float16 resolution for unit-scale features).
-
         Args:
             images: id -> file. Ids whose files hold the same bytes share one row.
             backbone: moved to `device`; runs in evaluation mode without gradients, each module's mode restored.
             device: default: where the backbone is.
-            batch_size: images per call of `image_features`.
             workers: threads that decode; None or 0: 4.
             progress: called with the number of images newly done (already stored, or encoded now); the numbers add up
                 to `len(images)`.
@@ -156,7 +160,7 @@ class FeatureStore:
                     need = ((len(lacking), "images"), (self.image_bytes, "bytes"))
                     fix = "free disk space, or set NEGBENCH_CACHE to a folder on a larger disk"
                     check_disk([Need("stored features", need, fix)], self.folder)
-                    job = _Job(self, backbone, torch.device(device or _device_of(backbone)), batch_size, workers)
+                    job = _Job(self, backbone, torch.device(device or _device_of(backbone)), workers)
                     encoded = job.run([(c, image, Path(images[image])) for c, image in lacking.items()], progress)
             self._refresh()
         else:
@@ -331,11 +335,8 @@ def _sha256(tensor: Tensor) -> str:
 class _Job:
     """One writer's pass over the images that are not stored."""
 
-    def __init__(
-        self, store: FeatureStore, backbone: Backbone, device: torch.device, batch_size: int, workers: int | None
-    ) -> None:
-        self.store, self.backbone, self.device = store, backbone.to(device), device
-        self.batch_size, self.workers = batch_size, workers
+    def __init__(self, store: FeatureStore, backbone: Backbone, device: torch.device, workers: int | None) -> None:
+        self.store, self.backbone, self.device, self.workers = store, backbone.to(device), device, workers
         # the shard in progress
         self._contents: list[bytes] = []
         self._features: list[Tensor] = []
@@ -349,7 +350,7 @@ class _Job:
                 paths = [path for _, _, path in items]
                 read = decoded(paths, self.backbone.transform, threads=self.workers or THREADS)
                 pairs = zip(items, read, strict=True)
-                while (batch := list(islice(pairs, self.batch_size))) and len(unreadable) < _MOST_UNREADABLE:
+                while (batch := list(islice(pairs, self.store.batch))) and len(unreadable) < _MOST_UNREADABLE:
                     unreadable += [str(pixels) for _, pixels in batch if isinstance(pixels, DataError)]
                     good = {item: pixels for item, pixels in batch if isinstance(pixels, Tensor)}
                     now = content_hashes({image: path for _, image, path in good}, self.store.root)
@@ -384,14 +385,17 @@ class _Job:
             self.store._write(contents, torch.cat(features))
 
     def _encode(self, pixels: Tensor, items: Sequence[tuple[bytes, str, Path]]) -> Tensor:
-        """Encode [b, 3, H, W] pixels as [b, L, C] float16 on the CPU."""
+        """Encode [b, 3, H, W] pixels as [b, L, C] float16 on the CPU, in a batch of the store's size."""
         store = self.store
-        features = self.backbone.image_features(pixels.to(self.device, non_blocking=True))
-        if features.shape != (len(items), *store.shape):
+        padding = pixels[:1].expand(store.batch - len(pixels), *pixels.shape[1:])
+        whole = torch.cat([pixels, padding])
+        features = self.backbone.image_features(whole.to(self.device, non_blocking=True))
+        if features.shape != (store.batch, *store.shape):
             raise NegbenchError(
-                f"{type(self.backbone).__name__}.image_features returned {tuple(features.shape)} for {len(items)} "
+                f"{type(self.backbone).__name__}.image_features returned {tuple(features.shape)} for {store.batch} "
                 f"images, but the store expects {store.shape} per image"
             )
+        features = features[: len(items)]
         stored = features.to(_DTYPE)
         fits = torch.isfinite(stored).flatten(1).all(1).tolist()
         if not all(fits):

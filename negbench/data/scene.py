@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
+from negbench.data.batch_size import EMBED_BATCH, batch_size, largest_operation
 from negbench.data.held import check_pictures, reads_pixels, with_features
 from negbench.data.reading import pixel_source
 from negbench.datasets.dataset import Dataset
@@ -35,7 +35,6 @@ from negbench.settings.config import MiningConfig, PluginConfig, ResolvedConfig,
 if TYPE_CHECKING:
     from negbench.display import Display
 
-EMBED_BATCH = 512  # texts, queries or images embedded at a time
 _KEPT_BYTES = 2**30  # limit for backbones that are not in use, and for a split's frozen texts
 _KEPT_SPLITS = 64  # a generated data set has two for each seed
 
@@ -196,9 +195,15 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
     if not isinstance(backbone, FreezesTexts):
         return tokens
     tables, count, device = Tokens(), len(next(iter(tokens.values()))), backbone.device
+
+
+    def freeze(some: Tensor) -> Tokens:
+        return backbone.frozen_text({name: value[some].to(device) for name, value in tokens.items()})
+
     with backbone.evaluating():
-        for rows in batches(count, EMBED_BATCH):
-            known = backbone.frozen_text({name: value[rows].to(device) for name, value in tokens.items()})
+        largest = largest_operation(lambda items: freeze(torch.arange(items) % count))
+        for rows in batches(count, batch_size(EMBED_BATCH, largest)):
+            known = freeze(rows)
             if known.keys() == tokens.keys() or sum(value[0].nbytes for value in known.values()) * count > _KEPT_BYTES:
                 return tokens
             put(tables, {name: value.cpu() for name, value in known.items()}, rows, count)
@@ -212,6 +217,20 @@ class Features:
     source: FeatureSource
     frozen: bool
     encoded: int  # images encoded just now; 0 when all were in the store
+    _at_once: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    def at_once(self, what: str, compute: Callable[[Tensor], Tensor], count: int) -> int:
+        """Return how many items are computed at once (`batch_size`), measured once a scene for each of `what`.
+
+        Args:
+            what: a name for the computation.
+            compute: called with one and with two int64 positions below `count`.
+            count: how many items there are.
+        """
+        if what not in self._at_once:
+            largest = largest_operation(lambda items: compute(torch.arange(items) % count))
+            self._at_once[what] = batch_size(EMBED_BATCH, largest)
+        return self._at_once[what]
 
     def features(self, backbone: Backbone, rows: Tensor) -> Tensor:
         """Return [len, L, C] features of these rows: stored, or computed now (with gradients) if fine-tuned."""
@@ -302,17 +321,11 @@ def _stored(
     held = min(len(ids) * store.image_bytes, budget)
     smaller = f"--set compute.feature_memory_gib={held / 4 / 2**30:.2g}"
     check_memory([Need("features held in memory", ((held, "bytes"),), smaller)], device)
-    size = backbone.transform(Image.new("RGB", (32, 32))).numel()
-    images = min(config.compute.encode_batch_size, len(ids))
-    batch = ((images, "images"), (size, "values"), (4, "bytes"))
-    smaller = f"--set compute.encode_batch_size={max(1, images // 4)}"
-    check_memory([Need("a batch of images to encode", batch, smaller)])
     with display.stage("encode", total=len(ids)) as advance:
         encoded = store.ensure(
             {image: file[image] for image in ids},
             backbone,
             device=device,
-            batch_size=config.compute.encode_batch_size,
             workers=config.compute.workers,
             progress=advance,
         )

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from negbench.contracts import Strategy
-from negbench.data.scene import EncodedSplits
+from negbench.data.scene import EncodedSplits, Split
 from negbench.datasets.dataset import QueryRanks
 from negbench.loop.objective import Objective
 from negbench.loop.types import OpenRun, State
@@ -77,19 +78,32 @@ class ModelCache:
         run, split = self.run, scene.train
         mining, offline, divisor = run.config.mining, self.objective.offline, self.objective.divisor
         reads = () if strategy is None else planes_read(strategy, mining)
-        made = self.once(("train", id(split)), lambda: evaluation.embed(run.backbone, scene, split))
+        made = self.embeddings(split)
         return mining_task(
             run.backbone, scene, mining, reads=reads, offline=offline, temperature=divisor, embeddings=made
         )
+
+    def embeddings(self, split: Split) -> evaluation.Embeddings:
+        """Embed a split with the current model; with further wordings of its texts where they are judged."""
+        run = self.run
+        wordings = split is run.scene.val and self._judges
+        make = partial(evaluation.embed, run.backbone, run.scene, split, wordings=wordings)
+        return self.once(("embeddings", id(split)), make)
+
+    @property
+    def _judges(self) -> bool:
+        """Whether the scored split's mistakes and wordings count now: before training and at its end."""
+        run = self.run
+        return run.config.eval.reported and self.state.epoch in (0, run.config.train.epochs)
 
     def scored(self) -> Scored:
         """Return ranks and metrics on the scored split."""
         run, scene = self.run, self.run.scene
 
         def make() -> Scored:
-            embeddings = evaluation.embed(run.backbone, scene, scene.val)
-            if run.config.eval.reported and self.state.epoch in (0, run.config.train.epochs):
-                ranks = evaluation.rank_judged(run.backbone, scene, scene.val, embeddings)
+            embeddings = self.embeddings(scene.val)
+            if self._judges:
+                ranks = evaluation.rank_judged(scene.val, embeddings)
             else:
                 ranks = evaluation.rank(scene.val, embeddings.queries, embeddings.candidates)
             return Scored(ranks, scene.val.dataset.summarise(ranks), float(embeddings.queries.mean(0).norm()))
@@ -105,7 +119,7 @@ class ModelCache:
 
         def make() -> dict[str, float]:
             with run.display.stage("evaluate"):
-                return evaluation.measure(run.backbone, scene, dev)
+                return evaluation.measure(dev, self.embeddings(dev))
 
         return self.once("dev", make)
 
@@ -115,5 +129,5 @@ class ModelCache:
         if split is None:
             return {}
         with run.display.stage("evaluate", note=split.dataset.card.name):
-            values = evaluation.measure(run.backbone, run.scene, split)
+            values = evaluation.measure(split, self.embeddings(split))
         return {f"{split.dataset.card.name}/{name}": value for name, value in values.items() if not math.isnan(value)}

@@ -17,7 +17,6 @@ from negbench.machine.room import Need, check_disk, check_memory
 from negbench.mining.composite import batch_rules
 from negbench.mining.pool_file import row_bytes
 from negbench.plugins.registry import registry
-from negbench.scoring import evaluation
 from negbench.settings.config import ResolvedConfig
 
 MOVES_SCORES = False  # only estimates
@@ -55,8 +54,8 @@ def step_needs(run: OpenRun) -> list[Need]:
     """Return the least device memory of one training step and one scoring; the run's features are there already."""
     config, scene, backbone = run.config, run.scene, run.backbone
     strategy = _strategy(config)
-    first = torch.zeros(1, dtype=torch.int64)
-    image, (tokens, width) = scene.source(first).numel(), evaluation.embed_candidates(backbone, scene, first).shape[1:]
+    image = scene.source(torch.zeros(1, dtype=torch.int64)).numel()
+    tokens, width = backbone.identity.tokens_per_image, backbone.identity.embedding_dim
     batch = min(config.train.batch_size, len(scene.train.dataset.queries))
     drawn = config.train.draws if any(stage.refreshes for stage in stages_of(strategy, config)) else 0
     corpus = max(len(split.dataset.images) for split in (scene.train, scene.val, scene.also or scene.val))

@@ -22,7 +22,8 @@ from negbench.contracts import (
 )
 from negbench.contracts.optional import HasSubQueries, Outline, SubQuery
 from negbench.contracts.scores import paired_relevance, relevance
-from negbench.data.scene import EMBED_BATCH, EncodedSplits, Tokens
+from negbench.data.batch_size import EMBED_BATCH
+from negbench.data.scene import EncodedSplits, Tokens
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
 from negbench.loop.chosen import ChoiceInputs, choose, slot_scores

@@ -61,7 +61,7 @@ def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
     run, val = now.run, now.run.scene.val
 
     def make() -> dict[str, dict[str, float]]:
-        ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val)
+        ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val, now.embeddings(val))
         return {name: val.dataset.summarise(query_ranks) for name, query_ranks in ranks.items()}
 
     return now.once("one modality", make, "evaluate", "one modality")

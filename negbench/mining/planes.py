@@ -100,18 +100,19 @@ def images_of(candidates: Tensor) -> Tensor:
 
 
 def live_planes(
-    names: Collection[str], backbone: Backbone, scene: EncodedSplits, candidates: Tensor
+    names: Collection[str], backbone: Backbone, scene: EncodedSplits, embeddings: evaluation.Embeddings
 ) -> dict[str, EmbeddedPlane]:
-    """Compute the planes among `names` that use the current model, on the train split with tokens [N, T, D]."""
-    made, split = dict[str, EmbeddedPlane](), scene.train
+    """Compute the planes among `names` that use the current model, on the train split with these embeddings."""
+    made, split, candidates = dict[str, EmbeddedPlane](), scene.train, embeddings.candidates
     images = images_of(candidates) if {"target", "reference"} & {*names} else candidates
     if "target" in names:
         targets = split.dataset.target_columns.to(images.device)
         made["target"] = EmbeddedPlane(images[targets], images[:, None])
     if "reference" in names:
-        made["reference"] = EmbeddedPlane(evaluation.embed_references(backbone, scene, split), images[:, None])
+        references = evaluation.references_of(backbone, scene, split, embeddings)
+        made["reference"] = EmbeddedPlane(references, images[:, None])
     if "text" in names:
-        made["text"] = EmbeddedPlane(evaluation.embed_texts(backbone, split), candidates)
+        made["text"] = EmbeddedPlane(evaluation.embed_texts(backbone, scene, split), candidates)
     return made
 
 

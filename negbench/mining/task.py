@@ -107,5 +107,5 @@ def mining_task(
         kept=scene.train.mined.setdefault(tuple(getattr(mining, name) for name in _EXCLUSIONS), {}),
         temperature=float(backbone.temperature.detach()) if temperature is None else temperature,
         filters=Filters.of(mining),
-        planes={**live_planes(reads, backbone, scene, embeddings.candidates), **planes},
+        planes={**live_planes(reads, backbone, scene, embeddings), **planes},
     )

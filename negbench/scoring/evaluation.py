@@ -1,5 +1,6 @@
 """Score a model and the one-modality baselines on a split, by the benchmark's own protocol."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.contracts import Backbone
-from negbench.data.scene import EMBED_BATCH, Features, Split, Tokens, batches
+from negbench.data.scene import Features, Split, Tokens, batches
 from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
 from negbench.metrics.equal_rows import Copies, keys_of
 from negbench.metrics.mistakes import CUT
@@ -17,21 +18,30 @@ from negbench.scoring.tiles import Corpus, tiled_relevance
 
 @dataclass(frozen=True)
 class Embeddings:
-    """A model's view of a split: `queries` [Q, D] and `candidates` [N, T, D], unit norm, in the split's order."""
+    """A model's view of a split of Q queries and N images, unit norm, in the split's order.
+
+    Attributes:
+        queries: [Q, D].
+        candidates: [N, T, D].
+        references: [Q, D], each query's reference image alone, where a trained tower encoded it; else None.
+        wordings: [Q, D] for each further wording of the texts, if they were asked for (`wordings_of`).
+    """
 
     queries: Tensor
     candidates: Tensor
+    references: Tensor | None = None
+    wordings: tuple[Tensor, ...] = ()
 
 
 @torch.inference_mode()
-def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: int = EMBED_BATCH) -> Tensor:
+def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: int | None = None) -> Tensor:
     """[N, T, D] candidate tokens of the images in these feature rows; images with the same features share theirs."""
     distinct, place = rows.unique(return_inverse=True)
     if len(distinct) < len(rows):
         return embed_candidates(backbone, scene, distinct, batch)[place.to(backbone.device)]
     tables, keys = dict[str, Tensor](), list[Tensor]()
     with backbone.evaluating():
-        for chosen in batches(len(rows), batch):
+        for chosen in batches(len(rows), batch or _images_at_once(backbone, scene, rows)):
             features = scene.features(backbone, rows[chosen])
             put(tables, {"tokens": backbone.candidates(features).float()}, chosen, len(rows))
             keys.append(keys_of(features))
@@ -40,23 +50,114 @@ def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: i
 
 
 @torch.inference_mode()
-def embed_queries(
-    backbone: Backbone, scene: Features, split: Split, tokens: Tokens | None = None, batch: int = EMBED_BATCH
-) -> Tensor:
+def embed_queries(backbone: Backbone, scene: Features, split: Split, tokens: Tokens | None = None) -> Tensor:
     """[Q, D] composed query embeddings; `tokens` replaces the split's own texts."""
     texts = split.texts(backbone) if tokens is None else tokens
+    if not scene.frozen:
+        return _by_picture(backbone, scene, split, split.references[:0], [texts]).queries
     tables, device = dict[str, Tensor](), backbone.device
     with backbone.evaluating():
-        for chosen in batches(len(split.references), batch):
+        for chosen in batches(len(split.references), _queries_at_once(backbone, scene, split, texts)):
             features = scene.features(backbone, split.references[chosen])
             own = {name: value[chosen].to(device) for name, value in texts.items()}
             put(tables, {"queries": backbone.queries(features, own).float()}, chosen, len(split.references))
     return tables["queries"]
 
 
-def embed(backbone: Backbone, scene: Features, split: Split) -> Embeddings:
-    """Embed the queries and candidates of a split."""
-    return Embeddings(embed_queries(backbone, scene, split), embed_candidates(backbone, scene, split.images))
+def embed(backbone: Backbone, scene: Features, split: Split, *, wordings: bool = False) -> Embeddings:
+    """Embed the queries and candidates of a split; with `wordings`, also what further wordings of the texts give.
+
+    A trained tower encodes each picture once, whether it is a candidate, the reference of some queries, or both.
+    """
+    texts = [split.texts(backbone)]
+    if wordings:
+        texts += wordings_of(backbone, split)
+    if not scene.frozen:
+        return _by_picture(backbone, scene, split, split.images, texts)
+    own, *others = [embed_queries(backbone, scene, split, tokens) for tokens in texts]
+    return Embeddings(own, embed_candidates(backbone, scene, split.images), wordings=tuple(others))
+
+
+@torch.inference_mode()
+def _by_picture(
+    backbone: Backbone, scene: Features, split: Split, images: Tensor, texts: Sequence[Tokens]
+) -> Embeddings:
+    """Embed candidates and queries picture by picture: with each block of pictures the queries that refer to them.
+
+    Args:
+        backbone: trains its tower.
+        scene: its pictures.
+        split: its queries.
+        images: [N] feature rows of the candidates.
+        texts: tokenised texts of the queries, and of each further wording.
+    """
+    device, count = backbone.device, len(split.references)
+    pictures = torch.cat([images, split.references]).unique()
+    place = torch.searchsorted(pictures, split.references)  # of each query's reference among the pictures
+    by_place = place.argsort(stable=True)
+    tables, keys, queries = dict[str, Tensor](), list[Tensor](), dict[str, Tensor]()
+    at_once = _queries_at_once(backbone, scene, split, texts[0])
+    with backbone.evaluating():
+        for chosen in batches(len(pictures), _images_at_once(backbone, scene, pictures)):
+            features = scene.features(backbone, pictures[chosen])
+            put(tables, {"tokens": backbone.candidates(features).float()}, chosen, len(pictures))
+            keys.append(keys_of(features))
+            edges = torch.stack([chosen[0], chosen[-1] + 1])
+            first, last = torch.searchsorted(place[by_place], edges).tolist()
+            for rows in by_place[first:last].split(at_once):
+                reference = features[(place[rows] - chosen[0]).to(device)]
+                for number, tokens in enumerate(texts):
+                    own = {name: value[rows].to(device) for name, value in tokens.items()}
+                    put(queries, {f"{number}": backbone.queries(reference, own).float()}, rows, count)
+        copies = Copies.by_key(torch.cat(keys), lambda some: scene.features(backbone, pictures[some.cpu()]))
+    tokens = copies.level(tables["tokens"][None])[0]
+    references = functional.normalize(tokens.mean(1), dim=-1)[place.to(device)]
+    candidates = tokens[torch.searchsorted(pictures, images).to(device)]
+    own, *others = [queries[f"{number}"] for number in range(len(texts))]
+    return Embeddings(own, candidates, references, tuple(others))
+
+
+def wordings_of(backbone: Backbone, split: Split) -> list[Tokens]:
+    """Return the tokenised further wordings of a split's texts: as many as some query has, the usual text for others."""
+    queries = split.dataset.queries
+    most = max(len(query.wordings) for query in queries)
+    texts = [[*query.wordings, *[query.text] * (most - len(query.wordings))] for query in queries]
+    return [backbone.tokenize([own[number] for own in texts]) for number in range(most)]
+
+
+# --- how much at once ----------------------------------------------------------------------------------------------
+
+
+def _images_at_once(backbone: Backbone, scene: Features, rows: Tensor) -> int:
+    """Return how many of the images in these feature rows are embedded at once, a trained tower's work included."""
+
+    def compute(some: Tensor) -> Tensor:
+        return backbone.candidates(scene.features(backbone, rows[some]))
+
+    return scene.at_once("images", compute, len(rows))
+
+
+def _queries_at_once(backbone: Backbone, scene: Features, split: Split, texts: Tokens) -> int:
+    """Return how many queries are embedded at once, a trained tower's work included."""
+
+    def compute(some: Tensor) -> Tensor:
+        features = scene.features(backbone, split.references[some])
+        return backbone.queries(features, {name: value[some].to(backbone.device) for name, value in texts.items()})
+
+    return scene.at_once("queries", compute, len(split.references))
+
+
+def _texts_at_once(backbone: Backbone, scene: Features, split: Split) -> int:
+    """Return how many texts are embedded alone at once."""
+    texts = split.texts(backbone)
+
+    def compute(some: Tensor) -> Tensor:
+        return backbone.text_queries({name: value[some].to(backbone.device) for name, value in texts.items()})
+
+    return scene.at_once("texts", compute, len(split.references))
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
 
 
 def block_scorer(queries: Tensor, candidates: Tensor) -> ScoreBlock:
@@ -76,7 +177,7 @@ def rank(split: Split, queries: Tensor, candidates: Tensor) -> QueryRanks:
     return split.dataset.rank(block_scorer(queries, candidates))
 
 
-def rank_judged(backbone: Backbone, scene: Features, split: Split, embeddings: Embeddings) -> QueryRanks:
+def rank_judged(split: Split, embeddings: Embeddings) -> QueryRanks:
     """Compute per-query ranks, mistakes, and where queries have further wordings, `wording_range_at_10`.
 
     That is the largest minus the smallest precision at 10 over a query's wordings, the usual text being one: the
@@ -84,13 +185,11 @@ def rank_judged(backbone: Backbone, scene: Features, split: Split, embeddings: E
     """
     scores, asked = block_scorer(embeddings.queries, embeddings.candidates), split.dataset.queries
     ranks = split.dataset.with_mistakes(split.dataset.rank(scores), scores)
-    most = max(len(query.wordings) for query in asked)
-    if not most:
+    if not embeddings.wordings:
         return ranks
     table = [_precision(ranks)]
-    for number in range(most):
-        tokens = backbone.tokenize([[*query.wordings, *[query.text] * most][number] for query in asked])
-        table.append(_precision(rank(split, embed_queries(backbone, scene, split, tokens), embeddings.candidates)))
+    for queries in embeddings.wordings:
+        table.append(_precision(rank(split, queries, embeddings.candidates)))
     highest, lowest = torch.stack(table).amax(0), torch.stack(table).amin(0)
     spread = (highest - lowest).masked_fill(torch.tensor([not query.wordings for query in asked]), torch.nan)
     return replace(ranks, values={**ranks.values, f"wording_range_at_{CUT}": spread})
@@ -107,9 +206,8 @@ def top_k(split: Split, queries: Tensor, candidates: Tensor, k: int) -> Top:
     return split.dataset.top(block_scorer(queries, candidates), k)
 
 
-def measure(backbone: Backbone, scene: Features, split: Split) -> dict[str, float]:
-    """Compute the metrics of the split's benchmark for the current model."""
-    embeddings = embed(backbone, scene, split)
+def measure(split: Split, embeddings: Embeddings) -> dict[str, float]:
+    """Compute the metrics of the split's benchmark."""
     return split.dataset.measure(block_scorer(embeddings.queries, embeddings.candidates))
 
 
@@ -121,20 +219,27 @@ def embed_references(backbone: Backbone, scene: Features, split: Split) -> Tenso
     return images[inverse.to(images.device)]
 
 
+def references_of(backbone: Backbone, scene: Features, split: Split, embeddings: Embeddings) -> Tensor:
+    """Return `embed_references` of a split, from its embeddings if they hold it."""
+    known = embeddings.references
+    return embed_references(backbone, scene, split) if known is None else known
+
+
 @torch.inference_mode()
-def embed_texts(backbone: Backbone, split: Split) -> Tensor:
+def embed_texts(backbone: Backbone, scene: Features, split: Split) -> Tensor:
     """[Q, D] each query's text alone."""
     device = backbone.device
     with backbone.evaluating():
         parts = [
             backbone.text_queries({name: value[chosen].to(device) for name, value in split.texts(backbone).items()})
-            for chosen in batches(len(split.references), EMBED_BATCH)
+            for chosen in batches(len(split.references), _texts_at_once(backbone, scene, split))
         ]
     return torch.cat(parts).float()
 
 
-def one_modality_ranks(backbone: Backbone, scene: Features, split: Split) -> dict[str, QueryRanks]:
+def one_modality_ranks(
+    backbone: Backbone, scene: Features, split: Split, embeddings: Embeddings
+) -> dict[str, QueryRanks]:
     """Rank by the reference image alone and by the text alone: baselines without composition."""
-    candidates = embed_candidates(backbone, scene, split.images)
-    images, texts = embed_references(backbone, scene, split), embed_texts(backbone, split)
-    return {"image_only": rank(split, images, candidates), "text_only": rank(split, texts, candidates)}
+    images, texts = references_of(backbone, scene, split, embeddings), embed_texts(backbone, scene, split)
+    return {"image_only": rank(split, images, embeddings.candidates), "text_only": rank(split, texts, embeddings.candidates)}

@@ -60,7 +60,7 @@ class Encoded:
     def ranks(self) -> QueryRanks:
         """Per-query ranks and mistakes; DataError where the labels are closed."""
         self.dataset.require_labels()
-        return evaluation.rank_judged(self.backbone, self.scene, self.split, self.embeddings)
+        return evaluation.rank_judged(self.split, self.embeddings)
 
     def top(self, k: int) -> Top:
         """Return each query's k best images."""
@@ -168,7 +168,7 @@ def encode_run(
         with display.stage("prepare"):
             scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
         with display.stage("evaluate", note=folder.run_id):
-            embeddings = evaluation.embed(backbone, scene, scene.val)
+            embeddings = evaluation.embed(backbone, scene, scene.val, wordings=True)
     trained = folder.manifest["dataset"]
     remarks = trained_on(folder, dataset)
     if config.dataset.name != folder.config.dataset.name:

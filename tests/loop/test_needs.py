@@ -112,14 +112,7 @@ def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tm
     assert run(config, tmp_path / "runs").folder.status == "finished"
 
 
-def test_features_and_batches_of_images_count_too(toy_sets, limited):
-    config = config_of(toy_sets, "qure")
-    splits = DataCache().splits(resolved(config))
-    count = min(128, sum(len(part.all_images) for part in splits.parts))
-    message = rf"\(a batch of images to encode: {count} images x .*\): --set compute.encode_batch_size={count // 4}$"
-    limited(1000 * 2**10)  # enough for the features
-    with pytest.raises(OptionError, match=message):
-        untrained(config)
+def test_features_held_in_memory_count_too(toy_sets, limited):
     limited(1000)
     with pytest.raises(OptionError, match=r"\(features held in memory: .*\): --set compute.feature_memory_gib=4.3e-06"):
-        untrained(config)
+        untrained(config_of(toy_sets, "qure"))
