@@ -196,7 +196,6 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
         return tokens
     tables, count, device = Tokens(), len(next(iter(tokens.values()))), backbone.device
 
-
     def freeze(some: Tensor) -> Tokens:
         return backbone.frozen_text({name: value[some].to(device) for name, value in tokens.items()})
 

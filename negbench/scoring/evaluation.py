@@ -118,7 +118,7 @@ def _by_picture(
 
 
 def wordings_of(backbone: Backbone, split: Split) -> list[Tokens]:
-    """Return the tokenised further wordings of a split's texts: as many as some query has, the usual text for others."""
+    """Return further wordings of a split's texts, tokenised: as many as some query has, the usual text for others."""
     queries = split.dataset.queries
     most = max(len(query.wordings) for query in queries)
     texts = [[*query.wordings, *[query.text] * (most - len(query.wordings))] for query in queries]
@@ -242,4 +242,7 @@ def one_modality_ranks(
 ) -> dict[str, QueryRanks]:
     """Rank by the reference image alone and by the text alone: baselines without composition."""
     images, texts = references_of(backbone, scene, split, embeddings), embed_texts(backbone, scene, split)
-    return {"image_only": rank(split, images, embeddings.candidates), "text_only": rank(split, texts, embeddings.candidates)}
+    return {
+        "image_only": rank(split, images, embeddings.candidates),
+        "text_only": rank(split, texts, embeddings.candidates),
+    }

@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-<<<<<<< HEAD
 from pydantic_core import PydanticCustomError
-=======
->>>>>>> 9fa202b3 (One hash, one number: encoder batches have one size, scoring follows backbone and input; a trained tower encodes a picture once for the same weights)
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.plugins.registry import SECTIONS, checked_options, option_defaults, registry
@@ -24,9 +21,7 @@ _MANY, _ROWS, _SEEDS = 100_000, 65_536, 2**63 - 1
 _DEEPEST = 4  # deepest nesting of lists in an option
 
 # keys of earlier versions: stored runs are read without them, and whoever sets one is told why it is gone
-_GONE = {
-    "compute.encode_batch_size": "how many images are encoded at once follows from the backbone",
-}
+_GONE = {"compute.encode_batch_size": "how many images are encoded at once follows from the backbone"}
 
 Rule = Literal["multiples", "equal"]
 Model = TypeVar("Model", bound=BaseModel)
@@ -198,7 +193,6 @@ class ComputeConfig(Section):
         if given != "auto" and not isinstance(given, bool):
             raise PydanticCustomError("recompute", "expected auto, true or false")
         return given
-
 
     @model_validator(mode="before")
     @classmethod
@@ -396,16 +390,13 @@ def _check_keys(values: Mapping[str, Any]) -> None:
             if not isinstance(value, Mapping):
                 raise OptionError(f"{key} = {quoted(value)}: {key} is a section: --set {key}.KEY=VALUE")
             for name in value:
-<<<<<<< HEAD
                 if "accum" in name and key in ("train", "compute"):
                     raise OptionError(
                         f"{key}.{name}: a large batch passes in parts, with the gradients of the whole batch and all "
                         "of its negatives, by --set compute.micro_batch=8; train.batch_size stays the whole batch"
                     )
-=======
                 if (reason := _GONE.get(f"{key}.{name}")) is not None:
                     raise OptionError(f"{key}.{name} is no longer a setting: {reason}; leave it out")
->>>>>>> 9fa202b3 (One hash, one number: encoder batches have one size, scoring follows backbone and input; a trained tower encodes a picture once for the same weights)
                 if name not in _OWN[key].model_fields:
                     raise UnknownNameError("key", f"{key}.{name}", [f"{key}.{n}" for n in _OWN[key].model_fields])
         if key in SECTIONS and not isinstance(value, Mapping):

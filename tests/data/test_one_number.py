@@ -10,9 +10,8 @@ from torch import Tensor
 from negbench.contracts import Backbone
 from negbench.data.batch_size import EMBED_BATCH, ENCODE_BATCH, batch_size, largest_operation
 from negbench.data.features import FeatureStore, store_of
-from negbench.data.scene import DataCache
-from negbench.datasets.image_files import is_picture
 from negbench.errors import OptionError
+from negbench.files.image_files import is_picture
 from negbench.loop.runs import Bench, run_config
 from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig, build_config
@@ -165,7 +164,7 @@ def test_a_store_is_named_after_its_batch(tmp_path):
 
 
 def test_the_batch_is_no_setting_any_more():
-    with pytest.raises(OptionError, match="compute.encode_batch_size is no longer a setting: .*; leave it out"):
+    with pytest.raises(OptionError, match=r"compute\.encode_batch_size is no longer a setting: .*; leave it out"):
         build_config([{"strategy": "qure", "compute": {"encode_batch_size": 1}}])
     stored = build_config([{"strategy": "qure"}]).model_dump(mode="json")
     stored["compute"]["encode_batch_size"] = 1

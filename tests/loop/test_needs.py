@@ -6,7 +6,6 @@ import time
 import pytest
 import torch
 
-from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.loop import needs
 from negbench.loop.runs import run_config
@@ -14,7 +13,6 @@ from negbench.loop.types import OpenRun
 from negbench.machine import free_memory as machine
 from negbench.machine.free_memory import machine_memory, size
 from negbench.machine.room import Need, check_disk, check_memory
-from negbench.settings.config import resolved
 from tests.runs import config_of, flags_of, run, untrained
 
 

@@ -75,5 +75,5 @@ def test_a_run_encodes_each_picture_once_for_the_same_weights(sets, tmp_path, mo
     monkeypatch.setattr(EncodedSplits, "features", counting)
     finished = run(config_of(sets, "qure"), tmp_path)
     assert len({weights for weights, _ in encoded}) == 1 + 4  # before training, and after each epoch
-    assert {count for count in encoded.values()} == {1}
+    assert set(encoded.values()) == {1}
     assert finished.details["baselines"].keys() >= {"image_only", "text_only", "untrained_image_only"}
