@@ -348,21 +348,24 @@ class Galleries:
     def _ranked(self, block: Block) -> QueryRanks:
         """Rank the queries of one block."""
         rows, columns, local, scores = block
-        target, allowed = local[self.target_columns[rows]], self._allowed(rows, local, len(columns))
-        target_rank = target_ranks(scores, target, allowed).cpu()
+        target, left_out = local[self.target_columns[rows]], self._left_out(rows, local)
+        target_rank = target_ranks(scores, target, left_out=left_out).cpu()
         if self.relevant is None:
             has = target_rank > 0
             offsets = torch.cat([torch.zeros(1, dtype=torch.int64), has.long().cumsum(0)])
             ranks = Ragged(target_rank[has], offsets)
         else:
             known = self.relevant.select(rows)
-            ranks = relevant_ranks(scores, Ragged(local[known.values], known.offsets), allowed)
+            ranks = relevant_ranks(scores, Ragged(local[known.values], known.offsets), left_out=left_out)
+        gallery_size = torch.full_like(rows, len(columns))
+        if left_out is not None:
+            gallery_size -= (left_out >= 0).long()
         queries = [self.queries[row] for row in rows.tolist()]
         return QueryRanks(
             query=tuple(query.id for query in queries),
             group=tuple(query.group for query in queries),
             target_rank=target_rank,
-            gallery_size=torch.full_like(rows, len(columns)) if allowed is None else allowed.sum(1),
+            gallery_size=gallery_size,
             relevant_ranks=ranks,
             cluster=tuple(q.cluster or q.id for q in queries) if any(q.cluster for q in self.queries) else None,
         )
@@ -397,12 +400,14 @@ class Galleries:
         Raises:
             NegbenchError: a block of the wrong shape, or a score that is NaN.
         """
-        mask = mask or self._allowed
         top = torch.full((len(self.queries), min(k, len(self.images))), -1, dtype=torch.int64)
         values = torch.full(top.shape, -torch.inf)
         for rows, columns, local, scores in self._blocks(score_block, block):
             if len(columns):
-                best = top_columns(scores, k, mask(rows, local, len(columns))).cpu()
+                if mask is None:
+                    best = top_columns(scores, k, left_out=self._left_out(rows, local)).cpu()
+                else:
+                    best = top_columns(scores, k, mask(rows, local, len(columns))).cpu()
                 width, there = best.shape[1], best >= 0
                 top[rows, :width] = torch.where(there, columns[best.clamp(min=0)], -1)
                 values[rows, :width] = scores.float().cpu().gather(1, best.clamp(min=0)).where(there, -torch.inf)
@@ -432,14 +437,18 @@ class Galleries:
             )
         return scores
 
+    def _left_out(self, rows: Tensor, local: Tensor) -> Tensor | None:
+        """[b] columns of the references, -1 where the gallery has none; None where the protocol keeps them."""
+        return local[self.reference_columns[rows]] if self.card.exclude_reference else None
+
     def _allowed(self, rows: Tensor, local: Tensor, width: int) -> Tensor | None:
         """[b, width] bool without the references, or None where the protocol keeps them."""
-        if not self.card.exclude_reference:
+        left_out = self._left_out(rows, local)
+        if left_out is None:
             return None
         allowed = torch.ones(len(rows), width, dtype=torch.bool)
-        column = local[self.reference_columns[rows]]
-        row = (column >= 0).nonzero()[:, 0]
-        allowed[row, column[row]] = False
+        row = (left_out >= 0).nonzero()[:, 0]
+        allowed[row, left_out[row]] = False
         return allowed
 
     # --- scores --------------------------------------------------------------------------------------------------

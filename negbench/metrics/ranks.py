@@ -232,13 +232,14 @@ def tally(scores: Tensor, allowed: Tensor, pool: Tensor, target: Tensor, drawn: 
     return Tally(size, reached, first, last, ahead)
 
 
-def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor:
+def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None, left_out: Tensor | None = None) -> Tensor:
     """The k best candidates of each query, in `descending`'s order: ties broken by corpus index (lower first).
 
     Args:
         scores: [B, N] float of any sign and precision, compared in float32.
         k: how many, >= 1; never more than N are returned.
         allowed: [B, N] bool, the candidates; default: all.
+        left_out: [B] int64, a column that is no candidate, or -1; costs no pass over the scores as a mask does.
 
     Returns:
         [B, min(k, N)] int64 on the scores' device; -1 after the last candidate of a query that has fewer.
@@ -252,6 +253,8 @@ def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor
         tensor([[2, 0, 3]])
     """
     check_option("k", k, k >= 1, ">= 1")
+    if left_out is not None:
+        return _without(top_columns(scores, k + 1, allowed), left_out, min(k, scores.shape[1]))
     scores = checked_scores(scores)
     k = min(k, scores.shape[1])
     if not k or not len(scores):
@@ -265,6 +268,14 @@ def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor
     if len(crowded := (best.values[:, k - 1] == best.values[:, k]).nonzero().squeeze(1)):
         top[crowded] = _top_of_window(scores[crowded], k, None if allowed is None else allowed.to(top.device)[crowded])
     return top
+
+
+def _without(top: Tensor, left_out: Tensor, k: int) -> Tensor:
+    """Return the first k columns of each row of `top_columns` that are not `left_out` [B]; -1 after the last."""
+    stays = top != left_out.to(top.device)[:, None]
+    behind = top.shape[1]  # where a column goes that is left out
+    place = (stays.cumsum(1) - 1).masked_fill(~stays, behind)
+    return top.new_full((len(top), behind + 1), -1).scatter_(1, place, top)[:, :k]
 
 
 def _top_of_window(scores: Tensor, k: int, allowed: Tensor | None) -> Tensor:
@@ -294,7 +305,9 @@ def among_first(scores: Tensor, which: Tensor, k: int, allowed: Tensor) -> Tenso
     return (above & which) | tied
 
 
-def target_ranks(scores: Tensor, target: Tensor, allowed: Tensor | None = None) -> Tensor:
+def target_ranks(
+    scores: Tensor, target: Tensor, allowed: Tensor | None = None, left_out: Tensor | None = None
+) -> Tensor:
     r"""Rank of each query's target among its candidates.
 
     .. math:: r_i = 1 + |\{j \ne t_i : j \in A_i,\; s_{ij} \ge s_{i t_i}\}|
@@ -303,6 +316,7 @@ def target_ranks(scores: Tensor, target: Tensor, allowed: Tensor | None = None) 
         scores: [B, N] float of any sign and precision, compared in float32.
         target: [B] int64, column of the target, or -1 where there is none.
         allowed: [B, N] bool, the candidates A; default: all. The target counts as allowed.
+        left_out: [B] int64, a column that is no candidate, or -1; costs no pass over the scores as a mask does.
 
     Returns:
         [B] int64 on the scores' device, 1 is best; 0 where there is no target.
@@ -319,11 +333,21 @@ def target_ranks(scores: Tensor, target: Tensor, allowed: Tensor | None = None) 
     ahead = at_most(scores.gather(1, column), scores)
     if allowed is not None:
         ahead &= allowed.to(scores.device)
+    if left_out is not None:
+        _leave_out(ahead, left_out)
     ahead.scatter_(1, column, False)
     return torch.where(target >= 0, 1 + count(ahead), 0)
 
 
-def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = None) -> Ragged:
+def _leave_out(counted: Tensor, left_out: Tensor) -> None:
+    """Clear the columns `left_out` [B] of a bool table [B, N] where they are not -1."""
+    row = (left_out >= 0).nonzero()[:, 0]
+    counted[row.to(counted.device), left_out[row].to(counted.device)] = False
+
+
+def relevant_ranks(
+    scores: Tensor, relevant: Ragged, allowed: Tensor | None = None, left_out: Tensor | None = None
+) -> Ragged:
     r"""Ranks of all relevant images of each query; ties with irrelevant images count against the model.
 
     .. math:: r_{ik} = 1 + |\{j \in A_i \setminus R_i : s_{ij} \ge s_{ik}\}| + |\{k' \in R_i : k' \text{ before } k\}|
@@ -334,6 +358,7 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
         scores: [B, N] float of any sign and precision, compared in float32.
         relevant: B rows of columns, the sets R, without repeats.
         allowed: [B, N] bool, the candidates A; default: all. Relevant images count as allowed.
+        left_out: [B] int64, a column that is no candidate, or -1.
 
     Returns:
         Ranks on the CPU, aligned with `relevant`; the ranks of one row are distinct.
@@ -360,6 +385,8 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
 
     counted = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device).clone()
     counted[rows, columns] = False
+    if left_out is not None:
+        _leave_out(counted, left_out)
     if width <= _FEW_SLOTS and (fast := kernels(scores)) is not None:
         reach = torch.empty_like(order)
         fast.reaching(scores.detach().numpy(), counted.numpy(), own.numpy(), reach.numpy())

@@ -67,6 +67,27 @@ def test_relevant_ranks_against_loops(smallest, monkeypatch):
                 assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
 
 
+@pytest.mark.parametrize("smallest", [0, 2**62], ids=["compiled", "torch"])
+@pytest.mark.parametrize("levels", [None, 2], ids=["distinct", "ties"])
+def test_a_column_left_out_counts_as_one_that_is_not_allowed(levels, smallest, monkeypatch):
+    """One of the best images, the target, another one, or none (-1)."""
+    monkeypatch.setattr(compiled, "SMALLEST", smallest)
+    scores = table(3, 12, 23, levels=levels)
+    target, best = torch.arange(12) % 5, scores.argmax(1)
+    left_out = torch.where(torch.arange(12) % 4 == 0, best, torch.tensor([-1, 22, 3]).repeat(4))
+    left_out[7] = target[7]
+    allowed = torch.ones(12, 23, dtype=torch.bool)
+    for row, column in enumerate(left_out.tolist()):
+        if column >= 0:
+            allowed[row, column] = False
+    assert torch.equal(target_ranks(scores, target, left_out=left_out), target_ranks(scores, target, allowed))
+    relevant = Ragged.of([[int(column), 20] for column in target])
+    found = relevant_ranks(scores, relevant, left_out=left_out)
+    assert torch.equal(found.values, relevant_ranks(scores, relevant, allowed).values)
+    for k in (1, 4, 22, 23, 40):
+        assert torch.equal(top_columns(scores, k, left_out=left_out), top_columns(scores, k, allowed))
+
+
 def test_infinite_scores_are_ranked():
     scores = torch.tensor([[float("-inf"), float("-inf"), 0.0, float("inf")]])
     assert relevant_ranks(scores, Ragged.of([[0, 2]])).values.tolist() == [4, 2]
