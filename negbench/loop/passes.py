@@ -28,7 +28,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from negbench.contracts import Backbone, Calls, Rows, SubQuery, computing
 from negbench.contracts.calls import T, Tokens
 from negbench.contracts.dropout import Side
-from negbench.data.scene import EMBED_BATCH, FeatureSource
+from negbench.data.batch_size import EMBED_BATCH
+from negbench.data.scene import FeatureSource
 from negbench.loop.team import ALONE, Team
 
 _KEPT_BYTES = 2**28  # of many images' activations, for the backward pass

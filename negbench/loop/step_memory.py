@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from negbench.contracts import Backbone, Calls, HoldsFeatures, Loss, QueryInputs, Strategy
 from negbench.contracts.optional import FreezesTexts, HasSubQueries, SubQuery
-from negbench.data.scene import EMBED_BATCH
+from negbench.data.batch_size import EMBED_BATCH
 from negbench.datasets.dataset import Dataset
 from negbench.loop.record import versions
 from negbench.loop.schedule import Stage, stages_of
