@@ -80,6 +80,10 @@ class PendingError(NegbenchError):
     code = 75  # "try again later" of sysexits.h
 
 
+class PausedError(NegbenchError):
+    """A run could not go on, but its checkpoint can: the same command, mended as the line says, resumes it."""
+
+
 class ProblemsError(NegbenchError):
     """A check found problems, which it has printed; under --json, the error is printed with its document."""
 

@@ -10,7 +10,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from negbench.cli.output import Outlook, show_plan, with_output
-from negbench.settings.options import DryRunOptions, Options, extra_of
+from negbench.machine.signals import limit_hours
+from negbench.settings.options import DryRunOptions, LimitOptions, Options, extra_of
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,16 @@ class Command:
         """Add the command to an app; flags that are left out are not passed on."""
         model = self.model
         if self.outlook is not None:
-            model = type(model.__name__, (model, DryRunOptions), {"__module__": __name__})
+            model = type(model.__name__, (model, LimitOptions, DryRunOptions), {"__module__": __name__})
         hints = get_type_hints(model)
         parameters = [_parameter(field, model, hints[field]) for field in _ordered(model)]
 
         def command(**given: Any) -> Any:
             chosen = {field: value for field, value in given.items() if value not in (None, [], ())}
-            planning, asked = chosen.pop("dry_run", False), self.model.parsed(chosen)
+            planning, hours = chosen.pop("dry_run", False), chosen.pop("max_hours", None)
+            asked = self.model.parsed(chosen)
+            if hours is not None:
+                limit_hours(hours)
             return show_plan(self.outlook, asked) if self.outlook and planning else self.call(asked)
 
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Build an epoch's batches in the strategy's query order, with the negatives drawn for them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -18,12 +18,12 @@ from negbench.scoring import evaluation
 def epoch_batches(
     run: OpenRun, objective: Objective, state: State, streams: Mapping[str, torch.Generator], strategy: Strategy
 ) -> Iterator[Batch]:
-    """Return an iterator over the batches of the current epoch.
+    """Return an iterator over the batches of the current epoch, from the first step that the state does not have.
 
     Args:
         run: the run in training.
         objective: holds the epoch's scene and strategy.
-        state: holds the epoch and the negatives drawn for its refresh interval.
+        state: holds the epoch, its steps so far, and the negatives drawn for its refresh interval; receives the order.
         streams: random generators "batches" and "draws".
         strategy: the run's whole strategy; the objective's may be one part of it.
 
@@ -34,19 +34,23 @@ def epoch_batches(
     start = (state.epoch - state.interval_start) * config.train.draws if config.mining.redraw else 0
     draws = None if state.negatives is None else state.negatives[:, start : start + config.train.draws]
     tokens = scene.train.texts(run.backbone)
-    order = _order(run, objective, state, streams["batches"])
     # negatives to keep per pool; a batch strategy that precedes or joins a corpus strategy uses its whole pool
     kept = config.train.num_negatives if draws is None and strategy.scope == "batch" else None
     random = kept is not None or isinstance(batch_rule(current), SyntheticStrategy)
-    base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
-    chunks = order.split(config.train.batch_size)
-    seeds = [None] * len(chunks) if base is None else splitmix(base, order).split(config.train.batch_size)
+    if state.order is None:
+        state.order = _order(run, objective, state, streams["batches"])
+        state.base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
+    chunks = state.order.split(config.train.batch_size)
+    seeds: Sequence[Tensor | None] = [None] * len(chunks)
+    if state.base is not None:
+        seeds = splitmix(state.base, state.order).split(config.train.batch_size)
 
     def made(rows: Tensor, seed: Tensor | None) -> Batch:
         own = {name: value[rows] for name, value in tokens.items()}
         return Batch(rows, None if draws is None else draws[rows], own, kept, seed)
 
-    return map(made, chunks, seeds)
+    done = len(state.losses)
+    return map(made, chunks[done:], seeds[done:])
 
 
 def _order(run: OpenRun, objective: Objective, state: State, generator: torch.Generator) -> Tensor:

@@ -9,13 +9,16 @@ from typing import Any, get_type_hints
 
 import torch
 from pydantic import ConfigDict, TypeAdapter
+from torch import Tensor
 
 from negbench.data.scene import trained_state
+from negbench.display import Display
 from negbench.loop.objective import Objective
 from negbench.loop.types import State
 from negbench.store.runfolder import RunFolder
 
 PAUSE = 50  # time between checkpoints, in multiples of the time that the last one took
+WITHIN = 600.0  # seconds between checkpoints within an epoch, at least
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,18 @@ class TrainingParts:
         folder.write_metrics(state.points)
         return (end := time.monotonic()) + PAUSE * (end - start)
 
+    def moment(self) -> tuple[dict[str, Tensor], Tensor]:
+        """Return what a step may change before it changes the weights: the queue, and the global generator."""
+        return self.objective.memory.state_dict(), torch.get_rng_state()
+
+    def go_back(self, moment: tuple[dict[str, Tensor], Tensor]) -> None:
+        """Undo a step that failed before it changed the weights."""
+        queue, generator = moment
+        self.objective.memory.load_state_dict(queue)
+        torch.set_rng_state(generator)
+        self.objective.zero_grad()
+        self.objective.calls.forget()
+
     def restore(self, folder: RunFolder) -> State | None:
         """Restore everything from the folder's checkpoint and return its state; None if there is none."""
         saved = folder.checkpoint()
@@ -79,12 +94,45 @@ class TrainingParts:
             queries = len(self.objective.scene.train.dataset.target_columns)
             if state.negatives is not None and (state.negatives.ndim, len(state.negatives)) != (2, queries):
                 raise ValueError("its negatives belong to other queries")
+            if state.order is not None and not torch.equal(state.order.sort().values, torch.arange(queries)):
+                raise ValueError("its order belongs to other queries")
             for name, generator in self.streams.items():
                 generator.set_state(state.generators[name])
             torch.set_rng_state(state.generators["global"])
             if torch.cuda.is_available() and "cuda" in state.generators:
                 torch.cuda.set_rng_state(state.generators["cuda"])
             return state
+
+
+class Checkpoints:
+    """When a run's checkpoints are written: after epochs, and within long ones, so that saving takes at most 2 %.
+
+    Args:
+        parts: saved together with the state.
+        folder: where they go.
+        state: of the run.
+        display: has measured the run's seconds.
+    """
+
+    def __init__(self, parts: TrainingParts, folder: RunFolder, state: State, display: Display) -> None:
+        self._parts, self._folder, self._state, self._display = parts, folder, state, display
+        self._due = 0.0
+        self._saved = time.monotonic()
+
+    def after_epoch(self) -> None:
+        """Save, if a checkpoint is due."""
+        if time.monotonic() >= self._due:
+            self.save()
+
+    def due_within_epoch(self) -> bool:
+        """Whether so much time has passed since the last checkpoint that the next is due before the epoch ends."""
+        return time.monotonic() >= max(self._due, self._saved + WITHIN)
+
+    def save(self) -> None:
+        """Save now."""
+        self._state.seconds = dict(self._display.seconds)
+        self._due = self._parts.save(self._folder, self._state)
+        self._saved = time.monotonic()
 
 
 def _types(optimizer: Mapping[str, Any]) -> list[dict[str, type]]:

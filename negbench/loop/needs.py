@@ -11,9 +11,11 @@ import torch
 
 from negbench.contracts import BankStrategy, Strategy
 from negbench.data.scene import trained_state
+from negbench.errors import PausedError
+from negbench.loop.record import peak_memory_mib
 from negbench.loop.schedule import Stage, stages_of
-from negbench.loop.types import OpenRun
-from negbench.machine.room import Need, check_disk, check_memory
+from negbench.loop.types import OpenRun, State
+from negbench.machine.room import Need, check_disk, check_memory, machine_memory, size
 from negbench.mining.composite import batch_rules
 from negbench.mining.pool_file import row_bytes
 from negbench.plugins.registry import registry
@@ -73,6 +75,26 @@ def step_needs(run: OpenRun) -> list[Need]:
         Need("trained parameters", ((_ADAM * parameters, "values"), four), "use a smaller backbone"),
         Need("scores of a batch", (*pairs, four), f"--set train.batch_size={smaller}"),
     ]
+
+
+def too_large_step(run: OpenRun, state: State) -> PausedError:
+    """Return the error of a step that needed more memory than there is: what it held, and how it fits."""
+    device, plan = run.precision.device, run.step
+    if device.type == "cuda":
+        peak, total = torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+    else:
+        peak, total = int(peak_memory_mib()["process"] * 2**20), machine_memory()
+    part = plan.micro_batch or run.config.train.batch_size
+    if part > 1:
+        fix = f"rerun the command with --set compute.micro_batch={max(1, part // 2)}"
+    elif run.backbone.recomputes and not plan.recompute:
+        fix = "rerun the command with --set compute.recompute=true"
+    else:
+        fix = "rerun the command on a device with more memory"
+    return PausedError(
+        f"out of memory in step {state.step + 1}: it held {size(peak)}, and {device.type} has {size(total)}: {fix}; "
+        "the run resumes at this step"
+    )
 
 
 def _quarter(count: int) -> int:

@@ -202,12 +202,17 @@ class Objective(nn.Module):
         if hybrid.active:
             self.hybrid = HybridTerms(hybrid, calls, loss, scene.train.dataset, strategy)
 
-    def see(self, scene: EncodedSplits) -> None:
-        """Switch to another epoch's train split, which has the same images."""
+    def see(self, scene: EncodedSplits, hardest_share: float = math.nan) -> None:
+        """Switch to another epoch's train split, which has the same images.
+
+        Args:
+            scene: of the epoch.
+            hardest_share: if the epoch is resumed, as its first steps found it.
+        """
         if self.hybrid is not None and scene.train is not self.scene.train:
             self.hybrid.read(scene.train.dataset)
         self.scene = scene
-        self.hardest_share = math.nan
+        self.hardest_share = hardest_share
 
     def take(self, strategy: Strategy) -> None:
         """Switch to another part of the strategy that the objective was created with."""

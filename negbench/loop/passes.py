@@ -224,6 +224,10 @@ class Passes(Calls):
             own[(rows, *part[1:])] = tensor
         return self.team.gather(own, sizes[0])
 
+    def forget(self) -> None:
+        """Forget the calls of a step that failed."""
+        self._waiting.clear()
+
     # --- backward ---------------------------------------------------------------------------------------------------
 
     def backward(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> None:

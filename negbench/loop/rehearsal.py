@@ -138,9 +138,15 @@ class _Parts:
             now.state.negatives = mined[torch.arange(queries) % len(mined)]
 
         def batches() -> Iterator[Batch]:
+            now.state.forget_steps()
             parts.objective.see(run.scene.at_epoch(run.backbone, 0, run.config.seed))
             return epoch_batches(run, parts.objective, now.state, parts.streams, self.strategy)
 
         steps = list(islice(batches(), _STEPS))
-        taken = self._least(lambda: train_epoch(run, parts, now.state, iter(steps)))
+
+        def train() -> None:
+            now.state.forget_steps()
+            train_epoch(run, parts, now.state, iter(steps))
+
+        taken = self._least(train)
         return self._least(batches) + taken * -(-queries // run.config.train.batch_size) / len(steps)

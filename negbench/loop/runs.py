@@ -17,7 +17,7 @@ from negbench.data.held import unfamiliar
 from negbench.data.scene import DataCache, threads
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
-from negbench.errors import NegbenchError, RunError
+from negbench.errors import NegbenchError, PausedError, RunError
 from negbench.loop import record
 from negbench.loop.fitting import fitting_plan
 from negbench.loop.identity import modules_of, read_files
@@ -240,6 +240,8 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench) -> Iterator[tuple[L
 
         try:
             yield log, live
+        except PausedError:
+            raise  # interrupted, not failed
         except NegbenchError as error:
             with suppress(NegbenchError):  # on a full disk the first message counts
                 folder.write_error(str(error))

@@ -6,19 +6,17 @@ interrupted and resumed run gives bit-identical results.
 """
 
 import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from negbench.contracts import Loss, Strategy
 from negbench.data.scene import trained_state
-from negbench.errors import NegbenchError
-from negbench.loop import observe, record
+from negbench.errors import NegbenchError, PausedError, out_of_memory
+from negbench.loop import needs, observe, record
 from negbench.loop.batches import epoch_batches
-from negbench.loop.checkpoint import TrainingParts, own_randomness, stream
+from negbench.loop.checkpoint import Checkpoints, TrainingParts, own_randomness, stream
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW
@@ -26,7 +24,7 @@ from negbench.loop.passes import Passes
 from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.loop.types import Log, OpenRun, State
-from negbench.machine.signals import check_stopped
+from negbench.machine.signals import check_stopped, finishing, stopping
 from negbench.mining.mined import BatchPools, batch_statistics, distinct
 from negbench.mining.planes import listed_plane, offline_planes, planes_read
 from negbench.plugins.registry import registry
@@ -53,34 +51,33 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         run.display.seconds.update(state.seconds)
         log = state.noting(log)
         now = ModelCache(run, parts.objective, state)
-        if state.epoch == 0:
+        if state.step == 0:
             state.baselines = observe.untrained(now, log)
             observe.keep_curves(now, folder, "start")
-        stages, due = stages_of(strategy, config), 0.0
+        stages, checkpoints = stages_of(strategy, config), Checkpoints(parts, folder, state, run.display)
         carded = observe.card_epochs(config, stages)
         while state.epoch < config.train.epochs:
             stage = next(stage for stage in stages if state.epoch < stage.end)
             parts.objective.take(stage.strategy)
-            if state.epoch in stage.refreshes:
+            resumed = state.order is not None  # within this epoch, which began before the checkpoint
+            if state.epoch in stage.refreshes and not resumed:
                 _refresh(now, parts, stage, folder, log)
             elif stage.strategy.scope == "batch":
                 state.negatives = None
-            if state.epoch in carded:
+            if state.epoch in carded and not resumed:
                 observe.note_regime(now, log)
             now.clear()
             # mined pairs stay fixed for their refresh interval; texts and other pairs are the epoch's
             kept = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
             epoch = state.interval_start if kept else state.epoch
-            parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config.seed))
+            parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config.seed), state.hardest_share)
             batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
-            loss, behaviour = train_epoch(run, parts, state, batches)
-            log(_epoch_values(run, parts, state, loss, behaviour), state.step, state.epoch)
-            state.epoch += 1
+            loss = train_epoch(run, parts, state, batches, checkpoints)
+            log(_epoch_values(run, parts, state, loss), state.step, state.epoch)
+            state.end_epoch()
             if state.epoch % config.eval.every == 0 or state.epoch == config.train.epochs:
                 score(now, log)
-            if time.monotonic() >= due:
-                state.seconds = dict(run.display.seconds)
-                due = parts.save(folder, state)
+            checkpoints.after_epoch()
         observe.note_regime(now, log)
         if config.eval.select != "last":
             run.backbone.load_state_dict(state.best_weights, strict=False)
@@ -132,47 +129,79 @@ def _refresh(now: ModelCache, parts: TrainingParts, stage: Stage, folder: RunFol
 
 
 def train_epoch(
-    run: OpenRun, parts: TrainingParts, state: State, batches: Iterator[Batch]
-) -> tuple[float, list[tuple[int, dict[str, float]]]]:
-    """Train one step per batch; return the mean loss over the queries, and each batch's rows and statistics.
+    run: OpenRun, parts: TrainingParts, state: State, batches: Iterator[Batch], checkpoints: Checkpoints | None = None
+) -> float:
+    """Train one step per batch; return the mean loss over the queries of the epoch, also where it was resumed.
+
+    Args:
+        run: the run in training.
+        parts: of the run.
+        state: receives each step's loss, and the statistics of the batches.
+        batches: of the rest of the epoch.
+        checkpoints: get one after the step in which a signal comes or the time is up, and now and then in between.
 
     Raises:
+        Stopped: after that step.
         NegbenchError: the mean is not finite.
+        PausedError: memory is used up; the checkpoint has all steps before.
     """
     epochs, size = run.config.train.epochs, run.config.train.batch_size
-    losses, statistics, held = list[Tensor](), list[tuple[int, dict[str, float]]](), list[BatchPools]()
+    held = list[BatchPools]()  # whose statistics are not computed yet
+
+    def settle() -> None:
+        state.statistics += batch_statistics(held)
+        held.clear()
+        state.hardest_share = parts.objective.hardest_share
+
+    def save() -> None:
+        settle()
+        if checkpoints is not None and state.step > 0:
+            checkpoints.save()
+
     run.backbone.train()
     queries, note = len(run.scene.train.dataset.queries), f"epoch {state.epoch + 1}/{epochs}"
-    with run.display.stage("train", total=math.ceil(queries / size), note=note) as advance:
+    with run.display.stage("train", total=math.ceil(queries / size), note=note) as advance, finishing():
+        advance(len(state.losses))
         for batch in batches:
-            check_stopped()
-            result = _step(run, parts, state, batch)
-            losses.append(result.loss.detach() * len(batch.rows))
+            try:
+                result = _step(run, parts, state, batch)
+            except PausedError:
+                save()
+                raise
+            state.losses.append(result.loss.detach() * len(batch.rows))
             state.step += 1
             state.negatives_seen += result.negatives
             if result.pools is not None:
                 held.append(result.pools)
-                if len(held) * held[-1].scores.numel() >= _HELD:
-                    statistics += batch_statistics(held)
-                    held.clear()
+            if held and len(held) * held[-1].scores.numel() >= _HELD:
+                settle()
             advance(1)
-        statistics += batch_statistics(held)
-    mean = float(torch.stack(losses).sum()) / queries
+            ending = stopping()
+            if ending or (checkpoints is not None and checkpoints.due_within_epoch()):
+                save()
+            if ending:
+                check_stopped()
+        settle()
+        if stopping():  # now, or never: the block ends with it
+            save()
+    mean = float(torch.stack([loss.to(run.precision.device) for loss in state.losses]).sum()) / queries
     if not math.isfinite(mean):
         raise NegbenchError(
             f"the loss is {mean} in epoch {state.epoch + 1}: --set train.lr={run.config.train.lr / 10:g}, "
             "or --set train.max_grad_norm=1"
         )
-    return mean, statistics
+    return mean
 
 
 def _step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> StepResult:
-    with run.precision.autocast():
-        result: StepResult = parts.objective(batch, state.step)
-    if not result.loss.requires_grad:
-        raise NegbenchError(f"loss '{run.config.loss.name}' returned a number without a gradient: nothing is learned")
-    parts.objective.zero_grad()
-    parts.objective.calls.backward(parts.scaler.scale(result.loss), list(parts.objective.parameters()))
+    before = parts.moment()
+    try:
+        result = _gradients(run, parts, state, batch)
+    except (RuntimeError, MemoryError) as error:
+        if out_of_memory(error) is None:
+            raise
+        parts.go_back(before)
+        raise needs.too_large_step(run, state) from error
     if run.config.train.max_grad_norm is not None:
         parts.scaler.unscale_(parts.optimizer)
         torch.nn.utils.clip_grad_norm_(parts.objective.parameters(), run.config.train.max_grad_norm)
@@ -183,9 +212,18 @@ def _step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> Ste
     return result
 
 
-def _epoch_values(
-    run: OpenRun, parts: TrainingParts, state: State, loss: float, statistics: list[tuple[int, dict[str, float]]]
-) -> dict[str, float]:
+def _gradients(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> StepResult:
+    """Compute a step's loss and the gradients of the parameters."""
+    with run.precision.autocast():
+        result: StepResult = parts.objective(batch, state.step)
+    if not result.loss.requires_grad:
+        raise NegbenchError(f"loss '{run.config.loss.name}' returned a number without a gradient: nothing is learned")
+    parts.objective.zero_grad()
+    parts.objective.calls.backward(parts.scaler.scale(result.loss), list(parts.objective.parameters()))
+    return result
+
+
+def _epoch_values(run: OpenRun, parts: TrainingParts, state: State, loss: float) -> dict[str, float]:
     """Return a trained epoch's values for the log; store a batch strategy's behaviour in the state too."""
     values = {
         "train/loss": loss,
@@ -196,8 +234,8 @@ def _epoch_values(
         values["train/hardest_share"] = parts.objective.hardest_share
     own_temperatures = parts.objective.temperatures.values()
     values |= {f"train/temperature_{term}": value for term, value in own_temperatures.items()}
-    if statistics:
-        behaviour = batch_behaviour(statistics)
+    if state.statistics:
+        behaviour = batch_behaviour(state.statistics)
         state.behaviour.append({"epoch": float(state.epoch), **behaviour})
         values |= {f"mining/{name}": value for name, value in behaviour.items()}
     return values

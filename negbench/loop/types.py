@@ -119,6 +119,25 @@ class State:
     points: list[dict[str, float]] = field(default_factory=list)  # lines of metrics.jsonl
     computed: list[dict[str, int | bool]] = field(default_factory=list)  # how steps were computed, from which epoch on
     generators: dict[str, Tensor] = field(default_factory=dict)
+    # of the epoch under way; a checkpoint within an epoch resumes after its last step
+    order: Tensor | None = None  # [Q] int64 queries in the order of its batches; None between epochs
+    base: Tensor | None = None  # [1] int64 from which its queries' random streams follow; None if none are read
+    losses: list[Tensor] = field(default_factory=list)  # of each step, times its rows
+    statistics: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # rows and statistics of batches
+    hardest_share: float = math.nan  # see `Objective`
+
+    def end_epoch(self) -> None:
+        """Go on to the next epoch."""
+        self.epoch += 1
+        self.forget_steps()
+
+    def forget_steps(self) -> None:
+        """Begin the epoch under way anew."""
+        self.order = None
+        self.base = None
+        self.losses = []
+        self.statistics = []
+        self.hardest_share = math.nan
 
     def note_plan(self, plan: StepPlan) -> None:
         """Note how steps are computed from the next epoch on, where that is new."""

@@ -301,6 +301,15 @@ class DryRunOptions(Options):
     )
 
 
+class LimitOptions(Options):
+    """How long a command computes at most."""
+
+    section: ClassVar[str] = "Computing"
+    max_hours: float | None = option(
+        None, "End at a checkpoint after this many hours, also within an epoch; rerun to resume.", gt=0
+    )
+
+
 class UntilOptions(Options):
     """Number of seeds."""
 
