@@ -1,11 +1,10 @@
-"""Shared by both BLIP families: loading, text, identity, precision of the tower, seeded dropout, random weights."""
+"""Shared by both BLIP families: loading, text, identity, precision of the tower, random weights."""
 
-import hashlib
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -23,7 +22,7 @@ from negbench.backbones._hashing import key_sha256, tower_sha256
 from negbench.backbones._lavis import Sizes, State
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import Advice, Source
-from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline, recomputing
+from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline, by_rows, recomputing
 from negbench.errors import OptionError, WeightsError
 
 _log = logging.getLogger("negbench")
@@ -91,7 +90,7 @@ class Origin:
 
 
 class BlipFamily(Composed):
-    """Shared half of `Blip2` and `Blip`: three sources of weights, text, precision of the tower, seeded dropout.
+    """Shared half of `Blip2` and `Blip`: three sources of weights, text, precision of the tower, dropout by rows.
 
     A family defines its class attributes, a constructor (sizes, options, seed, and the configuration of weights that
     transformers saved) that builds the parts under `torch.device("meta")`, and the methods that are abstract here or in
@@ -101,7 +100,6 @@ class BlipFamily(Composed):
         sizes: sizes of the model.
         vision_model: the visual tower.
         temp: the learned temperature.
-        dropout_calls: number of dropout masks drawn; saved with the weights, so that a resumed run continues alike.
     """
 
     # QuRe with BLIP-2 on FashionIQ: cosine to 5e-8 (CIRR: 1e-5, 50 epochs); it prints none for BLIP
@@ -116,7 +114,6 @@ class BlipFamily(Composed):
     sizes: Sizes
     vision_model: Any  # a model of transformers, with its configuration
     temp: nn.Parameter
-    dropout_calls: Tensor
 
     def __init__(self, sizes: Sizes, options: FamilyOptions, seed: int, config: Any = None) -> None:
         super().__init__()
@@ -263,7 +260,7 @@ class BlipFamily(Composed):
         sizes, options = self.sizes, self.options
         self._tokenizer = self._caption_tokenizer(origin)
         bert = self._tokenizer.bert
-        self.register_buffer("dropout_calls", torch.zeros((), dtype=torch.int64))
+        by_rows(self)
         generator = torch.Generator().manual_seed(self.seed)
         width = getattr(sizes, f"{sizes.text}_hidden_size")
         self.attributes = make_attributes(options.attribute_weights, sizes.embed_dim, width, generator)
@@ -358,27 +355,6 @@ class BlipFamily(Composed):
             if hasattr(part, "gradient_checkpointing"):
                 part.gradient_checkpointing = on
                 part._gradient_checkpointing_func = _computed_again
-
-    @contextmanager
-    def _dropout(self) -> Iterator[None]:
-        """Draw training dropout masks from this backbone's seed and count, not from the global generators.
-
-        transformers can draw dropout masks from the global generators only.
-        """
-        if not self.training:
-            yield
-            return
-        device = self.temp.device
-        # hashed: the CPU's generator uses only the lower 32 bits of a seed
-        digest = hashlib.sha256(f"{self.seed} {int(self.dropout_calls)}".encode()).digest()
-        seed = int.from_bytes(digest[:8]) >> 1
-        self.dropout_calls += 1
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.default_generator.manual_seed(seed)
-            if device.type == "cuda":
-                with torch.cuda.device(device):
-                    torch.cuda.manual_seed(seed)
-            yield
 
 
 def _computed_again(layer: Callable[..., Any], *inputs: Any) -> Any:

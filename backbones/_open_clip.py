@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from negbench.backbones._lavis import read_checkpoint
 from negbench.backbones._weights import WITHOUT_WEIGHTS, check_fit, fetch, unwrapped
+from negbench.contracts import RowDropout
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 from negbench.machine.received import check_safetensors, read_json_text
 
@@ -263,7 +264,32 @@ def build(config: dict[str, Any], seed: int) -> nn.Module:
     cls = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return cls(**config).eval()
+        model = cls(**config).eval()
+    if "timm_model_name" in config["vision_cfg"]:
+        _drop_paths_by_rows(model)
+    return model
+
+
+def _drop_paths_by_rows(model: nn.Module) -> None:
+    """Replace timm's stochastic depth, which draws from torch's generators."""
+    from timm.layers.drop import DropPath
+
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, DropPath) and child.drop_prob:
+                setattr(parent, name, RowDropPath(child.drop_prob))
+
+
+class RowDropPath(nn.Module):
+    """Stochastic depth by rows: a residual branch is left out of a row with probability p, else divided by 1 - p."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.dropout = RowDropout(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, ...] -> [B, ...]."""
+        return x * self.dropout(x.new_ones(len(x), *(1 for _ in x.shape[1:])))
 
 
 def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:

@@ -85,7 +85,7 @@ class Blip(BlipFamily):
 
     @classmethod
     def load(cls, options: BlipOptions, seed: Seed = 0) -> Self:
-        """Load published, own or random weights; `seed` gives random weights, dropout and attribute weights."""
+        """Load published, own or random weights; `seed` gives random weights and attribute weights."""
         return cls.loaded(options, seed)
 
     @staticmethod
@@ -115,10 +115,9 @@ class Blip(BlipFamily):
         return self._read(tokens["input_ids"], tokens["attention_mask"], None)[0]
 
     def _read(self, ids: Tensor, mask: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor]:
-        with self._dropout():
-            hidden: Tensor = self.text_encoder(
-                input_ids=ids, attention_mask=mask, encoder_hidden_states=image
-            ).last_hidden_state
+        hidden: Tensor = self.text_encoder(
+            input_ids=ids, attention_mask=mask, encoder_hidden_states=image
+        ).last_hidden_state
         return unit(self.text_proj(hidden[:, 0])), hidden
 
 

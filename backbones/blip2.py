@@ -22,7 +22,7 @@ from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
 from negbench.backbones._lavis import Blip2Sizes, State, blip2_sizes, read_blip2, toy_sides
 from negbench.backbones._weights import Advice, Source
-from negbench.contracts import TextBatch
+from negbench.contracts import RowDropout, TextBatch, computing, current_rows
 
 PAPER = (
     "Li et al., BLIP-2, ICML 2023 (arXiv:2301.12597); as used by Kwak et al., QuRe, ICML 2025 (arXiv:2507.12416), "
@@ -31,6 +31,7 @@ PAPER = (
 
 Size = Literal["toy", "vit_l", "vit_g"]
 
+_ATTENTION = "negbench_rows"  # our attention's name in transformers
 _POOLINGS = {"query": "mean of the query tokens", "text": "first text token of a second pass (SPRC)"}
 _TOY_SIDES = toy_sides("vit", "qformer")
 _ROWS = len(built_in_vocabulary()) + 1  # "[DEC]"
@@ -107,7 +108,7 @@ class Blip2(BlipFamily):
 
     @classmethod
     def load(cls, options: Blip2Options, seed: Seed = 0) -> Self:
-        """Load published, own or random weights; `seed` gives random weights, dropout and attribute weights."""
+        """Load published, own or random weights; `seed` gives random weights and attribute weights."""
         return cls.loaded(options, seed)
 
     @staticmethod
@@ -125,17 +126,17 @@ class Blip2(BlipFamily):
     def candidates(self, features: Tensor) -> Tensor:
         """[B, L, C] -> [B, Q, D], unit norm: one embedding for each of the Q query tokens."""
         learned = self.query_tokens.expand(features.shape[0], -1, -1)
-        with self._dropout():
-            hidden = self.qformer(query_embeds=learned, encoder_hidden_states=self._vision(features)).last_hidden_state
+        hidden = self.qformer(query_embeds=learned, encoder_hidden_states=self._vision(features)).last_hidden_state
         return unit(self.vision_projection(hidden))
 
     def _compose(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         count = self.sizes.num_query_tokens
-        with self._dropout():
-            hidden = self._fused(features, tokens)
-            if self.options.pooling == "query":
-                return unit(self.text_projection(hidden[:, :count]).mean(1)), hidden[:, count:]
-            # SPRC: its Q-Former without an image sends every position through the text's feed-forward layers
+        hidden = self._fused(features, tokens)
+        if self.options.pooling == "query":
+            return unit(self.text_projection(hidden[:, :count]).mean(1)), hidden[:, count:]
+        # SPRC: its Q-Former without an image sends every position through the text's feed-forward layers
+        rows = current_rows()
+        with computing(None if rows is None else rows.again(1)):
             hidden = self.qformer(
                 query_embeds=torch.cat([hidden[:, :count], self._words(tokens)], dim=1),
                 query_length=0,
@@ -146,10 +147,9 @@ class Blip2(BlipFamily):
     def text_queries(self, text: TextBatch) -> Tensor:
         """B texts -> [B, D], unit norm: BLIP-2's own text embedding, the projected [CLS] of the text alone."""
         tokens = self._tokens(text)
-        with self._dropout():
-            hidden = self.qformer(
-                query_embeds=self._words(tokens), query_length=0, attention_mask=tokens["attention_mask"]
-            ).last_hidden_state
+        hidden = self.qformer(
+            query_embeds=self._words(tokens), query_length=0, attention_mask=tokens["attention_mask"]
+        ).last_hidden_state
         return unit(self.text_projection(hidden[:, 0]))
 
     def _fused(self, features: Tensor, tokens: Mapping[str, Tensor]) -> Tensor:
@@ -200,4 +200,39 @@ def _qformer(sizes: Blip2Sizes, saved: Any) -> nn.Module:
     # by default transformers leaves out the feed-forward layers for text
     more = {"cross_attention_frequency": sizes.cross_attention_freq, "use_qformer_text_input": True}
     config = Blip2QFormerConfig(**sizes.side("qformer"), **more)
-    return Blip2QFormerModel(saved.qformer_config if saved else config)
+    qformer = Blip2QFormerModel(saved.qformer_config if saved else config)
+    attend_by_rows(qformer)
+    return qformer
+
+
+def attend_by_rows(qformer: Any) -> None:
+    """Let a Q-Former's attentions drop probabilities by rows, which none of transformers' own functions can."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+    from transformers.models.blip_2.modeling_blip_2 import Blip2QFormerMultiHeadAttention
+
+    AttentionInterface.register(_ATTENTION, _attention)
+    AttentionMaskInterface.register(_ATTENTION, sdpa_mask)
+    qformer.set_attn_implementation(_ATTENTION)
+    for module in qformer.modules():
+        if isinstance(module, Blip2QFormerMultiHeadAttention):
+            module.dropout = RowDropout(module.attention_dropout)
+            module.attention_dropout = 0.0
+
+
+def _attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of transformers' kind: query [B, H, Q, D], key and value [B, H, K, D] -> [B, Q, H, D].
+
+    Where a mask is drawn it is that of rows, so all probabilities are written out; elsewhere torch's fast kernels.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if not module.dropout.training or module.dropout.p == 0:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    scores = query @ key.transpose(-1, -2) * options["scaling"]
+    if attention_mask is not None:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    probabilities = module.dropout(scores.softmax(-1))
+    return (probabilities.to(value.dtype) @ value).transpose(1, 2).contiguous(), None

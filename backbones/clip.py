@@ -22,7 +22,7 @@ from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, uni
 from negbench.backbones._hashing import tower_sha256
 from negbench.backbones._open_clip import Activation, Blueprint
 from negbench.backbones._preprocess import Pad, Preprocess
-from negbench.contracts import BackboneIdentity, Outline, check_option
+from negbench.contracts import BackboneIdentity, Outline, by_rows, check_option
 from negbench.errors import OptionError
 
 PAPER = (
@@ -146,6 +146,7 @@ class Clip(TwoTowers):
         about["details"] = details | tuned | {**blueprint.details}
         about |= {"revision": blueprint.revision, "preprocessing": self.transform.description}
         self._identity = BackboneIdentity("clip", blueprint.label, **about)
+        by_rows(self)
         self.eval()
 
     @classmethod

@@ -3,15 +3,31 @@
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from negbench.contracts import Backbone, ComposesTexts, FreezesTexts, HasSubQueries, HoldsFeatures, relevance
+from negbench.contracts import (
+    Backbone,
+    Calls,
+    ComposesTexts,
+    FreezesTexts,
+    HasSubQueries,
+    HoldsFeatures,
+    QueryInputs,
+    RowDropout,
+    Rows,
+    SubQuery,
+    computing,
+    relevance,
+    torch_dropout,
+)
+from negbench.contracts.dropout import Side
 from negbench.errors import NegbenchError
 from negbench.testing.worlds import global_generators
 
@@ -33,6 +49,60 @@ def _unit(embeddings: Tensor, *shape: int) -> None:
 
 def _rows(tokens: Tokens, rows: Sequence[int]) -> dict[str, Tensor]:
     return {name: tensor[list(rows)] for name, tensor in tokens.items()}
+
+
+class _CutCalls(Calls):
+    """Computes the first row of every call apart from the others."""
+
+    def _embed(self, make: Callable[..., Any], side: Side, ids: Tensor, *inputs: Tensor | Tokens) -> Any:
+        parts = [super(_CutCalls, self)._embed(make, side, ids[p], *(_part(x, p) for x in inputs)) for p in _parts(ids)]
+        return _joined(parts)
+
+    def _cross(
+        self,
+        make: Callable[..., Tensor],
+        sides: tuple[Side, Side],
+        ids: Tensor,
+        references: Tensor | Tokens,
+        texts: Tokens,
+    ) -> Tensor:
+        rows, crossed = (self._rows(side, ids).streams for side in sides)
+        made = []
+        for part in _parts(ids):
+            with computing(Rows(rows[part], crossed)):
+                made.append(make(_part(references, part), texts))
+        return torch.cat(made)
+
+
+class _RecomputedCalls(Calls):
+    """Computes every call once more in the backward pass."""
+
+    def _embed(self, make: Callable[..., Any], side: Side, ids: Tensor, *inputs: Tensor | Tokens) -> Any:
+        return checkpoint(super()._embed, make, side, ids, *inputs, use_reentrant=False)
+
+    def _cross(self, *given: Any) -> Any:
+        return checkpoint(super()._cross, *given, use_reentrant=False)
+
+
+def _parts(ids: Tensor) -> Sequence[Tensor]:
+    return torch.arange(len(ids)).tensor_split([1])
+
+
+def _part(given: Tensor | Tokens, rows: Tensor) -> Tensor | Tokens:
+    return given[rows] if isinstance(given, Tensor) else {name: value[rows] for name, value in given.items()}
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))
+    return {
+        name: SubQuery(
+            torch.cat([part[name].embeddings for part in parts]),
+            sub.weight,
+            torch.cat([p[name].present for p in parts]),
+        )
+        for name, sub in parts[0].items()
+    }
 
 
 class BackboneTestCase:
@@ -83,8 +153,12 @@ class BackboneTestCase:
         """[B, L, C], with a gradient where the backbone is fine-tuned."""
         if isinstance(backbone, HoldsFeatures):
             return backbone.features_of(self.image_ids).to(backbone.device)
-        pixels = torch.stack([backbone.preprocess(picture) for picture in self.pictures()])
-        return backbone.image_features(pixels.to(backbone.device))
+        return self.encoded_by(Calls(backbone, 0))
+
+    def encoded_by(self, calls: Calls) -> Tensor:
+        """[B, L, C] of the pictures, through the calls of a training step."""
+        pixels = torch.stack([calls.backbone.preprocess(picture) for picture in self.pictures()])
+        return calls.image_features(lambda rows: pixels[rows].to(calls.backbone.device), torch.arange(len(pixels)))
 
     def pictures(self) -> list[Image.Image]:
         """Seeded pictures of several shapes: coarse colours, so that no resize makes them alike."""
@@ -94,9 +168,15 @@ class BackboneTestCase:
 
     def loss(self, backbone: Backbone, features: Tensor, tokens: Tokens) -> Tensor:
         """Compute in-batch cross-entropy with targets that differ from the references."""
-        scores = relevance(backbone.queries(features, tokens), backbone.candidates(features)).float()
+        calls, inputs = Calls(backbone, 0), self.inputs(features, tokens)
+        scores = relevance(calls.queries(inputs), calls.candidates(features, inputs.pictures)).float()
         targets = torch.arange(len(self.texts), device=scores.device).roll(1)
         return torch.nn.functional.cross_entropy(scores / backbone.temperature, targets)
+
+    def inputs(self, features: Tensor, tokens: Tokens) -> QueryInputs:
+        """Return the inputs of a step that composes each picture with its text."""
+        rows = torch.arange(len(self.texts))
+        return QueryInputs(rows, rows, features, {name: value.to(features.device) for name, value in tokens.items()})
 
     def gradients(self, backbone: Backbone, tokens: Tokens) -> dict[str, Tensor]:
         """Return the gradient of every parameter that one step reaches."""
@@ -297,20 +377,61 @@ class BackboneTestCase:
             # vectors are exempt: the softmax cancels the bias of an attention's keys
             assert gradient.ndim < 2 or gradient.abs().max() > 0 or re.search(self.idle, name), name
 
+    def test_gradients_of_cut_and_recomputed_steps(self, backbone: Backbone, tokens: dict[str, Tensor]) -> None:
+        """With dropout on, a step cut into micro-batches or computed again has the gradients of the whole step."""
+        torchs = torch_dropout(backbone)
+        assert not torchs, f"dropout from torch's generators: {', '.join(torchs)}; see negbench.contracts.by_rows"
+        backbone.train()
+        whole = self.step_gradients(Calls(backbone, 7), tokens)
+        again = self.step_gradients(_RecomputedCalls(backbone, 7), tokens)
+        cut = self.step_gradients(_CutCalls(backbone, 7), tokens)
+        largest = max(float(gradient.abs().max()) for gradient in whole.values())
+        assert again.keys() == cut.keys() == whole.keys()
+        for name, gradient in whole.items():
+            assert torch.equal(again[name], gradient), name
+            assert float((cut[name] - gradient).abs().max()) <= 1e-6 * largest, name
+        if any(isinstance(part, RowDropout) and part.training and part.p > 0 for part in backbone.modules()):
+            other = self.step_gradients(Calls(backbone, 8), tokens)
+            assert any(not torch.equal(other[name], gradient) for name, gradient in whole.items())
+
+    def step_gradients(self, calls: Calls, tokens: Tokens) -> dict[str, Tensor]:
+        """Return the gradients of a step that makes every call that the backbone answers."""
+        backbone = calls.backbone
+        backbone.zero_grad()
+        if backbone.frozen_images:
+            with backbone.evaluating():
+                features = self.encoded(backbone).detach()
+        else:
+            features = self.encoded_by(calls)
+        inputs = self.inputs(features, tokens)
+        candidates = calls.candidates(features, inputs.pictures)
+        made = [calls.queries(inputs), calls.text_queries(inputs.tokens, inputs.rows, "target text")]
+        made += list(calls.cross_queries(inputs))
+        if isinstance(backbone, HasSubQueries):
+            made += [sub.weight * sub.embeddings for sub in calls.sub_queries(inputs).values()]
+        if isinstance(backbone, ComposesTexts):
+            made += [calls.compose_texts(inputs.tokens, inputs), *calls.cross_texts(inputs.tokens, inputs)]
+        targets = torch.arange(len(self.texts), device=candidates.device).roll(1)
+        scores = [relevance(embedded, candidates) / backbone.temperature for embedded in made]
+        torch.stack([torch.nn.functional.cross_entropy(table, targets) for table in scores]).sum().backward()
+        return {name: p.grad.clone() for name, p in backbone.named_parameters() if p.grad is not None}
+
     def test_state_survives_saving(self, make: Make, backbone: Backbone, features: Tensor, tokens: Tokens) -> None:
         """A fresh instance that loads a trained state has the same embeddings, temperature and dropout masks."""
         trained = backbone.train()
         optimizer = torch.optim.AdamW(trained.parameter_groups(0.05, 0.1))
-        before = trained.queries(features, tokens).detach()
+        inputs = self.inputs(features, tokens)
+        before = Calls(trained, 0).queries(inputs).detach()
         self.gradients(trained, tokens)
         optimizer.step()
         resumed = make(0).train()
         resumed.load_state_dict(copy.deepcopy(trained.state_dict()))
         assert torch.equal(resumed.temperature, trained.temperature)
-        drawn = trained.queries(features, tokens)
+        drawn = Calls(trained, 0).queries(inputs)
         assert not torch.equal(drawn, before)
-        assert torch.equal(resumed.queries(features, tokens), drawn)
-        assert torch.equal(resumed.candidates(features), trained.candidates(features))
+        assert torch.equal(Calls(resumed, 0).queries(inputs), drawn)
+        candidates = Calls(trained, 0).candidates(features, inputs.pictures)
+        assert torch.equal(Calls(resumed, 0).candidates(features, inputs.pictures), candidates)
 
     # --- precision --------------------------------------------------------------------------------------------------
 

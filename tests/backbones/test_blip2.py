@@ -22,7 +22,7 @@ from negbench.backbones._lavis import Blip2Sizes
 from negbench.backbones._weights import fetch
 from negbench.backbones.blip import Blip
 from negbench.backbones.blip2 import Blip2
-from negbench.contracts import ComposesTexts, Outline, paired_relevance, relevance
+from negbench.contracts import ComposesTexts, Outline, RowDropout, Rows, computing, paired_relevance, relevance
 from negbench.data.scene import DataCache
 from negbench.errors import WeightsError
 from negbench.plugins.registry import build
@@ -445,13 +445,19 @@ def test_trap_16_captions_are_processed(world):
 
 def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world):
     model = world.model
-    assert {part.p for part in model.qformer.modules() if isinstance(part, torch.nn.Dropout)} == {0.1}
-    assert model.qformer.config.attention_probs_dropout_prob == 0.1
+    dropouts = [part for part in model.qformer.modules() if isinstance(part, RowDropout)]
+    assert {part.p for part in dropouts} == {0.1}
+    attentions = 4 + 2  # of four layers, every second with an attention to the image
+    outputs = 4 * 2
+    assert len(dropouts) == 1 + 2 * attentions + outputs
+    assert len({part.layer for part in dropouts}) == len(dropouts)
     assert not model.training
     model.train()
     assert not any(part.training for part in model.vision_model.modules())
     assert torch.equal(model.image_features(world.pixels), world.features)
-    assert difference(model.queries(world.features, world.tokens), world.queries) > 1e-2
+    rows = Rows.of(0, 0, "query", torch.arange(len(world.features)))
+    with computing(rows):
+        assert difference(model.queries(world.features, world.tokens), world.queries) > 1e-2
     assert torch.equal(model.eval().queries(world.features, world.tokens), world.queries)
 
 
