@@ -109,6 +109,8 @@ class BlipFamily(Composed):
     random_sizes: ClassVar[Mapping[str, Sizes]]  # option `size` -> sizes of random weights
     their_class: ClassVar[str]  # in transformers; its folders and hub ids can be loaded
     own_names: ClassVar[tuple[tuple[str, str], ...]] = ()  # prefixes of their tensor names, and of ours
+    # counted masks of dropout, so that runs of before know the weights that they started from
+    hashed_beside: ClassVar = {"dropout_calls": torch.zeros((), dtype=torch.int64)}
     added_tokens: ClassVar[tuple[str, ...]]  # tokens that LAVIS adds to BERT's vocabulary
     unused_tokens: ClassVar[int] = 0  # last added tokens that never occur: may lack embeddings
     sizes: Sizes

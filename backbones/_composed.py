@@ -4,7 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -60,6 +60,7 @@ class Composed(Backbone):
     """
 
     attributes: AttributeWeights | None
+    hashed_beside: ClassVar[Mapping[str, Tensor]] = {}  # tensors that identities of former versions held
     transform: Preprocess
     _identity: BackboneIdentity
     _feature_key: str
@@ -82,7 +83,7 @@ class Composed(Backbone):
             "tokens_per_image": tokens,
             "composition": fusion + attributes,
             "activation": activation,
-            "sha256": module_sha256(self),
+            "sha256": module_sha256(self, self.hashed_beside),
             "parameters": sum(p.numel() for p in self.parameters()),
             "trainable_parameters": sum(p.numel() for p in self.parameters() if p.requires_grad),
         }

@@ -26,9 +26,9 @@ def tensors_sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def module_sha256(module: nn.Module) -> str:
-    """SHA-256 (hex) of a module's parameters and buffers as they are now, by sorted name."""
-    return tensors_sha256([*module.named_parameters(), *module.named_buffers()])
+def module_sha256(module: nn.Module, beside: Mapping[str, Tensor] | None = None) -> str:
+    """SHA-256 (hex) of a module's parameters and buffers as they are now, and of tensors beside them, by sorted name."""
+    return tensors_sha256([*module.named_parameters(), *module.named_buffers(), *(beside or {}).items()])
 
 
 def tower_sha256(tower: nn.Module, transform: Preprocess, *beside: object) -> str:

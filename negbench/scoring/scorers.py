@@ -216,6 +216,7 @@ def load_weights(backbone: Backbone, folder: RunFolder, *, started_alike: bool =
             f"{backbone.identity.sha256[:12]}: its files have changed since"
         )
     state = folder.weights()
+    state.pop("dropout_calls", None)  # a counter in runs of former versions of BLIP and BLIP-2
     given, wanted = ({name: each.shape for name, each in part.items()} for part in (state, trained_state(backbone)))
     wrong = sorted({name for name, _ in given.items() ^ wanted.items()})
     if wrong:
