@@ -27,7 +27,7 @@ def tensors_sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def module_sha256(module: nn.Module, beside: Mapping[str, Tensor] | None = None) -> str:
-    """SHA-256 (hex) of a module's parameters and buffers as they are now, and of tensors beside them, by sorted name."""
+    """SHA-256 (hex) of a module's parameters and buffers as they are, and of tensors beside them, by sorted name."""
     return tensors_sha256([*module.named_parameters(), *module.named_buffers(), *(beside or {}).items()])
 
 

@@ -7,8 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from negbench.contracts import RowDropout, Rows, by_rows, computing, current_rows, recomputing, torch_dropout
-from negbench.errors import NegbenchError
+from negbench.contracts import (
+    RowDropout,
+    Rows,
+    by_rows,
+    checking_generators,
+    computing,
+    current_rows,
+    recomputing,
+    torch_dropout,
+)
+from negbench.errors import NegbenchError, OptionError
 
 IDS = torch.tensor([7, 0, 3, 2**40, 7])
 
@@ -156,3 +165,22 @@ def test_a_thread_has_rows_of_its_own():
         assert current_rows() is not None
     assert seen == [None]
     assert current_rows() is None
+
+
+class Functional(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.5, self.training)
+
+
+def test_random_numbers_of_torch_are_noticed_whoever_draws_them():
+    made, device = Functional(), torch.device("cpu")
+    with (
+        pytest.raises(
+            OptionError, match=r"compute\.micro_batch: Functional draws .* use negbench.contracts.RowDropout"
+        ),
+        torch.random.fork_rng(devices=[]),
+        checking_generators(made, device, "compute.micro_batch"),
+    ):
+        made(torch.ones(3))
+    with checking_generators(made, device, "compute.micro_batch"):
+        made.eval()(torch.ones(3))

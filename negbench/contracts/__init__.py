@@ -12,7 +12,6 @@ from negbench.contracts.calls import QueryInputs as QueryInputs
 from negbench.contracts.dropout import RowDropout as RowDropout
 from negbench.contracts.dropout import Rows as Rows
 from negbench.contracts.dropout import by_rows as by_rows
-from negbench.contracts.dropout import check_by_rows as check_by_rows
 from negbench.contracts.dropout import checking_generators as checking_generators
 from negbench.contracts.dropout import computing as computing
 from negbench.contracts.dropout import current_rows as current_rows

@@ -172,33 +172,27 @@ def by_rows(backbone: nn.Module) -> None:
         module.layer = layer
 
 
-def check_by_rows(backbone: nn.Module, setting: str) -> None:
-    """Check that no module known to torch draws dropout from torch's generators.
-
-    Args:
-        backbone: to be trained.
-        setting: what computes rows apart, as the user wrote it.
-
-    Raises:
-        OptionError: some do.
-    """
-    names = torch_dropout(backbone)
-    if names:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        raise _refusal(backbone, setting, ", ".join(names[:3]) + more)
-
-
 @contextmanager
 def checking_generators(backbone: nn.Module, device: torch.device, setting: str) -> Iterator[None]:
-    """Check that the calls within the block leave torch's generators as they are (`check_by_rows` sees modules only).
+    """Check that the calls within the block leave torch's generators as they are (`torch_dropout` sees modules only).
+
+    Args:
+        backbone: called.
+        device: where it computes.
+        setting: what computes rows apart, as the user wrote it.
 
     Raises:
         OptionError: at the end of the block, if one has moved.
     """
     before = _generators(device)
     yield
-    if any(not torch.equal(*states) for states in zip(before, _generators(device), strict=True)):
-        raise _refusal(backbone, setting, "in a call of its own")
+    after = _generators(device)
+    if any(not torch.equal(one, other) for one, other in zip(before, after, strict=True)):
+        raise OptionError(
+            f"{setting}: {type(backbone).__name__} draws random numbers from torch's generators, so a batch in parts "
+            "would have other ones: use negbench.contracts.RowDropout in place of torch.nn.functional.dropout, or "
+            "leave the option out"
+        )
 
 
 def _generators(device: torch.device) -> list[Tensor]:
@@ -206,15 +200,6 @@ def _generators(device: torch.device) -> list[Tensor]:
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     return states
-
-
-def _refusal(backbone: nn.Module, setting: str, where: str) -> OptionError:
-    return OptionError(
-        f"{setting} computes a batch's rows apart, but {type(backbone).__name__} draws random numbers from torch's "
-        f"generators ({where}), which would differ: call negbench.contracts.by_rows(self) at the end of its "
-        "constructor, use negbench.contracts.RowDropout in place of torch.nn.functional.dropout, or leave out "
-        f"{setting}"
-    )
 
 
 def torch_dropout(backbone: nn.Module) -> list[str]:

@@ -27,7 +27,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from negbench.contracts import Backbone, Calls, Rows, SubQuery, computing
 from negbench.contracts.calls import T, Tokens
-from negbench.contracts.dropout import Side
+from negbench.contracts.dropout import Side, checking_generators
 from negbench.data.batch_size import EMBED_BATCH
 from negbench.data.scene import FeatureSource
 from negbench.loop.team import ALONE, Team
@@ -199,7 +199,11 @@ class Passes(Calls):
         precision = {"dtype": torch.get_autocast_dtype(kind), "enabled": torch.is_autocast_enabled(kind)}
         # a weight that autocast converts without a graph, and keeps, would have no gradient when it is used next
         first = torch.autocast(kind, cache_enabled=False, **precision) if again else nullcontext()
-        with torch.set_grad_enabled(learns and not again), first:
+        setting = "compute.micro_batch" if self.micro_batch else "compute.processes"
+        if self._at_once:
+            setting = "a corpus in every step"
+        checking = checking_generators(self.backbone, self.backbone.device, setting)
+        with torch.set_grad_enabled(learns and not again), first, checking:
             # a process without rows computes one, to learn what the others send
             made = [make(part) for part in parts or [(slice(0, 1),) * len(sizes)]]
         with torch.no_grad():

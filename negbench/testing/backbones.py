@@ -385,6 +385,11 @@ class BackboneTestCase:
         whole = self.step_gradients(Calls(backbone, 7), tokens)
         again = self.step_gradients(_RecomputedCalls(backbone, 7), tokens)
         cut = self.step_gradients(_CutCalls(backbone, 7), tokens)
+        if backbone.recomputes:
+            backbone.recompute(True)
+            by_layer = self.step_gradients(Calls(backbone, 7), tokens)
+            backbone.recompute(False)
+            assert all(torch.equal(by_layer[name], gradient) for name, gradient in whole.items())
         largest = max(float(gradient.abs().max()) for gradient in whole.values())
         assert again.keys() == cut.keys() == whole.keys()
         for name, gradient in whole.items():
