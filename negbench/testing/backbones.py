@@ -3,14 +3,13 @@
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from negbench.contracts import (
     Backbone,
@@ -21,14 +20,11 @@ from negbench.contracts import (
     HoldsFeatures,
     QueryInputs,
     RowDropout,
-    Rows,
-    SubQuery,
-    computing,
     relevance,
     torch_dropout,
 )
-from negbench.contracts.dropout import Side
 from negbench.errors import NegbenchError
+from negbench.testing.calls import CutCalls, RecomputedCalls
 from negbench.testing.worlds import global_generators
 
 MODES = ("RGB", "RGBA", "L", "P", "CMYK", "1", "I;16")
@@ -49,60 +45,6 @@ def _unit(embeddings: Tensor, *shape: int) -> None:
 
 def _rows(tokens: Tokens, rows: Sequence[int]) -> dict[str, Tensor]:
     return {name: tensor[list(rows)] for name, tensor in tokens.items()}
-
-
-class _CutCalls(Calls):
-    """Computes the first row of every call apart from the others."""
-
-    def _embed(self, make: Callable[..., Any], side: Side, ids: Tensor, *inputs: Tensor | Tokens) -> Any:
-        parts = [super(_CutCalls, self)._embed(make, side, ids[p], *(_part(x, p) for x in inputs)) for p in _parts(ids)]
-        return _joined(parts)
-
-    def _cross(
-        self,
-        make: Callable[..., Tensor],
-        sides: tuple[Side, Side],
-        ids: Tensor,
-        references: Tensor | Tokens,
-        texts: Tokens,
-    ) -> Tensor:
-        rows, crossed = (self._rows(side, ids).streams for side in sides)
-        made = []
-        for part in _parts(ids):
-            with computing(Rows(rows[part], crossed)):
-                made.append(make(_part(references, part), texts))
-        return torch.cat(made)
-
-
-class _RecomputedCalls(Calls):
-    """Computes every call once more in the backward pass."""
-
-    def _embed(self, make: Callable[..., Any], side: Side, ids: Tensor, *inputs: Tensor | Tokens) -> Any:
-        return checkpoint(super()._embed, make, side, ids, *inputs, use_reentrant=False)
-
-    def _cross(self, *given: Any) -> Any:
-        return checkpoint(super()._cross, *given, use_reentrant=False)
-
-
-def _parts(ids: Tensor) -> Sequence[Tensor]:
-    return torch.arange(len(ids)).tensor_split([1])
-
-
-def _part(given: Tensor | Tokens, rows: Tensor) -> Tensor | Tokens:
-    return given[rows] if isinstance(given, Tensor) else {name: value[rows] for name, value in given.items()}
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    if isinstance(parts[0], Tensor):
-        return torch.cat(list(parts))
-    return {
-        name: SubQuery(
-            torch.cat([part[name].embeddings for part in parts]),
-            sub.weight,
-            torch.cat([p[name].present for p in parts]),
-        )
-        for name, sub in parts[0].items()
-    }
 
 
 class BackboneTestCase:
@@ -383,8 +325,8 @@ class BackboneTestCase:
         assert not torchs, f"dropout from torch's generators: {', '.join(torchs)}; see negbench.contracts.by_rows"
         backbone.train()
         whole = self.step_gradients(Calls(backbone, 7), tokens)
-        again = self.step_gradients(_RecomputedCalls(backbone, 7), tokens)
-        cut = self.step_gradients(_CutCalls(backbone, 7), tokens)
+        again = self.step_gradients(RecomputedCalls(backbone, 7), tokens)
+        cut = self.step_gradients(CutCalls(backbone, 7), tokens)
         if backbone.recomputes:
             backbone.recompute(True)
             by_layer = self.step_gradients(Calls(backbone, 7), tokens)
