@@ -24,7 +24,7 @@ from negbench.contracts import (
     torch_dropout,
 )
 from negbench.errors import NegbenchError
-from negbench.testing.calls import CutCalls, RecomputedCalls
+from negbench.testing.cut_calls import CutCalls, RecomputedCalls
 from negbench.testing.worlds import global_generators
 
 MODES = ("RGB", "RGBA", "L", "P", "CMYK", "1", "I;16")
