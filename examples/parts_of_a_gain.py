@@ -23,7 +23,7 @@ import pandas as pd
 
 from negbench.analysis.findings import stored
 from negbench.analysis.statistics import Design, Difference, ValueTable, contrasts
-from negbench.scoring.stored import Values, values_of
+from negbench.scoring.values import Values, values_of
 
 PLAIN = "plain"
 

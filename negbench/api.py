@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from negbench.contracts import Backbone, Loss, Strategy
 from negbench.display import notes
 from negbench.machine import files
 from negbench.plugins.registry import registry
@@ -25,14 +24,16 @@ if TYPE_CHECKING:
     from negbench.campaign.driver import Course
     from negbench.campaign.plan import ComparisonPlan
     from negbench.checks.audit import AuditResult
+    from negbench.contracts import Backbone, Loss, Strategy
     from negbench.datasets.dataset import Dataset
-    from negbench.loop.types import PlannedRun, RunResult
+    from negbench.loop.types import PlannedRun
     from negbench.own.embed import EmbeddedFolder
     from negbench.own.negatives import MinedNegatives
     from negbench.papers.planning import JudgedClaims
     from negbench.report.loaded import Comparison, StudyResult
     from negbench.settings.command_options import Audit, Claims, Embed
     from negbench.settings.options import Study
+    from negbench.store.run_result import RunResult
 
 
 def make_strategy(name: str, **options: Any) -> Strategy:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy
 from negbench.errors import OptionError
-from negbench.metrics.mistakes import KINDS
+from negbench.metrics.fixed import KINDS
 from negbench.strategies._ranked import not_relevant
 
 PAPER = "ours: the price of not knowing the kind of a negative"

@@ -8,9 +8,10 @@ from typing import Any
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.loop.runs import DATA, Bench, open_run, run_config
-from negbench.loop.types import OpenRun, RunResult, Watch
+from negbench.loop.types import OpenRun, Watch
 from negbench.settings.config import RunConfig
 from negbench.settings.layers import parse_plugin
+from negbench.store.run_result import RunResult
 from negbench.systems.system import load_config
 
 

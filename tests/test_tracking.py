@@ -14,9 +14,10 @@ from mlflow.tracking import MlflowClient
 
 from negbench.cli.main import run as negbench
 from negbench.loop.runs import Bench, run_config
-from negbench.loop.types import RunResult
 from negbench.machine.files import write_json
 from negbench.store import tracking
+from negbench.store.copies import NOTE
+from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, final_values
 from negbench.store.tracking import Tracker, default_uri, log_values
 from tests.runs import config_of
@@ -105,6 +106,42 @@ def test_ui_copies_what_the_store_lacks(stored, tmp_path, capsys, said):
     RunFolder(there / result.run_id).path.joinpath("result.json").unlink()  # an unfinished run
     write_json(there / result.run_id / "mlflow.json", {"uri": "elsewhere", "run_id": "1"})
     assert Tracker.open(there).copy_missing() == []
+
+
+def test_statuses_of_all_runs_are_what_each_run_is_asked_for(tmp_path):
+    tracker = Tracker.open(tmp_path)
+    client = tracker.client()
+    wanted = {}
+    for number, status in enumerate(("FINISHED", "FAILED", "KILLED", "RUNNING", "deleted")):
+        experiment = client.create_experiment(f"experiment {number}")
+        run_id = client.create_run(experiment).info.run_id
+        if status == "deleted":
+            client.delete_run(run_id)
+        elif status != "RUNNING":
+            client.set_terminated(run_id, status)
+        wanted[run_id] = status
+        write_json(tmp_path / f"run-{number}" / NOTE, {"uri": tracker.shown, "run_id": run_id, "token": ""})
+    client.delete_experiment(experiment)
+    assert tracker.statuses() == wanted
+    assert tracking._statuses_by_pages(client) == wanted
+    assert [tracker.state(tmp_path / f"run-{n}" / NOTE) for n in range(len(wanted))] == [*wanted.values()]
+
+
+def test_pages_of_a_server_are_all_read(tmp_path, monkeypatch):
+    tracker = Tracker.open(tmp_path)
+    client = tracker.client()
+    known = {client.create_run("0").info.run_id for _ in range(5)}
+    monkeypatch.setattr(tracking, "_PAGE", 2)
+    assert tracking._statuses_by_pages(client).keys() == known
+
+
+def test_ui_asks_the_store_for_no_single_run_that_is_whole(tmp_path, vector_sets, monkeypatch, said):
+    run(vector_sets, tmp_path)
+    asked = []
+    state = Tracker.state
+    monkeypatch.setattr(Tracker, "state", lambda self, note, *known: asked.append(note) or state(self, note, *known))
+    assert Tracker.open(tmp_path).copy_missing() == []
+    assert asked == []
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from itertools import combinations
 
 from negbench.analysis import statistics
 from negbench.grid.looks import Looks
-from negbench.scoring.stored import Values
+from negbench.scoring.values import Values
 from negbench.settings.options import PairsToDecide
 
 

@@ -8,8 +8,8 @@ from negbench.analysis import statistics
 from negbench.analysis.verdicts import TABLE_AXES
 from negbench.analysis.words import listed, percent, span
 from negbench.grid.comparison import CellGroup
-from negbench.metrics.mistakes import CUT, KINDS
-from negbench.scoring.stored import values_of
+from negbench.metrics.fixed import CUT, KINDS
+from negbench.scoring.values import values_of
 
 _NAMED = 4  # strategies in a sentence
 

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, listed, number, percent, span
-from negbench.datasets.dataset import DEV_QUERIES
 from negbench.grid.comparison import AXES, KEY, CellGroup, group_key
-from negbench.grid.rates import PickedRate
+from negbench.grid.picked_rate import PickedRate
+from negbench.metrics.fixed import DEV_QUERIES
 
 SHARE = 0.95  # of a plateau: the steps to reach it are reported
 _NAMED = 4

@@ -20,7 +20,7 @@ from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, CellGroup, together
 from negbench.grid.looks import Looks
-from negbench.scoring.stored import KnownQueries, Values, values_of
+from negbench.scoring.values import KnownQueries, Values, values_of
 from negbench.settings.options import PairsToDecide
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first one present; else the first strategy

@@ -19,8 +19,8 @@ from negbench.files.image_files import EXTENSIONS, ImageFiles
 from negbench.files.reader import Reader, get, parsed, quoted, typed
 from negbench.machine.received import check_regular, check_unpacked
 from negbench.metrics.average_precision import trapezoid_average_precision
+from negbench.metrics.fixed import KINDS
 from negbench.metrics.metric import Metric, precision, stored
-from negbench.metrics.mistakes import KINDS
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import places

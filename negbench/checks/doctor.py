@@ -11,8 +11,8 @@ import torch
 
 from negbench.errors import NegbenchError
 from negbench.loop.precision import automatic
-from negbench.loop.record import versions
 from negbench.machine.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
+from negbench.machine.versions import versions
 from negbench.settings.command_options import Doctor
 from negbench.store.parents import restore
 from negbench.store.runfolder import RunFolder

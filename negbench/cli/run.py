@@ -7,7 +7,7 @@ from negbench.cli import command, output
 from negbench.settings.options import Run
 
 if TYPE_CHECKING:
-    from negbench.loop.types import RunResult
+    from negbench.store.run_result import RunResult
 
 
 def _outlook(asked: Run, say: Callable[[str], None]) -> Any:

@@ -46,8 +46,8 @@ def ui(asked: Ui) -> None:
         raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")
     typer.echo(f"reading {root}, and copying to MLflow what its store lacks ...")
 
-    from negbench.grid.executors import APART  # the line comes first: these take seconds
-    from negbench.store.parents import restore
+    from negbench.machine.signals import APART
+    from negbench.store.parents import restore  # the line comes first: this takes seconds
     from negbench.store.tracking import Tracker
 
     tracker = Tracker.open(root, asked.tracking_uri)

@@ -44,8 +44,8 @@ from negbench.contracts.strategy import OrderedBatches as OrderedBatches
 from negbench.contracts.strategy import Slot as Slot
 from negbench.contracts.strategy import Strategy as Strategy
 from negbench.contracts.strategy import SyntheticStrategy as SyntheticStrategy
-from negbench.contracts.view import DEFAULT_TEMPERATURE as DEFAULT_TEMPERATURE
 from negbench.contracts.view import PLANES as PLANES
 from negbench.contracts.view import PlaneName as PlaneName
 from negbench.contracts.view import ScoreView as ScoreView
 from negbench.errors import check_option as check_option
+from negbench.metrics.fixed import DEFAULT_TEMPERATURE as DEFAULT_TEMPERATURE

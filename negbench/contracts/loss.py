@@ -10,8 +10,8 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from negbench.contracts.ranges import check_fields
-from negbench.contracts.view import DEFAULT_TEMPERATURE
 from negbench.errors import check_option
+from negbench.metrics.fixed import DEFAULT_TEMPERATURE
 from negbench.metrics.ranks import at_least_float32
 
 CandidateSet = Literal["pair", "batch", "corpus"]

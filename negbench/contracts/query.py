@@ -22,7 +22,7 @@ class Query:
     reference_text: str | None = None  # privileged texts (HyCoLe), used in training only
     target_text: str | None = None
     negatives: tuple[str, ...] = field(default=(), repr=False)  # images that the data list as negatives of the query
-    # judged negatives as (kind, image), kinds of `metrics.mistakes.KINDS`, and further wordings of the text; they are
+    # judged negatives as (kind, image), kinds of `metrics.fixed.KINDS`, and further wordings of the text; they are
     # for evaluation, statistics and oracles: not part of any hash but an oracle's
     wrong: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     wordings: tuple[str, ...] = field(default=(), repr=False)

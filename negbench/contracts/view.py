@@ -10,13 +10,12 @@ from torch import Tensor
 
 from negbench.errors import NegbenchError
 from negbench.metrics.drops import between_drops
+from negbench.metrics.fixed import DEFAULT_TEMPERATURE
 from negbench.metrics.ranks import descending, window
 
 # further scores of every query and image, which a strategy declares in `reads` and a view hands out (`ScoreView.plane`)
 PlaneName = Literal["target", "reference", "text", "guide", "judge", "listed"]
 PLANES: tuple[PlaneName, ...] = get_args(PlaneName)
-
-DEFAULT_TEMPERATURE = 0.07  # CLIP's and BLIP-2's initial value
 
 
 @dataclass(frozen=True)

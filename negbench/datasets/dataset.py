@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Block", "Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of"]
 
-DEV_QUERIES = 1000  # least number of a generated dev split: paired rates then differ by about a point of error
-
 
 @dataclass(frozen=True, kw_only=True)
 class FolderOptions:

@@ -14,8 +14,9 @@ from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.compiled import SMALLEST
+from negbench.metrics.fixed import KINDS
 from negbench.metrics.metric import Metric, PerQuery, stored
-from negbench.metrics.mistakes import KINDS, kinds_by_attributes, mistakes
+from negbench.metrics.mistakes import kinds_by_attributes, mistakes
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns

@@ -1,21 +1,25 @@
 """The axes of a comparison: each is a list of choices; their product gives the configurations of its cells."""
 
+from __future__ import annotations
+
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from negbench.data.scene import DataCache
 from negbench.errors import OptionError, quoted
-from negbench.mining.planes import OFFLINE
+from negbench.metrics.fixed import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
 from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config
 from negbench.settings.layers import dataset_layer, merged, plugin_layer, plugin_section, recipe_settings, set_layer
 from negbench.settings.options import Compare, parse_seeds
 from negbench.systems.system import with_system
+
+if TYPE_CHECKING:
+    from negbench.data.scene import DataCache
 
 # the strategies that the four papers propose or compare with, in order of mention, and the oracles, which know the
 # relevant images; strategies of the wider field belong to none of these papers
@@ -136,7 +140,11 @@ class Axes:
             cache: caches data sets, whose texts decide which parts of a system are supported.
             note: called once per part of a system that the backbone or data set does not support.
         """
-        cache, remarks, configs = cache or DataCache(), dict[str, None](), list[RunConfig]()
+        from negbench.data.scene import DataCache  # here, as reading a comparison needs no torch
+
+        cache = cache or DataCache()
+        remarks: dict[str, None] = {}
+        configs: list[RunConfig] = []
         for choice in map(joined, product(*self.choices())) if choices is None else choices:
             whole, missing = with_system([*self.base, *choice.layers], cache)
             configs.append(build_config([whole]))

@@ -15,12 +15,11 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar, Protocol, Self
 
-from negbench.machine.signals import Stopped, check_stopped, stop_on_signals
+from negbench.machine.signals import APART, Stopped, check_stopped, stop_on_signals
 
 Notify = Callable[[str], None]
 Function = Callable[[Any, Notify], Any]
 
-APART = {"PYTHONSAFEPATH": "1"}  # environment of Python processes that we start: no imports from the current folder
 GRACE = 15.0  # seconds for tasks to end cleanly: on a busy machine, closing an MLflow run takes time; Slurm kills at 30
 
 

@@ -16,50 +16,19 @@ from typing import Any
 import numpy as np
 
 from negbench.data.scene import DataCache
-from negbench.datasets.dataset import DEV_QUERIES
 from negbench.grid.cells import Cell
 from negbench.grid.comparison import GroupKey, group_key, together
+from negbench.grid.picked_rate import PickedRate
+from negbench.metrics.fixed import DEV_QUERIES
 from negbench.plugins.registry import registry
-from negbench.scoring.stored import Values, values_of
+from negbench.scoring.values import Values, values_of
 from negbench.settings.config import RunConfig
 from negbench.store.runfolder import RunFolder, best_of
 
 FACTORS = (1.0, 0.3, 3.0)  # multiples of the configured rate
-STEP, MORE = 3.0, 2  # beyond an end the grid goes on by this factor, at most so often
+MORE = 2  # trials beyond an end of the grid
 DEV_FRACTION = 0.2  # of train, or more if configured: a tenth would rank trials by chance
 _MOST = 0.3  # of train that `DEV_QUERIES` may take: trials on much smaller data would prefer other rates
-
-
-@dataclass(frozen=True)
-class PickedRate:
-    """One group's learning rate; comparison.json holds them under `rates`.
-
-    Attributes:
-        labels: labels of the group.
-        seed: seed of the trials.
-        lr: the chosen rate, or the configured one if no trial is finished.
-        tried: (rate, main metric on the dev part) of each trial, lowest rate first; None if it is not finished.
-        error: standard error of the difference between the best two rates, paired over queries; None if fewer are
-            finished.
-        queries: size of the dev part.
-        generated: whether the dev part was generated, instead of carved from train.
-    """
-
-    labels: Mapping[str, str]
-    seed: int
-    lr: float
-    tried: tuple[tuple[float, float | None], ...]
-    error: float | None = None
-    queries: int = 0
-    generated: bool = False
-
-    @property
-    def beyond(self) -> float | None:
-        """The next rate if the best one is the lowest or the highest that was tried; None if it lies between."""
-        known = {rate: value for rate, value in self.tried if value is not None}
-        best = [rate for rate, value in known.items() if value == max(known.values())]
-        (low, *_), (high, *_) = self.tried[0], self.tried[-1]
-        return low / STEP if best == [low] else high * STEP if best == [high] else None
 
 
 @dataclass(frozen=True)

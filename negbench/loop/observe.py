@@ -7,6 +7,7 @@ from negbench.contracts import Strategy
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.schedule import Stage
 from negbench.loop.types import Log
+from negbench.metrics.curve_file import file_name
 from negbench.mining import curves
 from negbench.mining.regime import regime
 from negbench.scoring import evaluation
@@ -49,7 +50,7 @@ def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:
 
     Draws from no random stream of the run. Saves nothing for a study's trials, which are not reported.
     """
-    run, path = now.run, folder.path / curves.file_name(moment)
+    run, path = now.run, folder.path / file_name(moment)
     if not path.exists() and run.config.eval.reported:
         now.once("curves", lambda: curves.score_curves(now.task(run.scene)), "curves", moment).save(path)
 

@@ -1,17 +1,14 @@
 """Build the records of a run: its manifest, its MLflow tags, and result.json."""
 
 import math
-import platform
 import resource
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
+from negbench.data.held import reads_pixels
 from negbench.datasets.dataset import QueryRanks
 from negbench.datasets.overlap import overlap
 from negbench.loop.identity import code_version, plugins_of
@@ -19,11 +16,11 @@ from negbench.loop.model_cache import ModelCache
 from negbench.loop.remarks import remarks_of
 from negbench.loop.types import OpenRun
 from negbench.machine.files import sha256_of
+from negbench.machine.versions import versions
 
 MOVES_SCORES = False  # only records
 
 _CARD = ("text_template", "exclude_reference", "source", "licence", "citation")  # fields that are recorded
-_PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "mlflow", "optuna", "numpy")
 
 
 def manifest(run: OpenRun) -> dict[str, Any]:
@@ -57,18 +54,9 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "threads": threads,
             **vars(run.step),
         },
+        "reads_pictures": reads_pixels(run.config),
         "versions": versions(),
     }
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Return versions of Python and of packages that affect results; cached, as this is slower than a small epoch."""
-    installed = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        with suppress(PackageNotFoundError):  # part of the extra [full]
-            installed[name] = version(name)
-    return installed
 
 
 def tags(run: OpenRun) -> dict[str, str]:

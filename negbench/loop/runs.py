@@ -26,7 +26,7 @@ from negbench.loop.objective import check_galleries, check_objective
 from negbench.loop.precision import Precision
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import train
-from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult, Watch, parts_of
+from negbench.loop.types import Log, OpenRun, PlannedRun, Watch, parts_of
 from negbench.machine import files
 from negbench.machine.contents import digest, stamp
 from negbench.machine.heap import keep_memory
@@ -34,6 +34,7 @@ from negbench.machine.signals import ending_of
 from negbench.mining.planes import check_listed, lists_of, planes_read
 from negbench.plugins.registry import checked_options, registry
 from negbench.settings.config import ResolvedConfig, RunConfig, is_score_file, resolved
+from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, claimed
 from negbench.store.tracking import RunLog, Tracker
 

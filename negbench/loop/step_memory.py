@@ -30,10 +30,10 @@ from negbench.contracts import Backbone, Calls, HoldsFeatures, Loss, QueryInputs
 from negbench.contracts.optional import FreezesTexts, HasSubQueries, SubQuery
 from negbench.data.batch_size import EMBED_BATCH
 from negbench.datasets.dataset import Dataset
-from negbench.loop.record import versions
 from negbench.loop.schedule import Stage, stages_of
 from negbench.loop.types import OpenRun
 from negbench.machine.files import cache_dir, intact, read_json, write_json
+from negbench.machine.versions import versions
 from negbench.mining.composite import slots_of
 from negbench.plugins import syntax
 from negbench.plugins.registry import registry

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -17,7 +17,6 @@ from negbench.loop.identity import config_hash
 from negbench.loop.precision import Precision
 from negbench.loop.step_plan import StepPlan
 from negbench.settings.config import ResolvedConfig
-from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from negbench.display import Display
@@ -153,33 +152,3 @@ class State:
             log(values, step, epoch)
 
         return noted
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run: `metrics` of the reported split by name, in [0, 1]; `details` is all of result.json."""
-
-    folder: RunFolder
-    details: dict[str, Any]
-    tracking_error: str | None = None  # why the MLflow store holds no full copy; `negbench ui` copies it again
-    reused: bool = False  # already finished, not computed now
-
-    @property
-    def run_id(self) -> str:
-        """Name of the run's folder, which `negbench evaluate` and `audit --run` take."""
-        return self.folder.run_id
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self.folder.path
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Metric name -> value on the reported split, at the reported epoch."""
-        return dict(self.details["metrics"])
-
-    def __repr__(self) -> str:
-        """The run's name, and a line for each metric."""
-        width = max(map(len, self.metrics), default=0)
-        return "\n".join([f"run {self.run_id}", *(f"  {name:{width}}  {v:.4f}" for name, v in self.metrics.items())])

@@ -17,6 +17,8 @@ from negbench.errors import cause_among, check_option
 
 MOVES_SCORES = False  # only ends processes
 
+APART = {"PYTHONSAFEPATH": "1"}  # environment of Python processes that we start: no imports from the current folder
+
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _UNTIL = "NEGBENCH_UNTIL"  # variable, which workers inherit: the time (of the epoch) at which a command ends by itself
 _noted: list[tuple[int, float]] = []  # number and time of the first signal

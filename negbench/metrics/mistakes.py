@@ -11,11 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from negbench.metrics.fixed import CUT, KINDS
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import among_first, checked_scores, count, less, masked_scores
-
-KINDS = ("composed", "visual", "textual", "unspecified")
-CUT = 10  # images of a ranking that a person looks at
 
 
 def kinds_by_attributes(asked: Tensor, changed: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView
-from negbench.metrics.mistakes import KINDS
+from negbench.metrics.fixed import KINDS
 from negbench.metrics.ranks import Tally, at_most, count, descending, masked_scores, tally
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from negbench.contracts import Backbone, Calls, PlaneName, QueryInputs, Strategy
 from negbench.data.scene import EncodedSplits, Splits, device_of, load_backbone, open_scene
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
+from negbench.metrics.fixed import GIVEN, OFFLINE
 from negbench.metrics.ragged import Ragged
 from negbench.mining.composite import Composite
 from negbench.mining.filters import Filters
@@ -34,9 +35,6 @@ from negbench.settings.layers import plugin_section
 
 if TYPE_CHECKING:
     from negbench.display import Display
-
-GIVEN = ("guide", "judge")  # by `mining`
-OFFLINE = (*GIVEN, "listed")
 
 
 class Plane(ABC):

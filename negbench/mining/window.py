@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from negbench.contracts import DEFAULT_TEMPERATURE
+from negbench.metrics.fixed import DEFAULT_TEMPERATURE
 
 MOVES_SCORES = False  # only recommends
 

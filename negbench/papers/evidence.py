@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from negbench.data.scene import DataCache, load_split
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError
+from negbench.metrics.curve_file import Curves, file_name
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.mining.curves import Curves, file_name
 from negbench.scoring.scorers import Encoded, encode_run
 from negbench.settings.config import PluginConfig, ResolvedConfig
 from negbench.store.runfolder import RunFolder

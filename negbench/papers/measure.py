@@ -18,7 +18,8 @@ from negbench.metrics.similarity import semantic_separation
 from negbench.papers.evidence import SettingRun, Untestable
 from negbench.scoring.evaluation import block_scorer
 from negbench.scoring.scorers import Encoded
-from negbench.scoring.stored import preferences_of, values_of
+from negbench.scoring.stored import preferences_of
+from negbench.scoring.values import values_of
 
 
 class Unit(NamedTuple):

@@ -1,10 +1,12 @@
 """Write judged claims: a table for the terminal, claims.md, and claims.json for other programs."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.markup import escape
@@ -12,8 +14,10 @@ from rich.table import Table
 
 from negbench.analysis.words import inert, markdown
 from negbench.machine import files
-from negbench.papers.claim import Claim, ClaimTest, Condition
-from negbench.papers.judge import Answer, JudgedClaim
+
+if TYPE_CHECKING:  # a page of judged claims is read without torch
+    from negbench.papers.claim import Claim, ClaimTest, Condition
+    from negbench.papers.judge import Answer, JudgedClaim
 
 WIDTH = 80  # of tables, so that they fit any terminal and a report
 STYLES = {  # of verdicts, in the order in which they are counted

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from negbench.loop.record import versions
 from negbench.machine.files import read_json
+from negbench.machine.versions import versions
 from negbench.papers.table import STYLES, effects
 from negbench.report.page import Page, PageSection, chapters
 from negbench.report.tables import Table

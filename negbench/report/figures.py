@@ -15,7 +15,7 @@ from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, signed, span
 from negbench.grid.comparison import CellGroup, together
-from negbench.mining.curves import Curves, file_name, spaced
+from negbench.metrics.curve_file import Curves, file_name, spaced
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
 if TYPE_CHECKING:

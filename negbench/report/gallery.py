@@ -1,26 +1,30 @@
-"""Galleries of what runs retrieve and drew: models are rebuilt from stored weights, images shrunk to thumbnails."""
+"""Galleries of what runs retrieve and drew: models are rebuilt from stored weights, images shrunk to thumbnails.
+
+torch is imported only where a model is rebuilt: a page of runs that read no pixels needs none.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
-from negbench.contracts import Backbone
-from negbench.data.held import reads_pixels
-from negbench.data.scene import DataCache, EncodedSplits, Split, device_of
-from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.report.cards import Example, Pictures, Relation, Strip, Thumb
 from negbench.report.figures import Runs
-from negbench.scoring import evaluation
-from negbench.scoring.scorers import load_weights
 from negbench.settings.config import ResolvedConfig, resolved
 from negbench.store.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from negbench.contracts import Backbone
+    from negbench.data.scene import DataCache, EncodedSplits, Split
+    from negbench.datasets.dataset import Dataset
 
 TOP = 6
 _STRATEGIES = 5  # shown at most, in the order of the leader table
@@ -66,11 +70,13 @@ def gallery(runs: Runs, count: int) -> Gallery:
             if not folder.has_weights:
                 raise RunError("no weights")
             folder.check_plugins()
-            configs[label] = resolved(folder.config)
+            pictures = _reads_pictures(folder)
+            if pictures:
+                configs[label] = resolved(folder.config)
         except NegbenchError as error:
             examples.missing.append(f"{label}: {error}")
             continue
-        if not reads_pixels(configs[label]):
+        if not pictures:
             examples.missing.append("the backbone reads stored embeddings, so there are no images to show")
             return examples
     trained = {f.manifest["dataset"]["train"] for f in folders.values()}
@@ -80,7 +86,10 @@ def gallery(runs: Runs, count: int) -> Gallery:
     mined = {label: frame for label, frame in drawn.items() if frame is not None}
     last = {label: frame.groupby("query")["target_rank"].last() for label, frame in mined.items()}
     train = _pick(pd.DataFrame(last), count) if mined else None
-    views, cache = [], DataCache()
+    from negbench.data.scene import DataCache
+
+    views = []
+    cache = DataCache()
     split: Split | None = None
     for label, config in configs.items():
         try:
@@ -98,6 +107,15 @@ def gallery(runs: Runs, count: int) -> Gallery:
     else:
         examples.missing.append("no drawn negatives: batch strategies, or runs trained on different data")
     return examples
+
+
+def _reads_pictures(folder: RunFolder) -> bool:
+    """Whether a backbone of the run reads image files; runs of earlier versions did not store it."""
+    if "reads_pictures" in folder.manifest:
+        return bool(folder.manifest["reads_pictures"])
+    from negbench.data.held import reads_pixels
+
+    return reads_pixels(resolved(folder.config))
 
 
 def _pick(ranks: pd.DataFrame, count: int) -> Pick:
@@ -132,6 +150,9 @@ def _view(
     label: str, folder: RunFolder, config: ResolvedConfig, cache: DataCache, val: Pick, train: Pick | None
 ) -> tuple[View, EncodedSplits]:
     """Rebuild the run's model and rank the picked queries' images; also returns its scene."""
+    from negbench.data.scene import device_of
+    from negbench.scoring.scorers import load_weights
+
     device = device_of(config)
     backbone = cache.backbone(config).to(device)
     scene = cache.scene(config, cache.splits(config), backbone, device, Display())
@@ -142,6 +163,10 @@ def _view(
 
 def _top(backbone: Backbone, scene: EncodedSplits, split: Split, rows: Iterable[int]) -> tuple[Tensor, Tensor]:
     """Return the best images of these queries of a split, with their scores."""
+    import torch
+
+    from negbench.scoring import evaluation
+
     index = torch.tensor(list(rows), dtype=torch.int64)
     tokens = {name: value[index] for name, value in split.tokens.items()}
     dataset = split.dataset.with_queries(index, "shown")
@@ -160,7 +185,7 @@ def _examples(
     views: Sequence[View],
     split: str,
     mined: Mapping[str, pd.DataFrame],
-    ranks: "Mapping[str, pd.Series[Any]]",
+    ranks: Mapping[str, pd.Series[Any]],
     pictures: Pictures,
 ) -> tuple[Example, ...]:
     def thumb(image: str, caption: str, relation: Relation) -> Thumb:

@@ -11,9 +11,9 @@ import pandas as pd
 from negbench.analysis.findings import Findings, stored
 from negbench.errors import RunError
 from negbench.grid.comparison import ComparisonFolder, groups_of
-from negbench.loop.types import RunResult
 from negbench.machine import files
 from negbench.machine.received import read_text
+from negbench.store.run_result import RunResult
 from negbench.store.runfolder import find_run
 
 if TYPE_CHECKING:

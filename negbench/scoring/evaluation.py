@@ -11,7 +11,7 @@ from negbench.contracts import Backbone
 from negbench.data.scene import Features, Split, Tokens, batches
 from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
 from negbench.metrics.equal_rows import Copies, keys_of
-from negbench.metrics.mistakes import CUT
+from negbench.metrics.fixed import CUT
 from negbench.metrics.parts import put
 from negbench.scoring.tiles import Corpus, tiled_relevance
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from negbench.data.scene import load_split
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.preferences import PreferenceFormat
-from negbench.errors import DataError, OptionError, RunError
+from negbench.errors import DataError, OptionError
 from negbench.metrics.changes import recall_by_change
-from negbench.metrics.metric import PerQuery
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.plugins.registry import registry
 from negbench.scoring.rankings import highest_ranks, ranks_of_rankings, read_rankings
 from negbench.settings.config import PluginConfig
 from negbench.settings.layers import merged
-from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,75 +133,3 @@ def preferences_of(dataset: Dataset) -> PreferenceFormat:
     if not isinstance(dataset, PreferenceFormat):
         raise DataError(f"{dataset.card.name} has no preferences between sets: use hp-fashioniq")
     return dataset
-
-
-@dataclass(frozen=True, eq=False)
-class Values:
-    """Per-query values of some runs on one metric.
-
-    `values` [S, Q]; `seeds`, one per row; `strata` [Q] or None; `clusters` [Q] of queries that vary together, or None;
-    `nested`: whether every seed has its own queries (a generated world for each seed).
-    """
-
-    values: NDArray[np.float64]
-    seeds: tuple[int, ...]
-    strata: NDArray[np.str_] | None
-    clusters: NDArray[np.str_] | None = None
-    nested: bool = False
-
-    @property
-    def mean(self) -> float:
-        """Mean over seeds and queries; with strata, the mean of the strata's means."""
-        names = () if self.strata is None else np.unique(self.strata)
-        parts = [self.values[:, self.strata == name] for name in names] or [self.values]
-        return float(np.mean([part.mean() for part in parts]))
-
-    def of_seeds(self, seeds: Collection[int]) -> Values:
-        """Keep the rows of these seeds; seeds without a row are ignored."""
-        rows = [row for row, seed in enumerate(self.seeds) if seed in seeds]
-        return replace(self, values=self.values[rows], seeds=tuple(self.seeds[row] for row in rows))
-
-
-KnownQueries = dict[int, tuple[str, tuple[str, ...]]]  # seed -> world and query ids; real data have the "seed" -1
-
-
-def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: KnownQueries | None = None) -> dict[str, Values]:
-    """Read metric -> per-query values of finished runs on one data set, one row per run.
-
-    Args:
-        runs: one for each seed.
-        metrics: names of means over queries; others are left out.
-        seen: worlds and query ids of the runs read before; those of these runs are added.
-
-    Raises:
-        RunError: stored ranks are of other queries or another world than earlier ones of the same data or seed.
-    """
-    config, metrics, seen = runs[0].config, list(metrics), {} if seen is None else seen
-    plugin = registry.plugins("datasets").get(config.dataset.name)
-    if plugin is None or plugin.path is not None:
-        runs[0].check_plugins()
-    data: Any = registry.get("datasets", config.dataset.name)
-    read, worlds = list[dict[str, PerQuery]](), set[str]()
-    for run in runs:
-        ranks = QueryRanks.from_frame(run.ranks())
-        named = run.manifest.get("dataset", {}).get("world")
-        world = "" if named is None else str(named)
-        worlds.add(world)
-        if seen.setdefault(run.config.seed if world else -1, (world, ranks.query)) != (world, ranks.query):
-            raise RunError(f"run {run.run_id} has ranks of other queries than the runs before it: rerun it")
-        read.append(data.per_query(ranks, metrics))
-    seeds = tuple(run.config.seed for run in runs)
-    names = [name for name in metrics if all(name in of_run for of_run in read)]
-    if any(len({(len(of_run[name].values), str(of_run[name].strata)) for of_run in read}) > 1 for name in names):
-        raise RunError(f"the worlds of {runs[0].run_id} and the runs after it have different numbers of queries")
-    clusters = None if ranks.cluster is None else np.array(ranks.cluster)
-    return {
-        name: Values(
-            np.stack([of_run[name].values for of_run in read]),
-            seeds,
-            read[-1][name].strata,
-            None if clusters is None else clusters[read[-1][name].rows],
-            len(worlds) > 1,
-        )
-        for name in names
-    }

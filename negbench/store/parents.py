@@ -102,11 +102,18 @@ class Parent:
             lost += f", and the summary of '{self.folder.name}'"
             log.warning("%s: %s are not copied: rerun the command, or `negbench ui`, when it answers", error, lost)
 
-    def held(self) -> bool:
-        """Whether the store has all but the runs, or had the parent, which somebody deleted; asks the store."""
-        state = self.tracker.state(self.folder / NOTE)
-        whole = state in ("FINISHED", _PENDING) and self._whole()
-        return state == "deleted" or (whole and not any(self._lacks(*each) for each in self._trials().items()))
+    def held(self, statuses: Mapping[str, str]) -> bool:
+        """Whether the store has all but the runs, or had the parent, which somebody deleted.
+
+        Args:
+            statuses: what the store's `statuses` returned a moment ago.
+        """
+        state = self.tracker.state(self.folder / NOTE, statuses)
+        if state == "deleted":
+            return True
+        if state not in ("FINISHED", _PENDING) or not self._whole():
+            return False
+        return not any(self._lacks(place, trial, statuses) for place, trial in self._trials().items())
 
     def make(self) -> None:
         """Create the run unless the store has it."""
@@ -173,8 +180,8 @@ class Parent:
         """Return the folders of a study's ended trials, with what their copies hold."""
         return {path.parent: read_json(path) for path in sorted(self.folder.glob(f"trials/*/{TRIAL}"))}
 
-    def _lacks(self, place: Path, each: Mapping[str, Any]) -> bool:
-        return bool(each["lost"]) or not self.tracker.holds(RunFolder(place), each["status"])
+    def _lacks(self, place: Path, trial: Mapping[str, Any], statuses: Mapping[str, str] | None = None) -> bool:
+        return bool(trial["lost"]) or not self.tracker.holds(RunFolder(place), trial["status"], statuses)
 
     def _copied(self, place: Path, each: Mapping[str, Any]) -> bool:
         """Copy an ended trial if the store lacks it and no process computes it; return whether it did."""
@@ -239,16 +246,17 @@ def restore(tracker: Tracker) -> Iterator[str]:
         yield from tracker.set_aside()
         if ended := tracker.end_abandoned():
             yield f"marked as ended, because their process is gone: {', '.join(ended)}"
+        statuses = tracker.statuses() if tracker.enabled else {}
         folders = {path.parent for kind in ("comparison", "study") for path in tracker.root.glob(f"*/{kind}.json")}
         lacking = list[Parent]()
         with ExitStack() as locks:
             for parent in (Parent(tracker, folder) for folder in sorted(folders) if tracker.enabled):
                 with suppress(BlockingIOError):  # it is computed
                     locks.enter_context(locked(parent.folder / ALIVE, wait=False))
-                    if not parent.held():
+                    if not parent.held(statuses):
                         parent.make()  # first, so that its runs name it
                         lacking.append(parent)
-            copied = len(tracker.copy_missing())
+            copied = len(tracker.copy_missing(statuses))
             trials = sum(parent.copy() for parent in lacking)
     names = [parent.folder.name for parent in lacking]
     parts = [f"{n} {what}{'s' * (n > 1)}" for n, what in ((copied, "run"), (trials, "trial")) if n]

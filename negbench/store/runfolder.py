@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.errors import RunError
@@ -33,6 +32,7 @@ from negbench.settings.config import RunConfig
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    import torch
 
 MOVES_SCORES = False  # only stores results
 
@@ -257,6 +257,8 @@ class RunFolder:
 
     def write_checkpoint(self, state: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
+        import torch  # here and below, as reading results does without it
+
         with atomic_write(self.path / "checkpoint.pt", "wb") as file:
             torch.save(dict(state), file)
 
@@ -264,6 +266,7 @@ class RunFolder:
         """Read the last checkpoint, on the CPU; None if there is none."""
         if not (self.path / "checkpoint.pt").exists():
             return None
+
         with self.in_checkpoint() as file:
             return dict(load_checkpoint(file))
 

@@ -39,6 +39,7 @@ _FORGET = 60.0  # seconds in which a store that did not answer is not asked agai
 _SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and the error
 ALIVE = ".alive"  # lock of a parent run's folder
 _HOME = ".mlflow.place"  # path of the runs folder when its store was created
+_PAGE = 1000  # runs that MLflow returns at once
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
 _COMPARED = {  # part of the pages' address: only strategies, best first, as bars
@@ -263,16 +264,34 @@ class Tracker:
             raise RunError(log.error)
         return log.run_id
 
-    def copy_missing(self) -> list[str]:
+    def copy_missing(self, statuses: Mapping[str, str] | None = None) -> list[str]:
         """Copy finished runs that the store lacks; return their ids.
 
         A copy that was deleted in MLflow's pages stays deleted.
 
+        Args:
+            statuses: what `statuses` returned a moment ago; default: the store is asked.
+
         Raises:
             RunError: the store fails.
         """
-        folders = [RunFolder(path.parent) for path in sorted(self.root.glob("*/config.json"))] if self.enabled else []
-        return [folder.run_id for folder in folders if folder.status == "finished" and self.ensure(folder)]
+        if not self.enabled:
+            return []
+        if statuses is None:
+            statuses = self.statuses()
+        copied = []
+        for path in sorted(self.root.glob("*/config.json")):
+            folder = RunFolder(path.parent)
+            if folder.status != "finished" or self._has_whole(folder, statuses):
+                continue
+            if self.ensure(folder):
+                copied.append(folder.run_id)
+        return copied
+
+    def _has_whole(self, folder: RunFolder, statuses: Mapping[str, str]) -> bool:
+        """Whether the folder's note names a whole copy that the store has, or had before somebody deleted it."""
+        note = noted(folder.path / NOTE, self.shown)
+        return note is not None and bool(note.get("whole")) and statuses.get(note["run_id"]) in ("deleted", "FINISHED")
 
     def ensure(self, folder: RunFolder) -> bool:
         """Copy a finished run if the store lacks it and no other process has the folder; return whether it did."""
@@ -285,18 +304,54 @@ class Tracker:
                 write_json(note, {**kept, "whole": True})
         return False
 
-    def holds(self, folder: RunFolder, status: str = "FINISHED") -> bool:
-        """Whether the store has a whole copy, which ended so, or had one that was deleted."""
+    def holds(self, folder: RunFolder, status: str = "FINISHED", statuses: Mapping[str, str] | None = None) -> bool:
+        """Whether the store has a whole copy, which ended so, or had one that was deleted; arguments as for `state`."""
         with self.answering():
-            return self.state(folder.path / NOTE) in ("deleted", status)
+            return self.state(folder.path / NOTE, statuses) in ("deleted", status)
 
-    def state(self, note: Path) -> str:
-        """Return the status of a note's run in this store, or 'deleted'; '' if there is none."""
+    def state(self, note: Path, statuses: Mapping[str, str] | None = None) -> str:
+        """Return the status of a note's run in this store, or 'deleted'; '' if there is none.
+
+        Args:
+            note: the file.
+            statuses: what `statuses` returned a moment ago: only a run that it lacks is asked for.
+        """
+        kept = noted(note, self.shown)
+        if kept is None:
+            return ""
+        if statuses is not None and kept["run_id"] in statuses:
+            return statuses[kept["run_id"]]
         with _unless_gone():
-            if (kept := noted(note, self.shown)) and (run_id := run_of(client := self.client(), kept)):
+            client = self.client()
+            run_id = run_of(client, kept)
+            if run_id:
                 info = client.get_run(run_id).info
-                return "deleted" if info.lifecycle_stage == "deleted" else str(info.status)
+                return _state_of(info.status, info.lifecycle_stage)
         return ""
+
+    def statuses(self) -> dict[str, str]:
+        """Return MLflow's id of every run of the store -> what `state` returns for it; the store is asked once.
+
+        Of a database only three columns are read: MLflow's client would load each run's parameters, tags and metrics.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
+        client = self.client()  # creates the tables of a new file
+        if not self.uri.startswith("http"):
+            with suppress(SQLAlchemyError), self.guard():  # MLflow's tables may change, and its client remains
+                return self._statuses_in_tables()
+        return _statuses_by_pages(client)
+
+    def _statuses_in_tables(self) -> dict[str, str]:
+        from sqlalchemy import create_engine, text
+
+        engine = create_engine(self.uri)
+        try:
+            with engine.connect() as connection:
+                rows = connection.execute(text("SELECT run_uuid, status, lifecycle_stage FROM runs"))
+                return {run_id: _state_of(status, stage) for run_id, status, stage in rows}
+        finally:
+            engine.dispose()
 
     def end_abandoned(self) -> list[str]:
         """End this folder's runs that the store lists as running but whose process is gone (kill -9, power cut).
@@ -444,6 +499,25 @@ def log_values(
     client.log_batch(
         run_id, metrics, [Param(key, text) for key, value in params.items() if (text := param_text(value))]
     )
+
+
+def _statuses_by_pages(client: MlflowClient) -> dict[str, str]:
+    from mlflow.entities import ViewType
+
+    places = [experiment.experiment_id for experiment in client.search_experiments(view_type=ViewType.ALL)]
+    statuses: dict[str, str] = {}
+    token = None
+    while places:
+        runs = client.search_runs(places, "", ViewType.ALL, max_results=_PAGE, page_token=token)
+        statuses |= {run.info.run_id: _state_of(run.info.status, run.info.lifecycle_stage) for run in runs}
+        token = runs.token
+        if not token:
+            break
+    return statuses
+
+
+def _state_of(status: str, stage: str) -> str:
+    return "deleted" if stage == "deleted" else str(status)
 
 
 def delete_run(client: MlflowClient, run_id: str) -> None:

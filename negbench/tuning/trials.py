@@ -16,11 +16,12 @@ from negbench.display import log
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Notify, outcome_of
 from negbench.loop.runs import DATA, Bench, plan_run, run_config
-from negbench.loop.types import Log, PlannedRun, RunResult, Watch
+from negbench.loop.types import Log, PlannedRun, Watch
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.parents import TRIAL, Parent
+from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, runs_of
 from negbench.store.tracking import Tracker
 from negbench.tuning.book import Objective, Pruned, StudyStore, trial_folder

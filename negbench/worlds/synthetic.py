@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self
 from negbench.benchmarks.fashioniq_files import CATEGORIES, METRICS, TEMPLATES, Corpus, FashionIQFormat, FormatOptions
 from negbench.contracts import check_option
 from negbench.contracts.card import DatasetCard
-from negbench.datasets.dataset import DEV_QUERIES
 from negbench.datasets.galleries import Attributed
 from negbench.errors import OptionError
 from negbench.machine.files import cache_dir
+from negbench.metrics.fixed import DEV_QUERIES
 from negbench.metrics.metric import Metric, precision
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.worlds._garments import Attributes

@@ -20,10 +20,11 @@ from pydantic import Field
 from negbench.benchmarks.fashioniq_files import TEMPLATES
 from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
-from negbench.datasets.dataset import DEV_QUERIES, Dataset, FolderOptions, columns_of
+from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.datasets.galleries import Attributed
 from negbench.errors import DataError, OptionError
 from negbench.files.captions import joined
+from negbench.metrics.fixed import DEV_QUERIES
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, of_codes

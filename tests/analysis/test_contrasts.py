@@ -14,7 +14,7 @@ from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable
 from negbench.analysis.words import shortened
 from negbench.campaign.plan import over_recipe
 from negbench.errors import UnknownNameError
-from negbench.scoring.stored import Values
+from negbench.scoring.values import Values
 from negbench.settings.config import build_config
 from negbench.settings.options import Compare
 

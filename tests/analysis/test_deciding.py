@@ -27,7 +27,7 @@ from negbench.machine.files import read_json
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.report import finish as finish_of
-from negbench.scoring.stored import Values, values_of
+from negbench.scoring.values import Values, values_of
 from negbench.settings.config import build_config
 from negbench.settings.options import Compare, parse_budget, parse_seeds
 from negbench.store.runfolder import RunFolder

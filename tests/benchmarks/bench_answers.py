@@ -16,7 +16,7 @@ import negbench
 from negbench.analysis.verdicts import rounded, tables_of
 from negbench.grid.comparison import groups_of
 from negbench.grid.looks import Looks
-from negbench.scoring.stored import Values
+from negbench.scoring.values import Values
 from negbench.settings.options import PairsToDecide
 
 PAIRS: tuple[PairsToDecide, ...] = ("best", "all")

@@ -24,7 +24,7 @@ from negbench.analysis.differences import Differences, differences
 from negbench.analysis.statistics import Design, Difference, ValueTable, against, pairs
 from negbench.grid.looks import Looks
 from negbench.grid.rates import choose
-from negbench.scoring.stored import Values
+from negbench.scoring.values import Values
 from negbench.settings.options import PairsToDecide
 
 Tests = dict[tuple[str, str], Difference]

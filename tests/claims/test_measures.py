@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from negbench.contracts import relevance
+from negbench.metrics.curve_file import Curves
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
-from negbench.mining.curves import Curves
 from negbench.papers import evidence as evidence_module
 from negbench.papers import measure as claims_measure
 from negbench.papers.evidence import Evidence, SettingRun, Untestable
 from negbench.papers.measure import Measure
-from negbench.scoring.stored import Values
+from negbench.scoring.values import Values
 from negbench.settings.config import PluginConfig
 from negbench.store.runfolder import RunFolder
 from tests.runs import config_of, run

@@ -14,7 +14,7 @@ import torch
 
 from negbench.datasets.verify import verify
 from negbench.errors import DataError, OptionError
-from negbench.metrics.mistakes import KINDS
+from negbench.metrics.fixed import KINDS
 from negbench.plugins.registry import build
 from negbench.worlds._emoji_codes import Look, description, modification, parse
 from negbench.worlds._icons import PACKAGES

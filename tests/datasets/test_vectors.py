@@ -11,7 +11,7 @@ import torch
 from negbench.datasets import galleries
 from negbench.errors import DataError, OptionError
 from negbench.loop.identity import read_files
-from negbench.metrics.mistakes import KINDS
+from negbench.metrics.fixed import KINDS
 from negbench.plugins.registry import build, registry
 from negbench.settings.config import build_config, resolved
 from negbench.worlds._garments import ATTRIBUTES, codes_of

@@ -18,7 +18,7 @@ from negbench.grid.executors import Here
 from negbench.grid.rates import choose, paired_error
 from negbench.loop.runs import plan_run
 from negbench.machine.files import read_json
-from negbench.scoring.stored import Values
+from negbench.scoring.values import Values
 from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import set_layer
 from negbench.settings.options import Compare

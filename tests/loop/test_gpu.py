@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from negbench.loop.runs import run_config
-from negbench.loop.types import RunResult
 from negbench.plugins.registry import registry
+from negbench.store.run_result import RunResult
 from tests.runs import config_of, run
 
 pytestmark = pytest.mark.gpu

@@ -27,14 +27,15 @@ from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.schedule import Stage, cosine
-from negbench.loop.types import RunResult, State
+from negbench.loop.types import State
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.machine.files import SUMS, atomic_write
-from negbench.mining.curves import Curves
+from negbench.metrics.curve_file import Curves
 from negbench.mining.draws import draw
 from negbench.mining.mined import Mined
 from negbench.plugins.registry import Plugin, registry
 from negbench.settings.config import RunConfig, resolved
+from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.runs import run, untrained

@@ -20,9 +20,10 @@ from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.passes import Passes
 from negbench.loop.schedule import Stage, cosine
-from negbench.loop.types import RunResult, State
+from negbench.loop.types import State
 from negbench.mining.mined import Mined
 from negbench.settings.config import RunConfig, resolved
+from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from negbench.testing.worlds import global_generators

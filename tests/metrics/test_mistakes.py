@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 
+from negbench.metrics.fixed import CUT, KINDS
 from negbench.metrics.metric import Metric, stored
-from negbench.metrics.mistakes import CUT, KINDS, kinds_by_attributes, mistakes
+from negbench.metrics.mistakes import kinds_by_attributes, mistakes
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import among_first, relevant_ranks

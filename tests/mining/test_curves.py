@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from negbench.errors import NegbenchError
-from negbench.mining.curves import Curves, score_curves, spaced
+from negbench.metrics.curve_file import Curves, spaced
+from negbench.mining.curves import score_curves
 from negbench.mining.task import MiningTask
 from tests.mining.test_regime import rows_of, task_of
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from negbench.contracts import PlaneName, ScoreView, Strategy
 from negbench.contracts.splitmix import splitmix, uniform
 from negbench.errors import NegbenchError
-from negbench.metrics.mistakes import KINDS
+from negbench.metrics.fixed import KINDS
 from negbench.metrics.ragged import Ragged
 from negbench.mining import mine as mining
 from negbench.mining.draws import draw_uniform, draw_weighted

@@ -22,7 +22,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench
 from negbench.machine import contents
 from negbench.machine.files import SUMS, DamagedError, intact
-from negbench.mining.curves import Curves
+from negbench.metrics.curve_file import Curves
 from negbench.mining.pool_file import opened
 from negbench.report.loaded import Comparison
 from negbench.store.runfolder import RunFolder

@@ -31,7 +31,7 @@ from negbench.data.scene import DataCache, load_split
 from negbench.errors import NegbenchError
 from negbench.grid.comparison import CellGroup
 from negbench.machine.files import write_json
-from negbench.mining.curves import Curves
+from negbench.metrics.curve_file import Curves
 from negbench.report import build, figures
 from negbench.report.build import write_report
 from negbench.report.charts import GREY

@@ -13,7 +13,7 @@ from negbench.analysis.pivots import at_point, points_frame, unbeaten
 from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, rows_of
 from negbench.grid.dials import Dial, Dials
 from negbench.report.along import dial_charts
-from negbench.scoring.stored import Values
+from negbench.scoring.values import Values
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 

@@ -10,7 +10,7 @@ from negbench.analysis.findings import stored
 from negbench.analysis.kinds import kind_shares, kinds_answer
 from negbench.analysis.leader import ordered
 from negbench.analysis.statistics import over_seeds
-from negbench.metrics.mistakes import KINDS
+from negbench.metrics.fixed import KINDS
 from negbench.report.charts import _figure
 from negbench.report.figures import parts_of
 from negbench.report.kinds_chart import kinds_chart

@@ -4,7 +4,7 @@ import numpy as np
 
 from negbench.analysis.pivots import matrix_frame
 from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
-from negbench.scoring.stored import Values
+from negbench.scoring.values import Values
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 

@@ -24,7 +24,7 @@ from negbench.grid.comparison import AXES, CellGroup
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.plugins.registry import registry
-from negbench.scoring.stored import Values
+from negbench.scoring.values import Values
 from negbench.settings.config import build_config
 from negbench.store.runfolder import RunFolder
 

@@ -18,11 +18,11 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from negbench import api
 from negbench.cli.main import run as negbench
 from negbench.data import scene
-from negbench.datasets.dataset import DEV_QUERIES
 from negbench.errors import NegbenchError
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here
 from negbench.loop.runs import DATA
+from negbench.metrics.fixed import DEV_QUERIES
 from negbench.report.loaded import StudyResult
 from negbench.report.study import importance_frame, trials_frame
 from negbench.settings.config import resolved

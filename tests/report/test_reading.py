@@ -1,0 +1,87 @@
+"""What is read, not computed, needs no torch: its import takes longer than all else that these commands do."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from negbench.report.finish import finish
+
+# Runs light commands one after the other in an interpreter of its own, and prints what each has imported of `HEAVY`.
+READ = """
+import contextlib, json, os, sys
+from pathlib import Path
+
+from negbench.cli.main import main
+
+heavy, runs, alone = sys.argv[1].split(","), Path(sys.argv[2]), sys.argv[3]
+imported = {}
+
+
+def note(what):
+    imported[what] = [name for name in heavy if name in sys.modules]
+
+
+def command(*words):
+    with contextlib.suppress(SystemExit):
+        main([*words])
+    note(" ".join(words[:2]))
+
+
+def served(*_):
+    note("ui")
+    raise SystemExit
+
+
+command("--help")
+command("--version")
+command("list", "strategies")
+command("list", "recipes")
+os.environ |= {"_NEGBENCH_COMPLETE": "complete_bash", "COMP_WORDS": "negbench report --", "COMP_CWORD": "2"}
+with contextlib.suppress(SystemExit):
+    main([])
+note("completion")
+del os.environ["_NEGBENCH_COMPLETE"]
+
+import negbench
+
+result = negbench.load("small", runs)
+assert result.answer
+assert len(result.table)
+assert len(result.statistics)
+assert len(result.cells)
+note("load")
+command("report", "small", "--runs-dir", str(runs), "--latex")
+command("report", "small", "--runs-dir", str(runs), "--galleries", "0")
+os.execve = served
+command("ui", "--runs-dir", alone)
+print(json.dumps(imported), file=sys.stderr)
+"""
+HEAVY = ("torch", "scipy.stats")
+
+
+@pytest.fixture(scope="module")
+def imported(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Return command -> the modules of `HEAVY` that are imported after it."""
+    finish(Console(quiet=True), compared, "small", "none")  # with a page, whose figures are taken over
+    alone = tmp_path_factory.mktemp("alone") / "runs"
+    first = min(compared.glob("*/result.json")).parent
+    shutil.copytree(first, alone / first.name)
+    words = [sys.executable, "-c", READ, ",".join(HEAVY), str(compared), str(alone)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stderr.splitlines()[-1])
+    return found
+
+
+COMMANDS = ("--help", "--version", "list strategies", "list recipes", "completion", "load", "report small", "ui")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", COMMANDS)
+def test_reading_imports_neither_torch_nor_scipys_statistics(what, imported):
+    assert imported[what] == []
