@@ -1,17 +1,20 @@
 """How a run computes its steps: whole or in micro-batches, with which activations kept, in how many processes.
 
-None of it is part of a run's identity: it changes the last bits of gradients, no more.
+None of it is part of a run's identity: it changes the last bits of gradients, no more. Pages name plans, so that torch is
+imported only where a backbone is looked at.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from torch import nn
-
-from negbench.contracts import Backbone, torch_dropout
 from negbench.errors import OptionError
 from negbench.settings.config import RunConfig
+
+if TYPE_CHECKING:
+    from negbench.contracts import Backbone
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class StepPlan:
 
 def splits_rows(backbone: Backbone) -> bool:
     """Whether what a row becomes is the same whatever else is computed with it (`check_rows`)."""
+    from negbench.contracts import torch_dropout
+
     return not torch_dropout(backbone) and not _batch_norms(backbone)
 
 
@@ -78,6 +83,8 @@ def check_rows(backbone: Backbone, option: str) -> None:
 
     Torch's dropout draws one mask for all rows of a call, and batch normalisation in training mode averages over them.
     """
+    from negbench.contracts import torch_dropout
+
     name = backbone.identity.name
     if drawn := torch_dropout(backbone):
         raise OptionError(
@@ -94,10 +101,11 @@ def check_rows(backbone: Backbone, option: str) -> None:
 
 def _batch_norms(backbone: Backbone) -> list[str]:
     """Return the names of the modules that normalise over a batch when the backbone trains."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
     modes = {module: module.training for module in backbone.modules()}
     backbone.train()
-    kind = nn.modules.batchnorm._BatchNorm
-    found = [name for name, module in backbone.named_modules() if module.training and isinstance(module, kind)]
+    found = [name for name, module in backbone.named_modules() if module.training and isinstance(module, _BatchNorm)]
     for module, mode in modes.items():
         module.training = mode
     return found
