@@ -73,7 +73,7 @@ def test_what_can_move_a_score_moves_it(edit):
         (RANKED, "less(view.scores", "at_most(view.scores"),
         ("negbench.strategies.qure", "threshold: NonNegativeInt = 1", "threshold: NonNegativeInt = 2"),
         ("negbench.strategies.all_corpus", "view.allowed.clone()", "view.allowed"),  # the pool of the warm-up
-        ("negbench.contracts.view", "DEFAULT_TEMPERATURE = 0.07", "DEFAULT_TEMPERATURE = 0.08"),
+        ("negbench.metrics.fixed", "DEFAULT_TEMPERATURE = 0.07", "DEFAULT_TEMPERATURE = 0.08"),
         ("negbench.backbones._fusion", "0.1", "0.2"),
         ("negbench.data.scene", "torch.arange(count)", "torch.arange(count + 0)"),
     )

@@ -1,6 +1,6 @@
 """How a run computes its steps: whole or in micro-batches, with which activations kept, in how many processes.
 
-None of it is part of a run's identity: it changes the last bits of gradients, no more. Pages name plans, so that torch is
+None of it is part of a run's identity: it changes the last bits of gradients, no more. Pages name plans, so torch is
 imported only where a backbone is looked at.
 """
 
