@@ -1,13 +1,11 @@
-"""Layers of docs/architecture.md, checked by import-linter; unique names, short signatures and files, no cycles."""
+"""Layers of docs/architecture.md, checked by import-linter; unique names, short signatures, no cycles."""
 
 import ast
 import dataclasses
 import importlib.util
-import io
 import re
 import subprocess
 import sys
-import tokenize
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 LINTER = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
 PLUGINS = [ROOT / name for name in ("strategies", "backbones")]
 PLUGINS += [ROOT / "negbench" / name for name in ("losses", "benchmarks", "worlds")]
-MOST_PARAMETERS, MOST_LINES = 8, 350
+MOST_PARAMETERS = 8
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +119,6 @@ def test_no_function_has_many_parameters(nodes):
     assert wide == set()
 
 
-def test_no_file_is_long(sources, trees):
-    """Counts lines of code only: no blank lines, comments or docstrings."""
-    long = [path for path, text in sources.items() if text.count("\n") > MOST_LINES]  # only these can have too many
-    counts = {str(path.relative_to(ROOT)): code_lines(sources[path], trees[path]) for path in long}
-    assert {name: count for name, count in counts.items() if count > MOST_LINES} == {}
-
-
 def test_what_scripts_import_is_there():
     """Every name that tests, docs and examples import from negbench exists, also in scripts that no test runs."""
     scripts = [path for root in ("tests", "docs", "examples") for path in (ROOT / root).rglob("*.py")]
@@ -168,16 +159,3 @@ def _imported(path: Path, node: ast.AST, files: dict[str, Path]) -> Iterator[Pat
         other = files.get(name) or files.get(name.rpartition(".")[0])
         if other not in (None, path):
             yield other
-
-
-def code_lines(text: str, tree: ast.Module) -> int:
-    documented = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            documented.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    blank = {"COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER"}
-    code = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if tokenize.tok_name[token.type] not in blank:
-            code.update(range(token.start[0], token.end[0] + 1))
-    return len(code - documented)
