@@ -120,6 +120,7 @@ class Loss(ABC):
     """
 
     uses_aspects: ClassVar[bool] = False
+    aspect_options: ClassVar[tuple[str, ...]] = ()  # its options that only sub-queries give a meaning
     # False if the loss may stay flat (a hinge) or fall when a negative's score rises (importance weights divided by
     # their sum, as in HCL)
     monotone: ClassVar[bool] = True

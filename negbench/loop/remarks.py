@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from negbench.contracts import Loss, Strategy
+from negbench.contracts import Loss, ScoreView, Strategy
 from negbench.data.scene import DataCache, Split, needs_dev
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
@@ -84,6 +84,7 @@ _EXCLUDED = {  # settings of `mining`, and why they leave out nothing
     "exclude_subset": "no query of {} has a group of look-alikes",
     "exclude_reference": "no reference of {} is among the images drawn from",
 }
+_NO_LIMIT = {"max_target": 1.0, "max_reference": 1.0, "margin": -2.0}  # settings of `mining` that leave out nothing
 _ONCE = "its pools are defined once, before the first epoch"
 _OF_DEV = ("dev", "dev_fraction", "dev_seed")
 _OVERRIDDEN = {"schedule.rule", "schedule.n_def", "schedule.warmup", "schedule.refresh_every"}
@@ -101,7 +102,8 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache, *, al
             the schedule, of which those that are defined once say nothing where another reads it.
 
     Raises:
-        OptionError: a setting does nothing in any row that has it.
+        OptionError: a setting does nothing in any row that has it. One run of one epoch only gets the remark: people
+            try a pipeline so.
     """
     asked, found = {text.partition("=")[0].strip() for text in sets}, dict[str, dict[str, list[str]]]()
     for name, given, config in rows:
@@ -115,7 +117,8 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache, *, al
         told = {why: names for why, names in whys.items() if alone or unused or why != _ONCE}
         parts = [f"for {', '.join(dict.fromkeys(names))}: {why}" for why, names in told.items()]
         remarks += [f"{setting} does nothing {'; '.join(parts)}"] * bool(parts)
-        if parts and unused and (setting in asked or not setting.startswith("schedule.")):
+        smoke = alone and setting in ("strategy", "schedule.warmup") and rows[0][2].train.epochs == 1
+        if parts and unused and not smoke and (setting in asked or not setting.startswith("schedule.")):
             raise OptionError(remarks[-1])
     return remarks
 
@@ -146,6 +149,19 @@ def _unread(config: ResolvedConfig, *, alone: bool) -> Iterator[tuple[str, str]]
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     for name in {*GIVEN} - planes_read(strategy, config.mining):
         yield f"mining.{name}", "neither the strategy nor a filter reads it"
+    for name, value in _NO_LIMIT.items():
+        if getattr(config.mining, name) == value:
+            yield f"mining.{name}", f"no cosine is beyond {value:g}, so that it leaves out no image"
+    loss = registry.get("losses", config.loss.name)
+    if not config.backbone.options.get("attribute_weights"):
+        for name in loss.aspect_options:  # type: ignore[attr-defined]
+            yield f"loss.{name}", "it is about sub-queries, and the backbone has none (backbone.attribute_weights)"
+    others = config.train.batch_size - 1
+    wide = any(slot in ("triple", "bank") for _, part in parts_of(strategy) for slot in slots_of(part))
+    if strategy.scope == "batch" and not wide and (config.train.num_negatives or 0) > others:
+        yield "train.num_negatives", f"a batch of {config.train.batch_size} has {others} others, and all are kept"
+    if _ignores_counts(strategy, config.schedule.refresh_counts):
+        yield "schedule.refresh_counts", "its pools do not depend on the count"
     if all(len(slots_of(part)) < 2 for _, part in parts_of(strategy)):
         yield "hybrid.slots", "its negatives corrupt one slot"
     if strategy.scope == "batch":
@@ -155,6 +171,23 @@ def _unread(config: ResolvedConfig, *, alone: bool) -> Iterator[tuple[str, str]]
         yield "mining.redraw", "its pools are defined before every epoch"
     if alone and not needs_dev(config):
         yield from ((f"eval.{key}", "no part is carved from train: eval.select is not dev") for key in _OF_DEV)
+
+
+def _ignores_counts(strategy: Strategy, counts: Sequence[int]) -> bool:
+    """Whether a corpus strategy's pools are the same under these counts of refreshes as under 0, 1, 2, ...
+
+    Tried on a table of random scores; False for a strategy that reads more than scores.
+    """
+    last = parts_of(strategy)[-1][1]
+    if last.scope != "corpus" or last.reads or last.reads_truth or list(counts) == [*range(len(counts))]:
+        return False
+    scores = torch.rand(4, 1000, generator=torch.Generator().manual_seed(0))
+    target = scores.argsort(dim=1)[:, 700]  # 700 images below it
+    for default, given in enumerate(counts):
+        usual = last.pool(ScoreView(scores, target, refresh=default))
+        if not torch.equal(usual, last.pool(ScoreView(scores, target, refresh=given))):
+            return False
+    return True
 
 
 @lru_cache(16)

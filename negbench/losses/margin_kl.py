@@ -59,6 +59,7 @@ class MarginKL(Loss):
     """
 
     uses_aspects = True
+    aspect_options = ("margin_aspect",)
 
     kl_over: CandidateSet = "batch"
     kl_bound: Annotated[float, Field(ge=0, lt=1)] = 0.0

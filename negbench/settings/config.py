@@ -285,6 +285,11 @@ class ResolvedConfig(RunConfig):
             settings[name] = {
                 key: value for key, value in settings[name].items() if key not in defaults or value != defaults[key]
             }
+        # "auto" is one of the other two; a loss that fixes tau has no temperature of its own to train
+        trained = self.hybrid.active and self.loss.options.get("tau") is None
+        settings["hybrid"].pop("temperature", None)
+        if self.hybrid.temperature == "own" or (self.hybrid.temperature == "auto" and trained):
+            settings["hybrid"]["temperature"] = "own"
         for name in ("guide", "judge"):  # the content of a file of scores counts (`plan_run`), its path does not
             if is_score_file(settings["mining"].get(name, "")):
                 del settings["mining"][name]

@@ -92,12 +92,25 @@ def test_a_run_says_what_its_data_lack_before_what_does_nothing(monkeypatch):
     def lacking(*_: Any) -> Any:
         raise DataError("images are missing")
 
-    run = Run(strategy="qure", sets=(*SMALL, "train.epochs=1"))
-    with pytest.raises(OptionError, match=r"schedule\.warmup=0"):
+    run = Run(strategy="qure", sets=(*SMALL, "schedule.warmup=8"))
+    with pytest.raises(OptionError, match="a warm-up of 8 epochs leaves none of 8"):
         api.plan_of(run)
     monkeypatch.setattr("negbench.loop.runs.plan_run", lacking)
     with pytest.raises(DataError, match="missing"):
         api.plan_of(run)
+
+
+def test_one_run_of_one_epoch_is_a_smoke_test(monkeypatch):
+    """Its pools stay the whole corpus: a remark for one run; a comparison of such runs is refused."""
+    lines = list[str]()
+    monkeypatch.setattr("negbench.api.notes", lines.extend)
+    assert api.plan_of(Run(strategy="qure", sets=(*SMALL, "train.epochs=1"))).hash
+    assert lines == [
+        f"strategy does nothing for this run: {NONE_LEFT.format(1, 1)}: train longer, or take it out with "
+        "schedule.warmup=0"
+    ]
+    with pytest.raises(OptionError, match="strategy does nothing for qure"):
+        idle("train.epochs=1")
 
 
 @pytest.mark.parametrize(("excluded", "effect"), [("true", "left out of the ranking"), ("false", "a right answer")])
