@@ -112,7 +112,7 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache, *, al
             found.setdefault(setting, {}).setdefault(why, []).append(name)
     remarks = list[str]()
     for setting, whys in found.items():
-        having = sum(given.flat().get(setting, True) not in (None, False) for _, given, _ in rows)
+        having = sum(_is_set(given, setting) for _, given, _ in rows)
         unused = having == sum(map(len, whys.values()))
         told = {why: names for why, names in whys.items() if alone or unused or why != _ONCE}
         parts = [f"for {', '.join(dict.fromkeys(names))}: {why}" for why, names in told.items()]
@@ -121,6 +121,15 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache, *, al
         if parts and unused and not smoke and (setting in asked or not setting.startswith("schedule.")):
             raise OptionError(remarks[-1])
     return remarks
+
+
+def _is_set(given: RunConfig, setting: str) -> bool:
+    """Whether a configuration gives a setting another value than its default; also "strategy", which has none."""
+    section, _, name = setting.partition(".")
+    field = type(getattr(given, section)).model_fields.get(name)
+    if field is None:
+        return given.flat().get(setting, True) not in (None, False)
+    return bool(getattr(getattr(given, section), name) != field.default)
 
 
 def _idle(given: RunConfig, config: ResolvedConfig, cache: DataCache, asked: set[str]) -> Iterator[tuple[str, str]]:
