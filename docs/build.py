@@ -37,7 +37,7 @@ from negbench.systems.system import System, systems
 ROOT = Path(__file__).parents[1]
 TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbones", "datasets": "Data sets"}
 CONCEPTS = ("concepts", "regimes", "statistics", "field", "published")
-API = ("commands", "options", "mining", "strategies", "models", "data", "testing", "statistics")
+API = ("commands", "options", "results", "mining", "strategies", "models", "data", "testing", "statistics")
 COMPARE = ("ten_minutes", "emoji", "own_data", "reading_a_comparison", "share")
 MINE = ("other_trainers", "own_encoder", "false_negatives", "judged_negatives")
 PLUG_IN = ("own_strategy", "own_loss", "own_backbone")

@@ -14,24 +14,26 @@ from pathlib import Path
 import pandas as pd
 
 from negbench.analysis.findings import Findings, stored
-from negbench.grid.comparison import AXES, CellGroup
+from negbench.analysis.frame import shared
+from negbench.grid.comparison import AXES
 
 
 def axes_of(*both: Findings) -> list[str]:
     """Return what names a row: the strategy, and every axis with several values in either."""
-    several = {axis for each in both for axis in AXES if len({getattr(row, axis) for row in each.rows}) > 1}
+    several = {axis for each in both for axis in AXES if len({getattr(row, axis) for row in each.verdicts}) > 1}
     return [axis for axis in AXES if axis == "strategy" or axis in several]
 
 
 def rows(one: Findings, other: Findings) -> pd.DataFrame:
     """Return each row of both on the main metric of `one`: the means in %, the change in points, the verdicts."""
     axes = axes_of(one, other)
-    found = {(row.metric, *(getattr(row, axis) for axis in axes)): row for row in other.rows}
+    found = {(row.metric, *(getattr(row, axis) for axis in axes)): row for row in other.verdicts}
     records = []
     for row in one.main:
         place = tuple(getattr(row, axis) for axis in axes)
         if before := found.get((row.metric, *place)):
-            means = (100 * row.mean, 100 * before.mean, 100 * (row.mean - before.mean))
+            mean, other_mean = row.mean.value, before.mean.value
+            means = (100 * mean, 100 * other_mean, 100 * (mean - other_mean))
             records.append((*place, *means, row.verdict, before.verdict, row.verdict != before.verdict))
     columns = [*axes, "mean", "other mean", "moved", "verdict", "other verdict", "changed"]
     return pd.DataFrame(records, columns=columns)
@@ -40,11 +42,12 @@ def rows(one: Findings, other: Findings) -> pd.DataFrame:
 def settings(one: Findings, other: Findings) -> pd.DataFrame:
     """Return the settings, versions, data, code and weights that differ in rows of both, over the seeds of both."""
     axes, differing = axes_of(one, other), defaultdict[str, tuple[set[str], set[str]]](lambda: (set(), set()))
-    groups = {tuple(group.labels.get(axis) for axis in axes): group for group in other.groups}
-    for group in one.groups:
-        if before := groups.get(tuple(group.labels.get(axis) for axis in axes)):
-            seeds = {config.seed for config in group.configs} & {config.seed for config in before.configs}
-            first, second = values(group, seeds), values(before, seeds)
+    groups = {tuple(shared(cells, axis) for axis in axes): cells for cells in other.groups}
+    for cells in one.groups:
+        before = groups.get(tuple(shared(cells, axis) for axis in axes))
+        if before is not None:
+            seeds = {*cells["seed"]} & {*before["seed"]}
+            first, second = values(cells, seeds), values(before, seeds)
             for key in first.keys() | second.keys():
                 if first[key] != second[key]:
                     differing[key][0].update(first[key])
@@ -53,10 +56,12 @@ def settings(one: Findings, other: Findings) -> pd.DataFrame:
     return pd.DataFrame(records, columns=["setting", "value", "other value"])
 
 
-def values(group: CellGroup, seeds: set[int]) -> dict[str, set[str]]:
+def values(cells: pd.DataFrame, seeds: set[int]) -> dict[str, set[str]]:
     """Return setting -> its values over the runs of these seeds (of all, if there are none)."""
     found = defaultdict[str, set[str]](set)
-    for run in (run for run in group.runs if run.config.seed in seeds or not seeds):
+    for run in cells["stored"]:
+        if seeds and run.config.seed not in seeds:
+            continue
         kept = run.manifest
         line = run.config.flat() | {f"versions.{name}": version for name, version in kept["versions"].items()}
         line |= {"data": kept["dataset"]["val"], "code": kept["code"], "weights": kept["backbone"]["sha256"][:12]}

@@ -1,12 +1,17 @@
-"""Made cells and outcomes, for tests of what is computed in which order: no run stands behind them."""
+"""Made cells and outcomes, for tests of what is computed in which order, and frames of finished runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
+
+from negbench.analysis.frame import StoredRun, cell_row, folders_of, labels_of, results_frame
+from negbench.analysis.verdict_record import Verdict, read_flat
 from negbench.grid.cells import Cell, Outcome
+from negbench.store.runfolder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,27 @@ def cells(names: str, numbers: Sequence[int]) -> list[Any]:
 
 def ended(each: Any, error: str | None = None) -> Outcome:
     return Outcome(each, None if error else f"run-{each.hash}", error, False)
+
+
+def group(labels: Mapping[str, str], folders: Iterable[RunFolder], **facts: Any) -> pd.DataFrame:
+    """Return the cells of one group: these runs, one for each seed, with labels and typed columns."""
+    rows = []
+    for folder in folders:
+        cell = {**labels, **facts, "seed": folder.config.seed, "run": folder.run_id}
+        rows.append(cell_row(cell, StoredRun(folder)))
+    return results_frame(rows)
+
+
+def again(cells: pd.DataFrame, **labels: str) -> pd.DataFrame:
+    """Return the same group from its changed files, or with other labels."""
+    return group({**labels_of(cells), **labels}, folders_of(cells))
+
+
+def verdict(**columns: Any) -> Verdict:
+    """Return a verdict from columns of statistics.csv, chosen by hand: a mean without an interval, `gap`, ..."""
+    mean = columns["mean"]
+    known = {"low": mean, "high": mean, "sd": 0.0, "main": True, "seeds": 5, "queries": 9, "baseline": "a"}
+    return read_flat({"metric": "recall_at_10", "verdict": "undecided", **known, **columns})
 
 
 def without(sets: list[str], *keys: str) -> tuple[str, ...]:

@@ -41,8 +41,14 @@ def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_fla
 
     assert list(comparison.cells.strategy) == ["in-batch", "top-k(k=3)"]
     mean = comparison.cells.set_index("strategy")["recall_at_10"]
-    rows = comparison.statistics[comparison.statistics.metric == "recall_at_10"].set_index("strategy")["mean"]
-    np.testing.assert_allclose(rows[mean.index], mean, atol=1e-9)
+    verdicts = comparison.verdicts.query("metric == 'recall_at_10'").set_index("strategy")
+    np.testing.assert_allclose(verdicts["mean"][mean.index], 100 * mean, atol=1e-7)
+    results = comparison.results.set_index("strategy")
+    np.testing.assert_allclose(results["recall_at_10"][mean.index], 100 * mean)
+    np.testing.assert_allclose(comparison.per_query("recall_at_10").mean(1), results["recall_at_10"])
+    with pytest.warns(FutureWarning, match="use .verdicts"):
+        former = comparison.statistics.query("metric == 'recall_at_10'").set_index("strategy")
+    np.testing.assert_allclose(former["mean"][mean.index], mean, atol=1e-9)
     assert comparison.answer[0] in repr(comparison)
     assert set(comparison.cost.strategy) == {"in-batch", "top-k(k=3)"}
     assert repr(negbench.load("c", tmp_path)) == repr(comparison)

@@ -13,8 +13,8 @@ from safetensors import safe_open
 
 import negbench
 from negbench.analysis.verdicts import negatives_of
-from negbench.grid.comparison import CellGroup
 from negbench.store.runfolder import RunFolder, RunRecord
+from tests.made import group
 
 FILE = Path(negbench.__file__).with_name("result.schema.json")
 
@@ -74,4 +74,4 @@ def test_unknown_numbers_are_null(results, tmp_path):
 def test_one_negative_is_one_however_the_epoch_is_chosen(finished, setting):
     """Regression: with a dev part, 1.11 or 1.25 negatives were printed where one is drawn."""
     run = finished(setting)
-    assert negatives_of(CellGroup({"strategy": "qure"}, (run,))) == run.result["negatives_per_query"] == 1
+    assert negatives_of(group({"strategy": "qure"}, [run])) == run.result["negatives_per_query"] == 1

@@ -2,14 +2,15 @@
 # %% [markdown]
 # # Reading a comparison in pandas
 #
-# A comparison is a folder of plain files; you can read it without negbench.
+# A comparison is a table: `negbench.load(NAME).results` has a row per finished cell. Its folder holds plain files, too,
+# which you can read without negbench.
 
 # %%
-import json
 from pathlib import Path
 
 import pandas as pd
 
+import negbench
 from negbench.cli.main import run as negbench_command  # the shell's `negbench`
 
 # %% [markdown]
@@ -22,58 +23,51 @@ status = negbench_command(
     "--set dataset.val_images=200 --set dataset.val_queries=100 "
     "--name read-me --tracking-uri none --runs-dir runs".split()
 )
-folder = Path("runs/read-me")
+comparison = negbench.load("read-me", Path("runs"))
 print("exit status", status)
-
-# %% [markdown]
-# ## The verdicts
-#
-# One row per strategy and metric. `gap` is how far it is behind the best with as many negatives; `gap_low` and
-# `gap_high` bound its simultaneous interval for the whole table; `standing` follows from it. `difference` and `verdict`
-# are the same against the baseline. See [statistics](../statistics.md).
-
-# %%
-verdicts = pd.read_csv(folder / "statistics.csv")
-main = verdicts[verdicts.main]
-print(main[["strategy", "mean", "negatives", "gap", "gap_low", "gap_high", "standing"]].to_string(index=False))
 
 # %% [markdown]
 # ## Every cell
 #
-# `comparison.json` names the run of each cell; a run's `result.json` has its metrics, behaviour and cost.
+# A column for each axis of the comparison, then `seed`, `run`, the metrics, what the strategy did, and the cost. Shares
+# are in points, as everything printed: a recall of 0.31 is 31.
 
 # %%
-cells = pd.DataFrame(json.loads((folder / "comparison.json").read_text())["cells"])
-results = [json.loads((Path("runs") / run / "result.json").read_text()) for run in cells.run]
-cells["recall"] = [result["metrics"][result["main_metric"]] for result in results]
-cells["false_negatives"] = [result["behaviour"].get("false_negative_rate_draws") for result in results]
-print(cells.groupby("strategy")[["recall", "false_negatives"]].agg(["mean", "std"]))
+results = comparison.results
+print(results.groupby("strategy")[["recall_at_10", "false_negative_rate_draws", "train_seconds"]].agg(["mean", "std"]))
+
+# %% [markdown]
+# ## The verdicts
+#
+# One row per strategy and metric. `against_best` is its mean minus that of the best with as many negatives;
+# `against_best_low` and `against_best_high` bound its simultaneous interval for the whole table; `standing` follows
+# from it. `against_baseline` and `verdict` are the same against the baseline. See [statistics](../statistics.md).
+
+# %%
+main = comparison.verdicts.query("main").set_index("strategy")
+print(main[["mean", "negatives", "against_best", "against_best_low", "against_best_high", "standing"]])
 
 # %% [markdown]
 # ## By query
 #
-# `ranks.parquet` has the rank of every query's target; the intervals are computed from paired differences of these.
+# `per_query` returns an array [cells, queries], a row for each row of `results`; the intervals are computed from paired
+# differences of these. Here every seed has its own queries, so a difference is taken within a seed.
 
 # %%
-ranks = pd.concat(
-    [
-        pd.read_parquet(Path("runs") / row.run / "ranks.parquet").assign(strategy=row.strategy, seed=row.seed)
-        for row in cells.itertuples()
-    ]
-)
-print(ranks.columns.tolist())
-hit = ranks.assign(hit=(ranks["target_rank"] <= 10).astype(float)).pivot_table(
-    index=["seed", "query"], columns="strategy", values="hit"
-)
-difference = hit["qure"] - hit["in-batch"]
-print("qure minus in-batch:", round(100 * difference.mean(), 2), "points;", "by seed:")
-print((100 * difference.groupby("seed").mean()).round(2).to_string())
+hits = pd.DataFrame(comparison.per_query("recall_at_10"), index=pd.MultiIndex.from_frame(results[["strategy", "seed"]]))
+difference = hits.loc["qure"] - hits.loc["in-batch"]
+print("qure minus in-batch:", round(difference.to_numpy().mean(), 2), "points; by seed:")
+print(difference.mean(axis=1).round(2).to_string())
 
 # %% [markdown]
-# ## Training curves
+# ## Files
 #
-# `metrics.jsonl` has one line per logged step: losses, recall, statistics of the pools and the regime.
+# The folder has the same in files that need no negbench: `statistics.csv` (verdicts, in the unit of the metric),
+# `comparison.json` (which run each cell is), and per run `result.json`, `ranks.parquet` and `metrics.jsonl`, which has
+# a line per logged step.
 
 # %%
-curve = pd.read_json(Path("runs") / cells.run[0] / "metrics.jsonl", lines=True)
+files = sorted(path.name for path in Path("runs/read-me").iterdir() if path.is_file())
+print(files)
+curve = pd.read_json(Path("runs") / results["run"][0] / "metrics.jsonl", lines=True)
 print(curve.filter(regex="^(step|epoch|train/loss|val/)").tail(3).to_string(index=False))

@@ -5,25 +5,43 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
+import pandas as pd
+
 from negbench.analysis.columns import WORDS
 from negbench.analysis.contrasts import contrast_text
 from negbench.analysis.findings import Findings
+from negbench.analysis.frame import config_of, key_of, known, seconds_of, shared
 from negbench.analysis.kinds import kinds_answer
 from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, ordered
 from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
 from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
-from negbench.analysis.verdicts import OVER_ALL, TABLE_AXES, VerdictRow, rounded
-from negbench.analysis.words import bracket, in_points, label_of, listed, percent, shortened, signed, span
+from negbench.analysis.verdict_record import TABLE_AXES, Verdict
+from negbench.analysis.verdicts import OVER_ALL, rounded
+from negbench.analysis.words import (
+    capitalized,
+    estimate_text,
+    first_names,
+    in_points,
+    interval_text,
+    label_of,
+    listed,
+    percent,
+    plural,
+    shortened,
+    span,
+)
 from negbench.display import duration
-from negbench.grid.comparison import CellGroup, group_key, together
+from negbench.grid.comparison import group_key, together
 from negbench.grid.dials import Dials
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
 _ENOUGH_SEEDS = 3
 _NAMED = 4  # most strategies named in a list
 _TABLES = 6  # most tables with a headline each
+
+TableKey = tuple[str, ...]  # values of TABLE_AXES
 
 
 def say(findings: Findings) -> list[str]:
@@ -32,23 +50,23 @@ def say(findings: Findings) -> list[str]:
     First the `headlines`; then what else tables say, what is undecided, what the intervals cover, the regime, learning
     rates, unfinished training, and what tuning gained.
     """
-    if not findings.rows:
+    if not findings.verdicts:
         return []
-    rows = findings.main
-    lines = [*headlines(findings), *_below(findings)]
-    price = open_pairs(findings.groups, [row for row in rows if OVER_ALL not in row.table_key])
-    return [
-        *dict.fromkeys(lines),
-        *([f"{price[0].upper()}{price[1:]}."] if price else []),
-        *filter(None, [warm_ups(findings.groups)]),
-        *_covers(rows),
-        *_saturated(rows),
-        *_regime(findings.groups),
-        *rates_answer(findings.document),
-        *trained_out(findings.groups, rows),
-        *tuned_answer(tunings_of(findings.document), findings.gains),
-        *kinds_answer(ordered(findings.plain, rows)),
-    ]
+    verdicts = findings.main
+    lines = list(dict.fromkeys([*headlines(findings), *_below(findings)]))
+    undecided = open_pairs(findings.groups, [row for row in verdicts if OVER_ALL not in row.table_key])
+    if undecided:
+        lines.append(f"{capitalized(undecided)}.")
+    if warm_up := warm_ups(findings.groups):
+        lines.append(warm_up)
+    lines += _covers(verdicts)
+    lines += _saturated(verdicts)
+    lines += _regime(findings.groups)
+    lines += rates_answer(findings.document)
+    lines += trained_out(findings.groups, verdicts)
+    lines += tuned_answer(tunings_of(findings.document), findings.gains)
+    lines += kinds_answer(ordered(findings.plain, verdicts))
+    return lines
 
 
 def headlines(findings: Findings) -> list[str]:
@@ -56,198 +74,263 @@ def headlines(findings: Findings) -> list[str]:
 
     Along dials, the count of points; of several data sets or backbones, the tables over all.
     """
-    if findings.dials.axes or not findings.rows:
-        return _points(findings.dials, findings.main)[:1] if findings.rows else []
+    if not findings.verdicts:
+        return []
+    if findings.dials.axes:
+        return _points(findings.dials, findings.main)[:1]
     orders = _orders(findings)
-    joined = [place for place in orders if OVER_ALL in place]
-    firsts = [orders[place][0] for place in joined or orders]
-    if len(firsts) > _TABLES:
-        firsts = [_tally(list(_tables(findings.main).values()))]
-    contrasted = _tables(findings.contrasts)
-    return [*firsts, *(_prefix(place, list(contrasted)) + contrast_text(own) for place, own in contrasted.items())]
+    over_all = [place for place in orders if OVER_ALL in place]
+    lines = [orders[place][0] for place in over_all or orders]
+    if len(lines) > _TABLES:
+        lines = [_tally(list(_tables(findings.main).values()))]
+    contrasts = _tables(findings.contrasts)
+    prefixes = _prefixes(list(contrasts))
+    for place, rows in contrasts.items():
+        lines.append(prefixes[place] + contrast_text(rows))
+    return lines
 
 
 def _below(findings: Findings) -> list[str]:
     """Return what the tables say besides the headlines."""
-    rows = findings.main
     if findings.dials.axes:
-        unequal = "Points of equally many epochs differ in their numbers of steps: the table of points has them."
-        return [*_points(findings.dials, rows)[1:], *[unequal] * bool(unequal_steps(findings.groups))]
+        lines = _points(findings.dials, findings.main)[1:]
+        if unequal_steps(findings.groups):
+            lines.append(
+                "Points of equally many epochs differ in their numbers of steps: the table of points has them."
+            )
+        return lines
     orders = list(_orders(findings).values())
-    return [*(line for line, *_ in orders), *(line for lines in orders for line in lines[1:]), *_turns(rows)]
+    first = [lines[0] for lines in orders]
+    rest = [line for lines in orders for line in lines[1:]]
+    return [*first, *rest, *_turns(findings.main)]
 
 
 # --- a table -----------------------------------------------------------------------------------------------------
 
 
-def steps_of(groups: Sequence[CellGroup]) -> dict[str, int]:
+def steps_of(groups: Sequence[pd.DataFrame]) -> dict[str, int]:
     """Return the steps of each training budget, '' where a comparison has one; without budgets of unlike steps."""
-    budgets = together(groups, lambda group: group.labels.get("epochs", ""))
-    steps = {budget: {int(n) for group in own for n in group.values("steps")} for budget, own in budgets.items()}
+    steps: dict[str, set[int]] = {}
+    for cells in groups:
+        steps.setdefault(shared(cells, "epochs"), set()).update(map(int, known(cells, "steps")))
     return {budget: counts.pop() for budget, counts in steps.items() if len(counts) == 1}
 
 
-def warm_ups(groups: Sequence[CellGroup]) -> str:
+def warm_ups(groups: Sequence[pd.DataFrame]) -> str:
     """Say how long the rules drew from the whole corpus before their first pools; '' if all did equally long."""
-    lengths: dict[tuple[int, int], set[str]] = {}
-    for group in groups:
-        epochs, schedule = group.configs[0].train.epochs or 0, group.configs[0].schedule
+    strategies: dict[tuple[int, int], set[str]] = {}  # by epochs, and epochs of warm-up
+    for cells in groups:
+        config = config_of(cells)
+        schedule = config.schedule
         if schedule.refresh_epochs and (schedule.n_def or 1) > 1:  # else its pools do not depend on the scores
-            lengths.setdefault((epochs, schedule.refresh_epochs[0]), set()).add(group.labels["strategy"])
-    parts = [f"{n} of {epochs} for {listed(sorted(names), _NAMED)}" for (epochs, n), names in sorted(lengths.items())]
-    alike = len(lengths) == len({epochs for epochs, _ in lengths})
-    return "" if alike else f"Epochs of warm-up on the whole corpus: {'; '.join(parts)}."
+            length = config.train.epochs or 0, schedule.refresh_epochs[0]
+            strategies.setdefault(length, set()).add(shared(cells, "strategy"))
+    if len(strategies) == len({epochs for epochs, _ in strategies}):
+        return ""
+    parts = [
+        f"{n} of {epochs} for {listed(sorted(names), _NAMED)}" for (epochs, n), names in sorted(strategies.items())
+    ]
+    return f"Epochs of warm-up on the whole corpus: {'; '.join(parts)}."
 
 
 _AMONG = {"epochs": "training budgets", "loss": "losses", "backbone": "backbones", "dataset": "data sets"}
 
 
-def _turns(rows: Sequence[VerdictRow]) -> list[str]:
+def _turns(verdicts: Sequence[Verdict]) -> list[str]:
     """Say which orders turn between budgets, losses, backbones or data sets.
 
     A beats B, decided, in one table, and B beats A in another.
     """
-    return list(dict.fromkeys(line for axis, words in _AMONG.items() for line in _turns_along(axis, words, rows)))
+    lines: list[str] = []
+    for axis, words in _AMONG.items():
+        lines += _turns_along(axis, words, verdicts)
+    return list(dict.fromkeys(lines))
 
 
-def _turns_along(axis: str, words: str, rows: Sequence[VerdictRow]) -> Iterator[str]:
-    rest = [name for name in TABLE_AXES if name != axis]
-    kept = (row for row in rows if getattr(row, axis) and OVER_ALL not in row.table_key)
-    worlds = together(kept, lambda row: tuple(getattr(row, name) for name in rest))
+def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Yield a line on each two values of an axis between which an order turns, or one that none does."""
+    others = [name for name in TABLE_AXES if name != axis]
+    compared = [row for row in verdicts if getattr(row, axis) and OVER_ALL not in row.table_key]
     named = "after {} epochs" if axis == "epochs" else "with {}"
-    level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - rows[0].alpha):g} %)"
-    for members in worlds.values():
-        tables = together(members, lambda row: str(getattr(row, axis)))
-        order = sorted(tables, key=lambda key: int(key) if axis == "epochs" else 0)
-        beats = {key: {(a, row.strategy) for row in tables[key] for a in row.beaten_by} for key in order}
-        turns: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for one, other in combinations(beats, 2):
-            for pair in sorted(beats[one]):
-                if pair[::-1] in beats[other] and not any(pair in pairs for pairs in turns.values()):
-                    turns.setdefault((one, other), []).append(pair)
-        for (one, other), pairs in turns.items():
-            ahead = ", ".join(f"{a} is ahead of {b}" for a, b in pairs[:_NAMED])
-            ahead += f" and {len(pairs) - _NAMED} more pairs" * (len(pairs) > _NAMED)
-            places = named.format(one), named.format(other)
-            yield f"The order reverses: {places[0]} {ahead}; {places[1]} it is the other way round{level}."
-        if len(beats) > 1 and not turns:
-            yield f"No decided order reverses between the {words} {listed(order, 9)}{level}."
+    level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - verdicts[0].alpha):g} %)"
+    for rows in together(compared, lambda row: tuple(getattr(row, name) for name in others)).values():
+        beaten = _beaten_along(axis, rows)
+        turned = _turned_pairs(beaten)
+        for (one, other), pairs in turned.items():
+            ahead = first_names([f"{winner} is ahead of {loser}" for winner, loser in pairs], _NAMED, "more pairs")
+            there = named.format(other)
+            yield f"The order reverses: {named.format(one)} {ahead}; {there} it is the other way round{level}."
+        if len(beaten) > 1 and not turned:
+            yield f"No decided order reverses between the {words} {listed(list(beaten), 9)}{level}."
 
 
-def _tables(rows: Sequence[VerdictRow]) -> dict[tuple[str, ...], list[VerdictRow]]:
+Pair = tuple[str, str]  # the strategy that beats the other, and that one
+
+
+def _beaten_along(axis: str, rows: Sequence[Verdict]) -> dict[str, set[Pair]]:
+    """Return each value of an axis with the pairs of which the first beats the second there."""
+    tables = together(rows, lambda row: str(getattr(row, axis)))
+    order = sorted(tables, key=int) if axis == "epochs" else list(tables)
+    beaten = {}
+    for value in order:
+        beaten[value] = {(winner, row.strategy) for row in tables[value] for winner in row.beaten_by}
+    return beaten
+
+
+def _turned_pairs(beaten: Mapping[str, set[Pair]]) -> dict[tuple[str, str], list[Pair]]:
+    """Return two values of an axis -> the pairs whose order turns between them; each pair once."""
+    turned: dict[tuple[str, str], list[Pair]] = {}
+    seen: set[Pair] = set()
+    for one, other in combinations(beaten, 2):
+        for winner, loser in sorted(beaten[one]):
+            if (loser, winner) in beaten[other] and (winner, loser) not in seen:
+                seen.add((winner, loser))
+                turned.setdefault((one, other), []).append((winner, loser))
+    return turned
+
+
+def _tables(rows: Sequence[Verdict]) -> dict[TableKey, list[Verdict]]:
     """Group rows by their tables: over all first, then by training budget."""
     ordered_rows = sorted(rows, key=lambda row: (OVER_ALL not in row.table_key, int(row.epochs or 0)))
     return together(ordered_rows, lambda row: row.table_key)
 
 
-def _orders(findings: Findings) -> dict[tuple[str, ...], list[str]]:
+def _orders(findings: Findings) -> dict[TableKey, list[str]]:
     """Describe every table."""
     tables = _tables(findings.main)
-    steps = {budget: f"{n:,} step{'s' * (n != 1)}" for budget, n in steps_of(findings.groups).items()}
-    n = max((group.configs[0].train.epochs or 0 for group in findings.groups), default=0)
-    alone = len({table[0].epochs for table in tables.values()}) == 1  # else named before every line
-    after = "".join(f", after {each} ({n} epoch{'s' * (n != 1)})" for each in steps.values()) * alone
-    prefixes = {place: _prefix(place, list(tables), steps) for place in tables}
+    steps = {budget: f"{n:,} {plural(n, 'step')}" for budget, n in steps_of(findings.groups).items()}
+    after = ""
+    if len({table[0].epochs for table in tables.values()}) == 1:  # else named before every line
+        epochs = max((config_of(cells).train.epochs or 0 for cells in findings.groups), default=0)
+        after = "".join(f", after {each} ({epochs} {plural(epochs, 'epoch')})" for each in steps.values())
+    prefixes = _prefixes(list(tables), steps)
     return {place: [prefixes[place] + line for line in _order(table, after)] for place, table in tables.items()}
 
 
-def _tally(tables: Sequence[Sequence[VerdictRow]]) -> str:
+def _tally(tables: Sequence[Sequence[Verdict]]) -> str:
     """Count in how many tables each strategy is the highest of those with equally many negatives, and the best."""
     blocks = [block for table in tables for block in equally_many(table).values()]
-    first = Counter(max(each, key=lambda row: (row.standing != "collapsed", row.mean)).strategy for each in blocks)
-    ahead = Counter(row.strategy for block in blocks for row in block if row.standing == "best")
-    counts = [f"{name} at {n} (ahead of all others at {ahead[name]})" for name, n in first.most_common(_NAMED)]
+    highest = Counter(_highest(block).strategy for block in blocks)
+    best = Counter(row.strategy for block in blocks for row in block if row.standing == "best")
+    counts = [f"{name} at {n} (ahead of all others at {best[name]})" for name, n in highest.most_common(_NAMED)]
     size = f"{len(tables)} tables with {len(blocks)} blocks of equally many negatives"
     return f"{label_of(tables[0][0].metric)} in {size}: highest is {', '.join(counts)}."
 
 
-def _prefix(place: Sequence[str], places: Sequence[Sequence[str]], steps: Mapping[str, str] | None = None) -> str:
-    """Return the labels that distinguish this table: 'cirr, 20 epochs (100 steps): '; '' for the only one."""
-    varied = [index for index in range(len(TABLE_AXES)) if len({each[index] for each in places}) > 1]
-    short = shortened([each[TABLE_AXES.index("dataset")] for each in places])
-    budget = TABLE_AXES.index("epochs")
-    length = f" ({steps[place[budget]]})" if steps and place[budget] in steps else ""
-    words = [short.get(place[i], place[i]) + f" epochs{length}" * (i == budget) for i in varied if place[i]]
-    return ", ".join(dict.fromkeys(words)) + ": " * bool(varied)
+def _highest(rows: Sequence[Verdict]) -> Verdict:
+    """Return the row with the highest mean of those that did not collapse, or else of all."""
+    return max(rows, key=lambda row: (row.standing != "collapsed", row.mean.value))
 
 
-def _order(rows: Sequence[VerdictRow], after: str) -> list[str]:
+def _prefixes(tables: Sequence[TableKey], steps: Mapping[str, str] | None = None) -> dict[TableKey, str]:
+    """Return each table's labels that distinguish it: 'cirr, 20 epochs (100 steps): '; '' for the only one.
+
+    Args:
+        tables: keys.
+        steps: training budget -> its steps, in words.
+    """
+    keys = [dict(zip(TABLE_AXES, table, strict=True)) for table in tables]
+    varied = [axis for axis in TABLE_AXES if len({key[axis] for key in keys}) > 1]
+    short = shortened(key["dataset"] for key in keys)
+    prefixes = {}
+    for table, key in zip(tables, keys, strict=True):
+        words = []
+        for axis in varied:
+            value = key[axis]
+            if axis == "epochs" and value:
+                length = f" ({steps[value]})" if steps and value in steps else ""
+                words.append(f"{value} epochs{length}")
+            elif value:
+                words.append(short.get(value, value))
+        prefixes[table] = f"{', '.join(dict.fromkeys(words))}: " if varied else ""
+    return prefixes
+
+
+def _order(rows: Sequence[Verdict], after: str) -> list[str]:
     """Describe a table: who is best with equally many negatives, then numbers of negatives, then a chosen baseline.
 
     Where another number has the highest mean of all, the first line says so.
     """
-    blocks, lines = equally_many(rows), list[str]()
-    if not rows[0].system:  # a system's question: which negatives are better than its own?
-        for count, members in blocks.items():
-            said = len(members) > 1 or len(blocks) == 1
-            lines += _block(members, f"{negatives_words(count)} per query and step{after}") * said
+    blocks = equally_many(rows)
+    if rows[0].system:  # a system's question: which negatives are better than its own?
+        lines = [_against_baseline(rows)]
         if len(blocks) > 1:
-            numbers, usual = _numbers(blocks, "" if lines else after), next(iter(blocks.values()))
-            if lines and max(rows, key=lambda row: row.mean) not in usual:
-                lines[0] += f" {numbers}"
-            else:
-                lines.append(numbers)
-    elif len(blocks) > 1:
-        counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in rows)
-        lines.append(f"Negatives per query and step: {counts}.")
-    return [*[_verdicts(rows)] * bool(rows[0].system), *lines, *_against(rows), *_ends(rows)]
+            counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in rows)
+            lines.append(f"Negatives per query and step: {counts}.")
+        return [*lines, *_ends(rows)]
+    lines = []
+    for count, members in blocks.items():
+        if len(members) > 1 or len(blocks) == 1:
+            lines += _block(members, f"{negatives_words(count)} per query and step{after}")
+    if len(blocks) > 1:
+        numbers = _numbers(blocks, "" if lines else after)
+        usual = next(iter(blocks.values()))
+        if lines and max(rows, key=lambda row: row.mean.value) not in usual:
+            lines[0] += f" {numbers}"
+        else:
+            lines.append(numbers)
+    if rows[0].baseline_asked and len(rows) > 1:
+        lines.append(_against_asked(rows))
+    return [*lines, *_ends(rows)]
 
 
-def _block(rows: Sequence[VerdictRow], where: str) -> list[str]:
+def _block(rows: Sequence[Verdict], where: str) -> list[str]:
     """Say who is best of the strategies with one number of negatives, and how far each other one is behind."""
-    best, *rest = sorted([row for row in rows if row.standing != "collapsed"] or rows, key=lambda row: -row.mean)
+    standing = [row for row in rows if row.standing != "collapsed"] or rows
+    best, *rest = sorted(standing, key=lambda row: -row.mean.value)
     losers = [row for row in rest if row.standing == "worse"]
     text = f"{label_of(best.metric)} with {where}: {_mean(best)} is "
     if not rest:
         return [f"{text}the only strategy."]
     lines = [f"{text}{'; '.join([best.standing, *_others(best, rest, losers)])}."]
     if losers:
-        behind = ", ".join(_loss(row, best) for row in losers[:_NAMED])
-        behind += f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)
+        behind = first_names([_loss(row, best) for row in losers], _NAMED)
         lines.append(f"Behind {best.strategy}: {behind}.")
     return lines
 
 
-def _numbers(blocks: Mapping[str, Sequence[VerdictRow]], after: str) -> str:
+def _numbers(blocks: Mapping[str, Sequence[Verdict]], after: str) -> str:
     """Compare the highest of each number of negatives with the highest of all."""
-    highest = [max(members, key=lambda row: row.mean) for members in blocks.values()]
-    first, *rest = sorted(highest, key=lambda row: -row.mean)
-    behind = [signed(row.behind, row.behind_low, row.behind_high, sign=False) + " points behind" for row in rest]
-    parts = [
-        f"{_with(row)} " + ("follows" if math.isnan(row.behind) else f"is {points}")  # nan: over several tables
-        for row, points in zip(rest, behind, strict=True)
-    ]
+    highest = [max(members, key=lambda row: row.mean.value) for members in blocks.values()]
+    first, *rest = sorted(highest, key=lambda row: -row.mean.value)
+    parts = []
+    for row in rest:
+        if row.behind_highest is None:  # over several tables
+            parts.append(f"{_with(row)} follows")
+        else:
+            parts.append(f"{_with(row)} is {estimate_text(row.behind_highest, sign=False)} points behind")
     text = f"Whatever the number of negatives, {_with(first)} has the highest {label_of(first.metric)}{after}"
     return f"{text}; {', '.join(parts)}."
 
 
-def _with(row: VerdictRow) -> str:
-    known = "an unrecorded number" if math.isnan(row.negatives) else negatives_text(row.negatives)
-    return f"{row.marked_label} with {known} ({percent(row.mean)} %)"
+def _with(row: Verdict) -> str:
+    count = "an unrecorded number" if math.isnan(row.negatives) else negatives_text(row.negatives)
+    return f"{row.marked_label} with {count} ({percent(row.mean.value)} %)"
 
 
-def _against(rows: Sequence[VerdictRow]) -> list[str]:
+def _against_asked(rows: Sequence[Verdict]) -> str:
     """Compare the strategies with a baseline that was asked for; say whose numbers of negatives differ from its."""
-    if rows[0].system or not rows[0].against or len(rows) < 2:
-        return []
-    unlike = [row for row in rows if row.compared and rounded(row.negatives) != rounded(row.baseline_negatives)]
-    text = f"Against {rows[0].baseline}, {_verdicts(rows)}"
-    if unlike:
-        blocks = equally_many(unlike).items()
-        counts = ", ".join(f"{listed([row.strategy for row in block])} {count}" for count, block in blocks)
-        own = negatives_words(negatives_text(unlike[0].baseline_negatives))
-        text += f" The baseline has {own} per query and step, but {counts}."
-    return [text]
+    text = f"Against {rows[0].baseline}, {_against_baseline(rows)}"
+    unlike = [row for row in rows if row.against_baseline and rounded(row.negatives) != rounded(row.baseline_negatives)]
+    if not unlike:
+        return text
+    counts = []
+    for count, block in equally_many(unlike).items():
+        counts.append(f"{listed([row.strategy for row in block])} {count}")
+    baselines = negatives_words(negatives_text(unlike[0].baseline_negatives))
+    return f"{text} The baseline has {baselines} per query and step, but {', '.join(counts)}."
 
 
-def _ends(rows: Sequence[VerdictRow]) -> list[str]:
+def _ends(rows: Sequence[Verdict]) -> list[str]:
     """Write a line on a table's strategies with collapsed runs, and one on each set that scores identically."""
-    fallen = [
+    lines = []
+    collapsed = [
         f"{row.strategy} in {row.collapsed} of {row.seeds} seeds ({span([row.lowest, row.highest])} %)"
         for row in rows
         if row.collapsed
     ]
-    lines = [f"Collapsed, so without a place in the order: {'; '.join(fallen)}."] if fallen else []
+    if collapsed:
+        lines.append(f"Collapsed, so without a place in the order: {'; '.join(collapsed)}.")
     for row in rows:
         if row.identical and row.strategy < row.identical[0]:
             why = "the learning rate is too low to change the model" if row.unmoved else "they draw the same images"
@@ -255,83 +338,107 @@ def _ends(rows: Sequence[VerdictRow]) -> list[str]:
     return lines
 
 
-def _others(best: VerdictRow, rest: Sequence[VerdictRow], losers: Sequence[VerdictRow]) -> list[str]:
+def _others(best: Verdict, rest: Sequence[Verdict], losers: Sequence[Verdict]) -> list[str]:
     """Say which strategies score like the best, are equal to it, are undecided against it, and lose."""
+    parts = []
     alike = [row for row in rest if row.strategy in best.identical]
+    if alike:
+        parts.append(f"{_names(alike)} {'scores' if len(alike) == 1 else 'score'} exactly the same")
     near = [row for row in rest if row not in [*alike, *losers]]
-    parts = [f"{_names(alike)} score{'s' * (len(alike) == 1)} exactly the same"] if alike else []
-    for verdict, members in (
-        ("equal", [row for row in near if row.standing == "equal"]),
-        ("undecided", [row for row in near if row.standing != "equal"]),
-    ):
-        if members:
-            words = WORDS[verdict].format("it", in_points(best.margin))
-            if verdict == "undecided" and all(-row.gap_low <= best.margin for row in members):
-                words += f", but at most {percent(-min(row.gap_low for row in members), 2)} points ahead"
-            parts.append(f"{_names(members)} ({span([row.mean for row in members])} %) {_is(members)} {words}")
+    equal = [row for row in near if row.standing == "equal"]
+    if equal:
+        parts.append(f"{_near(equal)} {WORDS['equal'].format('it', in_points(best.margin))}")
+    undecided = [row for row in near if row.standing != "equal"]
+    if undecided:
+        text = f"{_near(undecided)} {WORDS['undecided'].format('it', in_points(best.margin))}"
+        ahead = [row.against_best.high if row.against_best else math.nan for row in undecided]
+        if all(most <= best.margin for most in ahead):
+            text += f", but at most {percent(max(ahead), 2)} points ahead"
+        parts.append(text)
     if losers:
-        lost = span([best.mean - row.mean if math.isnan(row.gap) else row.gap for row in losers])
+        lost = span([_points_lost(row, best) for row in losers])
         parts.append(f"{_names(losers)} {_is(losers)} {lost} points worse")
     return parts
 
 
-def _verdicts(rows: Sequence[VerdictRow]) -> str:
+def _near(rows: Sequence[Verdict]) -> str:
+    """'a and b (45.0 to 46.2 %) are'."""
+    return f"{_names(rows)} ({span([row.mean.value for row in rows])} %) {_is(rows)}"
+
+
+def _against_baseline(rows: Sequence[Verdict]) -> str:
     """Say which strategies are better than the baseline, worse, equal and undecided, with their differences."""
-    own = next((row for row in rows if row.verdict == "baseline"), None)
     metric = label_of(rows[0].metric)
-    if own is None:
+    baseline = next((row for row in rows if row.verdict == "baseline"), None)
+    if baseline is None:
         return f"{metric}: {', '.join(map(_mean, rows[:_NAMED]))}; no run of the baseline is finished."
     if len(rows) == 1:
-        return f"{metric}: {_mean(own)} is the only strategy."
-    parts = list[str]()
+        return f"{metric}: {_mean(baseline)} is the only strategy."
+    parts: list[str] = []
     for verdict, words in WORDS.items():
         members = [row for row in by_negatives(rows) if row.verdict == verdict]
-        names = [f"{row.marked_label} {signed(row.difference, row.diff_low, row.diff_high)}" for row in members]
         if members:
-            other = "it" if parts else f"{own.strategy} ({percent(own.mean)} %)"
-            parts.append(f"{listed(names, 9)} {_is(members)} {words.format(other, in_points(own.margin))}")
+            names = [f"{row.marked_label} {estimate_text(row.against_baseline)}" for row in members]
+            other = "it" if parts else f"{baseline.strategy} ({percent(baseline.mean.value)} %)"
+            parts.append(f"{listed(names, 9)} {_is(members)} {words.format(other, in_points(baseline.margin))}")
     return f"{metric}: {'; '.join(parts)}."
 
 
-def _names(rows: Sequence[VerdictRow]) -> str:
+def _names(rows: Sequence[Verdict]) -> str:
     return listed([row.marked_label for row in rows], _NAMED)
 
 
-def _is(rows: Sequence[VerdictRow]) -> str:
+def _is(rows: Sequence[Verdict]) -> str:
     return "is" if len(rows) == 1 else "are"
 
 
-def _loss(row: VerdictRow, best: VerdictRow) -> str:
+def _points_lost(row: Verdict, best: Verdict) -> float:
+    """Return how far a strategy is behind the best, on the seeds that both have, or else in the mean."""
+    return row.behind_best.value if row.behind_best else best.mean.value - row.mean.value
+
+
+def _loss(row: Verdict, best: Verdict) -> str:
     """Say by how much a strategy loses to the best with equally many negatives."""
-    if math.isnan(row.gap):  # no seed in common
-        return f"{row.marked_label} by {100 * (best.mean - row.mean):.2f} points"
-    return f"{row.marked_label} by {100 * row.gap:.2f} {bracket(row.gap_low, row.gap_high)} points"
+    text = f"{row.marked_label} by {100 * _points_lost(row, best):.2f}"
+    if row.behind_best:
+        text += f" {interval_text(row.behind_best)}"
+    return f"{text} points"
 
 
-def _mean(row: VerdictRow) -> str:
-    return f"{row.marked_label} ({percent(row.mean)} %)"
+def _mean(row: Verdict) -> str:
+    return f"{row.marked_label} ({percent(row.mean.value)} %)"
 
 
 # --- many points -------------------------------------------------------------------------------------------------
 
 
-def _points(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
+def _points(dials: Dials, verdicts: Sequence[Verdict]) -> list[str]:
     """Say which strategies are best along dials, at how many points and where."""
-    named = {p: point for p in dials.points if (point := at_point(rows, dials.label(p)))}
-    points = [*named.values()]
-    alone = [unbeaten(point)[0] for point in points if len(unbeaten(point)) == 1]
-    shared = f"; at {len(points) - len(alone)} several are not beaten" * (len(alone) < len(points))
-    size = f"{len(points)} point{'s' * (len(points) != 1)} ({label_of(rows[0].metric)}, {size_of(rows)} per point)"
-    if len({row.strategy for row in rows}) == 1:
-        return [f"{size} of {rows[0].strategy} alone."]
-    held = {row.strategy: sum(row.strategy in unbeaten(point) for point in points) for row in rows}
-    most = max(held.values())
-    best = [name for name in sorted(held) if held[name] == most]
+    at_points = {}  # point -> its verdicts, best first
+    for point in dials.points:
+        rows = at_point(verdicts, dials.label(point))
+        if rows:
+            at_points[point] = rows
+    size = f"{len(at_points)} {plural(len(at_points), 'point')}"
+    size += f" ({label_of(verdicts[0].metric)}, {size_of(verdicts)} per point)"
+    names = sorted({row.strategy for row in verdicts})
+    if len(names) == 1:
+        return [f"{size} of {names[0]} alone."]
+    unbeaten_at = {point: unbeaten(rows) for point, rows in at_points.items()}
+    winners = [names[0] for names in unbeaten_at.values() if len(names) == 1]
+    counts = {name: sum(name in names for names in unbeaten_at.values()) for name in names}
+    most = max(counts.values())
+    best = [name for name in names if counts[name] == most]
     lead = f"{listed(best)} {'is' if len(best) == 1 else 'are'} not beaten at {most}, the most of all strategies"
-    lines = [f"{size}: {lead}; one strategy beats all others at {len(alone)}{shared}."]
-    for name in sorted(set(alone), key=lambda each: -alone.count(each)):
-        where = [dials.title(p) or point[0].where for p, point in named.items() if unbeaten(point) == [name]]
-        more = f" and {len(where) - _NAMED} more" * (len(where) > _NAMED)
+    line = f"{size}: {lead}; one strategy beats all others at {len(winners)}"
+    if len(winners) < len(at_points):
+        line += f"; at {len(at_points) - len(winners)} several are not beaten"
+    lines = [f"{line}."]
+    for name in sorted(set(winners), key=lambda winner: -winners.count(winner)):
+        where = [
+            dials.title(point) or rows[0].where for point, rows in at_points.items() if unbeaten_at[point] == [name]
+        ]
+        more = f" and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
         lines.append(f"{name} is best at {'; '.join(where[:_NAMED])}{more}.")
     return lines
 
@@ -339,56 +446,73 @@ def _points(dials: Dials, rows: Sequence[VerdictRow]) -> list[str]:
 # --- what it rests on --------------------------------------------------------------------------------------------
 
 
-def open_pairs(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> str:
+def open_pairs(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict]) -> str:
     """Say how many of the pairs to decide are undecided, and what deciding them costs; '' for none."""
-    left = [row for row in rows if row.undecided]
-    pairs = {(row.table_key, row.baseline, frozenset((row.strategy, other))) for row in left for other in row.undecided}
+    undecided = [row for row in verdicts if row.undecided]
+    pairs = set()
+    for row in undecided:
+        for other in row.undecided:
+            pairs.add((row.table_key, row.baseline, frozenset((row.strategy, other))))
     if not pairs:
         return ""
-    several, to_baseline = len(pairs) > 1, left[0].against
-    text = f"{len(pairs)} {'difference' if to_baseline else 'pair'}{'s' * several}{' from the baseline' * to_baseline} "
-    text += f"{'are' if several else 'is'} undecided"
-    prices = [row.more_seeds for row in left if row.more_seeds > 0]
-    if prices:
-        took = {group_key(group.labels): sum(sum(r["seconds"].values()) for r in group.results) for group in groups}
-        seconds = [row.more_seeds * took.get(group_key(vars(row)), 0) / row.seeds for row in left if row.more_seeds > 0]
-        text += f"; about {max(prices):.0f} more seed{'s' * (max(prices) > 1)} ({duration(sum(seconds))} of computing) "
+    several = len(pairs) > 1
+    if undecided[0].baseline_asked:
+        what = f"{plural(len(pairs), 'difference')} from the baseline"
+    else:
+        what = plural(len(pairs), "pair")
+    text = f"{len(pairs)} {what} {'are' if several else 'is'} undecided"
+    priced = [row for row in undecided if row.more_seeds > 0]
+    if priced:
+        seeds = max(row.more_seeds for row in priced)
+        computing = duration(_price(groups, priced))
+        text += f"; about {seeds:.0f} more {'seeds' if seeds > 1 else 'seed'} ({computing} of computing) "
         text += f"should decide {'them' if several else 'it'}"
-    if any(row.more_seeds < 0 for row in left):
+    if any(row.more_seeds < 0 for row in undecided):
         text += f"; {'some need' if several else 'it needs'} more queries, not seeds"
     return text
 
 
-def _covers(rows: Sequence[VerdictRow]) -> list[str]:
+def _price(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> float:
+    """Return the seconds that the further seeds of these strategies take."""
+    seconds = {key_of(cells): sum(map(seconds_of, cells["stored"])) for cells in groups}
+    return sum(row.more_seeds * seconds.get(group_key(vars(row)), 0) / row.seeds for row in rows)
+
+
+def _covers(verdicts: Sequence[Verdict]) -> list[str]:
     """Count the verdicts against the best, or against a baseline that was asked for; say what the intervals cover."""
-    against = any(row.against for row in rows)
-    words = [row.verdict if against else row.standing for row in rows if row.compared or not against]
-    counts = {word: words.count(word) for word in WORDS if word in words}
+    if any(row.baseline_asked for row in verdicts):
+        words = [row.verdict for row in verdicts if row.against_baseline]
+        other = "the baseline"
+    else:
+        words = [row.standing for row in verdicts]
+        other = "the best with as many negatives"
+    counts = [f"{words.count(word)} {word}" for word in WORDS if word in words]
     if not counts:
         return []
-    level = f"{100 * (1 - rows[0].alpha):g} %"
-    text = f"Against {'the baseline' if against else 'the best with as many negatives'}: "
-    text += f"{', '.join(f'{n} {word}' for word, n in counts.items())}. "
-    if max(row.seeds for row in rows) == 1:
+    level = f"{100 * (1 - verdicts[0].alpha):g} %"
+    text = f"Against {other}: {', '.join(counts)}. "
+    if max(row.seeds for row in verdicts) == 1:
         covered = "other queries of these trained models, not for training again"
         return [f"{text}With one seed, the {level} intervals hold for {covered}: use {_ENOUGH_SEEDS} seeds."]
-    covered = " or ".join(dict.fromkeys(row.covers for row in rows if row.covers))
+    covered = " or ".join(dict.fromkeys(row.covers for row in verdicts if row.covers))
     return [f"{text}The simultaneous {level} intervals hold for {covered}, not for other models, data or settings."]
 
 
-def _saturated(rows: Sequence[VerdictRow]) -> list[str]:
-    if min(row.mean for row in rows) < _SATURATED:
+def _saturated(verdicts: Sequence[Verdict]) -> list[str]:
+    last = min(row.mean.value for row in verdicts)
+    if last < _SATURATED:
         return []
-    name, last = label_of(rows[0].metric), percent(min(row.mean for row in rows))
-    return [f"{name} is saturated (the last strategy has {last} %): choose a stricter one with --metric."]
+    name = label_of(verdicts[0].metric)
+    return [f"{name} is saturated (the last strategy has {percent(last)} %): choose a stricter one with --metric."]
 
 
-def _regime(groups: Sequence[CellGroup]) -> list[str]:
+def _regime(groups: Sequence[pd.DataFrame]) -> list[str]:
     """Say for which models the answer holds, per data set; nothing for more than three data sets."""
-    of_dataset = last_cards(groups)
-    several = len(of_dataset) > 1
-    return [
-        f"Valid for models that rank {first_share(cards)} % of their training targets first{f' on {name}' * several}."
-        for name, cards in zip(shortened(of_dataset).values(), of_dataset.values(), strict=True)
-        if len(of_dataset) <= 3
-    ]
+    cards = last_cards(groups)
+    if len(cards) > 3:
+        return []
+    lines = []
+    for name, short in shortened(cards).items():
+        where = f" on {short}" if len(cards) > 1 else ""
+        lines.append(f"Valid for models that rank {first_share(cards[name])} % of their training targets first{where}.")
+    return lines

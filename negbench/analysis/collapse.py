@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from negbench.grid.comparison import CellGroup, together
+import pandas as pd
+
+from negbench.analysis.frame import shared
+from negbench.grid.comparison import together
 
 LOST = 0.75  # of what the best run gained
 FALL = 0.1  # of a metric's range; smaller differences between seeds are scatter
@@ -37,16 +40,18 @@ def bound(untrained: float, best: float) -> float:
     return high - max((high - untrained) * LOST, FALL)
 
 
-def ends_of(groups: Sequence[CellGroup], metric: str) -> dict[str, Ends]:
+def ends_of(groups: Sequence[pd.DataFrame], metric: str) -> dict[str, Ends]:
     """Return strategy -> how its runs ended on this metric, for the groups of one table."""
-    alike, ends = together(groups, _scores), {}
+    alike = together(groups, _scores)
+    ends = {}
     for group in groups:
-        name, results = group.labels["strategy"], group.results
+        name = shared(group, "strategy")
+        results = [run.result for run in group["stored"]]
         best = max(result["metrics"][metric] for result in results)
         low = [result["metrics"][metric] < bound(_untrained(result).get(metric, 0.0), best) for result in results]
-        fallen = [config.seed for config, lost in zip(group.configs, low, strict=True) if lost]
-        same = tuple(sorted({other.labels["strategy"] for other in alike[_scores(group)]} - {name}))
-        ends[name] = Ends(frozenset(fallen), same, all(result["metrics"] == _untrained(result) for result in results))
+        identical = {shared(other, "strategy") for other in alike[_scores(group)]} - {name}
+        unmoved = all(result["metrics"] == _untrained(result) for result in results)
+        ends[name] = Ends(frozenset(group["seed"][low]), tuple(sorted(identical)), unmoved)
     return ends
 
 
@@ -55,5 +60,5 @@ def _untrained(result: Mapping[str, Any]) -> Mapping[str, float]:
     return dict(result.get("baselines", {}).get("untrained", {}))
 
 
-def _scores(group: CellGroup) -> str:
-    return repr([(config.seed, result["metrics"]) for config, result in zip(group.configs, group.results, strict=True)])
+def _scores(group: pd.DataFrame) -> str:
+    return repr([(run.config.seed, run.result["metrics"]) for run in group["stored"]])

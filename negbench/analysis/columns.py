@@ -49,13 +49,18 @@ class Column:
             return "-"
         if isinstance(value, list):
             return spread(value)
-        if self.unit in ("word", "words"):
-            return str(value) if self.unit == "word" else ", ".join(value) or "-"
+        if self.unit == "word":
+            return str(value)
+        if self.unit == "words":
+            return ", ".join(value) or "-"
         if self.unit == "p":
             return p_text(value)
         if self.ends:
-            return signed(value, *(line[end] for end in self.ends), sign=self.unit == "points")
-        return percent(value, self.digits) if self.unit in ("%", "points") else number(value, self.digits)
+            low, high = (line[end] for end in self.ends)
+            return signed(value, low, high, sign=self.unit == "points")
+        if self.unit in ("%", "points"):
+            return percent(value, self.digits)
+        return number(value, self.digits)
 
 
 def metric_column(name: str) -> Column:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from negbench.analysis.verdicts import OVER_ALL, VerdictRow, VerdictTable, alike_but, side_by_side
-from negbench.analysis.words import in_points, label_of, signed
+from negbench.analysis.verdict_record import Verdict
+from negbench.analysis.verdicts import OVER_ALL, VerdictTable, alike_but, side_by_side
+from negbench.analysis.words import estimate_text, in_points, label_of
 
 CONTRAST = "contrast"  # the fact of a row that names its axis; its `strategy` is a value of that axis
 _AXES = ("loss", "backbone")
@@ -14,31 +15,42 @@ def contrasts(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
 
     Strategies that collapsed in any of them are left out; a table without shared strategies and seeds is, too.
     """
-    made = [_contrast(axis, members) for axis in _AXES for members in alike_but((axis,), tables) if len(members) > 1]
-    return [table for table in made if table is not None]
+    found = []
+    for axis in _AXES:
+        for members in alike_but((axis,), tables):
+            table = _contrast(axis, members) if len(members) > 1 else None
+            if table is not None:
+                found.append(table)
+    return found
 
 
 def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
-    main, parts = tables[0].main, [table.values.get(table.main, {}) for table in tables]
-    out = {name for table in tables for name, ends in table.ends.items() if ends.collapsed}
-    shared = [name for name in parts[0] if name not in out and all(name in part for part in parts)]
-    seeds = set.intersection(*({*part[name].seeds} for part in parts for name in shared)) if shared else set[int]()
+    """Return the table of an axis's values from tables that differ in it alone; None if they share no strategy."""
+    main = tables[0].main
+    parts = [table.values.get(table.main, {}) for table in tables]
+    collapsed = {name for table in tables for name, ends in table.ends.items() if ends.collapsed}
+    strategies = [name for name in parts[0] if name not in collapsed and all(name in part for part in parts)]
+    if not strategies:
+        return None
+    seeds = set.intersection(*({*part[name].seeds} for part in parts for name in strategies))
     if not seeds:
         return None
-    datasets = [tables[0].labels["dataset"]] * len(shared)
-    own = {table.labels[axis]: [part[name] for name in shared] for table, part in zip(tables, parts, strict=True)}
-    values = {name: side_by_side(each, sorted(seeds), datasets) for name, each in own.items()}
-    facts = {name: {CONTRAST: axis, "strategies": len(shared)} for name in values}
+    datasets = [tables[0].labels["dataset"]] * len(strategies)
+    values = {}
+    for table, part in zip(tables, parts, strict=True):
+        values[table.labels[axis]] = side_by_side([part[name] for name in strategies], sorted(seeds), datasets)
+    facts = {value: {CONTRAST: axis, "strategies": len(strategies)} for value in values}
     return VerdictTable({**tables[0].labels, axis: OVER_ALL}, main, {main: values}, facts=facts)
 
 
-def contrast_text(rows: Sequence[VerdictRow]) -> str:
+def contrast_text(rows: Sequence[Verdict]) -> str:
     """Compare the rows of a contrast with the highest of them: verdicts and intervals."""
-    best, *rest = sorted(rows, key=lambda row: -row.mean)
+    best, *rest = sorted(rows, key=lambda row: -row.mean.value)
     words = {"worse": "better", "equal": f"equal within {in_points(best.margin)}"}
-    parts = list[str]()
+    parts = []
     for row in rest:
-        points, verdict = signed(row.gap, row.gap_low, row.gap_high, sign=False), words.get(row.standing, "undecided")
-        parts.append(f"{points} points above {row.strategy} ({verdict})")
-    over = f"averaged over {best.facts['strategies']} strategies" * (best.facts["strategies"] > 1)
-    return f"{label_of(best.metric)} {over or 'with the only shared strategy'}: {best.strategy} is {'; '.join(parts)}."
+        points = estimate_text(row.behind_best, sign=False)
+        parts.append(f"{points} points above {row.strategy} ({words.get(row.standing, 'undecided')})")
+    count = best.facts["strategies"]
+    over = f"averaged over {count} strategies" if count > 1 else "with the only shared strategy"
+    return f"{label_of(best.metric)} {over}: {best.strategy} is {'; '.join(parts)}."

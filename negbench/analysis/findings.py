@@ -1,88 +1,114 @@
-"""Results of a comparison: judged from its folder by the rules, stored as statistics.json, read by its page."""
+"""What was found in a comparison: its results, judged by the rules, stored as statistics.json, read by its page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from negbench.analysis.contrasts import CONTRAST, contrasts
+from negbench.analysis.frame import StoredRun, groups_of, key_of, read_results, results_of, shared
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
-from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, over_all, rows_of, tables_of
-from negbench.errors import NegbenchError
-from negbench.grid.comparison import CellGroup, ComparisonFolder, group_key, grouped, groups_of
+from negbench.analysis.verdict_record import FILE, Verdict, read_verdicts, write_verdicts
+from negbench.analysis.verdicts import OVER_ALL, Rules, over_all, tables_of, verdicts_of
+from negbench.grid.comparison import ComparisonFolder, group_key
 from negbench.grid.dials import Dial, Dials
 from negbench.loop.step_plan import StepPlan
-from negbench.machine.files import read_json, write_json
-
-FILE = "statistics.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Findings:
     """A comparison's finished cells, its axes, and its test results.
 
     Attributes:
-        groups: finished cells, grouped over seeds.
+        results: the finished cells (`negbench.analysis.frame`).
         document: comparison.json.
-        rows: verdicts.
+        verdicts: on every strategy, table by table and metric by metric.
         gains: verdicts on tuned strategies against their own defaults.
         contrasts: verdicts on losses and backbones, whose names are their `strategy`.
     """
 
-    groups: tuple[CellGroup, ...]
+    results: pd.DataFrame
     document: Mapping[str, Any]
-    rows: tuple[VerdictRow, ...] = ()
-    gains: tuple[VerdictRow, ...] = ()
-    contrasts: tuple[VerdictRow, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    gains: tuple[Verdict, ...] = ()
+    contrasts: tuple[Verdict, ...] = ()
+
+    @cached_property
+    def groups(self) -> list[pd.DataFrame]:
+        """The results of each combination of the axes, over seeds."""
+        return groups_of(self.results)
 
     @cached_property
     def dials(self) -> Dials:
         """The comparison's dials, its budgets and numbers of negatives as further ones; without axes if it has none."""
         dials = Dials.of(self.document)
-        budgets = {int(group.labels["epochs"]) for group in self.groups if "epochs" in group.labels}
-        counts = {group.facts["num_negatives"] for group in self.groups if "num_negatives" in group.facts}
-        more = (Dial(key, tuple(sorted(values))) for key, values in (("epochs", budgets), ("num_negatives", counts)))
-        return Dials((*dials.axes, *(dial for dial in more if dial.values))) if dials.axes else dials
+        if not dials.axes:
+            return dials
+        axes = list(dials.axes)
+        budgets = {int(shared(cells, "epochs")) for cells in self.groups if shared(cells, "epochs")}
+        if budgets:
+            axes.append(Dial("epochs", tuple(sorted(budgets))))
+        counts = {shared(cells, "num_negatives") for cells in self.groups} - {None}
+        if counts:
+            axes.append(Dial("num_negatives", tuple(sorted(counts))))
+        return Dials(tuple(axes))
+
+    @property
+    def runs(self) -> list[StoredRun]:
+        """All finished runs; one that has several places in the comparison occurs as often."""
+        return list(self.results["stored"])
 
     @property
     def systems(self) -> bool:
         """Whether systems are an axis of the comparison."""
-        return any("system" in group.labels for group in self.groups)
+        return bool((self.results["system"] != "").any())
 
     @property
-    def main(self) -> list[VerdictRow]:
-        """Rows of the metric that verdicts are about."""
-        return [row for row in self.rows if row.main]
+    def main(self) -> list[Verdict]:
+        """Verdicts on the main metric."""
+        return [verdict for verdict in self.verdicts if verdict.main]
 
     @property
-    def plain(self) -> tuple[CellGroup, ...]:
+    def plain(self) -> list[pd.DataFrame]:
         """The groups whose figures a page shows: no points, no systems, settings as published."""
-        groups = (group for group in self.groups if not {"point", "system"} & {*group.labels})
-        return tuple(group for group in groups if group.labels.get("settings", DEFAULT) == DEFAULT)
+        results = self.results
+        shown = (results["point"] == "") & (results["system"] == "") & results["settings"].isin(["", DEFAULT])
+        return groups_of(results[shown])
 
     def notes(self) -> list[str]:
         """List caveats: cells that are not defined, and what the backbone or data set does not support."""
-        left_out = [
-            f"{each.get('strategy', 'all')} at {each.get('system') or each['point']} is not defined: {each['reason']}"
-            for each in self.document.get("left_out", ())
-        ]
+        left_out = []
+        for cell in self.document.get("left_out", ()):
+            place = cell.get("system") or cell["point"]
+            left_out.append(f"{cell.get('strategy', 'all')} at {place} is not defined: {cell['reason']}")
         return [*left_out, *self.document.get("remarks", ()), *self.mixed()]
 
     def versions(self) -> dict[str, list[str]]:
         """Return package -> the versions with which the runs were computed."""
-        held = [manifest.get("versions", {}) for group in self.groups for manifest in group.manifests]
-        names = dict.fromkeys(name for each in held for name in each)
-        return {name: list(dict.fromkeys(each[name] for each in held if name in each)) for name in names}
+        versions: dict[str, dict[str, None]] = {}
+        for run in self.runs:
+            for package, version in run.manifest.get("versions", {}).items():
+                versions.setdefault(package, {})[version] = None
+        return {package: list(several) for package, several in versions.items()}
 
     def mixed(self) -> list[str]:
         """Remark on runs that were computed in different ways: versions, threads, steps; empty where all agree."""
+        remarks = []
         several = [f"{name} {' and '.join(each)}" for name, each in self.versions().items() if len(each) > 1]
-        text = "the runs were computed with different versions, which may be a part of any difference"
-        starts = [manifest.get("started", {}) for group in self.groups for manifest in group.manifests]
-        threads = sorted({each["threads"] for each in starts if "threads" in each and each["device"] == "cpu"})
-        mixed = f"the runs were computed with {' and '.join(map(str, threads))} threads: their last bits may differ"
-        remarks = [f"{text}: {', '.join(several)}"] * bool(several) + [mixed] * (len(threads) > 1)
+        if several:
+            text = "the runs were computed with different versions, which may be a part of any difference"
+            remarks.append(f"{text}: {', '.join(several)}")
+        threads = set()
+        for run in self.runs:
+            started = run.manifest.get("started", {})
+            if "threads" in started and started["device"] == "cpu":
+                threads.add(started["threads"])
+        if len(threads) > 1:
+            counts = " and ".join(map(str, sorted(threads)))
+            remarks.append(f"the runs were computed with {counts} threads: their last bits may differ")
         plans = self.step_plans()
         if len(plans) > 1:
             remarks.append(f"the runs were trained in {' and in '.join(plans)}: the last bits of gradients may differ")
@@ -90,13 +116,11 @@ class Findings:
 
     def step_plans(self) -> list[str]:
         """Return how the runs computed their steps, in words, each way once."""
-        results = [result for group in self.groups for result in group.results]
-        return sorted({str(plan) for result in results for plan in StepPlan.of_result(result)})
+        return sorted({str(plan) for run in self.runs for plan in StepPlan.of_result(run.result)})
 
     def write(self, folder: Path) -> Path:
         """Write statistics.json; returns its path."""
-        write_json(folder / FILE, {"rows": [row.plain() for row in (*self.rows, *self.gains, *self.contrasts)]})
-        return folder / FILE
+        return write_verdicts(folder, [*self.verdicts, *self.gains, *self.contrasts])
 
 
 def judged(runs: Path, name: str, rules: Rules) -> Findings:
@@ -106,22 +130,33 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
         RunError: no such comparison, no finished cell, or runs whose ranks are of different queries.
         UnknownNameError: a data set has no such metric.
     """
-    groups, document = _stored(runs, name)
-    tables, rules = tables_of(groups, rules), _jointly(groups, rules)
-    joined, between = ([], []) if document.get("dials") else (over_all(tables), contrasts(tables))
-    rows = [row for table in [*joined, *tables, *between] for row in rows_of(table, rules)]
-    return _parted(groups, document, [row.plain() for row in (*rows, *gains_of(tables, tunings_of(document), rules))])
+    results, document = _stored(runs, name)
+    tables = tables_of(groups_of(results), rules)
+    rules = _jointly(results, rules)
+    every = list(tables)
+    if not document.get("dials"):  # points are data sets, so there is nothing over all of them
+        every = [*over_all(tables), *tables, *contrasts(tables)]
+    verdicts = [verdict for table in every for verdict in verdicts_of(table, rules)]
+    verdicts += gains_of(tables, tunings_of(document), rules)
+    return _sorted(results, document, [verdict.rounded() for verdict in verdicts])
 
 
-def _parted(groups: tuple[CellGroup, ...], document: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -> Findings:
-    """Read rows as `write` stores them, so that a page shows the same numbers at once and later."""
-    rows = [VerdictRow.read(row) for row in kept]
-    there = {group_key(group.labels) for group in groups}  # not those whose runs were deleted since
-    rows = [row for row in rows if group_key(vars(row)) in there or OVER_ALL in row.table_key]
-    kinds: dict[str, list[VerdictRow]] = {"rows": [], "gains": [], "contrasts": []}
-    for row in rows:
-        kinds["gains" if row.baseline == BASELINE else "contrasts" if CONTRAST in row.facts else "rows"].append(row)
-    return Findings(groups, document, **{kind: tuple(members) for kind, members in kinds.items()})
+def _sorted(results: pd.DataFrame, document: Mapping[str, Any], verdicts: Iterable[Verdict]) -> Findings:
+    """Tell gains and contrasts from verdicts on strategies; leave out those whose runs were deleted since."""
+    finished = {key_of(cells) for cells in groups_of(results)}
+    strategies = []
+    gains = []
+    contrasted = []
+    for verdict in verdicts:
+        if group_key(vars(verdict)) not in finished and OVER_ALL not in verdict.table_key:
+            continue
+        if verdict.baseline == BASELINE:
+            gains.append(verdict)
+        elif CONTRAST in verdict.facts:
+            contrasted.append(verdict)
+        else:
+            strategies.append(verdict)
+    return Findings(results, document, tuple(strategies), tuple(gains), tuple(contrasted))
 
 
 def judge_so_far(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:
@@ -132,33 +167,30 @@ def judge_so_far(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findi
         document: content of comparison.json for the computed cells (`ComparisonFolder.document`).
         rules: how strategies are compared.
     """
-    groups = tuple(grouped(runs, document["cells"]))
-    tables, rules = tables_of(groups, rules, main_only=True), _jointly(groups, rules)
-    return Findings(groups, document, tuple(row for table in tables for row in rows_of(table, rules)))
+    results = read_results(runs, document["cells"])
+    tables = tables_of(groups_of(results), rules, main_only=True)
+    rules = _jointly(results, rules)
+    return Findings(results, document, tuple(verdict for table in tables for verdict in verdicts_of(table, rules)))
 
 
-def _jointly(groups: Sequence[CellGroup], rules: Rules) -> Rules:
+def _jointly(results: pd.DataFrame, rules: Rules) -> Rules:
     """Return the rules at a level at which the tables of all training budgets hold at once, so that turns do, too."""
-    return replace(rules, alpha=rules.alpha / max(1, len({group.labels.get("epochs") for group in groups})))
+    return replace(rules, alpha=rules.alpha / max(1, results["epochs"].nunique()))
 
 
 def stored(runs: Path, name: str) -> Findings:
-    """Read a comparison's stored results; without rows if it was not judged.
+    """Read a comparison's stored results; without verdicts if it was not judged.
 
     Raises:
         RunError: no such comparison, or no finished cell.
         NegbenchError: a file of another negbench version.
     """
-    groups, document = _stored(runs, name)
-    path = runs / name / FILE
-    if not path.exists():
-        return Findings(groups, document)
-    try:
-        return _parted(groups, document, read_json(path)["rows"])
-    except (TypeError, AttributeError, KeyError) as error:
-        raise NegbenchError(f"{path} is from another version of negbench: rerun the comparison ({error})") from error
+    results, document = _stored(runs, name)
+    if not (runs / name / FILE).exists():
+        return Findings(results, document)
+    return _sorted(results, document, read_verdicts(runs / name))
 
 
-def _stored(runs: Path, name: str) -> tuple[tuple[CellGroup, ...], Mapping[str, Any]]:
-    """Read a comparison's groups and comparison.json."""
-    return tuple(groups_of(runs, name)), ComparisonFolder(runs / name).read()
+def _stored(runs: Path, name: str) -> tuple[pd.DataFrame, Mapping[str, Any]]:
+    """Read a comparison's results and comparison.json."""
+    return results_of(runs, name), ComparisonFolder(runs / name).read()

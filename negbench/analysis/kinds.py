@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import pandas as pd
+
 from negbench.analysis import statistics
-from negbench.analysis.verdicts import TABLE_AXES
+from negbench.analysis.frame import folders_of, known, shared
+from negbench.analysis.verdict_record import TABLE_AXES
 from negbench.analysis.words import listed, percent, span
-from negbench.grid.comparison import CellGroup
 from negbench.metrics.fixed import CUT, KINDS
 from negbench.scoring.values import values_of
 
@@ -25,46 +27,57 @@ class KindShares(NamedTuple):
     left: statistics.Share
 
 
-def known_kinds(group: CellGroup) -> dict[str, str]:
+def known_kinds(group: pd.DataFrame) -> dict[str, str]:
     """Return metric -> kind of judged negatives that the group's data know; nothing where none is judged."""
     metrics = {f"{kind}/wrong_at_{CUT}": kind for kind in KINDS}
-    return {k: v for k, v in metrics.items() if all(k in result.get("mistakes", {}) for result in group.results)}
+    mistakes = [run.result.get("mistakes", {}) for run in group["stored"]]
+    return {metric: kind for metric, kind in metrics.items() if all(metric in of_run for of_run in mistakes)}
 
 
-def kind_shares(group: CellGroup) -> list[KindShares]:
+def kind_shares(group: pd.DataFrame) -> list[KindShares]:
     """Return the shares of every kind of `known_kinds`."""
-    known, shares = known_kinds(group), list[KindShares]()
-    for name, values in values_of(group.runs, known).items() if known else ():
-        drawn, random = (group.values("behaviour", f"{what}_{known[name]}") for what in ("draws", "random"))
+    kinds = known_kinds(group)
+    if not kinds:
+        return []
+    shares = []
+    for name, values in values_of(folders_of(group), kinds).items():
+        drawn = known(group, f"behaviour/draws_{kinds[name]}")
+        random = known(group, f"behaviour/random_{kinds[name]}")
         design = statistics.Design(values.strata, values.clusters, values.nested)
         left = statistics.summarise(statistics.ValueTable({name: values.values}, design))[name]
         ends = statistics.Share(left.mean, left.interval.low, left.interval.high)
-        own = statistics.over_seeds(drawn or [math.nan])
-        shares.append(KindShares(known[name], own, max(random, default=0.0), ends))
+        share = statistics.over_seeds(drawn or [math.nan])
+        shares.append(KindShares(kinds[name], share, max(random, default=0.0), ends))
     return shares
 
 
-def kinds_answer(groups: Sequence[CellGroup]) -> list[str]:
+def kinds_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
     """Say which kind is most often confused with right answers, and how much of it strategies draw, in one sentence.
 
     It is about the first table whose data know kinds; what distinguishes it from the others stands in brackets.
     """
-    place = {id(group): tuple(group.labels.get(axis, "") for axis in TABLE_AXES) for group in groups}
-    first = next((place[id(group)] for group in groups if known_kinds(group)), None)
-    if first is None:
+    judged = next((cells for cells in groups if known_kinds(cells)), None)
+    if judged is None:
         return []
-    here = [group for group in groups if place[id(group)] == first]
-    of = {group.labels["strategy"]: {share.kind: share for share in kind_shares(group)} for group in here}
-    kind = max((each for own in of.values() for each in own.values()), key=lambda each: each.left.mean).kind
-    own = {name: shares[kind] for name, shares in of.items() if kind in shares}
-    left = span(each.left.mean for each in own.values())
-    drawn = [f"{percent(e.drawn.mean)} % of the draws of {name}" for name, e in own.items() if e.drawn.mean >= 0]
-    drawn = [*drawn[:_NAMED], f"{percent(max(each.random for each in own.values()))} % of random draws"]
-    varied = [
-        value + " epochs" * (axis == "epochs")
-        for axis, value, *others in zip(TABLE_AXES, first, *place.values(), strict=True)
-        if value and len({*others}) > 1
-    ]
-    where = f" ({', '.join(varied)})" * bool(varied)
+    table = [cells for cells in groups if all(shared(cells, axis) == shared(judged, axis) for axis in TABLE_AXES)]
+    by_strategy: dict[str, dict[str, KindShares]] = {}
+    for cells in table:
+        by_strategy[shared(cells, "strategy")] = {shares.kind: shares for shares in kind_shares(cells)}
+    every = [shares for of_strategy in by_strategy.values() for shares in of_strategy.values()]
+    kind = max(every, key=lambda shares: shares.left.mean).kind  # of the most mistakes
+    of_kind = {name: of_strategy[kind] for name, of_strategy in by_strategy.items() if kind in of_strategy}
+    left = span(shares.left.mean for shares in of_kind.values())
+    drawn = []
+    for name, shares in of_kind.items():
+        if not math.isnan(shares.drawn.mean):
+            drawn.append(f"{percent(shares.drawn.mean)} % of the draws of {name}")
+    random = max(shares.random for shares in of_kind.values())
+    drawn = [*drawn[:_NAMED], f"{percent(random)} % of random draws"]
+    named = []
+    for axis in TABLE_AXES:
+        value = shared(judged, axis)
+        if value and len({shared(cells, axis) for cells in groups}) > 1:
+            named.append(f"{value} epochs" if axis == "epochs" else value)
+    where = f" ({', '.join(named)})" if named else ""
     said = f"Among the first ten images{where} {left} % are {kind} negatives, the most frequent mistake"
     return [f"{said}; they are {listed(drawn)}."]

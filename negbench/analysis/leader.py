@@ -12,10 +12,12 @@ import numpy as np
 import pandas as pd
 
 from negbench.analysis.columns import COLUMNS, NEGATIVES, TABLES, Line, metric_column, numbers, texts
+from negbench.analysis.frame import config_of, first_run, key_of, known, labels_of, mean_of, shared
 from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_regime_cards, numbers_of
-from negbench.analysis.verdicts import OVER_ALL, VerdictRow, distinct_of, headline_metrics, negatives_of, rounded
-from negbench.grid.comparison import AXES, CellGroup, group_key, together
+from negbench.analysis.verdict_record import Verdict
+from negbench.analysis.verdicts import OVER_ALL, distinct_of, headline_metrics, negatives_of, rounded
+from negbench.grid.comparison import AXES, group_key, together
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs", "negatives")  # no columns if alike
 
@@ -23,7 +25,7 @@ FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs", "n
 LeaderTable = Mapping[str, pd.DataFrame]  # quality, behaviour, regime (empty if no run has a card), training, cost
 
 
-def leader_table(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> LeaderTable:
+def leader_table(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> LeaderTable:
     """Build the tables of means and standard deviations over each group's seeds, as text.
 
     All are in one row order: negatives per query and step, then the metric, best first.
@@ -34,104 +36,134 @@ def leader_table(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -
     """
     groups = ordered(groups, rows)
     tested = {group_key(vars(row)): row for row in rows if row.main}
-    verdicts = [tested.pop(group_key(group.labels), None) for group in groups]
+    verdicts = [tested.pop(key_of(group), None) for group in groups]
     lines = [line_of(group, row) for group, row in zip(groups, verdicts, strict=True)]
     over_all = [row_line(row) for row in by_negatives(list(tested.values()))]
-    axes = [*axes_of(groups, rows), "seeds"]
-    names = (name for group, row in zip(groups, verdicts, strict=True) for name in _headline(group, row))
-    metrics = [metric_column(name) for name in dict.fromkeys(names)]
-    rates = [COLUMNS["lr"]] * (len({line["lr"] for line in lines}) > 1)
-    quality = [*metrics, *rates, NEGATIVES, COLUMNS["distinct"], COLUMNS["false_negative_rate_draws"]]
+    metrics: dict[str, None] = {}
+    for group, row in zip(groups, verdicts, strict=True):
+        metrics |= dict.fromkeys(_headline(group, row))
+    quality = [metric_column(name) for name in metrics]
+    if len({line["lr"] for line in lines}) > 1:
+        quality.append(COLUMNS["lr"])
+    quality += [NEGATIVES, COLUMNS["distinct"], COLUMNS["false_negative_rate_draws"]]
     if rows:
-        against = TABLES["against"] * any(row.against for row in rows)
-        quality = [*TABLES["leaders"], *quality, *against, *TABLES["last"]]
+        quality = [*TABLES["leaders"], *quality]
+        if any(row.baseline_asked for row in rows):
+            quality += TABLES["against"]
+        quality += TABLES["last"]
+    axes = [*axes_of(groups, rows), "seeds"]
     return {"quality": texts(quality, [*over_all, *lines], axes), **_others(texts, groups, lines, axes)}
 
 
-def leader_tables(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> dict[str, LeaderTable]:
+def leader_tables(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> dict[str, LeaderTable]:
     """Build data set (or "over all") -> leader table; along dials, whose points are data sets, one table under ''."""
-    if any("point" in group.labels for group in groups):
+    if any(shared(group, "point") for group in groups):
         return {"": leader_table(groups, rows)}
-    names = sorted({group.labels["dataset"] for group in groups})
-    names += [OVER_ALL] * any(row.dataset == OVER_ALL for row in rows)
-    own = {name: [group for group in groups if group.labels["dataset"] == name] for name in names}
-    return {name: leader_table(own[name], [row for row in rows if row.dataset == name]) for name in names}
+    names = sorted({shared(group, "dataset") for group in groups})
+    if any(row.dataset == OVER_ALL for row in rows):
+        names.append(OVER_ALL)
+    tables = {}
+    for name in names:
+        on_dataset = [group for group in groups if shared(group, "dataset") == name]
+        tables[name] = leader_table(on_dataset, [row for row in rows if row.dataset == name])
+    return tables
 
 
-def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
+def verdict_frame(rows: Sequence[Verdict]) -> pd.DataFrame:
     """Build the table of all test results on one metric, in the order of the leader table."""
     return texts(TABLES["tests"], [row_line(row) for row in by_negatives(rows)], axes_of((), rows))
 
 
-def measured(groups: Sequence[CellGroup]) -> dict[str, pd.DataFrame]:
+def measured(groups: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Build all tables but quality as unrounded numbers under the names of result.json, for CSV files."""
     groups = ordered(groups)
     return _others(numbers, groups, [line_of(group) for group in groups], [*axes_of(groups), "seeds"])
 
 
 def _others(
-    write: Callable[..., pd.DataFrame], groups: Sequence[CellGroup], lines: Sequence[Line], axes: Sequence[str]
+    write: Callable[..., pd.DataFrame], groups: Sequence[pd.DataFrame], lines: Sequence[Line], axes: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
-    """Build all tables but quality with `texts` or `numbers`; the regime table omits the last axis, seeds."""
-    cards = [{**line, **card} for line, card in zip(lines, map(regime_of, groups), strict=True) if card]
-    given = {"behaviour": lines, "regime": cards, "training": with_plateaus(groups, lines), "cost": lines}
-    return {name: write(TABLES[name], own, axes[: -1 if name == "regime" else None]) for name, own in given.items()}
+    """Build all tables but quality with `texts` or `numbers`; the regime table has no column of seeds."""
+    regime = []
+    for group, line in zip(groups, lines, strict=True):
+        if card := regime_of(group):
+            regime.append({**line, **card})
+    without_seeds = [axis for axis in axes if axis != "seeds"]
+    return {
+        "behaviour": write(TABLES["behaviour"], lines, axes),
+        "regime": write(TABLES["regime"], regime, without_seeds),
+        "training": write(TABLES["training"], with_plateaus(groups, lines), axes),
+        "cost": write(TABLES["cost"], lines, axes),
+    }
 
 
 # --- lines -------------------------------------------------------------------------------------------------------
 
 
-def axes_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> list[str]:
+def axes_of(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> list[str]:
     """Return the axes that a comparison has."""
-    used = [group.labels for group in groups] + [vars(row) for row in rows]
+    used = [labels_of(group) for group in groups] + [vars(row) for row in rows]
     return [axis for axis in AXES if any(labels.get(axis) for labels in used)]
 
 
-def _headline(group: CellGroup, row: VerdictRow | None) -> list[str]:
+def _headline(group: pd.DataFrame, row: Verdict | None) -> list[str]:
     """Return the metrics that a table shows for a group, the tested one first."""
-    names = headline_metrics(list(group.results[0]["metrics"]))
+    names = headline_metrics(list(first_run(group).result["metrics"]))
     return names if row is None else list(dict.fromkeys([row.metric, *names]))
 
 
-def line_of(group: CellGroup, row: VerdictRow | None = None) -> dict[str, object]:
+def line_of(group: pd.DataFrame, row: Verdict | None = None) -> dict[str, object]:
     """Return a group's values by column key: means over seeds, the highest peak memory, its verdict."""
-    results = group.results
-    line: dict[str, object] = {**dict.fromkeys(AXES, ""), **group.labels}
-    line |= {name: _mean(group.values(name)) for name in ("negatives_seen", "steps", "images_encoded")}
-    line |= {name: _mean(group.values("behaviour", name)) for result in results for name in result["behaviour"]}
-    stages = dict.fromkeys(name for result in results for name in result["seconds"])
-    line |= {f"{name}_seconds": sum(group.values("seconds", name)) / len(results) for name in stages}
-    memory = dict.fromkeys(name for result in results for name in result["peak_memory_mib"])
-    line |= {f"peak_memory_{name}_mib": max(group.values("peak_memory_mib", name)) for name in memory}
-    line |= {"lr": group.configs[0].train.lr, "epochs_trained": group.configs[0].train.epochs}
-    line |= {} if row is None else row_line(row)
-    line |= {metric_column(name).key: group.values("metrics", name) for name in _headline(group, row)}
-    numbers = {"negatives": negatives_text(negatives_of(group)), "distinct": distinct_of(group)}
-    return line | {"seeds": len(results), **numbers}
+    line: dict[str, object] = {axis: shared(group, axis) for axis in AXES}
+    for name in ("negatives_seen", "steps", "images_encoded"):
+        line[name] = mean_of(group, name)
+    for column in map(str, group):
+        table, _, name = column.partition("/")
+        numbers = known(group, column)
+        if not numbers:
+            continue
+        if table == "behaviour":
+            line[name] = mean_of(group, column)
+        elif table == "seconds":
+            line[f"{name}_seconds"] = sum(numbers) / len(group)
+        elif table == "peak_memory_mib":
+            line[f"peak_memory_{name}_mib"] = max(numbers)
+    config = config_of(group)
+    line |= {"lr": config.train.lr, "epochs_trained": config.train.epochs}
+    if row is not None:
+        line |= row_line(row)
+    for name in _headline(group, row):
+        line[metric_column(name).key] = known(group, f"metrics/{name}")
+    line |= {"negatives": negatives_text(negatives_of(group)), "distinct": distinct_of(group), "seeds": len(group)}
+    return line
 
 
-def row_line(row: VerdictRow) -> dict[str, object]:
+def row_line(row: Verdict) -> dict[str, object]:
     """Return a verdict's values by column key; verdicts say where numbers of negatives differ or images are too few."""
-    few, words = row.marked_label.removeprefix(row.strategy), row.verdict
-    if row.compared and rounded(row.negatives) != rounded(row.baseline_negatives):
-        words += f" ({negatives_text(row.negatives)} against {negatives_text(row.baseline_negatives)} negatives)"
-    return dict(vars(row)) | {
-        "standing": row.standing + few,
-        "verdict": words + few * row.compared,
+    verdict = row.verdict
+    if row.against_baseline is not None:
+        if rounded(row.negatives) != rounded(row.baseline_negatives):
+            verdict += f" ({negatives_text(row.negatives)} against {negatives_text(row.baseline_negatives)} negatives)"
+        verdict += row.marks
+    return row.flat() | {
+        "standing": row.standing + row.marks,
+        "verdict": verdict,
         "ranks": row.ranks,
         "negatives": negatives_text(row.negatives),
-        metric_column(row.metric).key: row.mean,
+        metric_column(row.metric).key: row.mean.value,
     }
 
 
-def regime_of(group: CellGroup) -> dict[str, float]:
+def regime_of(group: pd.DataFrame) -> dict[str, float]:
     """Average the last refresh's regime card over seeds; empty if no run has one."""
     cards = last_regime_cards(group)
-    return {column.key: _mean(numbers_of(cards, column.key)) for column in TABLES["regime"] if cards}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
+    if not cards:
+        return {}
+    means = {}
+    for column in TABLES["regime"]:
+        values = numbers_of(cards, column.key)
+        means[column.key] = float(np.mean(values)) if values else math.nan
+    return means
 
 
 # --- order -------------------------------------------------------------------------------------------------------
@@ -146,28 +178,28 @@ def negatives_words(count: str) -> str:
     """'1 negative', '62.9 negatives'; an old run did not record how many."""
     if count == "-":
         return "an unrecorded number of negatives"
-    return f"{count} negative{'s' * (count != '1')}"
+    return "1 negative" if count == "1" else f"{count} negatives"
 
 
-def equally_many(rows: Sequence[VerdictRow]) -> dict[str, list[VerdictRow]]:
+def equally_many(rows: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     """Group rows by negatives per query and step, as tables print them; the most common number first."""
     blocks = together(rows, lambda row: rounded(row.negatives))
     usual = sorted(blocks.items(), key=lambda item: (-len(item[1]), item[0]))
     return {negatives_text(block[0].negatives): block for _, block in usual}
 
 
-def by_negatives(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
+def by_negatives(rows: Sequence[Verdict]) -> list[Verdict]:
     """Sort rows as tables and figures do: by the axes outside a data set, negatives, and the metric, best first."""
-    return sorted(rows, key=lambda row: _rank(vars(row), row.negatives, row.mean))
+    return sorted(rows, key=lambda row: _rank(vars(row), row.negatives, row.mean.value))
 
 
-def ordered(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> list[CellGroup]:
+def ordered(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> list[pd.DataFrame]:
     """Sort groups in the same order."""
-    means = {group_key(vars(row)): row.mean for row in rows if row.main}
+    means = {group_key(vars(row)): row.mean.value for row in rows if row.main}
 
-    def rank(group: CellGroup) -> tuple[object, ...]:
-        own = _mean(group.values("metrics", group.results[0]["main_metric"]))
-        return _rank(group.labels, negatives_of(group), means.get(group_key(group.labels), own))
+    def rank(group: pd.DataFrame) -> tuple[object, ...]:
+        own = mean_of(group, f"metrics/{shared(group, 'main_metric')}")
+        return _rank(labels_of(group), negatives_of(group), means.get(key_of(group), own))
 
     return sorted(groups, key=rank)
 

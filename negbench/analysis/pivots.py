@@ -4,49 +4,55 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import listed, percent, signed, span
-from negbench.grid.comparison import CellGroup
+from negbench.analysis.frame import config_of, known, shared
+from negbench.analysis.verdict_record import Estimate, Verdict
+from negbench.analysis.words import estimate_text, listed, percent, span
 from negbench.grid.dials import Dials
 
 SIGNS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
 READ_SIGNS = "▲ better, ▼ worse, = equal within the margin, ? undecided"
 
 
-def at_point(rows: Sequence[VerdictRow], label: str) -> list[VerdictRow]:
+def at_point(rows: Sequence[Verdict], label: str) -> list[Verdict]:
     """Return the strategies of a point, best first."""
-    return sorted((row for row in rows if row.main and row.where == label), key=lambda row: -row.mean)
+    return sorted((row for row in rows if row.main and row.where == label), key=lambda row: -row.mean.value)
 
 
-def unbeaten(point: Sequence[VerdictRow]) -> list[str]:
+def unbeaten(point: Sequence[Verdict]) -> list[str]:
     """Return the strategies of a point that no other one there beats, best first."""
     names = {row.strategy for row in point}
     return [row.strategy for row in point if not names & {*row.beaten_by}]
 
 
-def lead(point: Sequence[VerdictRow]) -> tuple[float, float, float]:
-    """Return how far a point's second strategy is behind the first, with the ends of the interval."""
-    row = point[1]
-    if "num_negatives" in row.facts:  # a point of its own for each number, in one table
-        return row.gap, row.gap_low, row.gap_high
-    return row.behind, row.behind_low, row.behind_high
+def lead(point: Sequence[Verdict]) -> Estimate | None:
+    """Return how far a point's second strategy is behind the first; None if they share no seed."""
+    second = point[1]
+    if "num_negatives" in second.facts:  # a point of its own for each number, in one table
+        return second.behind_best
+    return second.behind_highest
 
 
-def size_of(rows: Sequence[VerdictRow]) -> str:
+def size_of(rows: Sequence[Verdict]) -> str:
     """'5 seeds, 40 to 100 queries'."""
-    seeds, queries = span((row.seeds for row in rows), str), span((row.queries for row in rows), str)
-    return f"{seeds} seed{'s' * (seeds != '1')}, {queries} queries"
+    seeds = span((row.seeds for row in rows), str)
+    queries = span((row.queries for row in rows), str)
+    return f"{seeds} {'seed' if seeds == '1' else 'seeds'}, {queries} queries"
 
 
-def unequal_steps(groups: Sequence[CellGroup]) -> dict[tuple[str, str], int]:
+def unequal_steps(groups: Sequence[pd.DataFrame]) -> dict[tuple[str, str], int]:
     """Return the steps at each point and training budget; {} unless some of equally many epochs differ in steps."""
-    counts = [(group, int(steps)) for group in groups for steps in group.values("steps")]
-    trained = {(group.configs[0].train.epochs, steps) for group, steps in counts}
-    alike = len(trained) == len({epochs for epochs, _ in trained})
-    return {} if alike else {(g.labels.get("point", ""), g.labels.get("epochs", "")): steps for g, steps in counts}
+    trained = set()  # pairs of epochs and steps
+    steps_at = {}
+    for group in groups:
+        for steps in map(int, known(group, "steps")):
+            trained.add((config_of(group).train.epochs, steps))
+            steps_at[shared(group, "point"), shared(group, "epochs")] = steps
+    if len(trained) == len({epochs for epochs, _ in trained}):
+        return {}
+    return steps_at
 
 
-def points_frame(dials: Dials, rows: Sequence[VerdictRow], groups: Sequence[CellGroup] = ()) -> pd.DataFrame:
+def points_frame(dials: Dials, rows: Sequence[Verdict], groups: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
     """Build one row per point: the best strategy, the gap to the next, who shares first place, all means with ranks.
 
     A column of steps is added where the points of these groups have `unequal_steps`.
@@ -58,17 +64,20 @@ def points_frame(dials: Dials, rows: Sequence[VerdictRow], groups: Sequence[Cell
         point = at_point(rows, dials.label(place))
         if not point:
             continue
-        means = {row.strategy: f"{percent(row.mean)} ({row.ranks})" for row in point}
         line = {name: str(value) for name, value in zip(dials.names, place, strict=True)}
-        line |= {"steps": str(steps[point[0].point, point[0].epochs])} if steps else {}
-        line |= {"best": point[0].strategy, "next behind by": "-"}
-        if len(point) > 1:
-            line["next behind by"] = signed(*lead(point))
-        shown.append(line | {"not beaten": listed(unbeaten(point)), **{name: means.get(name, "-") for name in names}})
+        if steps:
+            line["steps"] = str(steps[point[0].point, point[0].epochs])
+        line["best"] = point[0].strategy
+        line["next behind by"] = estimate_text(lead(point)) if len(point) > 1 else "-"
+        line["not beaten"] = listed(unbeaten(point))
+        means = {row.strategy: f"{percent(row.mean.value)} ({row.ranks})" for row in point}
+        for name in names:
+            line[name] = means.get(name, "-")
+        shown.append(line)
     return pd.DataFrame(shown)
 
 
-def matrix_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
+def matrix_frame(rows: Sequence[Verdict]) -> pd.DataFrame:
     """Build [strategy x system]: the difference to the system's own negatives with its sign; for these, the mean."""
     shown = {(row.strategy, row.system): _cell(row) for row in rows}
     columns = list(dict.fromkeys(row.system for row in rows))
@@ -77,7 +86,8 @@ def matrix_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
     return pd.DataFrame([{"strategy": name, **of_columns} for name, of_columns in cells.items()])
 
 
-def _cell(row: VerdictRow) -> str:
-    if not row.compared:
-        return f"{percent(row.mean)} own" if row.verdict == "baseline" else "-"
-    return f"{signed(row.difference, row.diff_low, row.diff_high)} {SIGNS[row.verdict]}"
+def _cell(row: Verdict) -> str:
+    """Return a strategy's difference with its sign, or the mean of a system's own."""
+    if row.against_baseline is not None:
+        return f"{estimate_text(row.against_baseline)} {SIGNS[row.verdict]}"
+    return f"{percent(row.mean.value)} own" if row.verdict == "baseline" else "-"

@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import in_points, label_of, listed, number, percent, span
-from negbench.grid.comparison import AXES, KEY, CellGroup, group_key
+import pandas as pd
+
+from negbench.analysis.frame import curve_of, key_of, labels_of, shared
+from negbench.analysis.verdict_record import Verdict
+from negbench.analysis.words import first_names, in_points, label_of, listed, number, percent, span
+from negbench.grid.comparison import AXES, KEY, group_key
 from negbench.grid.picked_rate import PickedRate
 from negbench.metrics.fixed import DEV_QUERIES
 
@@ -30,10 +33,11 @@ class Plateau:
     mean: tuple[float, ...]
 
     @classmethod
-    def of(cls, group: CellGroup, metric: str) -> Self:
+    def of(cls, group: pd.DataFrame, metric: str) -> Self:
         """Average a group's stored curves; without points if none is stored."""
-        epochs, steps, values = group.curve(metric)
-        return cls(tuple(epochs), tuple(steps), tuple(values.mean(0).tolist() if epochs else ()))
+        epochs, steps, values = curve_of(group, metric)
+        mean = values.mean(0).tolist() if epochs else []
+        return cls(tuple(epochs), tuple(steps), tuple(mean))
 
     @property
     def level(self) -> float:
@@ -74,55 +78,74 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
     if not chosen:
         return []
     names = names_of([each.labels for each in chosen])
-    of_rate, ends, failed = dict[float, list[str]](), list[str](), list[str]()
-    for name, each in sorted(zip(names, chosen, strict=True), key=lambda pair: -pair[1].lr):
-        if all(score is None for _, score in each.tried):
+    at_rate: dict[float, list[str]] = {}
+    at_end = []
+    failed = []
+    for name, picked in sorted(zip(names, chosen, strict=True), key=lambda pair: -pair[1].lr):
+        if all(score is None for _, score in picked.tried):
             failed.append(name)
             continue
-        of_rate.setdefault(each.lr, []).append(name)
-        ends += [name] * (each.beyond is not None)
-    rates = "; ".join(f"{rate:g} for {listed(members, _NAMED)}" for rate, members in of_rate.items())
-    parts = [f"Learning rates, chosen on {_dev_part(chosen)} with seed {chosen[0].seed}: {rates}."] * bool(rates)
-    if errors := [each.error for each in chosen if each.error is not None]:
+        at_rate.setdefault(picked.lr, []).append(name)
+        if picked.beyond is not None:
+            at_end.append(name)
+    parts = []
+    if at_rate:
+        rates = "; ".join(f"{rate:g} for {listed(members, _NAMED)}" for rate, members in at_rate.items())
+        parts.append(f"Learning rates, chosen on {_dev_part(chosen)} with seed {chosen[0].seed}: {rates}.")
+    errors = [picked.error for picked in chosen if picked.error is not None]
+    if errors:
         near = f"Of rates within one standard error of the best ({span(errors)} points), "
         parts.append(f"{near}the nearest to the configured one is taken.")
-    end = f"The best rate of {listed(ends, _NAMED)} is the highest or the lowest tried; a better one may lie beyond."
-    lost = f"All trials of {listed(failed, _NAMED)} failed, so the configured rate was used."
-    parts += [end] * bool(ends) + [lost] * bool(failed)
+    if at_end:
+        end = "is the highest or the lowest tried; a better one may lie beyond"
+        parts.append(f"The best rate of {listed(at_end, _NAMED)} {end}.")
+    if failed:
+        parts.append(f"All trials of {listed(failed, _NAMED)} failed, so the configured rate was used.")
     return [" ".join(parts)]
 
 
 def _dev_part(chosen: Sequence[PickedRate]) -> str:
     """Say how many queries the rates were chosen on, and whether these are fewer than they should be."""
-    if not (sizes := [each.queries for each in chosen if each.queries]):
+    sizes = [picked.queries for picked in chosen if picked.queries]
+    if not sizes:
         return "queries that are not reported"
     if chosen[0].generated:
         return f"{span(sizes, number)} queries generated for this"
-    few = f" (fewer than {DEV_QUERIES:,})" * (min(sizes) < DEV_QUERIES)
-    return f"{span(sizes, number)} queries carved from train{few}"
+    text = f"{span(sizes, number)} queries carved from train"
+    if min(sizes) < DEV_QUERIES:
+        text += f" (fewer than {DEV_QUERIES:,})"
+    return text
 
 
-def with_plateaus(groups: Sequence[CellGroup], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def with_plateaus(groups: Sequence[pd.DataFrame], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Add plateaus to the groups' lines; the best plateau is per point, data set and backbone.
 
     Args:
         groups: of a comparison.
         lines: from `negbench.analysis.leader.line_of`, one per group.
     """
-    curves, best = list[Plateau](), dict[tuple[str, ...], float]()
-    places = [tuple(str(line[axis]) for axis in ("point", "dataset", "backbone")) for line in lines]
-    for group, line, place in zip(groups, lines, places, strict=True):
-        curves.append(Plateau.of(group, line.get("metric") or group.results[0]["main_metric"]))
-        best[place] = max(best.get(place, -math.inf), curves[-1].level)
-    extended = list[dict[str, Any]]()
+    curves = []
+    places = []
+    best: dict[tuple[str, ...], float] = {}
+    for group, line in zip(groups, lines, strict=True):
+        curve = Plateau.of(group, line.get("metric") or shared(group, "main_metric"))
+        place = tuple(str(line[axis]) for axis in ("point", "dataset", "backbone"))
+        best[place] = max(best.get(place, -math.inf), curve.level)
+        curves.append(curve)
+        places.append(place)
+    extended = []
     for line, curve, place in zip(lines, curves, places, strict=True):
-        own, highest = curve.steps_to(SHARE * curve.level), curve.steps_to(SHARE * best[place])
-        ends = {"plateau": curve.level, "rise": curve.rise, "steps_own": own, "steps_best": highest}
-        extended.append({**line, **ends})
+        numbers = {
+            "plateau": curve.level,
+            "rise": curve.rise,
+            "steps_own": curve.steps_to(SHARE * curve.level),
+            "steps_best": curve.steps_to(SHARE * best[place]),
+        }
+        extended.append({**line, **numbers})
     return extended
 
 
-def trained_out(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list[str]:
+def trained_out(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> list[str]:
     """Say whether a curve still rises by more than the margin at the longest budget; nothing where no rise is known.
 
     Args:
@@ -130,23 +153,23 @@ def trained_out(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list
         rows: their verdicts on the main metric.
     """
     tested = {group_key(vars(row)): row for row in rows}
-    longest = max((int(group.labels.get("epochs", 0)) for group in groups), default=0)
-    known = list[tuple[float, str, VerdictRow]]()
-    for name, group in zip(names_of([group.labels for group in groups]), groups, strict=True):
-        row = tested.get(group_key(group.labels))
+    longest = max((int(shared(group, "epochs") or 0) for group in groups), default=0)
+    rises: list[tuple[float, str, Verdict]] = []
+    for name, group in zip(names_of([labels_of(group) for group in groups]), groups, strict=True):
+        row = tested.get(key_of(group))
         rise = Plateau.of(group, row.metric).rise if row is not None else math.nan
-        if row is not None and not math.isnan(rise) and int(group.labels.get("epochs", 0)) == longest:
-            known.append((rise, name, row))
-    if not known:
+        if row is not None and not math.isnan(rise) and int(shared(group, "epochs") or 0) == longest:
+            rises.append((rise, name, row))
+    if not rises:
         return []
-    rising = sorted((each for each in known if each[0] > each[2].margin), key=lambda each: -each[0])
-    row = (rising or known)[0][2]
+    rising = [(rise, name, row) for rise, name, row in rises if rise > row.margin]
+    rising.sort(key=lambda found: -found[0])
+    row = (rising or rises)[0][2]
     points = in_points(row.margin)
-    third = f"the last third of the {longest or ''} epochs".replace("  ", " ")
+    third = f"the last third of the {longest} epochs" if longest else "the last third of the epochs"
     if not rising:
         return [f"Training is finished: no curve of {label_of(row.metric)} rises by more than {points} in {third}."]
-    named = ", ".join(f"{name} by {percent(rise)}" for rise, name, _ in rising[:_NAMED])
-    named += f" and {len(rising) - _NAMED} more" * (len(rising) > _NAMED)
+    named = first_names([f"{name} by {percent(rise)}" for rise, name, _ in rising], _NAMED)
     return [
         f"Training is unfinished: {label_of(row.metric)} still rises by more than {points} in {third} ({named}). "
         "More epochs may change the order."

@@ -4,22 +4,27 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
+from negbench.analysis.frame import shared
 from negbench.analysis.words import number, span
-from negbench.grid.comparison import CellGroup, together
 
 RegimeCard = Mapping[str, Any]  # numbers by the names of `negbench.mining.regime.Regime`, None where unknown
 
 
-def last_regime_cards(group: CellGroup) -> list[RegimeCard]:
+def last_regime_cards(group: pd.DataFrame) -> list[RegimeCard]:
     """Return the cards of the last refresh of the runs that have one."""
-    return [dict(result["regime_by_refresh"][-1]) for result in group.results if result.get("regime_by_refresh")]
+    results = [run.result for run in group["stored"]]
+    return [dict(result["regime_by_refresh"][-1]) for result in results if result.get("regime_by_refresh")]
 
 
-def last_cards(groups: Sequence[CellGroup]) -> dict[str, list[RegimeCard]]:
+def last_cards(groups: Sequence[pd.DataFrame]) -> dict[str, list[RegimeCard]]:
     """Return data set -> the cards of all runs that have one, at their last refresh."""
-    by_dataset = sorted(together(groups, lambda group: group.labels["dataset"]).items())
-    found = {name: [card for group in own for card in last_regime_cards(group)] for name, own in by_dataset}
-    return {name: cards for name, cards in found.items() if cards}
+    cards: dict[str, list[RegimeCard]] = {}
+    for group in sorted(groups, key=lambda group: str(shared(group, "dataset"))):
+        for card in last_regime_cards(group):
+            cards.setdefault(shared(group, "dataset"), []).append(card)
+    return cards
 
 
 def first_share(cards: Sequence[RegimeCard]) -> str:

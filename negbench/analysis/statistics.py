@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
 from typing import Any, Literal, NamedTuple
@@ -23,7 +23,7 @@ from negbench.analysis.query_noise import ZERO, QueryNoise
 from negbench.analysis.seed_variance import repeats, variance_draws
 
 Array = NDArray[np.float64]
-Verdict = Literal["better", "worse", "equal", "undecided"]
+Decision = Literal["better", "worse", "equal", "undecided"]  # on a difference
 Seeded = NDArray[Any] | Sequence[NDArray[Any]]  # [S, Q], or S arrays of each seed's own queries
 
 POWER = 0.8  # of the minimum detectable difference
@@ -40,6 +40,10 @@ class Interval:
     low: float
     high: float
     level: float
+
+    def turned(self) -> "Interval":
+        """Return the interval of the value with the other sign; 0 stays 0, not -0."""
+        return Interval(0 - self.high, 0 - self.low, self.level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +68,7 @@ class Design:
     draws: int = 4000
     share: float = 1.0
 
-    def verdict(self, interval: Interval) -> Verdict:
+    def verdict(self, interval: Interval) -> Decision:
         """Return better or worse if 0 is outside the interval, equal if it lies inside the margin, else undecided."""
         if interval.low > 0:
             return "better"
@@ -110,17 +114,19 @@ class Difference:
     models: Interval
     p_value: float
     p_adjusted: float
-    verdict: Verdict
+    verdict: Decision
     minimum_detectable: float
     seeds: int
 
     def turned(self) -> "Difference":
         """Return the difference with its sides exchanged; 0 stays 0, not -0."""
-        words: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
-        interval, models = (Interval(0 - each.high, 0 - each.low, each.level) for each in (self.interval, self.models))
-        return Difference(
-            *(0 - self.value, interval, models, self.p_value, self.p_adjusted),
-            *(words.get(self.verdict, self.verdict), self.minimum_detectable, self.seeds),
+        opposite: dict[Decision, Decision] = {"better": "worse", "worse": "better"}
+        return replace(
+            self,
+            value=0 - self.value,
+            interval=self.interval.turned(),
+            models=self.models.turned(),
+            verdict=opposite.get(self.verdict, self.verdict),
         )
 
 
@@ -165,21 +171,14 @@ class ValueTable:
     def __post_init__(self) -> None:
         for name, given in self.values.items():
             rows = [np.asarray(row, dtype=np.float64) for row in given]
-            numbers = list(range(len(rows)) if self.seeds is None else self.seeds.get(name, ()))
-            if not rows or any(row.ndim != 1 or len(row) < 2 for row in rows):
-                raise ValueError(f"'{name}' must be [seeds, queries] with at least 1 seed and 2 queries")
-            if not all(np.isfinite(row).all() for row in rows):
-                raise ValueError(f"'{name}' contains a value that is not finite")
-            if not len(rows) == len(numbers) == len({*numbers}):
-                raise ValueError(
-                    f"'{name}' must have a seed of its own for each of its {len(rows)} rows, got {numbers}"
-                )
-            self._rows[name] = dict(zip(numbers, rows, strict=True))
+            seeds = list(range(len(rows)) if self.seeds is None else self.seeds.get(name, ()))
+            _check_rows(name, rows, seeds)
+            self._rows[name] = dict(zip(seeds, rows, strict=True))
         lengths = {len(row) for rows in self._rows.values() for row in rows.values()}
         if len(lengths) > 1 and not self.design.nested:
             raise ValueError(f"all seeds and strategies must have the same number of queries, got {sorted(lengths)}")
-        for what in ("strata", "clusters"):
-            if (labels := getattr(self.design, what)) is not None and lengths != {len(labels)}:
+        for what, labels in {"strata": self.design.strata, "clusters": self.design.clusters}.items():
+            if labels is not None and lengths != {len(labels)}:
                 raise ValueError(f"{what} must label each of the {sorted(lengths)} queries, got {len(labels)} labels")
 
     @property
@@ -276,6 +275,16 @@ class ValueTable:
         strategies, seeds, queries = block.shape
         rest = self._centred(block - block.mean(axis=1, keepdims=True)) * self._weights(queries)
         return np.asarray(rest.reshape(strategies, -1) / (seeds * (seeds - 1)) ** 0.5, dtype=np.float64)
+
+
+def _check_rows(name: str, rows: Sequence[Array], seeds: Sequence[int]) -> None:
+    """Raise ValueError unless a strategy has a seed of its own for each of its rows of finite values."""
+    if not rows or any(row.ndim != 1 or len(row) < 2 for row in rows):
+        raise ValueError(f"'{name}' must be [seeds, queries] with at least 1 seed and 2 queries")
+    if not all(np.isfinite(row).all() for row in rows):
+        raise ValueError(f"'{name}' contains a value that is not finite")
+    if not len(rows) == len(seeds) == len({*seeds}):
+        raise ValueError(f"'{name}' must have a seed of its own for each of its {len(rows)} rows, got {seeds}")
 
 
 # --- tests -------------------------------------------------------------------------------------------------------

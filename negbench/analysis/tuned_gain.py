@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, rows_of
-from negbench.analysis.words import listed, settings_text, signed
+from negbench.analysis.verdict_record import Verdict
+from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
+from negbench.analysis.words import estimate_text, listed, settings_text
 from negbench.grid.comparison import KEY
 
 BASELINE = "its default"  # of a gain; no strategy's label
@@ -46,7 +47,7 @@ def tunings_of(document: Mapping[str, Any]) -> list[Tuning]:
     return [Tuning(**{**each, "knobs": tuple(each["knobs"])}) for each in kept["tunings"]]
 
 
-def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: Rules) -> list[VerdictRow]:
+def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: Rules) -> list[Verdict]:
     """Test tuned minus default of every strategy whose tuning changed it and that has a seed at both settings.
 
     The tests of one data set, loss and backbone share alpha (Bonferroni).
@@ -55,37 +56,49 @@ def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: R
     moved = [each for each in tunings if each.found]
     gains = []
     for tuning in moved:
-        strategy, *place = (tuning.labels[axis] for axis in KEY)
-        tests = sum([each.labels[axis] for axis in KEY[1:]] == place for each in moved)
-        sides = {name: by_place.get((name, *place)) for name in (DEFAULT, TUNED)}
-        pair = {
-            name: values
-            for name, side in sides.items()
-            if side is not None and (values := side.values[side.main].get(strategy)) is not None
-        }
-        if len(pair) == 2 and (tuned := sides[TUNED]) is not None:
-            negatives = dict.fromkeys(pair, tuned.negatives[strategy])
-            facts = {TUNED: tuned.facts[strategy]}
-            table = VerdictTable(tuned.labels, tuned.main, {tuned.main: pair}, negatives, facts=facts)
-            rows = rows_of(table, Rules(DEFAULT, rules.margin, rules.alpha / tests), key="")
-            gains += [replace(row, strategy=strategy, baseline=BASELINE) for row in rows if row.strategy == TUNED]
-    return [gain for gain in gains if gain.compared]
+        strategy = tuning.labels["strategy"]
+        place = _place(tuning)
+        tests = sum(_place(other) == place for other in moved)
+        default, tuned = by_place.get((DEFAULT, *place)), by_place.get((TUNED, *place))
+        if default is None or tuned is None:
+            continue
+        pair = {}
+        if strategy in default.values[default.main]:
+            pair[DEFAULT] = default.values[default.main][strategy]
+        if strategy in tuned.values[tuned.main]:
+            pair[TUNED] = tuned.values[tuned.main][strategy]
+        if len(pair) < 2:
+            continue
+        negatives = dict.fromkeys(pair, tuned.negatives[strategy])
+        facts = {TUNED: tuned.facts[strategy]}
+        table = VerdictTable(tuned.labels, tuned.main, {tuned.main: pair}, negatives, facts=facts)
+        for verdict in verdicts_of(table, Rules(DEFAULT, rules.margin, rules.alpha / tests), key=""):
+            if verdict.strategy == TUNED and verdict.against_baseline is not None:
+                gains.append(replace(verdict, strategy=strategy, baseline=BASELINE))
+    return gains
 
 
-def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[VerdictRow]) -> list[str]:
+def _place(tuning: Tuning) -> tuple[str, ...]:
+    """Return the loss, backbone and data set of a tuning."""
+    return tuple(tuning.labels[axis] for axis in KEY[1:])
+
+
+def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict]) -> list[str]:
     """Say what tuning found and gained, strategy by strategy, and what it cost; nothing without tunings."""
     if not tunings:
         return []
     by_place = {tuple(getattr(gain, axis) for axis in KEY): gain for gain in gains}
-    several = len({tuple(each.labels[axis] for axis in KEY[1:]) for each in tunings}) > 1
+    several = len({_place(tuning) for tuning in tunings}) > 1
     parts = []
     for tuning in tunings:
-        strategy, *place = (tuning.labels[axis] for axis in KEY)
-        gain = by_place.get((strategy, *place))
-        parts.append(f"{strategy}{f' ({listed(place)})' * several} {_found(tuning)}")
-        if gain is not None:
-            parts[-1] += f", {signed(gain.difference, gain.diff_low, gain.diff_high)} points over its default"
-    spent, trials = sum(each.seconds for each in tunings), sum(each.trials for each in tunings)
+        strategy, place = tuning.labels["strategy"], _place(tuning)
+        where = f" ({listed(place)})" if several else ""
+        text = f"{strategy}{where} {_found(tuning)}"
+        if gain := by_place.get((strategy, *place)):
+            text += f", {estimate_text(gain.against_baseline)} points over its default"
+        parts.append(text)
+    spent = sum(tuning.seconds for tuning in tunings)
+    trials = sum(tuning.trials for tuning in tunings)
     cost = f"{trials} trials on a dev part, {spent:,.0f} s of computing besides the runs of both tables"
     return [f"Equal tuning ({cost}): {'; '.join(parts)}."]
 
@@ -97,4 +110,6 @@ def _found(tuning: Tuning) -> str:
         return f"FAILED: {tuning.error}"
     shown = settings_text(tuning.found or {})
     words = f"with {shown}" if shown else "keeps its default"
-    return words + f" ({tuning.failed} of its {tuning.trials} trials FAILED)" * (tuning.failed > 0)
+    if tuning.failed:
+        words += f" ({tuning.failed} of its {tuning.trials} trials FAILED)"
+    return words

@@ -7,26 +7,27 @@ statistics. All results depend on the cells and the rules alone.
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from negbench.analysis.collapse import Ends, ends_of
 from negbench.analysis.differences import Differences, decided
+from negbench.analysis.frame import config_of, facts_of, first_run, folders_of, mean_of, shared
 from negbench.analysis.prices import more_seeds
+from negbench.analysis.statistics import Difference
+from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
 from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
-from negbench.grid.comparison import AXES, CellGroup, together
+from negbench.grid.comparison import together
 from negbench.grid.looks import Looks
 from negbench.scoring.values import KnownQueries, Values, values_of
-from negbench.settings.options import PairsToDecide
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first one present; else the first strategy
 OVER_ALL = "over all"  # in place of a data set or a backbone
-FEW = 0.9  # of the number asked for: with fewer different images, a row is marked
-TABLE_AXES = tuple(axis for axis in AXES if axis != "strategy")  # axes whose values a table's strategies share
 
 
 @dataclass(frozen=True)
@@ -93,144 +94,6 @@ def label_for(name: str, plugins: Mapping[str, str]) -> str | None:
     return of_plugin[0] if len(of_plugin) == 1 else None
 
 
-@dataclass(frozen=True)
-class VerdictRow:
-    """One strategy on one metric. Numbers are in the unit of the metric; NaN if there is nothing to compare.
-
-    Attributes:
-        dataset, loss, backbone: of the table.
-        strategy: the row's.
-        metric, main: the metric, and whether it is the one of the verdicts.
-        mean, sd, low, high: over seeds: the mean, its deviation, the ends of its interval.
-        seeds, queries: how many of each there are.
-        baseline: the strategy compared with.
-        verdict: on the difference to the baseline, a `negbench.analysis.statistics.Verdict`; 'baseline'; or 'not
-            compared': no seed in common with it, or no baseline.
-        beaten_by: strategies that beat it.
-        rank_low, rank_high: the ranks that the table's pairs allow; 1 is best.
-        behind, behind_low, behind_high: the best strategy's mean minus this one's, and its interval.
-        gap, gap_low, gap_high: the same to the best one with equally many negatives.
-        standing: verdict against that one: 'best' (ahead of all others with as many), 'highest', 'worse', 'equal',
-            'undecided', 'collapsed', 'only' (no other has as many) or 'not compared'.
-        negatives: number asked for per query and step.
-        distinct: how many different images these are.
-        against: whether tables show the difference to the baseline.
-        baseline_negatives: the baseline's `negatives`.
-        difference, diff_low, diff_high: mean minus the baseline's, and its interval.
-        p_adjusted: p-value of the difference, adjusted for the family of tests.
-        minimum_detectable: smallest difference that these seeds and queries would detect.
-        paired_seeds: seeds in common with the baseline.
-        margin: differences within it count as equal.
-        alpha: significance level.
-        system, point, settings, epochs: of the table; '' if the comparison has no such axis.
-        undecided: strategies against which it is undecided, among the pairs to decide.
-        more_seeds: how many more decide all of these; -1: no number would; NaN: one seed, or none to decide.
-        covers: what else the intervals cover, such as other seeds.
-        collapsed: number of its runs that collapsed.
-        lowest, highest: ends of its seeds' means.
-        identical: strategies whose runs score exactly alike.
-        unmoved: whether all of its runs score as the untrained model does (`negbench.analysis.collapse`).
-        facts: typed columns of its cells: `plugin`; `num_negatives`, `own` and a column per dial, where they are axes.
-    """
-
-    dataset: str
-    loss: str
-    backbone: str
-    strategy: str
-    metric: str
-    main: bool
-    mean: float
-    sd: float
-    low: float
-    high: float
-    seeds: int
-    queries: int
-    baseline: str
-    verdict: str
-    beaten_by: tuple[str, ...] = ()
-    rank_low: int = 0
-    rank_high: int = 0
-    behind: float = math.nan
-    behind_low: float = math.nan
-    behind_high: float = math.nan
-    gap: float = math.nan
-    gap_low: float = math.nan
-    gap_high: float = math.nan
-    standing: str = "not compared"
-    negatives: float = math.nan
-    distinct: float = math.nan
-    against: bool = False
-    baseline_negatives: float = math.nan
-    difference: float = math.nan
-    diff_low: float = math.nan
-    diff_high: float = math.nan
-    p_adjusted: float = math.nan
-    minimum_detectable: float = math.nan
-    paired_seeds: int = 0
-    margin: float = math.nan
-    alpha: float = math.nan
-    system: str = ""
-    point: str = ""
-    settings: str = ""
-    epochs: str = ""
-    undecided: tuple[str, ...] = ()
-    more_seeds: float = math.nan
-    covers: str = ""
-    collapsed: int = 0
-    lowest: float = math.nan
-    highest: float = math.nan
-    identical: tuple[str, ...] = ()
-    unmoved: bool = False
-    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    @property
-    def compared(self) -> bool:
-        """Whether there is a difference to a baseline."""
-        return not math.isnan(self.difference)
-
-    @property
-    def table_key(self) -> tuple[str, ...]:
-        """Labels that identify its table: its values of `TABLE_AXES`."""
-        return tuple(getattr(self, axis) for axis in TABLE_AXES)
-
-    @property
-    def where(self) -> str:
-        """Its point on the dials, with its training budget and its number of negatives where these are axes, too."""
-        also = {"epochs": self.epochs, "num_negatives": self.facts.get("num_negatives", "")}
-        return ", ".join([self.point, *(f"{name}={value}" for name, value in also.items() if value)])
-
-    @property
-    def ranks(self) -> str:
-        """'1-3', or '2' where the pairs leave one rank."""
-        return f"{self.rank_low}" + f"-{self.rank_high}" * (self.rank_high > self.rank_low)
-
-    @property
-    def marked_label(self) -> str:
-        """The strategy, marked if it trains against fewer than 90 % as many different images as were asked for.
-
-        So is a tuned one of which trials failed.
-        """
-        marks = [f"{self.distinct:.3g} distinct"] * (self.distinct < FEW * self.negatives)
-        if failed := self.facts.get("failed_trials"):
-            marks.append(f"{failed} trials failed")
-        return self.strategy + f" ({', '.join(marks)})" * bool(marks)
-
-    def plain(self) -> dict[str, Any]:
-        """Return the fields and facts for JSON and CSV: rounded to 10 decimals, NaN for infinity."""
-        flat = asdict(self)
-        flat |= flat.pop("facts")
-        numbers = {key: value for key, value in flat.items() if isinstance(value, float)}
-        return flat | {k: math.nan if math.isinf(v) else round(v, 10) + 0.0 for k, v in numbers.items()}  # no -0.0
-
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Read what `plain` wrote as JSON, where a gap is null; a column that is no field is a fact."""
-        names = {each.name for each in fields(cls)}
-        known: dict[str, Any] = {k: math.nan if v is None else v for k, v in stored.items() if k in names}
-        known |= {name: tuple(known.get(name, ())) for name in ("beaten_by", "undecided", "identical")}
-        return cls(**known, facts={k: v for k, v in stored.items() if k not in names})
-
-
 @dataclass(frozen=True, eq=False)
 class VerdictTable:
     """Strategies that are tested together.
@@ -255,7 +118,7 @@ class VerdictTable:
 
     @property
     def table_key(self) -> tuple[str, ...]:
-        """As `VerdictRow.table_key`."""
+        """As `Verdict.table_key`."""
         return tuple(self.labels.get(axis, "") for axis in TABLE_AXES)
 
     def baseline(self, rules: Rules) -> str | None:
@@ -278,35 +141,40 @@ def headline_metrics(metrics: Sequence[str]) -> list[str]:
     return averaged or [name for name in metrics if "/" not in name] or list(metrics)
 
 
-def negatives_of(group: CellGroup) -> float:
+def negatives_of(group: pd.DataFrame) -> float:
     """Return the negatives per query and step: the number asked for, or those of a whole batch, averaged over the runs.
 
     A whole batch counts its other members, times the slots that are corrupted; a union counts draws and members. NaN if
     no run records them.
     """
-    asked, negatives = group.configs[0].train.num_negatives, group.values("negatives_per_query")
-    if asked is not None and "+" not in group.configs[0].strategy.name:
-        return float(asked)
-    return float(np.mean(negatives)) if negatives else math.nan
+    config = config_of(group)
+    if config.train.num_negatives is not None and "+" not in config.strategy.name:
+        return float(config.train.num_negatives)
+    return mean_of(group, "negatives_per_query")
 
 
-def distinct_of(group: CellGroup) -> float:
+def distinct_of(group: pd.DataFrame) -> float:
     """Return the different images per query and step, averaged over refreshes and runs; of a batch, its members.
 
     Runs record those drawn; a union's members come on top.
     """
-    drawn, config = group.values("behaviour", "distinct"), group.configs[0]
-    members = negatives_of(group) - config.train.draws if drawn and "+" in config.strategy.name else 0.0
-    numbers = drawn or group.values("negatives_per_query")
-    return float(np.mean(numbers)) + members if numbers else math.nan
+    drawn = mean_of(group, "behaviour/distinct")
+    if math.isnan(drawn):
+        return mean_of(group, "negatives_per_query")
+    config = config_of(group)
+    if "+" in config.strategy.name:
+        return drawn + (negatives_of(group) - config.train.draws)
+    return drawn
 
 
 def rounded(negatives: float) -> float:
     """Round so that a smaller last batch makes no difference."""
-    return math.inf if math.isnan(negatives) else float(round(negatives)) if negatives >= 1 else round(negatives, 1)
+    if math.isnan(negatives):
+        return math.inf
+    return float(round(negatives)) if negatives >= 1 else round(negatives, 1)
 
 
-def tables_of(groups: Sequence[CellGroup], rules: Rules = Rules(), *, main_only: bool = False) -> list[VerdictTable]:
+def tables_of(groups: Sequence[pd.DataFrame], rules: Rules = Rules(), *, main_only: bool = False) -> list[VerdictTable]:
     """Read per-query values of all groups on the headline metrics, the one that verdicts are about first.
 
     Args:
@@ -318,22 +186,30 @@ def tables_of(groups: Sequence[CellGroup], rules: Rules = Rules(), *, main_only:
         UnknownNameError: a data set has no such metric.
         RunError: two runs of one data set whose stored ranks are of different queries.
     """
-    tables = []
-    by_place = together(groups, lambda group: tuple(group.labels.get(axis, "") for axis in TABLE_AXES))
+    by_table = together(groups, lambda group: tuple(shared(group, axis) for axis in TABLE_AXES))
     seen: dict[str, KnownQueries] = {}
-    for place, members in sorted(by_place.items()):
+    tables = []
+    for place, members in sorted(by_table.items()):
         labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
-        result, dataset = members[0].results[0], labels["dataset"]
-        main = rules.main(result["main_metric"], list(result["metrics"]))
-        metrics = list(dict.fromkeys([main, *([] if main_only else headline_metrics(list(result["metrics"])))]))
+        all_metrics = list(first_run(members[0]).result["metrics"])
+        main = rules.main(shared(members[0], "main_metric"), all_metrics)
+        metrics = [main] if main_only else list(dict.fromkeys([main, *headline_metrics(all_metrics)]))
+        queries = seen.setdefault(labels["dataset"], {})
+        by_strategy = {shared(group, "strategy"): group for group in members}
         values: dict[str, dict[str, Values]] = {}
-        for group in sorted(members, key=lambda g: g.labels["strategy"]):
-            for name, metric_values in values_of(group.runs, metrics, seen.setdefault(dataset, {})).items():
-                values.setdefault(name, {})[group.labels["strategy"]] = metric_values
-        negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
-        different = {group.labels["strategy"]: distinct_of(group) for group in members}
-        facts = {group.labels["strategy"]: {"plugin": group.plugin, **group.facts} for group in members}
-        tables.append(VerdictTable(labels, main, values, negatives, different, facts, ends_of(members, main)))
+        for strategy, group in sorted(by_strategy.items()):
+            for metric, of_metric in values_of(folders_of(group), metrics, queries).items():
+                values.setdefault(metric, {})[strategy] = of_metric
+        table = VerdictTable(
+            labels,
+            main,
+            values,
+            negatives={strategy: negatives_of(group) for strategy, group in by_strategy.items()},
+            distinct={strategy: distinct_of(group) for strategy, group in by_strategy.items()},
+            facts={strategy: facts_of(group) for strategy, group in by_strategy.items()},
+            ends=ends_of(members, main),
+        )
+        tables.append(table)
     return tables
 
 
@@ -353,38 +229,41 @@ def alike_but(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[lis
 
 
 def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
+    """Return one table of these; None if they share no strategy with a seed in common."""
     parts = [table.values.get(table.main, {}) for table in tables]
+    datasets = [table.labels["dataset"] for table in tables]
     values: dict[str, Values] = {}
     for name in parts[0]:
-        by_part = [part[name] for part in parts if name in part]
-        seeds = sorted(set.intersection(*(set(each.seeds) for each in by_part)))
-        if len(by_part) == len(parts) and seeds:
-            values[name] = side_by_side(by_part, seeds, [table.labels["dataset"] for table in tables])
+        of_strategy = [part[name] for part in parts if name in part]
+        seeds = sorted(set.intersection(*(set(each.seeds) for each in of_strategy)))
+        if len(of_strategy) == len(parts) and seeds:
+            values[name] = side_by_side(of_strategy, seeds, datasets)
     if not values:
         return None
-    values_of_axis = {axis: {table.labels[axis] for table in tables} for axis in tables[0].labels}
-    labels = {axis: OVER_ALL if len(each) > 1 else each.pop() for axis, each in values_of_axis.items()}
+    labels = {}
+    for axis in tables[0].labels:
+        on_axis = {table.labels[axis] for table in tables}
+        labels[axis] = OVER_ALL if len(on_axis) > 1 else on_axis.pop()
+    facts: dict[str, dict[str, Any]] = {}
+    for name in tables[0].facts:  # those of the first table that has them
+        facts[name] = {key: fact for table in reversed(tables) for key, fact in table.facts.get(name, {}).items()}
     metric = " and ".join(dict.fromkeys(table.main for table in tables))
-    negatives, distinct = (
-        {name: float(np.mean([of_table.get(name, math.nan) for of_table in each])) for name in values}
-        for each in ([table.negatives for table in tables], [table.distinct for table in tables])
+    return VerdictTable(
+        labels,
+        metric,
+        {metric: values},
+        negatives={name: float(np.mean([table.negatives.get(name, math.nan) for table in tables])) for name in values},
+        distinct={name: float(np.mean([table.distinct.get(name, math.nan) for table in tables])) for name in values},
+        facts=facts,
+        ends={name: _joined_ends([table.ends.get(name, Ends()) for table in tables], values[name]) for name in values},
     )
-    facts = {  # of the first data set that has them
-        name: {key: fact for table in reversed(tables) for key, fact in table.facts.get(name, {}).items()}
-        for name in tables[0].facts
-    }
-    return VerdictTable(labels, metric, {metric: values}, negatives, distinct, facts, _joined_ends(tables, values))
 
 
-def _joined_ends(tables: Sequence[VerdictTable], values: Mapping[str, Values]) -> dict[str, Ends]:
-    """Return how each strategy's runs ended over all tables: a seed collapsed if it did in any of them."""
-    joined = {}
-    for name, kept in values.items():
-        ends = [table.ends.get(name, Ends()) for table in tables]
-        fallen = frozenset[int]().union(*(each.collapsed for each in ends)) & {*kept.seeds}
-        same = set.intersection(*({*each.identical} for each in ends))
-        joined[name] = Ends(fallen, tuple(sorted(same)), all(each.unmoved for each in ends))
-    return joined
+def _joined_ends(ends: Sequence[Ends], values: Values) -> Ends:
+    """Return how a strategy's runs ended over several tables: a seed collapsed if it did in any of them."""
+    collapsed = frozenset[int]().union(*(each.collapsed for each in ends)) & {*values.seeds}
+    identical = set.intersection(*({*each.identical} for each in ends))
+    return Ends(collapsed, tuple(sorted(identical)), all(each.unmoved for each in ends))
 
 
 def side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Sequence[str]) -> Values:
@@ -414,73 +293,104 @@ def _apart(labels: Sequence[NDArray[Any]]) -> NDArray[np.str_]:
 # --- judging -----------------------------------------------------------------------------------------------------
 
 
-def rows_of(table: VerdictTable, rules: Rules, key: str | None = None) -> list[VerdictRow]:
-    """Test one table: a row per metric and strategy; `key` seeds the intervals [default: its place and the metric].
+def verdicts_of(table: VerdictTable, rules: Rules, key: str | None = None) -> list[Verdict]:
+    """Test one table: a verdict per metric and strategy.
 
-    A metric whose values cannot be tested (a gallery group with a single query) has no rows.
+    A metric whose values cannot be tested (a gallery group with a single query) has no verdicts.
+
+    Args:
+        table: of strategies that are tested together.
+        rules: how they are compared.
+        key: seeds the intervals [default: `seed_text` of the table and the metric].
     """
-    rows: list[VerdictRow] = []
+    verdicts = []
     baseline = table.baseline(rules)
     for metric, values in table.values.items():
-        # an axis that is not used is no part of the key, so that one that is added later moves no interval
-        named = "/".join([*filter(None, table.table_key), metric]) if key is None else key
+        text = seed_text(table.table_key, metric) if key is None else key
         try:
-            tests = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=named)
+            tests = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=text)
         except ValueError:  # the only cause left in a table that was read here: too few queries in a stratum
             continue
-        rows += _rows(table, metric, tests, baseline, rules)
-    return rows
+        verdicts += _verdicts(table, metric, tests, baseline, rules)
+    return verdicts
 
 
-def _rows(
+def seed_text(table_key: Sequence[str], metric: str) -> str:
+    """Return the text that seeds the intervals of a table, with its values. It is frozen: another one moves intervals.
+
+    An axis that is not used is no part of it, so that one that is added later moves no interval.
+    """
+    return "/".join([*(value for value in table_key if value), metric])
+
+
+def _verdicts(
     table: VerdictTable, metric: str, tests: Differences, baseline: str | None, rules: Rules
-) -> Iterator[VerdictRow]:
-    """Build the row of each strategy from the tests of one metric."""
+) -> Iterator[Verdict]:
+    """Build the verdict on each strategy from the tests of one metric."""
     counts = {name: rounded(table.negatives.get(name, math.nan)) for name in tests.means}
-    fallen = [name for name, ends in table.ends.items() if ends.collapsed]
-    asked = rules.baseline is not None or any("own" in each for each in table.facts.values())
-    pairs: PairsToDecide = rules.looks.pairs if rules.looks is not None else "baseline" if asked else "best"
-    open_pairs = tests.undecided(pairs, baseline, counts, fallen, margin=rules.margin)
-    ranks, highest = tests.pairs.ranks(), tests.best(counts)
+    collapsed = [name for name, ends in table.ends.items() if ends.collapsed]
+    asked = rules.baseline is not None or any("own" in facts for facts in table.facts.values())
+    if rules.looks is not None:
+        pairs = rules.looks.pairs
+    else:
+        pairs = "baseline" if asked else "best"
+    undecided = tests.undecided(pairs, baseline, counts, collapsed, margin=rules.margin)
+    ranks = tests.pairs.ranks()
+    highest = tests.best(counts)
     for name, mean in tests.means.items():
-        against, (first, last) = tests.against.get(name), ranks[name]
-        columns: dict[str, Any] = dict(table.labels)
-        columns |= {"beaten_by": tests.pairs.beaten[name], "rank_low": first, "rank_high": last}
-        block = [each for each in counts if counts[each] == counts[name]]
-        best = tests.best(tests.rivals(block, fallen) or block)  # who was beaten may have a higher mean, of fewer seeds
-        behind, gap = tests.pairs.of(highest, name), tests.pairs.of(best, name)
-        for key, end, test in (("behind", "behind", behind), ("gap", "gap", gap), ("difference", "diff", against)):
-            if test is not None:
-                columns |= {key: test.value, f"{end}_low": test.interval.low, f"{end}_high": test.interval.high}
-        columns["standing"] = _standing(tests, name, best, [each for each in block if each not in fallen])
-        if against is not None:
-            columns |= {"p_adjusted": against.p_adjusted, "minimum_detectable": against.minimum_detectable}
-            columns["paired_seeds"] = against.seeds
-        left = {pair: each for pair, each in open_pairs.items() if name in pair}
-        prices = [more_seeds(each, rules.margin, nested=table.values[metric][name].nested) for each in left.values()]
-        columns["undecided"] = tuple(a if b == name else b for a, b in left)
-        columns["more_seeds"] = -1.0 if math.inf in prices else max(prices, default=math.nan)
-        columns["covers"] = _covers(table.values[metric][name])
-        columns |= {key: getattr(mean, key) for key in ("mean", "sd", "lowest", "highest", "seeds", "queries")}
-        if (ends := table.ends.get(name)) is not None and metric == table.main:
-            columns |= {"collapsed": len(ends.collapsed), "identical": ends.identical, "unmoved": ends.unmoved}
-        yield VerdictRow(
+        block = [other for other in counts if counts[other] == counts[name]]
+        rivals = tests.rivals(block, collapsed)  # who was beaten may have a higher mean, of fewer seeds
+        best = tests.best(rivals or block)
+        against = tests.against.get(name)
+        values = table.values[metric][name]
+        open_pairs = {pair: test for pair, test in undecided.items() if name in pair}
+        prices = [more_seeds(test, rules.margin, nested=values.nested) for test in open_pairs.values()]
+        ends = table.ends.get(name, Ends()) if metric == table.main else Ends()
+        if name == baseline:
+            verdict = "baseline"
+        else:
+            verdict = "not compared" if against is None else against.verdict
+        yield Verdict(
+            **table.labels,
             strategy=name,
             metric=metric,
             main=metric == table.main,
-            low=mean.interval.low,
-            high=mean.interval.high,
+            mean=Estimate(mean.mean, mean.interval.low, mean.interval.high),
+            sd=mean.sd,
+            lowest=mean.lowest,
+            highest=mean.highest,
+            seeds=mean.seeds,
+            queries=mean.queries,
             baseline=baseline or "",
-            verdict="baseline" if name == baseline else "not compared" if against is None else against.verdict,
+            verdict=verdict,
+            against_baseline=_estimate(against),
+            against_best=_estimate(tests.pairs.of(name, best)),
+            against_highest=_estimate(tests.pairs.of(name, highest)),
+            standing=_standing(tests, name, best, [other for other in block if other not in collapsed]),
+            beaten_by=tests.pairs.beaten[name],
+            rank_low=ranks[name][0],
+            rank_high=ranks[name][1],
             negatives=table.negatives.get(name, math.nan),
             distinct=table.distinct.get(name, math.nan),
-            against=asked or pairs == "baseline",
+            baseline_asked=asked or pairs == "baseline",
             baseline_negatives=table.negatives.get(baseline or "", math.nan),
+            minimum_detectable=math.nan if against is None else against.minimum_detectable,
+            paired_seeds=0 if against is None else against.seeds,
             margin=rules.margin,
             alpha=rules.alpha,
+            undecided=tuple(one if other == name else other for one, other in open_pairs),
+            more_seeds=-1.0 if math.inf in prices else max(prices, default=math.nan),
+            covers=_covers(values),
+            collapsed=len(ends.collapsed),
+            identical=ends.identical,
+            unmoved=ends.unmoved,
             facts=table.facts.get(name, {}),
-            **columns,
         )
+
+
+def _estimate(test: Difference | None) -> Estimate | None:
+    """Return a test's estimate; None if nothing was compared."""
+    return None if test is None else Estimate(test.value, test.interval.low, test.interval.high, test.p_adjusted)
 
 
 def _standing(tests: Differences, name: str, best: str, block: Sequence[str]) -> str:

@@ -12,6 +12,8 @@ from negbench.errors import printable
 if TYPE_CHECKING:
     import pandas as pd
 
+    from negbench.analysis.verdict_record import Estimate
+
 
 def label_of(metric: str) -> str:
     """Shorten a metric's name for tables and plots: 'average/recall_at_10' -> 'average R@10'."""
@@ -61,32 +63,68 @@ def bracket(low: float, high: float) -> str:
     return f"[{100 * low + 0.0:.2f}, {100 * high + 0.0:.2f}]"  # + 0.0: no '-0.00' of an exact zero
 
 
+def estimate_text(estimate: "Estimate | None", *, sign: bool = True) -> str:
+    """'+1.20 [0.10, 2.30]' in points or percent, the plus only with `sign`; '-' where there is no estimate."""
+    if estimate is None:
+        return "-"
+    return signed(estimate.value, estimate.low, estimate.high, sign=sign)
+
+
+def interval_text(estimate: "Estimate") -> str:
+    """'[12.30, 13.40]' in percent."""
+    return bracket(estimate.low, estimate.high)
+
+
 def signed(value: float, low: float, high: float, *, sign: bool = True) -> str:
     """'+1.20 [0.10, 2.30]' in points or percent, the plus only with `sign`; '-' where there is no value."""
-    return "-" if math.isnan(value) else f"{100 * value:{'+' * sign}.2f} {bracket(low, high)}"
+    if math.isnan(value):
+        return "-"
+    number = f"{100 * value:+.2f}" if sign else f"{100 * value:.2f}"
+    return f"{number} {bracket(low, high)}"
 
 
 def span(values: Iterable[Any], text: Callable[[Any], str] = percent) -> str:
     """'7.0 to 8.2' in percent, from the lowest to the highest value; '7.0' where both ends print alike."""
-    lowest, *_, highest = sorted(values) * 2
-    return " to ".join(dict.fromkeys((text(lowest), text(highest))))
+    ordered = sorted(values)
+    lowest, highest = text(ordered[0]), text(ordered[-1])
+    return lowest if lowest == highest else f"{lowest} to {highest}"
 
 
 def in_points(value: float) -> str:
     """0.01 -> '1 point', 0.005 -> '0.5 points'."""
-    return f"{100 * value:g} point{'s' * (value != 0.01)}"
+    return "1 point" if value == 0.01 else f"{100 * value:g} points"
 
 
 def p_text(value: float) -> str:
     """'0.012', or '<0.001'; '-' where there is no value."""
-    return "-" if math.isnan(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
+    if math.isnan(value):
+        return "-"
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:
     """'a, b and c'; beyond `most` names, only their number."""
     if len(names) > most:
         return f"{len(names)} strategies"
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def first_names(names: Sequence[str], most: int, more: str = "more") -> str:
+    """'a, b, c, d and 3 more': the first `most` names, and how many others there are."""
+    text = ", ".join(names[:most])
+    return f"{text} and {len(names) - most} {more}" if len(names) > most else text
+
+
+def plural(count: float, word: str) -> str:
+    """The word for so many: 'seed' for 1, else 'seeds'."""
+    return word if count == 1 else f"{word}s"
+
+
+def capitalized(text: str) -> str:
+    """The text with its first letter in upper case; the others stay as they are."""
+    return text[:1].upper() + text[1:]
 
 
 def shortened(names: Iterable[str]) -> dict[str, str]:
@@ -95,15 +133,25 @@ def shortened(names: Iterable[str]) -> dict[str, str]:
     'vectors@twins1-500x300-a1' and 'vectors@twins3-500x300-b2' -> 'vectors@twins1' and 'vectors@twins3'; names that
     would be alike keep all parts.
     """
-    whole, short = list(dict.fromkeys(names)), dict[str, str]()
-    for name in whole:
-        base, _, world = name.partition("@")
-        parts, others = world.split("-"), [n.partition("@")[2].split("-") for n in whole if n.partition("@")[0] == base]
-        differ = [
-            part for place, part in enumerate(parts[:-1]) if any(each[place : place + 1] != [part] for each in others)
-        ]
-        short[name] = f"{base}@{'-'.join(differ or parts[:1])}" if world else name
-    return short if len({*short.values()}) == len(whole) else dict(zip(whole, whole, strict=True))
+    whole = list(dict.fromkeys(names))
+    short = {name: _shortened(name, whole) for name in whole}
+    if len({*short.values()}) < len(whole):
+        return {name: name for name in whole}
+    return short
+
+
+def _shortened(name: str, names: Iterable[str]) -> str:
+    """Return a name without the parts of its world that all worlds of this kind share, and without the last part."""
+    base, _, world = name.partition("@")
+    if not world:
+        return name
+    worlds = [other.partition("@")[2].split("-") for other in names if other.partition("@")[0] == base]
+    parts = world.split("-")
+    differing = []
+    for place, part in enumerate(parts[:-1]):
+        if any(len(other) <= place or other[place] != part for other in worlds):
+            differing.append(part)
+    return f"{base}@{'-'.join(differing or parts[:1])}"
 
 
 def markdown(frame: "pd.DataFrame") -> str:

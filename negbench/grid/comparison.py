@@ -1,4 +1,4 @@
-"""A comparison on disk: the folder that names its cells, and its finished runs grouped for tables."""
+"""A comparison on disk: the folder that names its cells."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.display import log
-from negbench.errors import OptionError, RunError
+from negbench.errors import NegbenchError, OptionError
 from negbench.machine import files
-from negbench.settings.config import RunConfig
 from negbench.store.parents import Parent
-from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
 
 if TYPE_CHECKING:
@@ -29,7 +25,7 @@ if TYPE_CHECKING:
 KEY = ("strategy", "loss", "backbone", "dataset")
 AXES = ("system", "point", "settings", "epochs", *KEY)  # the first four only where a comparison has such an axis
 SCHEMA = 2  # of comparison.json
-_OF_RUN = ("seed", "hash", "run", "error")  # keys of a cell that are neither labels nor facts
+_CLOSED = ConfigDict(extra="forbid", strict=True)
 
 _KINDS = {"comparison": "a comparison", "claims": "claims", "study": "a study", "final": "the final runs of a study"}
 
@@ -71,6 +67,49 @@ def together(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+class CellRecord(BaseModel):
+    """A cell in comparison.json: its value on each axis, as tables print it, its run, and typed columns of its own."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    strategy: str
+    loss: str
+    backbone: str
+    dataset: str
+    system: str = ""
+    point: str = Field("", description="the values of all dials")
+    settings: str = Field("", description="default or tuned")
+    epochs: str = Field("", description="training budget")
+    seed: int
+    hash: str
+    run: str | None = Field(description="the run's id; null if it is not finished")
+    error: str | None = Field(description="why it failed")
+
+
+class DialRecord(BaseModel):
+    """A setting that a comparison varies."""
+
+    model_config = _CLOSED
+
+    key: str
+    values: list[Any]
+
+
+class ComparisonRecord(BaseModel):
+    """comparison.json: the cells of a comparison, of claims, or of a study's final runs."""
+
+    model_config = _CLOSED
+
+    kind: Literal["comparison", "claims", "final"]
+    schema_: Literal[2] = Field(alias="schema", description="version of this file")
+    cells: list[CellRecord]
+    dials: list[DialRecord] = Field([], description="settings whose combinations are the points")
+    left_out: list[dict[str, str]] = Field([], description="places that could not be planned, with the reason")
+    remarks: list[str] = Field([], description="what the backbone or data set does not support")
+    rates: list[dict[str, Any]] = Field([], description="the learning rate of each group, and the rates tried")
+    tuned: dict[str, Any] | None = Field(None, description="trials per strategy, and what was found")
 
 
 GroupKey = tuple[str, ...]  # a group's labels of `AXES`, '' for those that the comparison lacks
@@ -144,14 +183,28 @@ class ComparisonFolder:
         return {"kind": "comparison", "schema": SCHEMA, "cells": rows, **self.about}
 
     def read(self) -> dict[str, Any]:
-        """Return comparison.json; one of schema 1 in the form of schema 2."""
+        """Return comparison.json; one of schema 1 in the form of schema 2.
+
+        Raises:
+            NegbenchError: a file of another negbench version.
+        """
         document: dict[str, Any] = files.read_json(self.path / "comparison.json")
+        if document.get("schema") == 1:
+            document["schema"] = SCHEMA
         if "undefined" in document:
             document["left_out"] = document.pop("undefined")
         if systems := document.pop("systems", None):
             own, document["remarks"] = systems["own"], systems["remarks"]
             rows = [row for row in document["cells"] if row["system"] in systems["names"]]  # without their corners
             document["cells"] = [{**row, "own": row["strategy"] == own.get(row["system"])} for row in rows]
+        try:
+            ComparisonRecord.model_validate({"kind": "comparison", "schema": SCHEMA, **document})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            path = self.path / "comparison.json"
+            another = f"{path} is from another version of negbench, or was changed ({where}: {first['msg']})"
+            raise NegbenchError(f"{another}: rerun the command that wrote it") from error
         return document
 
     def cells(self) -> list[dict[str, Any]]:
@@ -167,89 +220,3 @@ def default_name(cells: Sequence[Cell]) -> str:
     """Return the default name of a comparison: the same grid gets the same name in every version of the code."""
     grid = sorted(json.dumps(cell.config.identity(), sort_keys=True) for cell in cells)
     return f"compare-{hashlib.sha256(''.join(grid).encode()).hexdigest()[:8]}"
-
-
-@dataclass(frozen=True)
-class CellGroup:
-    """Runs of one (strategy, loss, backbone, dataset), one per seed, with the typed columns of their cells."""
-
-    labels: dict[str, str]
-    runs: tuple[RunFolder, ...]  # by seed
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def plugin(self) -> str:
-        """The strategy's plug-in."""
-        return str(self.facts.get("plugin") or self.configs[0].strategy.name)  # schema 1 has no facts
-
-    @cached_property
-    def results(self) -> list[dict[str, Any]]:
-        """result.json of each run."""
-        return [run.result for run in self.runs]
-
-    @cached_property
-    def manifests(self) -> list[dict[str, Any]]:
-        """config.json of each run."""
-        return [run.manifest for run in self.runs]
-
-    @cached_property
-    def configs(self) -> list[RunConfig]:
-        """Configuration of each run."""
-        return [run.config for run in self.runs]
-
-    @cached_property
-    def points(self) -> list[list[dict[str, float]]]:
-        """metrics.jsonl of each run."""
-        return [run.metrics() for run in self.runs]
-
-    def values(self, *path: str) -> list[float]:
-        """Return one number from every run's result that has it, e.g. ("metrics", "average/recall_at_10")."""
-        numbers = []
-        for result in self.results:
-            value: Any = result
-            for key in path:
-                value = value.get(key) if isinstance(value, dict) else None
-            if value is not None:
-                numbers.append(float(value))
-        return numbers
-
-    def curve(self, metric: str) -> tuple[list[int], list[float], NDArray[np.float64]]:
-        """Return a metric of the scored split over training: epochs trained [E], steps [E], values [seeds, E].
-
-        E counts the points that all seeds have, the untrained model's (0 epochs) first; E = 0 if a seed has none.
-        """
-        key = f"{'val' if self.configs[0].eval.reported else 'dev'}/{metric}"
-        tables = [{int(point["epoch"]) + 1: point for point in points if key in point} for points in self.points]
-        epochs = sorted(set.intersection(*map(set, tables)))
-        values = np.array([[table[epoch][key] for epoch in epochs] for table in tables])
-        return epochs, [tables[0][epoch]["step"] for epoch in epochs], values
-
-
-def groups_of(runs: Path, name: str) -> list[CellGroup]:
-    """Return the finished cells of a comparison in groups, sorted by seed.
-
-    Raises:
-        RunError: no comparison of that name, or one without any finished cell.
-    """
-    folder = ComparisonFolder(runs / name)
-    if not (folder.path / "comparison.json").exists():
-        known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
-        raise RunError(f"no comparison '{name}' in {runs}; known: {', '.join(known) or 'none'}")
-    with files.intact(folder.path / "comparison.json"):
-        groups = grouped(runs, folder.cells())
-    if not groups:
-        raise RunError(f"comparison '{name}' has no finished cell yet")
-    return groups
-
-
-def grouped(runs: Path, cells: Iterable[Mapping[str, Any]]) -> list[CellGroup]:
-    """Group the finished ones of these rows of comparison.json, sorted by seed."""
-    finished = [row for row in cells if row["run"] is not None and (runs / row["run"] / "result.json").exists()]
-    return [
-        CellGroup(
-            {k: v for k, v in zip(AXES, place, strict=True) if v},
-            tuple(RunFolder(runs / row["run"]) for row in sorted(rows, key=lambda row: row["seed"])),
-            {key: value for key, value in rows[0].items() if key not in (*AXES, *_OF_RUN)},
-        )
-        for place, rows in together(finished, group_key).items()
-    ]

@@ -1,5 +1,6 @@
 """Charts of a comparison's own axes: points of dials, training budgets, and systems."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -7,13 +8,14 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from negbench.analysis.answer import steps_of
 from negbench.analysis.columns import READ
 from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, lead, size_of, unbeaten
-from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
+from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.words import label_of
-from negbench.grid.comparison import CellGroup, together
+from negbench.grid.comparison import together
 from negbench.grid.dials import Dial, Dials, Point
 from negbench.report.charts import Chart, Panel, Square, heat, label_ends, line_style, log_axis, shade, tall_enough
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 _MARKED: dict[str, Any] = {"marker": "o", "markersize": 3}
 
 
-def dial_charts(dials: Dials, rows: Sequence[VerdictRow]) -> list[Chart]:
+def dial_charts(dials: Dials, rows: Sequence[Verdict]) -> list[Chart]:
     """Draw the best strategy at every point, and the metric along each dial."""
     return [_best(dials, rows), *(_along(dials, rows, i) for i, axis in enumerate(dials.axes) if _drawn(axis))]
 
@@ -33,11 +35,11 @@ def _drawn(dial: Dial) -> bool:
     return len(dial.values) > 1 and dial.key != "num_negatives"
 
 
-def _styles(rows: Sequence[VerdictRow]) -> dict[str, dict[str, Any]]:
+def _styles(rows: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
     return {name: line_style(index) for index, name in enumerate(sorted({row.strategy for row in rows}))}
 
 
-def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
+def _best(dials: Dials, rows: Sequence[Verdict]) -> Chart:
     """Draw two dials as a heat map; further dials as further panels."""
     first, *others = dials.axes
     across, names, down = [(value,) for value in first.values], dials.names, others[0] if others else None
@@ -58,12 +60,16 @@ def _best(dials: Dials, rows: Sequence[VerdictRow]) -> Chart:
     return Chart("best", title, text, tuple(panels), 2, legend)
 
 
-def _winner(x: int, y: int, point: Sequence[VerdictRow], color: str) -> Square:
-    text = point[0].strategy + (f"\n+{100 * lead(point)[0]:.1f}" if len(point) > 1 else "")
+def _winner(x: int, y: int, point: Sequence[Verdict], color: str) -> Square:
+    """Return the square of a point: its best strategy, and how far it is ahead of the next."""
+    text = point[0].strategy
+    if len(point) > 1:
+        ahead = lead(point)
+        text += f"\n+{100 * (ahead.value if ahead else math.nan):.1f}"
     return Square(x, y, text, color, hatched=len(unbeaten(point)) > 1)
 
 
-def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
+def _along(dials: Dials, rows: Sequence[Verdict], index: int) -> Chart:
     """Draw the metric of every strategy along one dial, a panel for each setting of the others."""
     name = dials.names[index]
     lines, tall = dials.lines_along(index), tall_enough(len(_styles(rows)))
@@ -73,7 +79,7 @@ def _along(dials: Dials, rows: Sequence[VerdictRow], index: int) -> Chart:
     return Chart(f"along-{name}", f"Along {name}", text, tuple(panels), direct=True)
 
 
-def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[Point], axes: "Axes") -> None:
+def _lines(dials: Dials, rows: Sequence[Verdict], index: int, line: Sequence[Point], axes: "Axes") -> None:
     styles = _styles(rows)
     lines = []
     for number, (name, style) in enumerate(styles.items()):
@@ -87,21 +93,24 @@ def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[
     axes.set(xlabel=dials.names[index], ylabel=f"{label_of(rows[0].metric)} (%)")
 
 
-_Line = tuple[str, Sequence[float], Sequence[VerdictRow], dict[str, Any]]  # name, x, a row for each x, style
+_Line = tuple[str, Sequence[float], Sequence[Verdict], dict[str, Any]]  # name, x, a row for each x, style
 
 
 def _draw_means(axes: "Axes", lines: Sequence[_Line]) -> None:
     """Draw each line's means with their intervals, and its name at its end."""
     ends = []
     for name, x, rows, style in (line for line in lines if line[1]):
-        y = [100 * row.mean for row in rows]
-        reach = 100 * np.array([[row.mean - row.low for row in rows], [row.high - row.mean for row in rows]])
+        means = np.array([row.mean.value for row in rows])
+        below = means - [row.mean.low for row in rows]
+        above = [row.mean.high for row in rows] - means
+        y = (100 * means).tolist()
+        reach = 100 * np.array([below, above])
         axes.errorbar(x, y, yerr=np.maximum(reach, 0), label=name, elinewidth=0.7, **style)
         ends.append((y[-1], name, style["color"]))
     label_ends(axes, ends)
 
 
-def budgets_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Chart | None:
+def budgets_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Chart | None:
     """Draw each rule's mean after each training budget; None unless a comparison has several budgets."""
     steps = steps_of(groups)
     rows = [row for row in rows if row.main and row.epochs in steps]
@@ -112,7 +121,7 @@ def budgets_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Ch
     panels = together(rows, lambda row: ", ".join(getattr(row, axis) for axis in varied))
     name = label_of(rows[0].metric)
 
-    def draw(members: Sequence[VerdictRow], axes: "Axes") -> None:
+    def draw(members: Sequence[Verdict], axes: "Axes") -> None:
         lines, styles = [], _styles(members)
         reach = {steps[row.epochs] for row in members}
         for number, (strategy, style) in enumerate(styles.items()):
@@ -129,18 +138,22 @@ def budgets_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Ch
     return Chart("budgets", f"{name} after how many steps", READ["budgets"].format(metric=name), made, 2, direct=True)
 
 
-def matrix_chart(rows: Sequence[VerdictRow]) -> Chart:
+def matrix_chart(rows: Sequence[Verdict]) -> Chart:
     """Draw strategies x systems: the difference to the system's own negatives."""
     systems = list(dict.fromkeys(row.system for row in rows))
     strategies = sorted({row.strategy for row in rows})
-    reach = max((abs(row.difference) for row in rows if row.compared), default=0.0) or 1.0
+    reach = max((abs(row.against_baseline.value) for row in rows if row.against_baseline), default=0.0) or 1.0
     squares = []
     for row in rows:
-        own = row.verdict == "baseline"
-        if own or row.compared:
-            text = "own" if own else f"{100 * row.difference:+.1f} {SIGNS[row.verdict]}"
-            color = "" if row.verdict == "undecided" else shade(0.0 if own else row.difference, reach)
-            squares.append(Square(systems.index(row.system), strategies.index(row.strategy), text, color))
+        if row.verdict == "baseline":
+            text, color = "own", shade(0.0, reach)
+        elif row.against_baseline:
+            difference = row.against_baseline.value
+            text = f"{100 * difference:+.1f} {SIGNS[row.verdict]}"
+            color = "" if row.verdict == "undecided" else shade(difference, reach)
+        else:
+            continue
+        squares.append(Square(systems.index(row.system), strategies.index(row.strategy), text, color))
     text = READ["matrix"].format(metric=label_of(rows[0].metric), size=size_of(rows), signs=READ_SIGNS)
     panel = heat(strategies, systems, squares)
     return Chart("matrix", "Every system with every strategy's negatives", text, (panel,), 1)

@@ -12,12 +12,13 @@ import pandas as pd
 from negbench.analysis.answer import headlines, say
 from negbench.analysis.columns import READ
 from negbench.analysis.findings import Findings, stored
+from negbench.analysis.frame import first_run, shared
 from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.unchanged import FILE, inputs_of, unchanged
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
-from negbench.grid.comparison import AXES, CellGroup, ComparisonFolder
+from negbench.grid.comparison import AXES, ComparisonFolder
 from negbench.loop.step_plan import StepPlan
 from negbench.machine.files import delete
 from negbench.machine.received import read_text
@@ -76,21 +77,23 @@ def comparison_page(
         galleries: as for `write_report`.
         answer: as `say` returns it, if it is known.
     """
-    groups = ordered(findings.groups, findings.rows)
+    groups = ordered(findings.groups, findings.verdicts)
     cells: Sequence[Mapping[str, Any]] = findings.document["cells"]
-    rows = [row for row in findings.rows if row.settings in ("", DEFAULT)]
+    rows = [row for row in findings.verdicts if row.settings in ("", DEFAULT)]
     parts = figures.parts_of(ordered(findings.plain, rows), rows) if findings.plain else []
 
     def section(key: str, title: str, *before: Part, text: str = "") -> PageSection:
         return PageSection(key, title, text, (*before, *(table for table in listed if table.section == key)))
 
-    points = dial_charts(findings.dials, findings.main) if findings.dials.axes and findings.rows else []
-    matrix = [matrix_chart(findings.main)] if findings.systems and findings.rows else []
+    points = dial_charts(findings.dials, findings.main) if findings.dials.axes and findings.verdicts else []
+    matrix = [matrix_chart(findings.main)] if findings.systems and findings.verdicts else []
     zone, budgets = zone_chart(findings.groups, findings.main), budgets_chart(findings.groups, findings.main)
     val, train, missing = _galleries(parts, galleries)
-    pairs = (pair for group in groups for pair in zip(group.runs, group.results, strict=True))
-    results = {run.run_id: result for run, result in pairs}
-    limits = {"level": row.alpha, "margin": in_points(row.margin)} if (row := next(iter(findings.rows), None)) else {}
+    results = {run.folder.run_id: run.result for run in findings.runs}
+    tests = ""
+    if findings.verdicts:
+        first = findings.verdicts[0]
+        tests = READ["tests"].format(level=first.alpha, margin=in_points(first.margin))
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
@@ -111,7 +114,7 @@ def comparison_page(
             why=[*_charts(parts), section("behaviour", "Behaviour, cost and regime")],
             examples=[val, train],
             details=[
-                section("tests", "Tests", text=READ["tests"].format(**limits) if limits else ""),
+                section("tests", "Tests", text=tests),
                 _published(parts),
                 PageSection("notes", "What is left out", "", (*map(Note, findings.notes()), *missing)),
                 _cells(results, cells),
@@ -132,7 +135,7 @@ def _leader(findings: Findings, parts: Sequence[Runs], finished: Container[str])
         text = f"{len(left)} of {len(cells)} cells are not finished and missing from this page: "
         named = listed([f"{n} of {name}" for name, n in Counter(left).items()])
         shown.append(Note(f"{text}{named}. All runs, at the end, says why.", missing=True))
-    if not findings.rows:
+    if not findings.verdicts:
         shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
     shown += [Note(f"{text[0].upper()}{text[1:]}.", missing=True) for text in findings.mixed()]
     return [*shown, *(chart for runs in parts for chart in figures.forests(runs))]
@@ -142,7 +145,7 @@ def _published(parts: Sequence[Runs]) -> PageSection:
     """Build the section of published numbers on exactly the splits and protocols of this comparison."""
     tables: dict[str, Part] = {}
     for runs in parts:
-        run = runs.groups[0].runs[0]
+        run = first_run(runs.groups[0])
         identity, metrics = run.manifest["dataset"]["val"].rpartition("-")[0], run.result["metrics"]
         rows = rows_beside(run.manifest, metrics)
         if rows:
@@ -229,18 +232,17 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
 # --- facts -------------------------------------------------------------------------------------------------------
 
 
-def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
+def header_of(groups: Sequence[pd.DataFrame]) -> tuple[str, ...]:
     """Return the data sets, backbones and losses, seeds, epochs, the last run's date, and negbench's version."""
-    runs = [run for group in groups for run in group.runs]
-    configs = [config for group in groups for config in group.configs]
-    seeds = span((len(group.runs) for group in groups), str)
-    epochs = sorted({config.train.epochs or 0 for config in configs})
-    ended = max((run.path / "result.json").stat().st_mtime for run in runs)
-    worlds = {world for group in groups for each in group.manifests if (world := each["dataset"].get("world"))}
-    datasets = shortened(group.labels["dataset"] for group in groups).values()  # without the world of each seed
+    runs = [run for group in groups for run in group["stored"]]
+    seeds = span((len(group) for group in groups), str)
+    epochs = sorted({run.config.train.epochs or 0 for run in runs})
+    ended = max((run.folder.path / "result.json").stat().st_mtime for run in runs)
+    worlds = {run.manifest["dataset"].get("world") for run in runs} - {None, ""}
+    datasets = shortened(shared(group, "dataset") for group in groups).values()  # without the world of each seed
     return (
         _joined(datasets) + f" (generated{', a world for each seed' * (len(worlds) > 1)})" * bool(worlds),
-        *(_few(axis, [group.labels[axis] for group in groups]) for axis in ("backbone", "loss")),
+        *(_few(axis, [shared(group, axis) for group in groups]) for axis in ("backbone", "loss")),
         f"{seeds} seed{'s' * (seeds != '1')}",
         f"{' or '.join(map(str, epochs))} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
@@ -250,9 +252,8 @@ def header_of(groups: Sequence[CellGroup]) -> tuple[str, ...]:
 
 def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     """Return what identifies the page's runs; each distinct value once."""
-    groups = findings.groups
-    configs = [config for group in groups for config in group.configs]
-    manifests = [manifest for group in groups for manifest in group.manifests]
+    configs = [run.config for run in findings.runs]
+    manifests = [run.manifest for run in findings.runs]
     datasets = {m["dataset"].get("kind", m["dataset"]["val"]): m["dataset"] for m in manifests}
     worlds = dict.fromkeys(m["dataset"].get("world") or "" for m in manifests)
     backbones: dict[str, set[str]] = {}
@@ -268,7 +269,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
         ("text", _joined({d["text_template"]: 0 for d in datasets.values()})),
         ("backbone", _joined(f"{name}, initial weights {', '.join(sorted(h))}" for name, h in backbones.items())),
         ("epochs", _joined({config.train.epochs: 0 for config in configs})),
-        ("regime", _joined(f"{name}: {in_words(cards)}" for name, cards in last_cards(groups).items())),
+        ("regime", _joined(f"{name}: {in_words(cards)}" for name, cards in last_cards(findings.groups).items())),
         ("steps", _joined(plan for plan in findings.step_plans() if plan != str(StepPlan()))),
         ("reported epoch", _joined({_SELECTED[config.eval.select]: 0 for config in configs})),
         ("code", _joined({m["code"]: 0 for m in manifests})),

@@ -1,7 +1,6 @@
 """Draw the charts of a comparison or of a single run from the runs' folders alone."""
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -9,12 +8,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from negbench.analysis.columns import READ
+from negbench.analysis.frame import config_of, curve_of, first_run, folders_of, labels_of, mean_of, shared
 from negbench.analysis.leader import equally_many, negatives_text
-from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import in_points, label_of, listed, percent, shortened, signed, span
-from negbench.grid.comparison import CellGroup, together
+from negbench.analysis.verdict_record import Estimate, Verdict
+from negbench.analysis.words import estimate_text, first_names, in_points, label_of, listed, percent, shortened, span
+from negbench.grid.comparison import together
 from negbench.metrics.curve_file import Curves, file_name, spaced
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
@@ -38,52 +39,52 @@ class Runs:
     `groups` are in the order of the leader table, `rows` their statistics.
     """
 
-    groups: tuple[CellGroup, ...]
-    rows: tuple[VerdictRow, ...]
+    groups: tuple[pd.DataFrame, ...]
+    rows: tuple[Verdict, ...]
     where: str  # what distinguishes it from the page's other parts
     suffix: str  # of the charts' keys where a page has several parts
 
     @cached_property
     def strategies(self) -> list[str]:
         """Strategies in the order of their best place in the leader table, as in every figure."""
-        return list(dict.fromkeys(group.labels["strategy"] for group in self.groups))
+        return list(dict.fromkeys(shared(group, "strategy") for group in self.groups))
 
     @cached_property
     def losses(self) -> list[str]:
         """Names of the losses, in alphabetical order."""
-        return sorted({group.labels["loss"] for group in self.groups})
+        return sorted({shared(group, "loss") for group in self.groups})
 
     @cached_property
     def main(self) -> str:
         """The metric that verdicts are about."""
         tested = [row.metric for row in self.rows if row.main]
-        return tested[0] if tested else str(self.groups[0].results[0]["main_metric"])
+        return tested[0] if tested else str(shared(self.groups[0], "main_metric"))
 
     @cached_property
     def size(self) -> str:
         """Sample size: 'n = 1,200 queries, 3 seeds'."""
-        seeds = span((len(group.runs) for group in self.groups), str)
-        queries = self.groups[0].runs[0].manifest["dataset"]["val_queries"]
-        return f"n = {queries:,} queries, {seeds} seed{'s' * (seeds != '1')}"
+        seeds = span((len(group) for group in self.groups), str)
+        queries = first_run(self.groups[0]).manifest["dataset"]["val_queries"]
+        return f"n = {queries:,} queries, {seeds} {'seed' if seeds == '1' else 'seeds'}"
 
-    def index(self, group: CellGroup) -> int:
+    def index(self, group: pd.DataFrame) -> int:
         """Return the index of the strategy's colour: by name, so that it does not depend on a result."""
-        return sorted(self.strategies).index(group.labels["strategy"])
+        return sorted(self.strategies).index(shared(group, "strategy"))
 
-    def by_loss(self) -> Iterable[tuple[str, list[CellGroup]]]:
+    def by_loss(self) -> Iterable[tuple[str, list[pd.DataFrame]]]:
         """Yield each loss with its groups, in the order of the strategies."""
         for loss in self.losses:
-            groups = [group for group in self.groups if group.labels["loss"] == loss]
-            yield loss, sorted(groups, key=lambda group: self.strategies.index(group.labels["strategy"]))
+            groups = [group for group in self.groups if shared(group, "loss") == loss]
+            yield loss, sorted(groups, key=lambda group: self.strategies.index(shared(group, "strategy")))
 
 
-def parts_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> list[Runs]:
+def parts_of(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> list[Runs]:
     """Build one `Runs` per data set, backbone and training budget; `groups` must be sorted and not empty."""
 
     def place_of(labels: Mapping[str, Any]) -> tuple[str, str, int]:
         return labels["dataset"], labels["backbone"], int(labels.get("epochs") or 0)
 
-    members = together(groups, lambda group: place_of(group.labels))
+    members = together(groups, lambda group: place_of(labels_of(group)))
     own = together(rows, lambda row: place_of(vars(row)))
     short = shortened(dataset for dataset, _, _ in members)
     varied = [len({*each}) > 1 for each in zip(*members, strict=True)]
@@ -101,12 +102,12 @@ def parts_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow] = ()) -> li
 
 @dataclass(frozen=True)
 class _Question:
-    """What a forest shows of a row: its verdict, and its difference with the ends of the interval; NaN for none."""
+    """What a forest shows of a row: its verdict, and its difference; None for none."""
 
     title: str
     axis: str
-    verdict: Callable[[VerdictRow], str]
-    ends: Callable[[VerdictRow], tuple[float, float, float]]
+    verdict: Callable[[Verdict], str]
+    estimate: Callable[[Verdict], Estimate | None]
     column: str
 
 
@@ -114,7 +115,7 @@ _BEST = _Question(
     "points behind the best strategy that uses the same number of negatives",
     "points behind the best with as many negatives",
     attrgetter("standing"),
-    attrgetter("gap", "gap_low", "gap_high"),
+    attrgetter("behind_best"),
     "behind",
 )
 
@@ -126,57 +127,67 @@ def forests(runs: Runs) -> list[Chart]:
     """
     rows = [row for row in runs.rows if row.main]
     best = _forest_chart(runs, rows, "forest", _BEST)
-    asked = sorted({row.baseline for row in rows if row.compared and (row.against or best is None)})
-    title, ends = f"points against {listed(asked)}", attrgetter("difference", "diff_low", "diff_high")
-    baseline = _Question(title, title, attrgetter("verdict"), ends, "difference")
-    other = _forest_chart(runs, rows, "forest-baseline" if best else "forest", baseline) if asked else None
-    return [chart for chart in (best, other) if chart is not None]
+    charts = [] if best is None else [best]
+    asked = sorted({row.baseline for row in rows if row.against_baseline and (row.baseline_asked or best is None)})
+    if asked:
+        title = f"points against {listed(asked)}"
+        question = _Question(title, title, attrgetter("verdict"), attrgetter("against_baseline"), "difference")
+        other = _forest_chart(runs, rows, "forest-baseline" if best else "forest", question)
+        if other is not None:
+            charts.append(other)
+    return charts
 
 
-def _forest_chart(runs: Runs, rows: Sequence[VerdictRow], kind: str, question: _Question) -> Chart | None:
+def _forest_chart(runs: Runs, rows: Sequence[Verdict], kind: str, question: _Question) -> Chart | None:
     """Draw differences with intervals, beside columns of numbers; None where no row has any."""
-    if all(math.isnan(question.ends(row)[0]) for row in rows):
+    if all(question.estimate(row) is None for row in rows):
         return None
-    lines = list[VerdictRow | str]()
+    lines: list[Verdict | str] = []
     for loss in runs.losses:
+        if len(runs.losses) > 1:
+            lines.append(f"under {loss}")
         of_loss = sorted((row for row in rows if row.loss == loss), key=lambda row: runs.strategies.index(row.strategy))
-        lines += [f"under {loss}"] * (len(runs.losses) > 1)
-        lines += [row for block in equally_many(of_loss).values() for row in block]
+        for block in equally_many(of_loss).values():
+            lines += block
     name, first, columns = label_of(runs.main), rows[0], _forest_columns(runs, question)
     words = [question.verdict(row) for row in rows]
     counts = {word: words.count(word) for word in VERDICTS if word in words}
-    about = {"metric": name, "size": runs.size, "level": 100 * (1 - first.alpha), "margin": in_points(first.margin)}
-    about |= {"negatives": "Negatives: per query and step. " * (len(columns) > 3)}
-    about |= {"counts": ", ".join(f"{count} {word}" for word, count in counts.items())}
+    about = {
+        "metric": name,
+        "size": runs.size,
+        "level": 100 * (1 - first.alpha),
+        "margin": in_points(first.margin),
+        "negatives": "Negatives: per query and step. " if len(columns) > 3 else "",
+        "counts": ", ".join(f"{count} {word}" for word, count in counts.items()),
+    }
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
     panel = Panel("", partial(_forest, lines, question, columns), 0.2 * len(lines) + 0.3)
-    epochs = sorted({group.configs[0].train.epochs or 0 for group in runs.groups})
+    epochs = sorted({config_of(group).train.epochs or 0 for group in runs.groups})
     trained = f" after {' or '.join(map(str, epochs))} epochs"
-    where = f" ({runs.where})" * bool(runs.where.removesuffix(f"{epochs[0]} epochs"))
+    where = f" ({runs.where})" if runs.where.removesuffix(f"{epochs[0]} epochs") else ""
     title = f"{name}{trained}: {question.title}{where}"
     return Chart(f"{kind}{runs.suffix}", title, READ["forest"].format(**about), (panel,), 1, legend, full=True)
 
 
-def _block(row: VerdictRow) -> tuple[str, str]:
+def _block(row: Verdict) -> tuple[str, str]:
     """Return what rows must share to be compared: the loss and the number of negatives."""
     return row.loss, negatives_text(row.negatives)
 
 
-_Column = tuple[str, int, int, Callable[[VerdictRow], str]]  # title, its right edge in wide, in narrow figures, text
+_Column = tuple[str, int, int, Callable[[Verdict], str]]  # title, its right edge in wide, in narrow figures, text
 
 
 def _forest_columns(runs: Runs, question: _Question) -> list[_Column]:
     """Return the columns beside the forest; those with right edge 0 in narrow figures are left out there."""
-    shares = {(group.labels["strategy"], group.labels["loss"]): group for group in runs.groups}
+    shares = {(shared(group, "strategy"), shared(group, "loss")): group for group in runs.groups}
 
-    def rate(row: VerdictRow) -> str:
+    def rate(row: Verdict) -> str:
         group = shares.get((row.strategy, row.loss))
-        values = group.values("behaviour", "false_negative_rate_draws") if group else []
-        return percent(float(np.mean(values)), 2) if values else "-"
+        return "-" if group is None else percent(mean_of(group, "behaviour/false_negative_rate_draws"), 2)
 
     columns: list[_Column] = [
-        (f"{label_of(runs.main).removeprefix('average ')} %", 50, 35, lambda row: percent(row.mean, 1)),
-        (question.column, 160, 0, lambda row: signed(*question.ends(row))),
+        (f"{label_of(runs.main).removeprefix('average ')} %", 50, 35, lambda row: percent(row.mean.value, 1)),
+        (question.column, 160, 0, lambda row: estimate_text(question.estimate(row))),
         ("FN %", 200, 65, rate),
     ]
     if len({negatives_text(row.negatives) for row in runs.rows}) > 1:
@@ -184,14 +195,19 @@ def _forest_columns(runs: Runs, question: _Question) -> list[_Column]:
     return columns
 
 
-def _forest(lines: Sequence[VerdictRow | str], question: _Question, columns: Sequence[_Column], axes: "Axes") -> None:
+def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequence[_Column], axes: "Axes") -> None:
     """Draw lines from the top: each loss's name, if given, above its rows. The best of a block is bold."""
     rows = [line for line in lines if not isinstance(line, str)]
     margin = 100 * rows[0].margin
-    ends = [100 * end for row in rows for end in question.ends(row)[1:] if not math.isnan(end)] + [margin, -margin]
+    ends = [margin, -margin]
+    for row in rows:
+        if estimate := question.estimate(row):
+            ends += [100 * estimate.low, 100 * estimate.high]
     room = 0.05 * (max(ends) - min(ends))
-    means = {_block(one): [row.mean for row in rows if _block(row) == _block(one)] for one in rows}
-    best = {block: max(several) for block, several in means.items() if len(several) > 1}
+    best = {}  # the highest mean of each block of several rows
+    for block, members in together(rows, _block).items():
+        if len(members) > 1:
+            best[block] = max(row.mean.value for row in members)
     whole = axes.get_figure(root=True)
     small = whole is not None and whole.get_figwidth() < 6
     beside = axes.get_yaxis_transform()
@@ -213,18 +229,21 @@ def _forest(lines: Sequence[VerdictRow | str], question: _Question, columns: Seq
             axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
         color, marker = VERDICTS.get(question.verdict(row), (GREY, "o"))
         for title, end, text in shown:
-            weight = "bold" if title == columns[0][0] and row.mean == best.get(_block(row)) else "normal"
+            weight = "bold" if title == columns[0][0] and row.mean.value == best.get(_block(row)) else "normal"
             tint = color if title == question.column else "black"
             write(text(row), y, end, fontsize=8, weight=weight, color=tint)
-        middle, low, high = (100 * each for each in question.ends(row))
+        estimate = question.estimate(row)
         if question.verdict(row) in ("best", "highest"):
-            middle = low = high = 0.0
-        if not math.isnan(middle):
-            axes.plot([low, high], [y, y], color=color, linewidth=1.6)
-            axes.plot([middle], [y], marker, color=color, markersize=5.5)
+            estimate = Estimate(0.0, 0.0, 0.0)
+        if estimate:
+            axes.plot([100 * estimate.low, 100 * estimate.high], [y, y], color=color, linewidth=1.6)
+            axes.plot([100 * estimate.value], [y], marker, color=color, markersize=5.5)
     named = {y: row for y, row in enumerate(lines) if not isinstance(row, str)}
-    baseline = [" (baseline)" * (row.verdict == "baseline" and question is not _BEST) for row in named.values()]
-    axes.set_yticks(list(named), [row.marked_label + more for row, more in zip(named.values(), baseline, strict=True)])
+    names = []
+    for row in named.values():
+        is_baseline = row.verdict == "baseline" and question is not _BEST
+        names.append(f"{row.marked_label} (baseline)" if is_baseline else row.marked_label)
+    axes.set_yticks(list(named), names)
     axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room))
     axes.set_xlabel(question.axis)
     axes.xaxis.set_inverted(question is _BEST)  # the better, the further to the right
@@ -253,7 +272,7 @@ def _lines(lines: Sequence[Line], ylabel: str, xlabel: str, axes: "Axes") -> Non
     label_ends(axes, [(values.mean(0)[-1], name, line_style(index)["color"]) for name, index, _, values, _ in lines])
 
 
-def _lines_of(runs: Runs, line_of: Callable[[CellGroup], Line]) -> dict[str, list[Line]]:
+def _lines_of(runs: Runs, line_of: Callable[[pd.DataFrame], Line]) -> dict[str, list[Line]]:
     """Return each loss with the lines of its groups that have a point."""
     lines = {loss: [line for line in map(line_of, groups) if line[2]] for loss, groups in runs.by_loss()}
     return {loss: own for loss, own in lines.items() if own}
@@ -262,14 +281,16 @@ def _lines_of(runs: Runs, line_of: Callable[[CellGroup], Line]) -> dict[str, lis
 def _epoch_chart(key: str, title: str, text: str, by_loss: Mapping[str, Sequence[Line]], ylabel: str) -> Chart | None:
     """Draw a panel for each loss, with the names at the ends of the lines; None without a line."""
     panels = tuple(
-        Panel(loss * (len(by_loss) > 1), partial(_lines, lines, ylabel, "epochs trained"), tall_enough(len(lines)))
+        Panel(
+            loss if len(by_loss) > 1 else "", partial(_lines, lines, ylabel, "epochs trained"), tall_enough(len(lines))
+        )
         for loss, lines in by_loss.items()
     )
     return Chart(key, title, text, panels, direct=True) if panels else None
 
 
 def _seeds(runs: Runs) -> str:
-    several = any(len(group.runs) > 1 for group in runs.groups)
+    several = any(len(group) > 1 for group in runs.groups)
     return "mean over seeds, with a band from the lowest to the highest seed" if several else "one seed"
 
 
@@ -284,31 +305,36 @@ def _at(epochs: Sequence[int]) -> str:
 def training(runs: Runs) -> Chart | None:
     """Draw the metric against the epoch, with a marker where pools were refreshed, as in QuRe fig. 4."""
     name = label_of(runs.main)
-    split = "reported split" if runs.groups[0].configs[0].eval.reported else "part of train held out for development"
+    reported = config_of(runs.groups[0]).eval.reported
+    split = "reported split" if reported else "part of train held out for development"
 
-    def line_of(group: CellGroup) -> Line:
-        epochs, _, values = group.curve(runs.main)
-        marked = [float(epoch) for epoch in group.results[0]["refresh_epochs"] if epoch]
-        return group.labels["strategy"], runs.index(group), [float(e) for e in epochs], 100 * values, marked
+    def line_of(group: pd.DataFrame) -> Line:
+        epochs, _, values = curve_of(group, runs.main)
+        marked = [float(epoch) for epoch in first_run(group).result["refresh_epochs"] if epoch]
+        return shared(group, "strategy"), runs.index(group), [float(e) for e in epochs], 100 * values, marked
 
     lines = _lines_of(runs, line_of)
     seen = sorted({int(x) for each in lines.values() for _, _, epochs, _, _ in each for x in epochs})
     text = READ["training"].format(metric=name, split=split, epochs=_at(seen), size=runs.size, seeds=_seeds(runs))
     drawn = any(epoch in marked for each in lines.values() for _, _, epochs, _, marked in each for epoch in epochs)
-    text += READ["refreshed"] * drawn + "."
+    if drawn:
+        text += READ["refreshed"]
+    text += "."
     return _epoch_chart(f"training{runs.suffix}", f"{name} against the epoch", text, lines, f"{name} (%)")
 
 
 def _at_refreshes(runs: Runs, name: str, scale: float = 1, *, redefined: bool = False) -> dict[str, list[Line]]:
     """Return a number of the strategies' behaviour against the epoch, of all or of those that redefine their pools."""
 
-    def line_of(group: CellGroup) -> Line:
-        results = group.results if group.results[0]["refresh_epochs"] or not redefined else ()
-        rows = (row for result in results for row in result["behaviour_by_refresh"] if row.get(name) is not None)
+    def line_of(group: pd.DataFrame) -> Line:
+        rows = []
+        if first_run(group).result["refresh_epochs"] or not redefined:
+            for run in group["stored"]:
+                rows += [row for row in run.result["behaviour_by_refresh"] if row.get(name) is not None]
         at = together(rows, lambda row: int(row["epoch"]))
         x = [float(epoch) for epoch in sorted(at)]
         values = np.array([[float(np.mean([scale * row[name] for row in at[epoch]])) for epoch in sorted(at)]])
-        return group.labels["strategy"], runs.index(group), x, values, x
+        return shared(group, "strategy"), runs.index(group), x, values, x
 
     return _lines_of(runs, line_of)
 
@@ -330,10 +356,13 @@ def score_curves(runs: Runs) -> Chart | None:
     """Draw sorted scores before training and after the warm-up (QuRe fig. 7-8); None if no run mined pools."""
     panels = []
     for loss, groups in runs.by_loss():
-        warm = [group for group in groups if (group.runs[0].path / file_name("warm")).exists()]
-        untrained = {run.config.seed: run for group in warm for run in group.runs}  # the same model for all strategies
-        curves = {("before training", "start"): [*untrained.values()]} if warm else {}
-        curves |= {(group.labels["strategy"], "warm"): [*group.runs] for group in warm}
+        warm = [group for group in groups if (first_run(group).folder.path / file_name("warm")).exists()]
+        curves = {}
+        if warm:
+            untrained = {run.config.seed: run.folder for group in warm for run in group["stored"]}
+            curves["before training", "start"] = [*untrained.values()]  # the same model for all strategies
+        for group in warm:
+            curves[shared(group, "strategy"), "warm"] = folders_of(group)
         lines, alike = dict[bytes, Line](), dict[bytes, list[str]]()
         for (name, moment), folders in curves.items():
             files = (run.path / file_name(moment) for run in folders)
@@ -348,11 +377,11 @@ def score_curves(runs: Runs) -> Chart | None:
             names = alike.setdefault(values.tobytes(), [])
             names.append(name)
             shown = names[: 2 if len(", ".join(names[:2])) < 30 else 1]
-            title = ", ".join(shown) + f" and {len(names) - len(shown)} more" * (len(names) > len(shown))
+            title = first_names(names, len(shown))
             lines[values.tobytes()] = (title, list(alike).index(values.tobytes()), x, values, marked)
         if lines:
             draw = partial(_lines, [*lines.values()], "score", "rank")
-            panels.append(Panel(loss * (len(runs.losses) > 1), draw, tall_enough(len(lines))))
+            panels.append(Panel(loss if len(runs.losses) > 1 else "", draw, tall_enough(len(lines))))
     key, title = f"score-curves{runs.suffix}", "Scores by rank before and after the warm-up"
     text = READ["score_curves"].format(seeds=_seeds(runs))
     return Chart(key, title, text, tuple(panels), direct=True) if panels else None

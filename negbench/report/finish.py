@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 
 from negbench.analysis.answer import say
 from negbench.analysis.columns import NEGATIVES, logged
 from negbench.analysis.findings import Findings, judged, stored
+from negbench.analysis.frame import first_run, key_of, labels_of, shared
 from negbench.analysis.leader import row_line
 from negbench.analysis.unchanged import inputs_of, keep, unchanged
-from negbench.analysis.verdicts import Rules, VerdictRow
+from negbench.analysis.verdict_record import Verdict
+from negbench.analysis.verdicts import Rules
 from negbench.display import Grid, log
-from negbench.grid.comparison import AXES, CellGroup, ComparisonFolder, group_key
+from negbench.grid.comparison import AXES, ComparisonFolder, group_key
 from negbench.machine.files import write_text
 from negbench.report.loaded import Comparison
 from negbench.report.tables import Table, files_of, tables
@@ -86,9 +89,9 @@ def _renew(
 
         pages = write_page(folder / "report", comparison_page(folder, findings, listed, answer=answer))
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
-    differing = [axis for axis in AXES if len({group.labels.get(axis) for group in findings.groups}) > 1]
+    differing = [axis for axis in AXES if len({shared(group, axis) for group in findings.groups}) > 1]
     axes = list(dict.fromkeys(("strategy", *differing)))
-    parent.close([_summary(group, findings.rows, axes) for group in findings.groups], written, "\n\n".join(answer))
+    parent.close([_summary(group, findings.verdicts, axes) for group in findings.groups], written, "\n\n".join(answer))
     return written
 
 
@@ -101,25 +104,26 @@ def _grid(table: Table, file: Path) -> Grid:
     return Grid(table.frame.drop(columns=list(table.constant)), table.title, ", ".join(parts), rest=str(file))
 
 
-def _summary(group: CellGroup, rows: Sequence[VerdictRow], axes: Sequence[str]) -> SummaryRun:
+def _summary(group: pd.DataFrame, rows: Sequence[Verdict], axes: Sequence[str]) -> SummaryRun:
     """Build a summary run: means of final values, deviations of final metrics, shared parameters, the verdict.
 
     Its name joins the labels on these axes. MLflow draws a section of charts for each prefix of metric names, in
     alphabetical order: answer or average, mined, regime_end, sd, used, verdict.
     """
-    finals = [final_values(result) for result in group.results]
+    finals = [final_values(run.result) for run in group["stored"]]
     metrics: dict[str, float] = {"verdict/seeds": float(len(finals))}
     for key in dict.fromkeys(name for values in finals for name in values):
         values = [v[key] for v in finals if key in v]
         metrics[key if "/" in key else f"answer/{key}"] = float(np.mean(values))
-        if len(values) > 1 and key in group.results[0]["metrics"]:
+        if len(values) > 1 and key in first_run(group).result["metrics"]:
             metrics[f"sd/{key}"] = float(np.std(values, ddof=1))
-    flats = [run.config.flat() for run in group.runs]
-    shared: dict[str, Any] = {k: v for k, v in flats[0].items() if all(f.get(k) == v for f in flats)}
-    tags = dict(group.labels)
-    row = next((row for row in rows if row.main and group_key(vars(row)) == group_key(group.labels)), None)
+    flats = [run.config.flat() for run in group["stored"]]
+    parameters: dict[str, Any] = {k: v for k, v in flats[0].items() if all(f.get(k) == v for f in flats)}
+    tags = labels_of(group)
+    row = next((row for row in rows if row.main and group_key(vars(row)) == key_of(group)), None)
     if row is not None:
         tags |= {"verdict": row.verdict, "baseline": row.baseline, "tested": row.metric}
         tags |= {"beaten by": ", ".join(row.beaten_by)}
         metrics |= {f"verdict/{key}": value for key, value in logged(row_line(row)).items()}
-    return SummaryRun(" ".join(group.labels[axis] for axis in axes if axis in group.labels), tags, shared, metrics)
+    name = " ".join(shared(group, axis) for axis in axes if shared(group, axis))
+    return SummaryRun(name, tags, parameters, metrics)

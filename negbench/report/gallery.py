@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from negbench.analysis.frame import first_run, shared
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.report.cards import Example, Pictures, Relation, Strip, Thumb
@@ -63,7 +64,7 @@ def gallery(runs: Runs, count: int) -> Gallery:
     folders: dict[str, RunFolder] = {}
     for group in runs.groups:
         if len(folders) < _STRATEGIES:
-            folders.setdefault(group.labels["strategy"], group.runs[0])
+            folders.setdefault(shared(group, "strategy"), first_run(group).folder)
     configs = dict[str, ResolvedConfig]()
     for label, folder in folders.items():
         try:

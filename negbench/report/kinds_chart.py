@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from negbench.analysis.columns import READ
+from negbench.analysis.frame import labels_of
 from negbench.analysis.kinds import KindShares, kind_shares, known_kinds
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, tall_enough
 from negbench.report.figures import Runs
@@ -22,7 +23,7 @@ def kinds_chart(runs: Runs) -> Chart | None:
     if not groups:
         return None
     # read when drawn: the picture of an earlier page needs none
-    lines = cache(lambda: [(named.format_map(group.labels), kind_shares(group)) for group in groups])
+    lines = cache(lambda: [(named.format_map(labels_of(group)), kind_shares(group)) for group in groups])
     text = READ["kinds"].format(size=runs.size)
     titles, tall = ("drawn", "left among the first ten"), tall_enough(len(groups) * (1 + len(known_kinds(groups[0]))))
     panels = tuple(Panel(title, partial(_draw, lines, side), tall) for side, title in enumerate(titles))

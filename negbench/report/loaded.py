@@ -1,16 +1,21 @@
 """Load a command's results from the runs folder into Python, as data frames and text."""
 
 import io
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from negbench.analysis.findings import Findings, stored
+from negbench.analysis.frame import results_of
+from negbench.analysis.shown import per_query, shown_results, shown_verdicts
 from negbench.errors import RunError
-from negbench.grid.comparison import ComparisonFolder, groups_of
+from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
 from negbench.machine.received import read_text
 from negbench.store.run_result import RunResult
@@ -55,9 +60,35 @@ class Comparison:
         return stored(self.path.parent, self.name)
 
     @cached_property
+    def results(self) -> pd.DataFrame:
+        """One row per finished cell: axes, seed, run, metrics, behaviour and cost; shares in points."""
+        return shown_results(self.findings.results)
+
+    def per_query(self, metric: str, cells: pd.DataFrame | None = None) -> NDArray[np.float64]:
+        """[cells, queries] values of a metric in points: one row for each row of `results`, in its order.
+
+        Args:
+            metric: name of a column of `results`.
+            cells: rows of `results` [default: all].
+
+        Raises:
+            UnknownNameError: there is no such metric, or it is no mean over queries.
+            OptionError: the cells have different numbers of queries.
+        """
+        results = self.findings.results
+        return per_query(results if cells is None else results.loc[cells.index], metric)
+
+    @cached_property
+    def verdicts(self) -> pd.DataFrame:
+        """One row per strategy and metric, in points: `negbench.analysis.verdict_record.Verdict`."""
+        return shown_verdicts(self.findings.verdicts)
+
+    @property
     def statistics(self) -> pd.DataFrame:
-        """One row per strategy and metric, in the metric's unit: `negbench.analysis.verdicts.VerdictRow`."""
-        return pd.DataFrame([row.plain() for row in self.findings.rows])
+        """One row per strategy and metric, in the unit of the metric; `verdicts` replaces it."""
+        text = "Comparison.statistics goes with the next version: use .verdicts, in points, or .results"
+        warnings.warn(text, FutureWarning, stacklevel=2)
+        return pd.DataFrame([verdict.flat() for verdict in self.findings.verdicts])
 
     @cached_property
     def behaviour(self) -> pd.DataFrame:
@@ -75,7 +106,10 @@ class Comparison:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """One row per cell: its labels, seed and run, and every metric of the run (NaN where it is not finished)."""
+        """One row per cell: its labels, seed and run, and every metric of the run (NaN where it is not finished).
+
+        Metrics are shares; `results` has finished cells alone, in points.
+        """
         rows = []
         for cell in ComparisonFolder(self.path).cells():
             result = self.path.parent / (cell["run"] or "") / "result.json"
@@ -94,7 +128,7 @@ class Comparison:
             "comparison": self.name,
             "path": self.path,
             "answer": self.answer,
-            "statistics": [row.plain() for row in self.findings.rows],
+            "statistics": [verdict.flat() for verdict in self.findings.verdicts],
             "behaviour": self.behaviour.to_dict("records"),
             "cost": self.cost.to_dict("records"),
             "cells": ComparisonFolder(self.path).cells(),
@@ -209,7 +243,7 @@ def load(runs: Path, name: str, storage: str | None = None) -> Comparison | Stud
     if (runs / name / "study.json").exists():
         return StudyResult(runs / name, storage)
     if (runs / name / "comparison.json").exists():
-        groups_of(runs, name)  # raises where no cell is finished
+        results_of(runs, name)  # raises where no cell is finished
         if not (runs / name / "answer.md").exists():
             raise RunError(f"'{name}' was interrupted before its end: rerun its command to resume")
         return Comparison(runs / name)

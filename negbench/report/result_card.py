@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from negbench.analysis.findings import Findings, stored
-from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.frame import first_run, key_of, known, labels_of, seconds_of
+from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import inert, markdown
 from negbench.errors import RunError
-from negbench.grid.comparison import CellGroup, group_key
+from negbench.grid.comparison import group_key
 from negbench.machine.files import write_json, write_text
 from negbench.report.build import comparison_page
 from negbench.report.claims import is_of_claims
@@ -36,12 +37,12 @@ def write_result_card(runs: Path, name: str) -> list[Path]:
         raise RunError(f"'{name}' holds claims: only a comparison has a card")
     findings = stored(runs, name)
     page = comparison_page(folder, findings, tables(findings), galleries=0)
-    settings = _shared(config.flat() for group in findings.groups for config in group.configs)
+    settings = _common(run.config.flat() for run in findings.runs)
     write_json(folder / "card.json", _document(name, page, settings, findings))
     return [folder / "card.json", write_text(folder / "card.md", _markdown(name, page, settings))]
 
 
-def _shared(flats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _common(flats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings that these runs share, without those of this machine and those derived from others.
 
     Of a file's absolute path only the name is kept.
@@ -61,25 +62,25 @@ def _document(name: str, page: Page, settings: Mapping[str, Any], findings: Find
         "answer": list(page.answer),
         "provenance": dict(page.facts),
         "settings": dict(settings),
-        "rows": [_row(group, tests.get(group_key(group.labels)), settings) for group in findings.groups],
+        "rows": [_row(group, tests.get(key_of(group)), settings) for group in findings.groups],
     }
 
 
-def _row(group: CellGroup, test: VerdictRow | None, shared: Mapping[str, Any]) -> dict[str, Any]:
+def _row(group: pd.DataFrame, test: Verdict | None, shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return a strategy's labels, runs, settings besides the shared ones, metrics per seed, and means over seeds."""
-    plain = {} if test is None else test.plain()
-    settings = _shared(config.flat() for config in group.configs)
-    regime = pd.DataFrame([result.get("regime") or {} for result in group.results]).astype(float).mean()
+    plain = {} if test is None else test.flat()
+    settings = _common(run.config.flat() for run in group["stored"])
+    regime = pd.DataFrame([run.result.get("regime") or {} for run in group["stored"]]).astype(float).mean()
     return {
-        **group.labels,
+        **labels_of(group),
         "negatives": plain.get("negatives"),
         "settings": {key: value for key, value in settings.items() if key not in shared},
-        "seeds": [config.seed for config in group.configs],
-        "runs": [run.run_id for run in group.runs],
-        "metrics": {key: group.values("metrics", key) for key in group.results[0]["metrics"]},
+        "seeds": group["seed"].tolist(),
+        "runs": group["run"].tolist(),
+        "metrics": {key: known(group, f"metrics/{key}") for key in first_run(group).result["metrics"]},
         "test": {key: plain[key] for key in _TEST} if plain else None,
         "regime": {str(key): value for key, value in sorted(regime.items())},
-        "seconds": float(np.mean([sum(result["seconds"].values()) for result in group.results])),
+        "seconds": float(np.mean([seconds_of(run) for run in group["stored"]])),
     }
 
 

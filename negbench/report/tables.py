@@ -13,7 +13,7 @@ from negbench.analysis.columns import ABOUT, GAP, NEGATIVES, READ_LEADER, consta
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
-from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
+from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.words import label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError
@@ -56,7 +56,9 @@ class Table:
     @property
     def key(self) -> str:
         """Identify it on the page and among the page's files."""
-        return self.name + re.sub(r"[^\w.@-]+", "-", f"-{self.where}") * bool(self.where)
+        if not self.where:
+            return self.name
+        return self.name + re.sub(r"[^\w.@-]+", "-", f"-{self.where}")
 
     @cached_property
     def blocks(self) -> pd.Series:
@@ -68,12 +70,15 @@ class Table:
     @cached_property
     def bold(self) -> frozenset[tuple[int, str]]:
         """Rows and columns of the highest numbers of each block, where its numbers differ."""
-        shown = set[tuple[int, str]]()
-        for column in (name for name in self.best if name in self.frame):
+        bold = set[tuple[int, str]]()
+        for column in self.best:
+            if column not in self.frame:
+                continue
             keys = self.frame[column].map(sort_key)
             for _, block in keys[keys != ""].astype(float).groupby(self.blocks):
-                shown |= {(int(row), column) for row in block.index[(block == block.max()) & (block.nunique() > 1)]}
-        return frozenset(shown)
+                if block.nunique() > 1:
+                    bold |= {(int(row), column) for row in block.index[block == block.max()]}
+        return frozenset(bold)
 
     @property
     def constant(self) -> dict[str, str]:
@@ -92,18 +97,18 @@ class Table:
 
 def tables(findings: Findings) -> list[Table]:
     """Build all tables of a comparison, in the order of the terminal and of the page's sections."""
-    return [*_of_axes(findings), *_of_groups(findings), *_of_tests([*findings.rows, *findings.gains])]
+    return [*_of_axes(findings), *_of_groups(findings), *_of_tests([*findings.verdicts, *findings.gains])]
 
 
 def _of_axes(findings: Findings) -> Iterator[Table]:
     """Yield the tables that dials and systems add."""
     metric = label_of(findings.main[0].metric) if findings.main else ""
-    if findings.dials.axes and findings.rows:
+    if findings.dials.axes and findings.verdicts:
         title = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
         text = "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a "
         frame = points_frame(findings.dials, findings.main, findings.groups)
         yield Table("points", title, frame, f"{text}point.", tuple(findings.dials.names), section="best")
-    if findings.systems and findings.rows:
+    if findings.systems and findings.verdicts:
         title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
         text = "Intervals are simultaneous within a column."
         yield Table("matrix", title, matrix_frame(findings.main), text, section="matrix")
@@ -111,14 +116,17 @@ def _of_axes(findings: Findings) -> Iterator[Table]:
 
 def _of_groups(findings: Findings) -> Iterator[Table]:
     """Yield the leader table of each data set, and its tables on behaviour, regime, training and cost."""
-    leaders, numbers = leader_tables(findings.groups, findings.rows), measured(findings.groups)
-    best = tuple(metric_column(name).title for name in findings.groups[0].results[0]["metrics"])
-    text = f"{READ_LEADER['text']}{warm_ups(findings.groups)}".rstrip() + READ_LEADER["tested"] * bool(findings.rows)
-    text += READ_LEADER["against"] * any(row.against for row in findings.rows)
+    leaders, numbers = leader_tables(findings.groups, findings.verdicts), measured(findings.groups)
+    best = tuple(metric_column(name).title for name in findings.runs[0].result["metrics"])
+    text = f"{READ_LEADER['text']}{warm_ups(findings.groups)}".rstrip()
+    if findings.verdicts:
+        text += READ_LEADER["tested"]
+    if any(verdict.baseline_asked for verdict in findings.verdicts):
+        text += READ_LEADER["against"]
     pivoted = bool(findings.dials.axes or findings.systems)  # another table is the result
     for dataset, leader in leaders.items():
         where = dataset if len(leaders) > 1 else ""
-        on = f" on {where}" * bool(where)
+        on = f" on {where}" if where else ""
         rows = [row for row in findings.main if dataset in ("", row.dataset)]
         table = partial(Table, where=where, folded=FOLDED)
         title = f"Leader table{on}: {_units(rows)}"
@@ -129,22 +137,24 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
                 yield table(name, about["title"] + on, frame, about["text"], numbers=numbers[name])
 
 
-def _units(rows: Sequence[VerdictRow]) -> str:
+def _units(rows: Sequence[Verdict]) -> str:
     """Say what a leader table's cells hold."""
     text = "percent, mean ± standard deviation over seeds"
     if not rows:
         return text
-    first, baselines = rows[0], {row.baseline for row in rows if row.baseline and row.against}
+    first = rows[0]
+    baselines = {row.baseline for row in rows if row.baseline and row.baseline_asked}
     text += f"; {label_of(first.metric)} behind the best with as many negatives"
     if baselines:
-        text += f", and its difference from {first.baseline if len(baselines) == 1 else 'the baseline'},"
+        baseline = first.baseline if len(baselines) == 1 else "the baseline"
+        text += f", and its difference from {baseline},"
     level = f"{100 * (1 - first.alpha):g} %"
     return f"{text} in points, with simultaneous {level} intervals and a margin of {100 * first.margin:g}"
 
 
-def _of_tests(rows: Sequence[VerdictRow]) -> Iterator[Table]:
+def _of_tests(rows: Sequence[Verdict]) -> Iterator[Table]:
     """Yield all test results, metric by metric."""
-    numbers = pd.DataFrame([row.plain() for row in rows])
+    numbers = pd.DataFrame([row.flat() for row in rows])
     folded = (*FOLDED, "baseline", "queries")
     for metric in dict.fromkeys(row.metric for row in rows):
         frame = verdict_frame([row for row in rows if row.metric == metric])
@@ -165,7 +175,8 @@ def _written(parts: Sequence[Table], form: str) -> str:
         numbers = parts[0].numbers
         return (pd.concat([part.frame for part in parts]) if numbers is None else numbers).to_csv(index=False)
     if form == "md":
-        return "\n".join(f"### {part.where}\n\n" * bool(part.where) + markdown(part.frame) for part in parts)
+        headed = [f"### {part.where}\n\n" if part.where else "" for part in parts]
+        return "\n".join(head + markdown(part.frame) for head, part in zip(headed, parts, strict=True))
     return "\n".join(printed(part, "latex") for part in parts)
 
 

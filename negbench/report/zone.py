@@ -1,17 +1,20 @@
 """The zone: what negatives are worth against the rank that they come from."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from negbench.analysis.columns import READ
-from negbench.analysis.verdicts import TABLE_AXES, VerdictRow
-from negbench.analysis.words import label_of, listed
-from negbench.grid.comparison import CellGroup, group_key
+from negbench.analysis.frame import config_of, key_of, mean_of
+from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
+from negbench.analysis.words import label_of, listed, plural
+from negbench.grid.comparison import group_key
 from negbench.mining.window import WINDOW
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, log_axis
 
@@ -21,45 +24,72 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Rule:
-    """A rule's gain and where its negatives come from."""
+    """A rule's gain over the baseline, and where its negatives come from."""
 
-    row: VerdictRow
+    strategy: str
+    baseline: str
+    gain: Estimate
     rank: float  # median rank of the drawn negatives, from 1; mean over refreshes and seeds
     window: bool
 
 
-def zone_chart(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> Chart | None:
+def zone_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Chart | None:
     """Draw each rule's gain over the baseline against the median rank of its negatives; None without two windows.
 
     A panel holds one table's rows of one number of negatives. Batch strategies, which rank no corpus, have no point.
     """
-    panels: dict[tuple[str, ...], list[_Rule]] = {}
-    of_place = {group_key(group.labels): group for group in groups}
-    for row in (row for row in rows if row.main and row.compared):
-        group = of_place.get(group_key(vars(row)))
-        ranks = group.values("behaviour", "draw_rank_median") if group else []
-        if group and ranks:
-            window = group.configs[0].strategy.name == WINDOW
-            key = (str(group.configs[0].train.num_negatives), *(getattr(row, axis) for axis in TABLE_AXES))
-            panels.setdefault(key, []).append(_Rule(row, float(np.mean(ranks)), window))
-    panels = {key: rules for key, rules in panels.items() if sum(rule.window for rule in rules) > 1}
+    cells_of = {key_of(cells): cells for cells in groups}
+    found: dict[tuple[str, ...], list[_Rule]] = {}  # by number of negatives, then the table's values of its axes
+    for row in rows:
+        cells = cells_of.get(group_key(vars(row)))
+        if not row.main or row.against_baseline is None or cells is None:
+            continue
+        rank = mean_of(cells, "behaviour/draw_rank_median")
+        if math.isnan(rank):
+            continue
+        config = config_of(cells)
+        window = config.strategy.name == WINDOW
+        rule = _Rule(row.strategy, row.baseline, row.against_baseline, rank, window)
+        found.setdefault((str(config.train.num_negatives), *row.table_key), []).append(rule)
+    panels = {key: rules for key, rules in found.items() if sum(rule.window for rule in rules) > 1}
     if not panels:
         return None
-    first = next(iter(panels.values()))[0].row
-    baselines = listed(sorted({rule.row.baseline for rules in panels.values() for rule in rules}))
-    ends = [100 * end for rules in panels.values() for r in rules for end in (r.row.diff_low, r.row.diff_high)]
-    several = [len({key[index] for key in panels}) > 1 for index in range(1 + len(TABLE_AXES))]
-    drawn = []
-    epochs = 1 + TABLE_AXES.index("epochs")
-    for key, rules in sorted(panels.items(), key=lambda panel: (int(panel[0][0]), int(panel[0][epochs] or 0))):
-        parts = [f"{key[0]} negative{'s' * (key[0] != '1')} per query and step"]
-        named = [*key[1:epochs], f"{key[epochs]} epochs" * bool(key[epochs]), *key[epochs + 1 :]]
-        parts += [text for text, shown in zip(named, several[1:], strict=True) if shown and text]
-        ylabel = f"{label_of(first.metric)}, points over {baselines}"
-        drawn.append(Panel(", ".join(parts), partial(_draw, rules, ylabel, ends), 2.6))
-    level = 100 * (1 - first.alpha)
-    text = READ["zone"].format(metric=label_of(first.metric), baselines=baselines, level=level)
+    every = [rule for rules in panels.values() for rule in rules]
+    ends = [100 * end for rule in every for end in (rule.gain.low, rule.gain.high)]
+    metric = label_of(rows[0].metric)
+    baselines = listed(sorted({rule.baseline for rule in every}))
+    ylabel = f"{metric}, points over {baselines}"
+    titles = _titles(list(panels))
+    drawn = [Panel(titles[key], partial(_draw, panels[key], ylabel, ends), 2.6) for key in sorted(panels, key=_order)]
+    level = 100 * (1 - rows[0].alpha)
+    text = READ["zone"].format(metric=metric, baselines=baselines, level=level)
     return Chart("zone", "Where in the ranking should negatives come from?", text, tuple(drawn), 2, direct=True)
+
+
+def _named(key: tuple[str, ...]) -> dict[str, str]:
+    """Return the number of negatives and the table's values of a panel by name."""
+    return dict(zip(("negatives", *TABLE_AXES), key, strict=True))
+
+
+def _order(key: tuple[str, ...]) -> tuple[int, int]:
+    """Sort panels by the number of negatives, then by the training budget."""
+    named = _named(key)
+    return int(named["negatives"]), int(named["epochs"] or 0)
+
+
+def _titles(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """Return each panel's title: its number of negatives, and the values in which the panels differ."""
+    varied = [axis for axis in TABLE_AXES if len({_named(key)[axis] for key in keys}) > 1]
+    titles = {}
+    for key in keys:
+        named = _named(key)
+        count = int(named["negatives"])
+        parts = [f"{count} {plural(count, 'negative')} per query and step"]
+        for axis in varied:
+            if named[axis]:
+                parts.append(f"{named[axis]} epochs" if axis == "epochs" else named[axis])
+        titles[key] = ", ".join(parts)
+    return titles
 
 
 def _draw(rules: Sequence[_Rule], ylabel: str, reach: Sequence[float], axes: "Axes") -> None:
@@ -67,14 +97,17 @@ def _draw(rules: Sequence[_Rule], ylabel: str, reach: Sequence[float], axes: "Ax
 
     `reach`: numbers that the y axis holds, the same in every panel.
     """
-    series = [[rule for rule in rules if rule.window], *([rule] for rule in rules if not rule.window)]
+    windows = sorted((rule for rule in rules if rule.window), key=lambda rule: rule.rank)
+    series = [windows, *([rule] for rule in rules if not rule.window)]
     ends = []
-    for color, kept in zip(itertools.cycle(PALETTE), series):
-        kept = sorted(kept, key=lambda rule: rule.rank)
-        x, y = [rule.rank for rule in kept], np.array([100 * rule.row.difference for rule in kept])
-        bars = np.abs(100 * np.array([[r.row.diff_low for r in kept], [r.row.diff_high for r in kept]]) - y)
-        axes.errorbar(x, y, yerr=bars, color=color, fmt="o-" if kept[0].window else "D", elinewidth=0.8)
-        ends.append((y[-1], "windows" if kept[0].window else kept[0].row.strategy, color))
+    for color, members in zip(itertools.cycle(PALETTE), series):
+        x = [rule.rank for rule in members]
+        y = np.array([100 * rule.gain.value for rule in members])
+        low = np.array([100 * rule.gain.low for rule in members])
+        high = np.array([100 * rule.gain.high for rule in members])
+        marker = "o-" if members[0].window else "D"
+        axes.errorbar(x, y, yerr=np.abs([y - low, high - y]), color=color, fmt=marker, elinewidth=0.8)
+        ends.append((y[-1], "windows" if members[0].window else members[0].strategy, color))
     axes.axhline(0, color=GREY, linewidth=1)
     log_axis(axes)
     axes.set_ylim(min(*reach, 0) - 1, max(*reach, 0) + 1)

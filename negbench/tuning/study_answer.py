@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial
 from negbench.analysis.columns import WORDS
 from negbench.analysis.findings import stored
 from negbench.analysis.verdicts import Rules
-from negbench.analysis.words import in_points, listed, number, percent, plain, settings_text, signed
+from negbench.analysis.words import estimate_text, in_points, listed, number, percent, plain, settings_text
 from negbench.store.runfolder import RunFolder
 from negbench.tuning.book import StudyStore
 from negbench.tuning.final import final_name, finished, is_default
@@ -52,7 +52,7 @@ def _better(book: StudyStore, best: FrozenTrial, rules: Rules | None) -> str:
         return "Not compared with the default on other seeds and queries: --final-seeds 0."
     row = next(row for row in stored(book.folder.parent, final_name(book.name)).main if row.verdict != "baseline")
     words = WORDS.get(row.verdict, f"{row.verdict} with {{}}").format("the default", in_points(row.margin))
-    points = signed(row.difference, row.diff_low, row.diff_high)
+    points = estimate_text(row.against_baseline)
     return f"On {row.seeds} seeds and {row.queries:,} queries that no trial saw it is {words}: {points} points."
 
 

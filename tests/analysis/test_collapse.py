@@ -2,15 +2,17 @@
 
 from pathlib import Path
 
+import pandas as pd
+
 from negbench.analysis.answer import say
 from negbench.analysis.collapse import Ends, bound, ends_of
 from negbench.analysis.findings import judged
 from negbench.analysis.verdicts import Rules
 from negbench.api import compare
-from negbench.grid.comparison import CellGroup
 from negbench.settings.config import build_config
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
+from tests.made import group
 
 
 def test_the_bound_lies_between_the_untrained_model_and_the_best_run():
@@ -23,7 +25,7 @@ def test_the_bound_lies_between_the_untrained_model_and_the_best_run():
         assert fell < bound(untrained, best) <= scattered
 
 
-def group_of(runs: Path, strategy: str, ends: dict[int, float], untrained: float = 0.02) -> CellGroup:
+def group_of(runs: Path, strategy: str, ends: dict[int, float], untrained: float = 0.02) -> pd.DataFrame:
     folders = []
     for seed, end in ends.items():
         folder = RunFolder(runs / f"{strategy}-{seed}")
@@ -31,7 +33,7 @@ def group_of(runs: Path, strategy: str, ends: dict[int, float], untrained: float
         folder.write_manifest({"config": config.model_dump(mode="json")})
         folder.write_result({"metrics": {"m": end, "n": 1.0}, "baselines": {"untrained": {"m": untrained, "n": 1.0}}})
         folders.append(folder)
-    return CellGroup({"strategy": strategy}, tuple(folders))
+    return group({"strategy": strategy}, folders)
 
 
 def test_runs_are_held_against_their_own_group_and_alike_only_in_all_seeds(tmp_path):

@@ -4,19 +4,22 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from negbench.analysis.answer import _tally, _turns
 from negbench.analysis.collapse import Ends
 from negbench.analysis.contrasts import CONTRAST, contrast_text, contrasts
 from negbench.analysis.deciding import decided_text, rules_of
-from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable, distinct_of, rows_of
+from negbench.analysis.verdict_record import Verdict
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, distinct_of, verdicts_of
 from negbench.analysis.words import shortened
 from negbench.campaign.plan import over_recipe
 from negbench.errors import UnknownNameError
 from negbench.scoring.values import Values
 from negbench.settings.config import build_config
 from negbench.settings.options import Compare
+from tests.made import verdict
 
 LABELS = {"dataset": "d", "backbone": "b"}
 SEEDS = {"x": (0, 1, 2, 3), "y": (3, 2, 1), "z": (0, 1, 2)}  # of three strategies
@@ -38,29 +41,27 @@ def test_a_contrast_is_the_mean_over_shared_strategies_and_seeds():
     tables = [table("l1", 0.05), table("l2", 0.0)]
     (made,) = contrasts(tables)
     assert (made.labels["loss"], {*made.values["m"]}) == (OVER_ALL, {"l1", "l2"})
-    high, low = sorted(rows_of(made, Rules()), key=lambda row: -row.mean)
+    high, low = sorted(verdicts_of(made, Rules()), key=lambda row: -row.mean.value)
     assert (high.strategy, high.seeds, high.facts) == ("l1", 2, {CONTRAST: "loss", "strategies": 3})  # seeds 1 and 2
-    assert low.gap == pytest.approx((0.05 + 0.075 + 0.05) / 3)
+    assert low.behind_best.value == pytest.approx((0.05 + 0.075 + 0.05) / 3)
     assert low.standing == "worse"
-    interval = f"[{100 * low.gap_low:.2f}, {100 * low.gap_high:.2f}]"
+    interval = f"[{100 * low.behind_best.low:.2f}, {100 * low.behind_best.high:.2f}]"
     text = f"m averaged over 3 strategies: l1 is 5.83 {interval} points above l2 (better)."
     assert contrast_text([low, high]) == text
     open_row = replace(low, standing="undecided")
     assert contrast_text([open_row, high]) == text.replace("better", "undecided")
     fallen = {"y": Ends(collapsed=frozenset({1}))}
     (left,) = contrasts([tables[0], table("l2", 0.0, fallen)])
-    assert next(row for row in rows_of(left, Rules()) if row.strategy == "l2").gap == pytest.approx(0.05)
+    behind = next(row for row in verdicts_of(left, Rules()) if row.strategy == "l2").behind_best
+    assert behind.value == pytest.approx(0.05)
     assert contrasts([tables[0]]) == []
     other = replace(tables[1], values={"m": {"w": tables[1].values["m"]["x"]}})
     assert contrasts([tables[0], other]) == []  # no strategy in common
 
 
-def row(strategy: str, mean: float, **labels: object) -> VerdictRow:
+def row(strategy: str, mean: float, **labels: object) -> Verdict:
     columns = {"dataset": "d", "loss": "l", "backbone": "b", "alpha": 0.05, "negatives": 1.0} | labels
-    return VerdictRow(
-        strategy=strategy, metric="m", main=True, mean=mean, sd=0, low=0, high=0, seeds=2, queries=9, baseline="",
-        verdict="not compared", **columns,  # type: ignore[arg-type]
-    )  # fmt: skip
+    return verdict(strategy=strategy, metric="m", mean=mean, baseline="", verdict="not compared", seeds=2, **columns)
 
 
 def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
@@ -85,13 +86,14 @@ def test_names_of_worlds_are_shortened_to_what_differs(spelled):
 
 def test_a_union_counts_the_members_that_are_drawn_by_no_rule():
     """61 negatives, of which the rule draws 2 that are 1 image: 60 different ones."""
-    group = SimpleNamespace(
-        configs=[build_config([{"strategy": "in-batch+qure", "train": {"num_negatives": 2}}])],
-        values=lambda *name: {("behaviour", "distinct"): [1.0, 1.0], ("negatives_per_query",): [61.0]}[name],
-    )
-    assert distinct_of(group) == 60.0  # type: ignore[arg-type]
-    group.configs = [build_config([{"strategy": "qure", "train": {"num_negatives": 2}}])]
-    assert distinct_of(group) == 1.0  # type: ignore[arg-type]
+
+    def cells(strategy: str) -> pd.DataFrame:
+        config = build_config([{"strategy": strategy, "train": {"num_negatives": 2}}])
+        return pd.DataFrame({"stored": [SimpleNamespace(config=config)] * 2, **numbers})
+
+    numbers = {"behaviour/distinct": [1.0, 1.0], "negatives_per_query": [61.0, 61.0]}
+    assert distinct_of(cells("in-batch+qure")) == 60.0
+    assert distinct_of(cells("qure")) == 1.0
 
 
 def test_looks_say_which_strategies_collapsed():

@@ -18,7 +18,8 @@ from negbench.analysis.deciding import open_strategies, rules_of
 from negbench.analysis.differences import Differences, decided, differences
 from negbench.analysis.prices import floor_of, more_seeds, seeds_for
 from negbench.analysis.statistics import Design, Difference, Interval, Pairs, ValueTable, against, pairs
-from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
+from negbench.analysis.verdict_record import read_verdicts
+from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
 from negbench.cli.main import run as command
 from negbench.errors import OptionError, RunError
 from negbench.grid.comparison import ComparisonFolder, group_key
@@ -165,8 +166,8 @@ def test_who_was_beaten_is_not_best_for_a_mean_over_fewer_easier_seeds():
     for each in values.values():
         each.values[:3] += 0.2
     table = VerdictTable(dict.fromkeys(("dataset", "loss", "backbone"), "x"), "m", {"m": values})
-    rows = rows_of(table, Rules(looks=Looks((0, 1, 2), 5, "best")))
-    assert max(rows, key=lambda row: row.mean).strategy == "s1"
+    rows = verdicts_of(table, Rules(looks=Looks((0, 1, 2), 5, "best")))
+    assert max(rows, key=lambda row: row.mean.value).strategy == "s1"
     beaten = {row.strategy: row for row in rows}["s1"]
     assert (beaten.standing, beaten.undecided) == ("worse", ())
     assert {*beaten.beaten_by} == {"s0", "s2"}
@@ -227,14 +228,14 @@ def straight(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -
 def test_open_strategies_run_on_and_decided_ones_stop(straight):
     """all-corpus and top-k are as good as qure within the margin; in-batch stays undecided."""
     cells = cells_of(straight)
-    rows = {r["strategy"]: r for r in read_json(straight / "c" / "statistics.json")["rows"] if r["main"]}
-    others = [row for row in rows.values() if row["verdict"] != "baseline"]
+    rows = {row.strategy: row for row in read_verdicts(straight / "c") if row.main}
+    others = [row for row in rows.values() if row.verdict != "baseline"]
     for row in others:
-        assert cells[row["strategy"]] == list(range(row["paired_seeds"]))
-        assert row["verdict"] != "undecided" or row["paired_seeds"] == 3
-        assert row["undecided"] == (["qure"] if row["verdict"] == "undecided" else [])
-    assert len(cells["qure"]) == max(row["paired_seeds"] for row in others)
-    assert len({row["paired_seeds"] for row in others}) > 1  # they stopped at different looks
+        assert cells[row.strategy] == list(range(row.paired_seeds))
+        assert row.verdict != "undecided" or row.paired_seeds == 3
+        assert row.undecided == (("qure",) if row.verdict == "undecided" else ())
+    assert len(cells["qure"]) == max(row.paired_seeds for row in others)
+    assert len({row.paired_seeds for row in others}) > 1  # they stopped at different looks
 
 
 def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(tmp_path, monkeypatch):
@@ -247,9 +248,9 @@ def test_what_was_to_be_compared_with_a_failed_strategy_alone_stops_with_it(tmp_
         collapsed: bool = False
 
     rows = [Row("a", ("c", "d")), Row("b", ("c",)), Row("c", ("a", "b")), Row("d", ("a",)), Row("e", ())]
-    monkeypatch.setattr(deciding, "judge_so_far", lambda *_: SimpleNamespace(rows=rows, groups=()))
+    monkeypatch.setattr(deciding, "judge_so_far", lambda *_: SimpleNamespace(verdicts=rows, groups=()))
     seen = list[Any]()
-    monkeypatch.setattr("negbench.analysis.answer.open_pairs", lambda groups, left: seen.extend(left) or "")
+    monkeypatch.setattr(deciding, "open_pairs", lambda groups, left: seen.extend(left) or "")
     undecided = open_strategies(ComparisonFolder(tmp_path), Rules())
     running = {group_key({"strategy": name}) for name in "abde"}
     left, words = undecided([], running)
@@ -376,11 +377,11 @@ def test_every_point_of_a_dial_is_decided_by_itself(straight, vector_sets, tmp_p
     more = ("--dial", "train.lr=0.1,1e-30", "--strategies", "qure,in-batch", "--name", "dial")
     vector_sets = [text for text in vector_sets if not text.startswith("train.lr=")]
     assert command(flags_of(vector_sets, tmp_path, *more)) == 0
-    rows = [row for row in read_json(tmp_path / "dial" / "statistics.json")["rows"] if row["main"]]
+    rows = [row for row in read_verdicts(tmp_path / "dial") if row.main]
     cells = read_json(tmp_path / "dial" / "comparison.json")["cells"]
-    assert {(row["point"], row["strategy"]): row["seeds"] for row in rows} == Counter(
+    assert {(row.point, row.strategy): row.seeds for row in rows} == Counter(
         (cell["point"], cell["strategy"]) for cell in cells
     )
-    assert {(row["point"], row["seeds"], bool(row["undecided"])) for row in rows if row["strategy"] == "in-batch"} == {
+    assert {(row.point, row.seeds, bool(row.undecided)) for row in rows if row.strategy == "in-batch"} == {
         ("lr=0.1", 3, True), ("lr=1e-30", 2, False),
     }  # fmt: skip

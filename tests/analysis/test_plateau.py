@@ -5,29 +5,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from negbench.analysis.columns import ABOUT, COLUMNS
+from negbench.analysis.frame import folders_of
 from negbench.analysis.leader import leader_table, measured
 from negbench.analysis.plateau import SHARE, Plateau, names_of, rates_answer, trained_out
-from negbench.analysis.verdicts import Rules, rows_of, tables_of
-from negbench.grid.comparison import CellGroup
+from negbench.analysis.verdicts import Rules, tables_of, verdicts_of
+from tests.made import again
 from tests.report.test_verdicts import group_of
 
 METRIC = "average/recall"
 STEPS = 7  # per epoch
 
 
-def curved(group: CellGroup, curves: Sequence[Sequence[float | None]], key: str = f"val/{METRIC}") -> CellGroup:
+def curved(group: pd.DataFrame, curves: Sequence[Sequence[float | None]], key: str = f"val/{METRIC}") -> pd.DataFrame:
     """Return the group with these curves: one value per epoch after the untrained model's; None if not scored."""
-    for run, values in zip(group.runs, curves, strict=True):
+    for run, values in zip(folders_of(group), curves, strict=True):
         run.write_metrics(
             [
                 {"step": STEPS * epoch, "epoch": epoch - 1, "train/loss": 1.0} | ({} if value is None else {key: value})
                 for epoch, value in enumerate(values)
             ]
         )
-    return CellGroup(group.labels, group.runs)
+    return again(group)
 
 
 def curve_of(*values: float) -> Plateau:
@@ -68,7 +70,7 @@ def test_the_last_third_and_steps_by_hand():
     assert math.isnan(plateau.steps_to(0.81))
 
 
-def both(runs: Path) -> list[CellGroup]:
+def both(runs: Path) -> list[pd.DataFrame]:
     slow, fast = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], [0.1, 0.55, 0.599, 0.6, 0.6, 0.6, 0.6]
     return [curved(group_of(runs, "qure", 0.5), [slow] * 3), curved(group_of(runs, "all-corpus", 0.3), [fast] * 3)]
 
@@ -85,7 +87,7 @@ def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path):
     shown = leader_table(groups)["training"].set_index("strategy")
     assert shown["steps to 95 % of the best"].to_dict() == {"qure": "42", "all-corpus": "-"}
     assert shown["rise in last third"]["qure"] == "20.00"
-    groups[0] = CellGroup({**groups[0].labels, "dataset": "g@1"}, groups[0].runs)  # the best plateau is per data set
+    groups[0] = again(groups[0], dataset="g@1")  # the best plateau is per data set
     frame = measured(groups)["training"].set_index("strategy")
     assert frame["steps_best"].to_dict() == {"qure": 6 * STEPS, "all-corpus": 2 * STEPS}
 
@@ -95,7 +97,7 @@ def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path):
 
     def remarks(margin: float) -> list[str]:
         rules = Rules(margin=margin)
-        rows = [row for table in tables_of(groups, rules) for row in rows_of(table, rules)]
+        rows = [row for table in tables_of(groups, rules) for row in verdicts_of(table, rules)]
         return trained_out(groups, [row for row in rows if row.main])
 
     (line,) = remarks(0.01)
@@ -104,8 +106,8 @@ def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path):
     assert "(qure by 20.0)" in line
     third = "in the last third of the epochs."
     assert remarks(0.25) == [f"Training is finished: no curve of average recall rises by more than 25 points {third}"]
-    groups[0] = CellGroup({**groups[0].labels, "epochs": "9"}, groups[0].runs)
-    groups[1] = CellGroup({**groups[1].labels, "epochs": "20"}, groups[1].runs)  # of which the longer is trained out
+    groups[0] = again(groups[0], epochs="9")
+    groups[1] = again(groups[1], epochs="20")  # of which the longer is trained out
     (line,) = remarks(0.01)
     assert line.endswith("more than 1 point in the last third of the 20 epochs.")
 

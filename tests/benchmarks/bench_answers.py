@@ -13,8 +13,8 @@ import numpy as np
 from bench_statistics import replayed
 
 import negbench
+from negbench.analysis.frame import groups_of, results_of
 from negbench.analysis.verdicts import rounded, tables_of
-from negbench.grid.comparison import groups_of
 from negbench.grid.looks import Looks
 from negbench.scoring.values import Values
 from negbench.settings.options import PairsToDecide
@@ -41,7 +41,7 @@ def main() -> None:
                 lr="fixed", report=False,
             )  # fmt: skip
             negbench.compare(asked)
-        (table,) = tables_of(groups_of(path.parent, path.name))
+        (table,) = tables_of(groups_of(results_of(path.parent, path.name)))
     known, rng = table.values[table.main], np.random.default_rng(0)
     blocks = {name: rounded(table.negatives[name]) for name in known}
     used = list[list[int]]()

@@ -3,11 +3,14 @@
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from negbench.analysis.answer import _turns, say, steps_of, warm_ups
 from negbench.analysis.findings import stored
+from negbench.analysis.frame import config_of, first_run, shared
 from negbench.analysis.pivots import at_point, points_frame
 from negbench.api import compare
 from negbench.campaign.plan import over_recipe
@@ -29,12 +32,12 @@ def runs(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def test_each_budget_has_tables_and_schedules_of_its_own(runs):
     findings = stored(runs, "budgets")
-    groups = {(group.labels["epochs"], group.labels["strategy"]): group for group in findings.groups}
+    groups = {(shared(group, "epochs"), shared(group, "strategy")): group for group in findings.groups}
     assert len(groups) == 2 * 2
-    assert all(group.configs[0].train.epochs == int(epochs) for (epochs, _), group in groups.items())
+    assert all(config_of(group).train.epochs == int(epochs) for (epochs, _), group in groups.items())
     assert comparison_page(runs / "budgets", findings, (), 0).lead == 2
-    assert groups["2", "qure"].results[0]["refresh_epochs"] == [1]
-    assert groups["4", "qure"].results[0]["refresh_epochs"] == [2]
+    assert first_run(groups["2", "qure"]).result["refresh_epochs"] == [1]
+    assert first_run(groups["4", "qure"]).result["refresh_epochs"] == [2]
     assert {row.alpha for row in findings.main} == {0.025}  # both budgets hold at once
     (axes,) = _figure(budgets_chart(findings.groups, findings.main), narrow=False).axes
     assert list(axes.get_xticks()) == sorted(steps_of(findings.groups).values())  # a tick for each budget
@@ -67,13 +70,14 @@ def test_the_answer_says_steps_and_unlike_warm_ups(runs):
     assert "2 epochs (4 steps): " in lines
     assert "4 epochs (8 steps): " in lines
     assert "warm-up" not in lines
-    groups = [group for group in findings.groups if group.labels["strategy"] == "qure"]
-    other = replace(groups[0], labels={**groups[0].labels, "strategy": "cirqrs"})
-    schedule = groups[0].configs[0].schedule.model_copy(update={"refresh_epochs": (0, 1)})
-    other.__dict__["configs"] = [groups[0].configs[0].model_copy(update={"schedule": schedule})]
+    groups = [group for group in findings.groups if shared(group, "strategy") == "qure"]
+    other = groups[0].assign(strategy="cirqrs")
+    schedule = config_of(groups[0]).schedule.model_copy(update={"refresh_epochs": (0, 1)})
+    config = config_of(groups[0]).model_copy(update={"schedule": schedule})
+    other["stored"] = [SimpleNamespace(config=config, result=run.result, points=run.points) for run in other["stored"]]
     text = "Epochs of warm-up on the whole corpus: 0 of 2 for cirqrs; 1 of 2 for qure; 2 of 4 for qure."
     assert warm_ups([*findings.groups, other]) == text
-    both = replace(findings, groups=(*findings.groups, other))
+    both = replace(findings, results=pd.concat([findings.results, other]))
     assert text in say(both)
     assert text in next(table.text for table in tables(both) if table.name == "table")
 

@@ -17,6 +17,7 @@ import torch
 from mlflow.tracking import MlflowClient
 
 from negbench.analysis import findings
+from negbench.analysis.verdict_record import read_verdicts
 from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
@@ -229,12 +230,12 @@ def test_the_command_ends_with_tables_and_summary_runs(both, said, monkeypatch):
         assert summary.tags["strategy"] == strategy
         assert summary.metrics["answer/recall_at_10"] == pytest.approx(np.mean(cells))
         assert summary.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
-    rows = {row["strategy"]: row for row in read_json(runs_dir / "both" / "statistics.json")["rows"] if row["main"]}
+    rows = {row.strategy: row for row in read_verdicts(runs_dir / "both") if row.main}
     assert tested["in-batch"].tags["verdict"] == "baseline"
-    assert tested["qure"].tags["verdict"] == rows["qure"]["verdict"]
+    assert tested["qure"].tags["verdict"] == rows["qure"].verdict
     assert tested["qure"].tags["baseline"] == "in-batch"
     for column in ("p_adjusted", "difference", "diff_low"):
-        assert tested["qure"].metrics[f"verdict/{column}"] == pytest.approx(rows["qure"][column])
+        assert tested["qure"].metrics[f"verdict/{column}"] == pytest.approx(rows["qure"].flat()[column])
     assert "verdict/difference" not in tested["in-batch"].metrics
     tex = (runs_dir / "both" / "table.tex").read_text(encoding="utf-8")
     assert r"\toprule" in tex
@@ -271,7 +272,7 @@ def test_a_finished_comparison_is_made_again_where_something_changed(both, vecto
     assert len(judged) == 4
     judged.clear()
     assert negbench([*command, "--margin", "30"]) == 0
-    assert read_json(c / "statistics.json")["rows"][0]["margin"] == 0.3
+    assert read_verdicts(c)[0].margin == 0.3
     assert len(judged) == 1
     for run in (RunFolder(path.parent) for path in runs.glob("*/result.json")):
         run.write_result({**run.result, "seconds": {"train": 1234.5}})

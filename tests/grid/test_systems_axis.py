@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from negbench.analysis.verdict_record import read_verdicts
 from negbench.campaign.plan import ComparisonPlan, plan_comparison
 from negbench.cli.main import run as negbench
 from negbench.machine.files import read_json
@@ -66,9 +67,9 @@ def test_the_command_keeps_the_matrix_for_its_readers(vector_flags, tmp_path, ca
     assert {(row["system"], row["strategy"]) for row in rows if row["own"]} == {("plain", "in-batch"), ("qure", "qure")}
     assert len(rows) == 2 + 3  # in-batch is plain's own
     assert all(row["run"] for row in rows)
-    verdicts = read_json(tmp_path / "s" / "statistics.json")["rows"]
-    assert {(row["system"], row["baseline"]) for row in verdicts} == {("plain", "in-batch"), ("qure", "qure")}
-    assert all(row["own"] == (row["verdict"] == "baseline") for row in verdicts)
+    verdicts = read_verdicts(tmp_path / "s")
+    assert {(verdict.system, verdict.baseline) for verdict in verdicts} == {("plain", "in-batch"), ("qure", "qure")}
+    assert all(verdict.facts["own"] == (verdict.verdict == "baseline") for verdict in verdicts)
     capsys.readouterr()
     out = " ".join(said(*command, "--dry-run").out.split())
     assert "5 cells (2 systems x 2 strategies), 5 already finished" in out

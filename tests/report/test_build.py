@@ -23,13 +23,14 @@ from PIL import Image
 
 from negbench.analysis.answer import say
 from negbench.analysis.findings import stored
+from negbench.analysis.frame import folders_of, known, labels_of, shared
 from negbench.analysis.leader import leader_tables, ordered
 from negbench.analysis.run_tables import behaviour_lines
+from negbench.analysis.verdict_record import Estimate
 from negbench.analysis.words import percent
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache, load_split
 from negbench.errors import NegbenchError
-from negbench.grid.comparison import CellGroup
 from negbench.machine.files import write_json
 from negbench.metrics.curve_file import Curves
 from negbench.report import build, figures
@@ -158,11 +159,11 @@ def test_the_header_names_drawn_worlds_once(tmp_path):
     def drawn(seed: int) -> Any:
         config = SimpleNamespace(seed=seed, train=SimpleNamespace(epochs=3))
         manifest = {"dataset": {"val": f"vectors@x-{seed}", "world": str(seed)}, "versions": {"negbench": "0.1"}}
-        return SimpleNamespace(path=tmp_path, config=config, manifest=manifest)
+        return SimpleNamespace(folder=SimpleNamespace(path=tmp_path), config=config, manifest=manifest)
 
     labels = {"dataset": "vectors@x", "backbone": "b", "loss": "l"}
-    group = CellGroup(labels, (drawn(0), drawn(1)))
-    others = [CellGroup(labels | {"loss": loss}, group.runs) for loss in ("m", "n")]
+    group = pd.DataFrame([{**labels, "stored": drawn(0)}, {**labels, "stored": drawn(1)}])
+    others = [group.assign(loss=loss) for loss in ("m", "n")]
     first, *rest = build.header_of([group])
     assert first == "vectors@x (generated, a world for each seed)"
     assert rest[:4] == ["backbone b", "loss l", "2 seeds", "3 epochs"]
@@ -203,7 +204,7 @@ def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_s
 
 def test_tables_are_those_of_the_terminal(page, compared):
     findings = stored(compared, "small")
-    (want,) = leader_tables(findings.groups, findings.rows).values()
+    (want,) = leader_tables(findings.groups, findings.verdicts).values()
     folder = compared / "small" / "report" / "tables"
     for key, frame in (("table", want["quality"]), ("behaviour", want["behaviour"]), ("cost", want["cost"])):
         pd.testing.assert_frame_equal(pd.read_csv(folder / f"{key}.csv", dtype=str), frame.astype(str))
@@ -220,8 +221,8 @@ def test_tables_are_those_of_the_terminal(page, compared):
 
 def test_parts_of_a_page_are_named_by_what_differs(drawn_runs):
     pair = drawn_runs.groups[:2]
-    world = [{**group.labels, "dataset": f"v@twins{n}-50-{n}"} for n, group in enumerate(pair)]
-    budget = [{**group.labels, "epochs": str(n + 1)} for n, group in enumerate(pair)]
+    world = [{**labels_of(group), "dataset": f"v@twins{n}-50-{n}"} for n, group in enumerate(pair)]
+    budget = [{**labels_of(group), "epochs": str(n + 1)} for n, group in enumerate(pair)]
     for labels, names in ((world, ["v@twins0", "v@twins1"]), (budget, ["1 epochs", "2 epochs"])):
         groups = [replace(group, labels=each) for group, each in zip(pair, labels, strict=True)]
         assert [part.where for part in figures.parts_of(groups)] == names
@@ -252,15 +253,17 @@ def drawn(panel: Any) -> Any:
 @pytest.fixture
 def drawn_runs(compared: Path) -> figures.Runs:
     findings = stored(compared, "small")
-    (runs,) = figures.parts_of(ordered(findings.groups, findings.rows), findings.rows)
+    (runs,) = figures.parts_of(ordered(findings.groups, findings.verdicts), findings.verdicts)
     return runs
 
 
 def test_training_lines_are_the_points_of_the_runs(drawn_runs):
-    group = next(g for g in drawn_runs.groups if (g.labels["strategy"], g.labels["loss"]) == ("qure", "info-nce"))
+    group = next(g for g in drawn_runs.groups if (shared(g, "strategy"), shared(g, "loss")) == ("qure", "info-nce"))
     want = []
     for epoch in range(-1, 3):
-        points = [p for run in group.runs for p in run.metrics() if p["epoch"] == epoch and "val/average/recall" in p]
+        points = [
+            p for run in folders_of(group) for p in run.metrics() if p["epoch"] == epoch and "val/average/recall" in p
+        ]
         assert len(points) == 2
         want.append(100 * sum(p["val/average/recall"] for p in points) / 2)
     chart = figures.training(drawn_runs)
@@ -290,7 +293,7 @@ def test_a_caption_says_at_which_epochs_points_lie():
 
 @pytest.mark.parametrize("title", ["behind", "difference"])
 def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, title):
-    asked = tuple(replace(row, against=True) for row in drawn_runs.rows)
+    asked = tuple(replace(row, baseline_asked=True) for row in drawn_runs.rows)
     against, runs = title == "difference", replace(drawn_runs, rows=asked)
     assert len(figures.forests(drawn_runs)) == 1
     chart = figures.forests(runs)[against]
@@ -307,20 +310,20 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
         loss = losses[max(height for height in losses if height < y)]
         row = next(r for r in runs.rows if r.main and r.loss == loss and r.strategy == name.split()[0])
         cells = {title: words[x, y] for title, x in columns.items()}
-        assert (cells["recall %"], cells["negatives"]) == (percent(row.mean, 1), f"{row.negatives:.3g}")
-        group = next(g for g in runs.groups if (g.labels["strategy"], g.labels["loss"]) == (row.strategy, loss))
-        rates = [result["behaviour"]["false_negative_rate_draws"] for result in group.results]
+        assert (cells["recall %"], cells["negatives"]) == (percent(row.mean.value, 1), f"{row.negatives:.3g}")
+        group = next(g for g in runs.groups if (shared(g, "strategy"), shared(g, "loss")) == (row.strategy, loss))
+        rates = known(group, "behaviour/false_negative_rate_draws")
         assert cells["FN %"] == f"{100 * sum(rates) / 2:.2f}"
         (mean,) = (t for t in axes.texts if getattr(t, "xyann", [0])[0] == columns["recall %"] and t.xy[1] == y)
         assert (mean.get_fontweight() == "bold") == (row.standing in ("best", "highest"))
-        wanted = (row.difference, row.diff_low, row.diff_high) if against else (row.gap, row.gap_low, row.gap_high)
+        wanted = row.against_baseline if against else row.behind_best
         verdict = row.verdict if against else row.standing
         if verdict in ("best", "highest"):
-            wanted = (0.0, 0.0, 0.0)
+            wanted = Estimate(0.0, 0.0, 0.0)
         elif verdict in ("only", "baseline"):
             continue
         bar, point = (line for line in axes.lines if len(line.get_ydata()) and set(line.get_ydata()) == {y})
-        assert [*point.get_xdata(), *bar.get_xdata()] == [100 * each for each in wanted]
+        assert [*point.get_xdata(), *bar.get_xdata()] == [100 * wanted.value, 100 * wanted.low, 100 * wanted.high]
         assert (point.get_color(), point.get_marker()) == figures.VERDICTS[verdict]
     assert any(word in chart.text for word in figures.VERDICTS)
     assert figures.VERDICTS["undecided"][0] == GREY
@@ -344,14 +347,14 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
         lines = {str(line.get_label()): line for line in drawn(sizes.panels[place]).lines}
         assert sizes.panels[place].title == curves.panels[place].title == loss
         assert lines.keys() == {"qure", "top-k"}
-        group = next(group for group in groups if group.labels["strategy"] == "qure")
-        frames = [[run.table(path.stem) for path in sorted(run.path.glob("mining-*"))] for run in group.runs]
+        group = next(group for group in groups if shared(group, "strategy") == "qure")
+        frames = [[run.table(path.stem) for path in sorted(run.path.glob("mining-*"))] for run in folders_of(group)]
         means = np.mean([[frame["pool_size"].mean() for frame in of_run] for of_run in frames], axis=0)
         assert list(lines["qure"].get_ydata()) == pytest.approx(list(means))
         drawn_curves = {str(line.get_label()): line for line in drawn(curves.panels[place]).lines}
         before, after = drawn_curves  # one warm-up for all, after which the pools differ
         assert (before, set(after.split(", "))) == ("before training", {"qure", "top-k"})
-        stored = [Curves.load(run.path / "curves-warm.npz") for run in group.runs]
+        stored = [Curves.load(run.path / "curves-warm.npz") for run in folders_of(group)]
         warm = drawn_curves[after]
         assert warm.get_color() != drawn_curves[before].get_color()
         assert list(warm.get_ydata()) == pytest.approx(list(np.mean([each.scores for each in stored], axis=0)))
@@ -364,8 +367,8 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
 
 
 def test_a_warm_up_that_many_share_is_named_by_two(drawn_runs):
-    group = next(group for group in drawn_runs.groups if group.labels["strategy"] == "qure")
-    many = tuple(replace(group, labels={**group.labels, "strategy": name}) for name in "abcd")
+    group = next(group for group in drawn_runs.groups if shared(group, "strategy") == "qure")
+    many = tuple(group.assign(strategy=name) for name in "abcd")
     (panel,) = figures.score_curves(replace(drawn_runs, groups=many)).panels
     assert panel.title == ""  # of one loss
     assert [str(line.get_label()) for line in drawn(panel).lines] == ["before training", "a, b and 2 more"]
@@ -373,7 +376,7 @@ def test_a_warm_up_that_many_share_is_named_by_two(drawn_runs):
 
 def test_the_untrained_model_has_one_curve_though_a_strategy_has_fewer_seeds(drawn_runs):
     first, *others = drawn_runs.groups
-    fewer = replace(drawn_runs, groups=(replace(first, runs=first.runs[:1]), *others))
+    fewer = replace(drawn_runs, groups=(first[:1], *others))
     for panel in figures.score_curves(fewer).panels:
         names = [str(line.get_label()) for line in drawn(panel).lines]
         assert names.count("before training") == 1

@@ -1,6 +1,5 @@
 """Along dials: the best strategy at each point."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +8,9 @@ import pytest
 
 from negbench.analysis.answer import say
 from negbench.analysis.findings import Findings
+from negbench.analysis.frame import results_frame
 from negbench.analysis.pivots import at_point, points_frame, unbeaten
-from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, rows_of
+from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
 from negbench.grid.dials import Dial, Dials
 from negbench.report.along import dial_charts
 from negbench.scoring.values import Values
@@ -40,15 +40,17 @@ def test_the_best_and_those_that_share_first_place(golden):
         table("x=1", a=hits(0, 0.5), b=hits(1, 0.2), c=hits(2, 0.5)),
         table("x=2", **{name: hits(3 + i, rate, (5, 1200)) for i, (name, rate) in enumerate(RATES.items())}),
     ]
-    rows = [row for each in tables for row in rows_of(each, Rules())]
+    rows = [row for each in tables for row in verdicts_of(each, Rules())]
     point = at_point(rows, "x=1")
     assert {row.strategy for row in point[:2]} == {"a", "c"} == set(unbeaten(point))
-    assert point[2].behind == pytest.approx(point[0].mean - point[2].mean)
-    assert 0 < point[2].behind_low < point[2].behind < point[2].behind_high
-    assert math.isnan(point[0].behind)
+    behind = point[2].behind_highest
+    assert behind.value == pytest.approx(point[0].mean.value - point[2].mean.value)
+    assert 0 < behind.low < behind.value < behind.high
+    assert point[0].behind_highest is None
     cases = {"two points": (dials, rows), "one": (of(x=[2]), [r for r in rows if r.point == "x=2"])}
     cases["alone"] = dials, [r for r in rows if r.strategy == "b"]
-    golden("points", {k: say(Findings((), {"dials": d.plain()}, tuple(r))) for k, (d, r) in cases.items()})
+    none = results_frame([])
+    golden("points", {k: say(Findings(none, {"dials": d.plain()}, tuple(r))) for k, (d, r) in cases.items()})
     frame = points_frame(dials, rows)
     assert list(frame["best"]) == [point[0].strategy, "b"]
     assert frame.loc[1, "not beaten"] == "b"
@@ -58,8 +60,8 @@ def test_the_best_and_those_that_share_first_place(golden):
 
 def test_equal_means_and_losses_to_others_than_the_best():
     """Means that round to one stored number share the lead; b beats c, a beats nobody."""
-    rows = rows_of(table("x=1", a=np.full((2, 9), 0.3), b=np.full((2, 9), 0.3 + 1e-12)), Rules())
-    read = [VerdictRow.read(row.plain()) for row in rows]
+    rows = verdicts_of(table("x=1", a=np.full((2, 9), 0.3), b=np.full((2, 9), 0.3 + 1e-12)), Rules())
+    read = [row.rounded() for row in rows]
     assert points_frame(of(x=[1]), read).loc[0, "next behind by"] == "+0.00 [-46.12, 46.12]"  # log(2 / 0.05) / 8
     a, b = rows
     assert unbeaten([a, b, replace(b, strategy="c", beaten_by=("b",))]) == ["a", "b"]
@@ -69,7 +71,7 @@ def test_dials_of_one_name_in_two_sections():
     dials = Dials((Dial("dataset.world", (1, 2)), Dial("backbone.world", (3, 4)), Dial("train.lr", (0.1,))))
     labels = [dials.label(place) for place in dials.points]
     assert labels[0] == "dataset.world=1, backbone.world=3, lr=0.1"
-    rows = [row for label in labels for row in rows_of(table(label, a=hits(0, 0.5), b=hits(1, 0.2)), Rules())]
+    rows = [row for label in labels for row in verdicts_of(table(label, a=hits(0, 0.5), b=hits(1, 0.2)), Rules())]
     assert points_frame(dials, rows)[["dataset.world", "backbone.world", "lr"]].to_numpy().tolist() == [
         [str(x), str(y), "0.1"] for x in (1, 2) for y in (3, 4)
     ]

@@ -16,7 +16,7 @@ from rich.console import Console
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import stored
 from negbench.analysis.verdicts import Rules, tables_of
-from negbench.analysis.words import listed, signed
+from negbench.analysis.words import estimate_text, listed
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import seal, write_json
 from negbench.report import charts
@@ -60,10 +60,12 @@ def test_dials(compared, cells, words_of):
     assert "2 points (average recall, 2 seeds, " in out
     assert "note: dqe at k=3 is not defined: k is too large" in out
     folder = compared / "dials"
-    want = {(row.loss, row.strategy): row for row in stored(compared, "small").rows if row.main}
+    want = {(row.loss, row.strategy): row for row in stored(compared, "small").verdicts if row.main}
     for row in stored(compared, "dials").main:
         plain = want[{"k=1": "bradley-terry", "k=2": "info-nce"}[row.point], row.strategy]
-        assert (row.mean, row.difference) == (plain.mean, plain.difference)
+        assert row.mean == plain.mean
+        if plain.verdict != "baseline":
+            assert row.against_baseline.value == plain.against_baseline.value
     assert list(pd.read_csv(folder / "table.csv")["point"]) == ["k=1"] * 3 + ["k=2"] * 3
     assert list(pd.read_csv(folder / "points.csv")["k"]) == [1, 2]
     assert {"best.svg", "along-k.svg"} <= {path.name for path in (folder / "report" / "figures").iterdir()}
@@ -81,15 +83,15 @@ def test_systems(compared, cells):
     out = ended(compared, "systems", facts, report=False, remarks=["no colours here"])
     assert "note: no colours here" in out
     findings = stored(compared, "systems")
-    assert {row.system for row in findings.rows} == {"plain", "sys"}
-    assert {(row.system, row.baseline) for row in findings.rows} == {*own.items()}
+    assert {row.system for row in findings.verdicts} == {"plain", "sys"}
+    assert {(row.system, row.baseline) for row in findings.verdicts} == {*own.items()}
     assert len(pd.read_csv(compared / "systems" / "matrix.csv")) == 3
     corner = [{**row, "system": "sys: negatives"} for row in cells("info-nce")]
     systems = {"names": list(own), "corners": {}, "own": own, "remarks": ["no colours here"]}
     old = [{key: value for key, value in row.items() if key != "plugin"} for row in rows + corner]
     assert ended(compared, "schema-1", old, report=False, systems=systems).replace("schema-1", "systems") == out
-    assert [{**vars(row), "facts": 0} for row in stored(compared, "schema-1").rows] == [
-        {**vars(row), "facts": 0} for row in findings.rows
+    assert [{**vars(row), "facts": 0} for row in stored(compared, "schema-1").verdicts] == [
+        {**vars(row), "facts": 0} for row in findings.verdicts
     ]
 
 
@@ -109,20 +111,20 @@ def test_both_settings(compared, cells, undrawn):
     ]  # fmt: skip
     out = ended(compared, "tuned", rows, report=False, tuned={"trials": 5, "tunings": searches})
     findings = stored(compared, "tuned")
-    means = {(row.settings, row.strategy): row.mean for row in findings.main}
+    means = {(row.settings, row.strategy): row.mean.value for row in findings.main}
     (gain,) = findings.gains
     listed = tables_of(findings.groups, main_only=True)
     pair = {each.labels["settings"]: each.values[each.main]["qure"] for each in listed}
     test = differences(pair, "default").against["tuned"]  # as for any table of two, at alpha over one tuned strategy
-    assert (gain.strategy, gain.mean) == ("qure", means["tuned", "qure"])
-    assert (gain.difference, gain.diff_low, gain.diff_high) == pytest.approx(
+    assert (gain.strategy, gain.mean.value) == ("qure", means["tuned", "qure"])
+    assert (gain.against_baseline.value, gain.against_baseline.low, gain.against_baseline.high) == pytest.approx(
         (test.value, test.interval.low, test.interval.high), abs=1e-9
     )
     assert "default: average recall" in out
     assert "tuned: average recall" in out
     table = pd.read_csv(compared / "tuned" / "statistics.csv").set_index("baseline")
-    assert table.loc["its default", "difference"] == pytest.approx(gain.difference)
-    line = signed(gain.difference, gain.diff_low, gain.diff_high)
+    assert table.loc["its default", "difference"] == pytest.approx(gain.against_baseline.value)
+    line = estimate_text(gain.against_baseline)
     cost = "10 trials on a dev part, 7 s of computing besides the runs of both tables"
     others = "top-k keeps its default; in-batch has nothing to tune."
     assert f"Equal tuning ({cost}): qure with k=3, {line} points over its default; {others}" in out
@@ -134,7 +136,7 @@ def test_two_backbones_have_a_block_over_all(compared, cells, undrawn, monkeypat
     rows = cells("bradley-terry", backbone="one") + cells("info-nce", backbone="two", loss="bradley-terry")
     out = ended(compared, "both", rows, report=False)
     findings = stored(compared, "both")
-    means = {(row.backbone, row.strategy): row.mean for row in findings.main}
+    means = {(row.backbone, row.strategy): row.mean.value for row in findings.main}
     for name in SMALL:
         assert means["over all", name] == pytest.approx((means["one", name] + means["two", name]) / 2)
     assert out.partition("\nanswer\n")[2].startswith("over all: average recall with ")

@@ -7,6 +7,7 @@ import pytest
 
 from negbench.analysis.answer import say
 from negbench.analysis.findings import stored
+from negbench.analysis.frame import folders_of, shared
 from negbench.analysis.kinds import kind_shares, kinds_answer
 from negbench.analysis.leader import ordered
 from negbench.analysis.statistics import over_seeds
@@ -29,23 +30,24 @@ def test_shares_are_the_means_of_what_the_runs_stored(compared):
         shares = kind_shares(group)
         assert [share.kind for share in shares] == list(KINDS[:3])
         for share in shares:
-            values = np.stack([run.ranks()[f"value:{share.kind}/wrong_at_10"] for run in group.runs])
+            values = np.stack([run.ranks()[f"value:{share.kind}/wrong_at_10"] for run in folders_of(group)])
             assert share.left.mean == pytest.approx(np.nanmean(values, axis=1).mean())
             assert share.left.low <= share.left.mean <= share.left.high
-            drawn = [[row[f"draws_{share.kind}"] for row in r["behaviour_by_refresh"]] for r in group.results]
+            refreshes = [run.result["behaviour_by_refresh"] for run in group["stored"]]
+            drawn = [[row[f"draws_{share.kind}"] for row in of_run] for of_run in refreshes]
             assert share.drawn.mean == pytest.approx(np.mean([np.mean(rows) for rows in drawn]))
             assert 0 < share.random < 1
-        for result in group.results:
+        for result in (run.result for run in group["stored"]):
             for row in result["behaviour_by_refresh"]:
                 assert row["draws_false"] == pytest.approx(row["false_negative_rate_draws"], abs=1e-6)
 
 
 def test_the_figure_shows_them(compared):
     findings = stored(compared, "small")
-    (runs,) = parts_of(ordered(findings.groups, findings.rows), findings.rows)
+    (runs,) = parts_of(ordered(findings.groups, findings.verdicts), findings.verdicts)
     chart = kinds_chart(runs)
     groups = [group for _, of_loss in runs.by_loss() for group in of_loss]
-    names = [f"{group.labels['strategy']}, {group.labels['loss']}" for group in groups]
+    names = [f"{shared(group, 'strategy')}, {shared(group, 'loss')}" for group in groups]
     for axes in _figure(chart, narrow=True).axes:
         assert [label.get_text() for label in axes.get_yticklabels()] == names
     for side, axes in enumerate(_figure(chart, narrow=False).axes):
@@ -65,11 +67,11 @@ def test_the_answer_names_the_most_frequent_mistake(compared):
     group = groups[0]
     most = max(kind_shares(group), key=lambda share: share.left.mean)
     assert f"% are {most.kind} negatives, the most frequent mistake; they are " in line
-    assert f"they are {100 * most.drawn.mean:.1f} % of the draws of {group.labels['strategy']}, " in line
+    assert f"they are {100 * most.drawn.mean:.1f} % of the draws of {shared(group, 'strategy')}, " in line
     low, high = (float(end) for end in re.findall(r"[\d.]+", line)[:2])
     assert low <= round(100 * most.left.mean, 1) <= high
     assert line.count("% of the draws of") == 3  # a strategy once, whatever the losses
-    assert line.startswith(f"Among the first ten images ({group.labels['loss']}) ")
-    alone = [each for each in groups if each.labels["loss"] == group.labels["loss"]]
-    assert kinds_answer(alone) == [line.replace(f" ({group.labels['loss']})", "")]
+    assert line.startswith(f"Among the first ten images ({shared(group, 'loss')}) ")
+    alone = [each for each in groups if shared(each, "loss") == shared(group, "loss")]
+    assert kinds_answer(alone) == [line.replace(f" ({shared(group, 'loss')})", "")]
     assert kinds_answer([]) == []

@@ -3,7 +3,7 @@
 import numpy as np
 
 from negbench.analysis.pivots import matrix_frame
-from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
+from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
 from negbench.scoring.values import Values
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
@@ -24,7 +24,7 @@ def test_other_negatives_against_the_systems_own():
         table("s", "qure", in_batch=0.30, qure=0.40, twin=0.40),
         table("none", "absent", qure=0.4),
     ]
-    frame = matrix_frame([row for each in tables for row in rows_of(each, Rules())]).set_index("strategy")
+    frame = matrix_frame([row for each in tables for row in verdicts_of(each, Rules())]).set_index("strategy")
     assert list(frame.columns) == ["plain", "s", "none"]
     assert frame.loc["in-batch", "plain"] == "30.0 own"
     assert frame.loc["qure", "plain"].startswith("+5.00 [")

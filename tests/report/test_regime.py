@@ -13,36 +13,38 @@ from rich.console import Console
 
 from negbench.analysis.answer import _regime
 from negbench.analysis.columns import TABLES, texts
+from negbench.analysis.frame import folders_of, labels_of
 from negbench.analysis.leader import regime_of
 from negbench.analysis.regime_card import in_words
 from negbench.display import Grid
-from negbench.grid.comparison import CellGroup
 from negbench.mining.regime import Regime
 from negbench.store.runfolder import RunFolder
+from tests.made import again
+from tests.made import group as group_from
 
 CARD: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "card.json").read_text(encoding="utf-8"))
 UNKNOWN = {"relevant", "false_negatives", "false_negatives_above", "false_negatives_below", "recall_val", "fit_gap"}
 
 
 @pytest.fixture
-def group_of(finished: Callable[..., RunFolder], tmp_path: Path) -> Callable[..., CellGroup]:
+def group_of(finished: Callable[..., RunFolder], tmp_path: Path) -> Callable[..., pd.DataFrame]:
     """Return a function that makes a group with one run per rank, which it has at its last refresh only."""
     real, after = finished("select=last"), {**CARD, "epoch": 4.0, "target_rank_median": 1.0}
 
-    def group(strategy: str, *ranks: float, **card: Any) -> CellGroup:
+    def group(strategy: str, *ranks: float, **card: Any) -> pd.DataFrame:
         folders = []
         for seed, rank in enumerate(ranks):
             folders.append(RunFolder(Path(shutil.copytree(real.path, tmp_path / f"{strategy}-{seed}"))))
             cards = [CARD | {"band_start_median": 0.995}, CARD | {"epoch": 2.0, "target_rank_median": rank} | card]
             folders[-1].write_result({**real.result, "regime_by_refresh": cards, "regime": after})
         labels = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": "d"}
-        return CellGroup(labels, tuple(folders))
+        return group_from(labels, folders)
 
     return group
 
 
-def regime_frame(*groups: CellGroup) -> pd.DataFrame:
-    return texts(TABLES["regime"], [group.labels | regime_of(group) for group in groups], ["strategy"])
+def regime_frame(*groups: pd.DataFrame) -> pd.DataFrame:
+    return texts(TABLES["regime"], [labels_of(group) | regime_of(group) for group in groups], ["strategy"])
 
 
 def test_every_number_of_the_card_has_a_column(group_of):
@@ -95,7 +97,7 @@ def test_in_words():
 def test_the_answer_names_the_regime_of_the_last_refresh(group_of):
     groups = [group_of("qure", 4, 8), group_of("in-batch", 3, target_first=0.5)]
     assert _regime(groups) == ["Valid for models that rank 6.0 to 50.0 % of their training targets first."]
-    for run in groups[1].runs:
+    for run in folders_of(groups[1]):
         run.write_result({k: v for k, v in run.result.items() if "regime" not in k})  # of an earlier version
-    earlier = CellGroup(groups[1].labels, groups[1].runs)
+    earlier = again(groups[1])
     assert (_regime([earlier]), regime_of(earlier)) == ([], {})

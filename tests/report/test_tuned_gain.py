@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from negbench.analysis.tuned_gain import Tuning, tuned_answer
-from negbench.analysis.verdicts import VerdictRow
+from tests.made import verdict
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 
@@ -16,9 +16,8 @@ def test_what_tuning_found_gained_and_cost(golden: Any) -> None:
         Tuning({**LABELS, "strategy": "z"}),
         Tuning({**LABELS, "strategy": "f"}, "s", error="mend this"),
     ]
-    known = {"metric": "recall_at_10", "main": True, "seeds": 2, "queries": 9, "baseline": "its default"}
-    ends = {"mean": 0.4, "sd": 0.0, "low": 0.4, "high": 0.4, "difference": 0.3, "diff_low": 0.2, "diff_high": 0.4}
-    gain = VerdictRow(**LABELS, **known, **ends, strategy="x", verdict="better")
+    difference = {"difference": 0.3, "diff_low": 0.2, "diff_high": 0.4, "baseline": "its default"}
+    gain = verdict(**LABELS, **difference, mean=0.4, strategy="x", verdict="better")
     elsewhere = Tuning({**LABELS, "dataset": "e", "strategy": "x"}, "s", found={})
     half = Tuning({**LABELS, "strategy": "x"}, "s", found={}, trials=8, failed=6)
     assert replace(gain, facts={"failed_trials": "6 of 8"}).marked_label == "x (6 of 8 trials failed)"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.random import default_rng
@@ -15,24 +16,27 @@ from numpy.random import default_rng
 from negbench.analysis.answer import open_pairs, say
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import Findings
+from negbench.analysis.frame import folders_of, known, results_frame, shared
 from negbench.analysis.leader import by_negatives, leader_table, leader_tables, measured, verdict_frame
 from negbench.analysis.statistics import Design, ValueTable, against
-from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictRow, VerdictTable, over_all, rows_of, tables_of
+from negbench.analysis.verdict_record import Estimate, Verdict
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, over_all, tables_of, verdicts_of
 from negbench.analysis.words import signed
 from negbench.errors import UnknownNameError
-from negbench.grid.comparison import AXES, CellGroup
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.plugins.registry import registry
 from negbench.scoring.values import Values
 from negbench.settings.config import build_config
 from negbench.store.runfolder import RunFolder
+from tests.made import again, verdict
+from tests.made import group as group_from
 
 LABELS = {"dataset": "d", "loss": "l", "backbone": "b"}
 
 
-def answer_of(groups: Sequence[CellGroup], rows: Sequence[VerdictRow]) -> list[str]:
-    return say(Findings(tuple(groups), {}, tuple(rows)))
+def answer_of(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> list[str]:
+    return say(Findings(pd.concat(groups) if groups else results_frame([]), {}, tuple(rows)))
 
 
 def ranks_of(seed: int, better: float, queries: int = 120) -> QueryRanks:
@@ -51,7 +55,7 @@ def ranks_of(seed: int, better: float, queries: int = 120) -> QueryRanks:
 
 def group_of(
     runs: Path, strategy: str, better: float, *, seeds: tuple[int, ...] = (0, 1, 2), dataset: str = "f@1", **labels: str
-) -> CellGroup:
+) -> pd.DataFrame:
     """Return a group of finished runs, as folders."""
     folders = []
     for seed in seeds:
@@ -72,16 +76,18 @@ def group_of(
         folders.append(folder)
     by_axis = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": dataset, **labels}
     facts = {"plugin": strategy.split("(")[0].split()[0]}  # of hand-made labels
-    return CellGroup({k: by_axis[k] for k in AXES if k in by_axis}, tuple(folders), facts)
+    return group_from(by_axis, folders, **facts)
 
 
-def main_rows(groups: Sequence[CellGroup], baseline: str | None = None) -> list[VerdictRow]:
+def main_rows(groups: Sequence[pd.DataFrame], baseline: str | None = None) -> list[Verdict]:
     """Return the rows of the main metric of all tables; the other metrics are not tested."""
-    return [row for table in tables_of(groups, main_only=True) for row in rows_of(table, Rules(baseline))]
+    return [row for table in tables_of(groups, main_only=True) for row in verdicts_of(table, Rules(baseline))]
 
 
 def rows_by_strategy(table: VerdictTable, rules: Rules) -> dict[str, Any]:
-    return {row.strategy: row for row in rows_of(replace(table, values={table.main: table.values[table.main]}), rules)}
+    return {
+        row.strategy: row for row in verdicts_of(replace(table, values={table.main: table.values[table.main]}), rules)
+    }
 
 
 def test_values_are_matrices_of_seeds_and_queries(tmp_path):
@@ -100,36 +106,37 @@ def test_rows_are_those_of_the_statistics(tmp_path):
     (table,) = tables_of(groups)
     rows = rows_by_strategy(table, Rules())
     assert rows["in-batch"].verdict == "baseline"
-    assert math.isnan(rows["in-batch"].difference)
+    assert rows["in-batch"].against_baseline is None
     assert rows["a"].verdict == "better"
     assert rows["in-batch"].beaten_by == ("a",)
     assert rows["a"].beaten_by == ()
     assert rows["twin"].verdict in ("equal", "undecided")
     for group in groups:
-        row = rows[group.labels["strategy"]]
-        per_seed = group.values("metrics", "average/recall")
-        assert row.mean == pytest.approx(np.mean(per_seed))
+        row = rows[shared(group, "strategy")]
+        per_seed = known(group, "metrics/average/recall")
+        assert row.mean.value == pytest.approx(np.mean(per_seed))
         assert row.sd == pytest.approx(np.std(per_seed, ddof=1))
-        assert row.low < row.mean < row.high
-    difference = np.mean(groups[1].values("metrics", "average/recall")) - rows["in-batch"].mean
-    assert rows["a"].difference == pytest.approx(difference)
-    assert rows["a"].diff_low < difference < rows["a"].diff_high
+        assert row.mean.low < row.mean.value < row.mean.high
+    difference = np.mean(known(groups[1], "metrics/average/recall")) - rows["in-batch"].mean.value
+    assert rows["a"].against_baseline.value == pytest.approx(difference)
+    assert rows["a"].against_baseline.low < difference < rows["a"].against_baseline.high
     values = table.values["average/recall"]
     design = Design(values["a"].strata)
     want = against(ValueTable({name: each.values for name, each in values.items()}, design), "in-batch", default_rng(5))
     for name, contrast in want.items():  # another stream of random numbers: equal up to their noise
         row = rows[name]
         assert row.minimum_detectable == pytest.approx(contrast.minimum_detectable, abs=0.01)
-        assert row.p_adjusted == pytest.approx(contrast.p_adjusted, abs=0.03)
-        assert row.diff_low == pytest.approx(contrast.interval.low, abs=0.01)
+        assert row.against_baseline.p == pytest.approx(contrast.p_adjusted, abs=0.03)
+        assert row.against_baseline.low == pytest.approx(contrast.interval.low, abs=0.01)
     assert (rows["a"].ranks, rows["in-batch"].ranks, rows["twin"].ranks) == ("1", "2-3", "2-3")
-    assert str(replace(rows["a"], mean=np.float64(-1e-11)).plain()["mean"]) == "0.0"  # numpy's floats are rounded, too
+    tiny = replace(rows["a"], mean=Estimate(np.float64(-1e-11), -math.inf, 1.0)).rounded()
+    assert (str(tiny.mean.value), str(tiny.mean.low)) == ("0.0", "nan")  # numpy's floats are rounded, too
 
 
 def test_the_same_cells_give_the_same_rows_and_other_cells_do_not_matter(tmp_path):
     first = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.1)]
     other = [group_of(tmp_path, "a", 0.3, dataset="f@2"), group_of(tmp_path, "in-batch", 0.0, loss="info-nce")]
-    alone, mixed = ([row.plain() for row in main_rows(groups)] for groups in (first, [*other, *first[::-1]]))
+    alone, mixed = ([row.flat() for row in main_rows(groups)] for groups in (first, [*other, *first[::-1]]))
     assert json.dumps(alone)[1:-1] in json.dumps(mixed)
     want = {("f@1", "bradley-terry", "in-batch"), ("f@1", "info-nce", "in-batch"), ("f@2", "bradley-terry", "a")}
     assert {(r["dataset"], r["loss"], r["baseline"]) for r in mixed} == want
@@ -143,8 +150,8 @@ def test_baseline_margin_and_alpha(tmp_path):
     assert (asked["in-batch"].verdict, asked["z(k=3)"].verdict) == ("worse", "baseline")
     assert wide_margin["z(k=3)"].verdict == "better"  # its interval excludes 0
     assert (wide_margin["in-batch"].verdict, wide_margin["all-corpus"].verdict) == ("baseline", "equal")
-    wide, narrow = (rows_by_strategy(table, Rules(alpha=a))["z(k=3)"] for a in (0.01, 0.5))
-    assert wide.diff_low < narrow.diff_low < narrow.diff_high < wide.diff_high
+    wide, narrow = (rows_by_strategy(table, Rules(alpha=a))["z(k=3)"].against_baseline for a in (0.01, 0.5))
+    assert wide.low < narrow.low < narrow.high < wide.high
     (smaller,) = tables_of([groups[0], groups[2]])
     assert smaller.baseline(Rules()) == "all-corpus"
     counted = [group_of(tmp_path, name, 0.0, seeds=(0,)) for name in ("a x5", "in-batch x1", "in-batch x5")]
@@ -175,7 +182,7 @@ def test_seeds_that_are_not_common(tmp_path):
 
 def test_one_query_in_a_category_leaves_no_statistics(tmp_path):
     values = {"a": Values(np.zeros((2, 3)), (0, 1), np.array(["x", "x", "y"]))}
-    assert rows_of(VerdictTable(LABELS, "m", {"m": values}), Rules()) == []
+    assert verdicts_of(VerdictTable(LABELS, "m", {"m": values}), Rules()) == []
 
 
 def test_leader_table_has_interval_and_verdict(tmp_path):
@@ -185,15 +192,15 @@ def test_leader_table_has_interval_and_verdict(tmp_path):
     main = {row.strategy: row for row in rows if row.main}
     assert quality["against the best"].to_dict() == {"a": "best", "in-batch": "worse"}
     assert list(quality["seeds"]) == [3, 3]
-    gap = main["in-batch"]
-    behind = f"{100 * gap.gap:+.2f} [{100 * gap.gap_low:.2f}, {100 * gap.gap_high:.2f}]"
+    gap = main["in-batch"].behind_best
+    behind = f"{100 * gap.value:+.2f} [{100 * gap.low:.2f}, {100 * gap.high:.2f}]"
     assert quality["behind the best"].to_dict() == {"a": "-", "in-batch": behind}
     unasked = leader_table(groups, by_default)["quality"]  # no baseline was asked for
     assert {"verdict", "difference"}.isdisjoint(unasked)
     assert quality.loc["a", "verdict"] == "better"
-    ends = f"[{100 * main['a'].low:.2f}, {100 * main['a'].high:.2f}]"
-    assert quality.loc["a", "mean"] == f"{100 * main['a'].mean:.2f} {ends}"
-    assert str(quality.loc["a", "difference"]).startswith(f"{100 * main['a'].difference:+.2f} [")
+    ends = f"[{100 * main['a'].mean.low:.2f}, {100 * main['a'].mean.high:.2f}]"
+    assert quality.loc["a", "mean"] == f"{100 * main['a'].mean.value:.2f} {ends}"
+    assert str(quality.loc["a", "difference"]).startswith(f"{100 * main['a'].against_baseline.value:+.2f} [")
     assert quality.loc["in-batch", "beaten by"] == "a"
     assert quality.loc["in-batch", "difference"] == "-"
     assert "verdict" not in leader_table(groups)["quality"]
@@ -210,7 +217,7 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed)
         count = int(draw.integers(1, 4))
         groups.append(group_of(tmp_path, f"s{'x' * i}", float(draw.normal(0, 0.4)), seeds=tuple(range(count))))
     rules = Rules("in-batch", alpha=float(draw.choice([0.05, 0.2])), margin=float(draw.choice([0.005, 0.1])))
-    rows, most = [row for table in tables_of(groups) for row in rows_of(table, rules)], 100 * rules.margin
+    rows, most = [row for table in tables_of(groups) for row in verdicts_of(table, rules)], 100 * rules.margin
     seen = [*leader_table(groups, rows)["quality"].to_dict("records"), *verdict_frame(rows).to_dict("records")]
     assert len(seen) == 5 + 15
     for line in seen:
@@ -228,7 +235,7 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed)
         assert (line["verdict"] == "worse") == (high < 0)
         assert (line["verdict"] == "equal") == (-most <= low <= 0 <= high <= most)
     for row in rows:
-        assert 0 <= row.low <= row.mean <= row.high <= 1
+        assert 0 <= row.mean.low <= row.mean.value <= row.mean.high <= 1
 
 
 def test_the_metric_can_be_chosen(tmp_path):
@@ -237,7 +244,7 @@ def test_the_metric_can_be_chosen(tmp_path):
         tables = tables_of(groups, Rules(metric=given), main_only=True)
         assert [table.main for table in tables] == ["average/recall_at_50"] * 2
     assert [table.main for table in tables_of(groups)] == ["average/recall"] * 2
-    assert {row.metric for row in rows_of(tables[0], Rules()) if row.main} == {"average/recall_at_50"}
+    assert {row.metric for row in verdicts_of(tables[0], Rules()) if row.main} == {"average/recall_at_50"}
     assert tables_of(groups, Rules(metric="dress/recall_at_10"))[0].main == "dress/recall_at_10"
     with pytest.raises(UnknownNameError, match="unknown --metric 'R@7'"):
         tables_of(groups, Rules(metric="R@7"))
@@ -246,11 +253,11 @@ def test_the_metric_can_be_chosen(tmp_path):
     Rules(metric="R@10").check({"a": "a"}, [["average/recall_at_10"]])
 
 
-def counted(group: CellGroup, seen: int) -> CellGroup:
+def counted(group: pd.DataFrame, seen: int) -> pd.DataFrame:
     """Return the group with `seen` negatives per query and step in its runs."""
-    for run in group.runs:
+    for run in folders_of(group):
         run.write_result({**run.result, "negatives_per_query": seen})
-    return CellGroup(group.labels, tuple(RunFolder(run.path) for run in group.runs))
+    return again(group)
 
 
 def test_equal_negatives_are_compared_first(tmp_path):
@@ -276,7 +283,7 @@ def test_equal_negatives_are_compared_first(tmp_path):
     assert losers == f"Behind strong: weak by {signed(test.value, test.interval.low, test.interval.high)[1:]} points."
     assert numbers.startswith("in-batch with 63 (")
     behind = next(row for row in rows if row.strategy == "strong" and row.main)
-    assert f" %) is {100 * behind.behind:.2f} [" in numbers
+    assert f" %) is {100 * behind.behind_highest.value:.2f} [" in numbers
     assert sure.startswith("Against the best with as many negatives: 1 worse.")
     asked = main_rows(groups, "in-batch")
     (line,) = [line for line in answer_of(groups, asked) if line.startswith("Against in-batch, ")]
@@ -285,7 +292,7 @@ def test_equal_negatives_are_compared_first(tmp_path):
     assert shown.loc["weak", "verdict"] == "worse (1 against 63 negatives)"
     apart = answer_of(groups[:2], [row for row in rows if row.strategy != "strong"])
     assert apart[0].startswith("Whatever the number of negatives, in-batch with 63 (")  # no two have as many
-    unknown = [replace(row, behind=math.nan) for row in rows if row.strategy != "strong"]
+    unknown = [replace(row, against_highest=None) for row in rows if row.strategy != "strong"]
     assert answer_of(groups[:2], unknown)[0].endswith(" %) follows.")
     alone = [row for row in rows if row.strategy == "weak"]
     assert answer_of([groups[1]], alone)[0].endswith(" %) is the only strategy.")
@@ -295,10 +302,10 @@ def test_fewer_images_than_asked_for_are_marked(tmp_path):
     """Draws of 16 from sets of 6: 14.4 distinct images would be enough."""
     groups = [group_of(tmp_path, name, 0.8 * (name == "a"), seeds=(0,)) for name in ("a", "in-batch", "enough")]
     for group, distinct in zip(groups, (6.0, 16.0, 14.4), strict=True):
-        for run in group.runs:
+        for run in folders_of(group):
             run.write_manifest({**run.manifest, "config": {**run.manifest["config"], "train": {"num_negatives": 16}}})
             run.write_result({**run.result, "behaviour": {"distinct": distinct}, "negatives_per_query": 15.5})
-    groups = [CellGroup(group.labels, tuple(RunFolder(run.path) for run in group.runs)) for group in groups]
+    groups = [again(group) for group in groups]
     rows = main_rows(groups, "in-batch")
     assert {row.negatives for row in rows} == {16.0}
     assert {row.strategy: row.marked_label for row in rows} == {
@@ -312,13 +319,10 @@ def test_fewer_images_than_asked_for_are_marked(tmp_path):
     assert "a (6 distinct) +" in answer.split("Against in-batch, ")[1]
 
 
-def row(strategy: str, mean: float, **facts: Any) -> VerdictRow:
+def row(strategy: str, mean: float, **facts: Any) -> Verdict:
     """Return a row with numbers chosen by hand."""
-    ends = {"sd": 0.0, "low": mean, "high": mean}
-    known = {"metric": "recall_at_10", "main": True, "seeds": 5, "queries": 9, "baseline": "a", "verdict": "undecided"}
-    known["covers"] = "other seeds"
-    given = {**LABELS, **known, **ends, "negatives": 1.0, "margin": 0.005, "alpha": 0.05, **facts}
-    return VerdictRow(strategy=strategy, mean=mean, **given)
+    known = {"covers": "other seeds", "negatives": 1.0, "margin": 0.005, "alpha": 0.05}
+    return verdict(strategy=strategy, mean=mean, **{**LABELS, **known, **facts})
 
 
 def test_budgets_are_in_the_order_of_numbers():
@@ -332,7 +336,8 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided(golden):
         row("open", 0.49, standing="undecided", gap=0.01, gap_low=-0.02, gap_high=0.04),
         row("last", 0.4, standing="worse", gap=0.1, gap_low=0.08, gap_high=0.12),
     ]
-    near = [rows[0], replace(rows[2], gap_low=-0.004), replace(rows[2], gap_low=-0.005)]
+    ahead = [replace(rows[2].against_best, high=high) for high in (0.004, 0.005)]
+    near = [rows[0], *(replace(rows[2], against_best=each) for each in ahead)]
     unknown = [row(name, mean, negatives=math.nan) for name, mean in (("x", 0.5), ("y", 0.4))]
     cases = {
         "of each kind": rows,
@@ -389,11 +394,11 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path):
     tables = tables_of(groups, main_only=True)
     (whole,) = over_all(tables)
     assert whole.labels == {"dataset": OVER_ALL, "loss": "bradley-terry", "backbone": "tiny"}
-    rows = {r.strategy: r for r in rows_of(whole, Rules())}
+    rows = {r.strategy: r for r in verdicts_of(whole, Rules())}
     assert rows.keys() == {"in-batch", "a"}
     for name, combined in rows.items():
         parts = [table.values[table.main][name].values for table in tables]
-        assert combined.mean == pytest.approx(np.mean([each[:, i::3] for each in parts for i in range(3)]))
+        assert combined.mean.value == pytest.approx(np.mean([each[:, i::3] for each in parts for i in range(3)]))
         assert combined.queries == 240
     assert rows["a"].verdict == "better"
     generator = np.random.default_rng(0)
@@ -405,13 +410,13 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path):
         VerdictTable({**LABELS, "dataset": "many"}, "n", {"n": {"s": Values(many[::-1], (1, 0), None)}}),
     ]
     (joined,) = over_all(mixed)
-    (one,) = rows_of(joined, Rules())
+    (one,) = verdicts_of(joined, Rules())
     assert (one.metric, one.queries) == ("m and n", 410)
     by_seed = [
         (sum(np.mean([each[s][strata == x].mean() for x in "xy"]) for each in (few, other)) + many[s].mean()) / 3
         for s in (0, 1)
     ]
-    assert one.mean == pytest.approx(np.mean(by_seed))
+    assert one.mean.value == pytest.approx(np.mean(by_seed))
     assert one.sd == pytest.approx(np.std(by_seed, ddof=1))
     assert over_all(mixed[:1]) == []
     copies = [replace(tables[1], labels={**tables[1].labels, "backbone": str(i)}) for i in range(4)]

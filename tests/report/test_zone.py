@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from negbench.analysis.findings import Findings, stored
+from negbench.analysis.verdict_record import Estimate
 from negbench.api import compare
 from negbench.report.charts import _figure
 from negbench.report.zone import zone_chart
@@ -35,7 +36,7 @@ def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(findings
     assert len(ranks) == 3
     assert all(np.diff(ranks) > 0)  # later windows draw from further down
     assert [first + 1 <= rank <= last for rank, (first, last) in zip(ranks, ((0, 2), (3, 5), (6, 14)), strict=True)]
-    by_name = {row.strategy: 100 * row.difference for row in findings.main}
+    by_name = {row.strategy: 100 * row.against_baseline.value for row in findings.main if row.against_baseline}
     names = {label.get_text() for label in axes.texts}
     assert names == {"windows", "top-k(k=4)"}  # neither the baseline nor a strategy of the batch
     assert list(points[0].get_ydata()) == [by_name["top-k(k=4)"]]
@@ -44,15 +45,19 @@ def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(findings
 
 def test_panels_name_their_budgets_shortest_first(findings):
     budgets = ("120", "20")
-    groups = [replace(each, labels={**each.labels, "epochs": n}) for each in findings.groups for n in budgets]
+    groups = [each.assign(epochs=n) for each in findings.groups for n in budgets]
     chart = zone_chart(groups, [replace(row, epochs=n) for row in findings.main for n in budgets])
     assert [panel.title.partition(", ")[2] for panel in chart.panels] == ["20 epochs", "120 epochs"]
 
 
+def smaller(estimate: Estimate | None) -> Estimate | None:
+    return estimate and replace(estimate, value=estimate.value / 2, high=estimate.high / 9)
+
+
 def test_panels_share_a_scale_and_say_over_what(findings):
-    half = [replace(r, epochs="120", difference=r.difference / 2, diff_high=r.diff_high / 9) for r in findings.main]
+    half = [replace(row, epochs="120", against_baseline=smaller(row.against_baseline)) for row in findings.main]
     rows = [*(replace(row, epochs="20") for row in findings.main), *half]
-    groups = [replace(each, labels={**each.labels, "epochs": n}) for each in findings.groups for n in ("20", "120")]
+    groups = [each.assign(epochs=n) for each in findings.groups for n in ("20", "120")]
     limits = set()
     for axes in _figure(zone_chart(groups, rows), narrow=False).axes:
         assert axes.get_ylabel() == "R@10, points over all-corpus"
