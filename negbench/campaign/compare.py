@@ -8,7 +8,7 @@ from negbench.analysis.verdicts import Rules
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import epochs_of_looks, looked
-from negbench.grid.cells import Outcome
+from negbench.grid.cells import Cell, Outcome
 from negbench.grid.rates import FACTORS, MORE
 from negbench.loop.runs import DATA
 
@@ -33,11 +33,21 @@ def _at_own_rates(
     planned: ComparisonPlan, rules: Rules, later: float
 ) -> Generator[Round, Sequence[Outcome], tuple[ComparisonPlan, list[Outcome]]]:
     """Ask for each group's trials and for those that they ask for; return the plan at the best rates."""
-    rates, looks, outcomes = planned.rates, rules.looks, list[Outcome]()
+    rates = planned.rates
     assert rates is not None
-    later += 0.0 if looks is None else epochs_of_looks(planned.cells, looks, len(looks.first))
-    while new := [cell for cell in rates.cells if cell.hash not in {each.cell.hash for each in outcomes}]:
-        further = [(len(FACTORS) + MORE - len(each)) * each[0].config.train.epochs for each in rates.trials.values()]
-        outcomes += yield Round(planned.trials, new, [*outcomes], planned.cells, later + sum(further))
+    if rules.looks is not None:
+        later += epochs_of_looks(planned.cells, rules.looks, len(rules.looks.first))
+    outcomes: list[Outcome] = []
+    while True:
+        computed = {outcome.cell.hash for outcome in outcomes}
+        trials = [cell for cell in rates.cells if cell.hash not in computed]
+        if not trials:
+            return replace(planned, rates=rates).at_best_rates(), outcomes
+        further = sum(_further_epochs(cells) for cells in rates.trials.values())
+        outcomes += yield Round(planned.trials, trials, list(outcomes), planned.cells, later + further)
         rates = rates.grown(planned.folder.path.parent, DATA)
-    return replace(planned, rates=rates).at_best_rates(), outcomes
+
+
+def _further_epochs(trials: Sequence[Cell]) -> int:
+    """Return the epochs of the trials that may still be added to these, at most."""
+    return (len(FACTORS) + MORE - len(trials)) * trials[0].config.train.epochs

@@ -18,7 +18,7 @@ from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log, failed
-from negbench.grid.estimate import MANY, Estimate
+from negbench.grid.estimate import MANY, Forecast
 from negbench.loop.runs import DATA
 from negbench.machine.signals import Stopped
 
@@ -67,8 +67,8 @@ class Round:
         """The runs folder."""
         return self.folder.path.parent
 
-    def price(self, estimate: Estimate) -> list[str]:
-        """Say what this round and all that follows take, as `Estimate.price`."""
+    def price(self, estimate: Forecast) -> list[str]:
+        """Say what this round and all that follows take, as `Forecast.price`."""
         estimate.later = (0.0, self.later)
         return estimate.price((*self.ahead, *self.cells), self.runs)
 
@@ -108,7 +108,7 @@ class Done:
     def check(self) -> None:
         """Raise NegbenchError if a cell or a search failed."""
         if self.errors:
-            count = f"{len(self.errors)} search{'es' * (len(self.errors) > 1)}"
+            count = "1 search" if len(self.errors) == 1 else f"{len(self.errors)} searches"
             raise NegbenchError(f"{count} failed ({self.errors[0]}); rerun the command to resume")
         outcomes = [*self.trials, *self.outcomes]
         if lost := failed(outcomes):
@@ -119,17 +119,23 @@ class Done:
 def foreseen(first: Round) -> list[str]:
     """Say what a course reads, and what it takes from its first round on."""
     cells = list({cell.hash: cell for cell in (*first.ahead, *first.cells)}.values())
-    lines = dict.fromkeys(first.words)
-    for cell in {(cell.labels["dataset"], cell.labels["backbone"]): cell for cell in reversed(cells)}.values():
-        splits = DATA.splits(cell.config)
-        counts = f"{len(splits.train.queries):,} train and {len(splits.val.queries):,} scored queries"
-        counts += f", {len({*splits.train.all_images, *splits.val.all_images}):,} images"
-        if splits.also is not None:
-            counts += f"; at each point {splits.also.identity}, {len(splits.also.queries):,} queries"
-        lines[f"reads {cell.labels['dataset']} ({counts}), backbone {cell.labels['backbone']}"] = None
-    unknown = "how long it takes is unknown: no such run is finished, and it cannot be rehearsed here"
-    price = first.price(Estimate()) or [unknown] * any(cell.step(first.runs) != "reuse" for cell in cells)
-    return [*lines, *price]
+    lines = list(first.words)
+    first_of = {(cell.labels["dataset"], cell.labels["backbone"]): cell for cell in reversed(cells)}
+    lines += [_reads(cell) for cell in first_of.values()]
+    price = first.price(Forecast())
+    if not price and any(cell.step(first.runs) != "reuse" for cell in cells):
+        price = ["how long it takes is unknown: no such run is finished, and it cannot be rehearsed here"]
+    return [*dict.fromkeys(lines), *price]
+
+
+def _reads(cell: Cell) -> str:
+    """Say which data and backbone a cell reads: how many queries and images."""
+    splits = DATA.splits(cell.config)
+    counts = f"{len(splits.train.queries):,} train and {len(splits.val.queries):,} scored queries"
+    counts += f", {len({*splits.train.all_images, *splits.val.all_images}):,} images"
+    if splits.also is not None:
+        counts += f"; at each point {splits.also.identity}, {len(splits.also.queries):,} queries"
+    return f"reads {cell.labels['dataset']} ({counts}), backbone {cell.labels['backbone']}"
 
 
 Course = Generator[Round, Sequence[Outcome], Done]
@@ -161,19 +167,20 @@ def carried_out(
 
 
 def _driven(course: Course, execution: Execution, say: Callable[[str], None], margin: float, held: ExitStack) -> Done:
-    folders, asked = dict[Path, ComparisonFolder](), next(course)
-    first = asked.certain
+    """Compute a course's rounds; `held` keeps the locks of the folders that list cells."""
+    folders: dict[Path, ComparisonFolder] = {}
+    asked = next(course)
+    cells = asked.certain
     try:
-        for line in asked.price(execution.estimate) if len(first) >= MANY else ():
-            say(line)
+        if len(cells) >= MANY:
+            for line in asked.price(execution.estimate):
+                say(line)
+        if cells and not execution.executor.elsewhere:
+            _lock(asked, folders, held)
+            forewarn(cells, asked.runs, margin)
         while True:
-            if asked.search is None and asked.folder.path not in folders:
-                held.enter_context(asked.folder.hold())
-                folders[asked.folder.path] = asked.folder
-            if first and not execution.executor.elsewhere:
-                forewarn(first, asked.runs, margin)
-            first = ()
-            outcomes = _answered(asked, execution, say)
+            _lock(asked, folders, held)
+            outcomes = _compute(asked, execution, say)
             try:
                 asked = course.send(outcomes)
             except StopIteration as end:
@@ -191,7 +198,15 @@ def _driven(course: Course, execution: Execution, say: Callable[[str], None], ma
     return done
 
 
-def _answered(asked: Round, execution: Execution, say: Callable[[str], None]) -> Sequence[Outcome]:
+def _lock(asked: Round, folders: dict[Path, ComparisonFolder], held: ExitStack) -> None:
+    """Lock the folder of a round's cells, unless an earlier round has; it is added to `folders`."""
+    if asked.search is None and asked.folder.path not in folders:
+        held.enter_context(asked.folder.hold())
+        folders[asked.folder.path] = asked.folder
+
+
+def _compute(asked: Round, execution: Execution, say: Callable[[str], None]) -> Sequence[Outcome]:
+    """Compute a round, and return the outcomes of its cells; none of a search."""
     for line in asked.words:
         say(line)
     left = {cell.hash: cell.config.train.epochs for cell in asked.ahead if cell.step(asked.runs) != "reuse"}

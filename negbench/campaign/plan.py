@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,14 @@ from negbench.loop.runs import DATA
 from negbench.settings.layers import merged, read_recipe
 from negbench.settings.options import Compare
 from negbench.systems.system import system, systems
+
+_APART = (  # options that exclude each other
+    ("--systems", "--dial"),
+    ("--systems", "--tuned"),
+    ("--systems", "--negatives"),
+    ("--dial", "--tuned"),
+    ("--tuned", "--epochs"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,11 +52,15 @@ class ComparisonPlan:
 
     def line(self) -> str:
         """Return a line that says how many cells there are and how many are finished."""
-        runs, distinct = self.folder.path.parent, {cell.hash: cell for cell in self.cells}.values()
+        runs = self.folder.path.parent
+        distinct = {cell.hash: cell for cell in self.cells}.values()
         steps = Counter(cell.step(runs) for cell in distinct)
-        size = self.size + f"; {len(distinct)} different runs" * (len(distinct) < len(self.cells))
-        resumed = f", {steps['resume']} to be resumed" if steps["resume"] else ""
-        summary = f"{len(self.cells)} cells ({size}), {steps['reuse']} already finished{resumed}"
+        size = self.size
+        if len(distinct) < len(self.cells):
+            size += f"; {len(distinct)} different runs"
+        summary = f"{len(self.cells)} cells ({size}), {steps['reuse']} already finished"
+        if steps["resume"]:
+            summary += f", {steps['resume']} to be resumed"
         if self.rates is None:
             return summary
         trials = {cell.hash: cell.step(runs) for cell in self.rates.cells}
@@ -81,10 +93,15 @@ def over_recipe(asked: Compare) -> Compare:
         return asked
     table = read_recipe(asked.recipe).get("compare", {})
     if isinstance(table, dict):
-        given = [*asked.sets, *asked.dials]  # these replace the recipe's budgets
-        axes = {"train.epochs": "epochs", "train.num_negatives": "negatives"}
-        replaced = {axes[key] for text in given if (key := text.partition("=")[0].strip()) in axes}
-        replaced |= {"losses"} if asked.systems or table.get("systems") else set()  # every system has its own loss
+        replaced = set()
+        for text in (*asked.sets, *asked.dials):  # these replace the recipe's budgets
+            key = text.partition("=")[0].strip()
+            if key == "train.epochs":
+                replaced.add("epochs")
+            elif key == "train.num_negatives":
+                replaced.add("negatives")
+        if asked.systems or table.get("systems"):
+            replaced.add("losses")  # every system has its own loss
         table = {key: value for key, value in table.items() if key not in replaced}
     return asked.over(table, "compare")
 
@@ -101,9 +118,48 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     """
     _check(asked)
     axes = Axes.of(asked)
+    found = _cells(asked, axes, runs)
+    rows = [(f"{cell.labels['strategy']} {cell.labels.get('point', '')}".strip(), cell) for cell in found.cells]
+    idle = check_idle([(name, cell.given, cell.config) for name, cell in rows], (*asked.sets, *asked.dials), DATA)
+    remarks = list(dict.fromkeys([*found.remarks, *idle]))
+    about: dict[str, Any] = {}
+    if asked.dials:
+        about["dials"] = Dials.parsed(asked.dials).plain()
+    if found.left_out:
+        about["left_out"] = found.left_out
+    if remarks:
+        about["remarks"] = remarks
+    folder = _folder(asked, runs, found.cells, about)
+    notes([*remarks, *(_skipped(place) for place in found.left_out)])
+    planned = ComparisonPlan(asked, folder, found.cells, size=_size(axes, found.cells))
+    if asked.lr not in (None, "grid") or _searches_rates(asked):
+        return planned
+    planned = replace(planned, rates=Rates.of(planned.cells, runs, DATA))
+    check_name(planned.trials.path, "comparison")
+    return planned.at_best_rates()
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The cells of a comparison's axes; the places that cannot be planned, with the reason; and remarks on systems."""
+
+    cells: list[Cell]
+    left_out: list[dict[str, str]]
+    remarks: list[str]
+
+
+def _cells(asked: Compare, axes: Axes, runs: Path) -> _Planned:
+    """Plan the cells of all combinations; a point or a system's strategy that cannot be planned is left out.
+
+    Raises:
+        NegbenchError: a combination that cannot be left out, or nothing that can be planned.
+    """
     wholes, others = _choices(asked, axes)
-    cells, seen = list[Cell](), set[tuple[str, str]]()
-    remarks, failed = list[str](), list[tuple[AxisValue, NegbenchError]]()
+    cells: list[Cell] = []
+    seen: set[tuple[str, str]] = set()
+    left_out: list[dict[str, str]] = []
+    remarks: list[str] = []
+    failure: NegbenchError | None = None
     with progress("plan") as display:
         for whole in wholes:
             choices = [joined([*each, whole]) for each in product(*others)]
@@ -112,29 +168,32 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
             except NegbenchError as error:
                 if whole.required:
                     raise
-                failed.append((whole, error))
+                failure = error
+                left_out.append(_left_out(whole, error))
                 continue
-            new = [cell for cell in found if (str(whole.labels), cell.hash) not in seen]
-            seen |= {(str(whole.labels), cell.hash) for cell in new}
-            cells += new  # without a system's own strategy, named again
+            for cell in found:  # a system's own strategy may be named again
+                if (str(whole.labels), cell.hash) not in seen:
+                    cells.append(cell)
+            seen |= {(str(whole.labels), cell.hash) for cell in found}
     if not cells:
-        raise failed[-1][1]
-    named = [" ".join(filter(None, map(cell.labels.get, ("strategy", "point")))) for cell in cells]
-    rows = [(name, cell.given, cell.config) for name, cell in zip(named, cells, strict=True)]
-    remarks += check_idle(rows, (*asked.sets, *asked.dials), DATA)
-    sections = [(whole.labels, merged(whole.layers).get("strategy"), str(error)) for whole, error in failed]
-    left_out = [{**at, **({"strategy": own["name"]} if own else {}), "reason": why} for at, own, why in sections]
-    about = {"dials": Dials.parsed(asked.dials).plain(), "left_out": left_out, "remarks": list(dict.fromkeys(remarks))}
-    folder = _folder(asked, runs, cells, {key: value for key, value in about.items() if value})
-    places = (", ".join(f"{k} {v}" for k, v in each.items() if k != "reason") for each in left_out)
-    skipped = [f"{place} skipped: {each['reason']}" for place, each in zip(places, left_out, strict=True)]
-    notes([*dict.fromkeys(remarks), *skipped])
-    planned = ComparisonPlan(asked, folder, cells, size=_size(axes, cells))
-    if asked.lr not in (None, "grid") or _searches_rates(asked):
-        return planned
-    planned = replace(planned, rates=Rates.of(planned.cells, runs, DATA))
-    check_name(planned.trials.path, "comparison")
-    return planned.at_best_rates()
+        assert failure is not None  # every combination failed
+        raise failure
+    return _Planned(cells, left_out, remarks)
+
+
+def _left_out(whole: AxisValue, error: NegbenchError) -> dict[str, str]:
+    """Return a place that cannot be planned, in the form of comparison.json."""
+    place = dict(whole.labels)
+    strategy = merged(whole.layers).get("strategy")
+    if strategy:
+        place["strategy"] = strategy["name"]
+    return {**place, "reason": str(error)}
+
+
+def _skipped(place: Mapping[str, str]) -> str:
+    """'point twins=60 skipped: twins must be in 1..30'."""
+    where = ", ".join(f"{axis} {value}" for axis, value in place.items() if axis != "reason")
+    return f"{where} skipped: {place['reason']}"
 
 
 def _choices(asked: Compare, axes: Axes) -> tuple[list[AxisValue], Sequence[list[AxisValue]]]:
@@ -157,18 +216,21 @@ def _choices(asked: Compare, axes: Axes) -> tuple[list[AxisValue], Sequence[list
 
 def _check(asked: Compare) -> None:
     """Refuse options and axes that exclude each other."""
-    used = {
-        "--systems": asked.systems is not None,
-        "--dial": bool(asked.dials),
-        "--tuned": asked.tuned is not None,
-        "--negatives": bool(asked.negatives),
-        "--epochs": bool(asked.epochs),
-    }
     if asked.lr not in (None, "fixed") and _searches_rates(asked):
         raise OptionError("--tuned and --dial train.lr already search the learning rate: leave out --lr")
-    alone = {"--systems": ("--dial", "--tuned", "--negatives"), "--dial": ("--tuned",), "--tuned": ("--epochs",)}
-    for flag, other in ((flag, other) for flag, others in alone.items() for other in others):
-        if used[flag] and used[other]:
+    given = []
+    if asked.systems is not None:
+        given.append("--systems")
+    if asked.dials:
+        given.append("--dial")
+    if asked.tuned is not None:
+        given.append("--tuned")
+    if asked.negatives:
+        given.append("--negatives")
+    if asked.epochs:
+        given.append("--epochs")
+    for flag, other in _APART:
+        if flag in given and other in given:
             raise OptionError(f"{flag} and {other} cannot be combined: use one at a time")
 
 

@@ -32,9 +32,13 @@ def looked(first: Round, looks: Looks | None, undecided: Undecided) -> Course:
     Returns:
         The outcomes of these cells and of those added, without those before.
     """
-    cells, folder, started = first.cells, first.folder, time.monotonic()
-    later = 0.0 if looks is None else epochs_of_looks(cells, looks, len(looks.first))
-    outcomes = [*(yield replace(first, later=first.later + later))]
+    cells = first.cells
+    folder = first.folder
+    started = time.monotonic()
+    others = first.later
+    if looks is not None:
+        first = replace(first, later=first.later + epochs_of_looks(cells, looks, len(looks.first)))
+    outcomes = list((yield first))
     if looks is None or not any(outcome.run_id for outcome in outcomes):
         return Done(folder, outcomes)
     running = {group_key(cell.labels) for cell in cells}
@@ -43,7 +47,8 @@ def looked(first: Round, looks: Looks | None, undecided: Undecided) -> Course:
         failed = {group_key(outcome.cell.labels) for outcome in outcomes if outcome.error}
         left, words = undecided([*first.before, *outcomes], running - failed)
         running = {*left}
-        line = f"look {number}, {count} seeds{', without what failed' * bool(failed)}: {words}"
+        without = ", without what failed" if failed else ""
+        line = f"look {number}, {count} seeds{without}: {words}"
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
         wanted = {cell.hash for cell in first.cells if group_key(cell.labels) in running}
@@ -53,7 +58,7 @@ def looked(first: Round, looks: Looks | None, undecided: Undecided) -> Course:
             for cell in own
             if cell.hash in wanted  # all places of a run have the same seeds
         ]
-        later = first.later + epochs_of_looks(cells, looks, looks.counts[number])
+        later = others + epochs_of_looks(cells, looks, looks.counts[number])
         outcomes += yield Round(folder, cells, [*first.before, *outcomes], later=later, words=[line])
     return Done(folder, outcomes, words=[line])
 

@@ -164,9 +164,7 @@ def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[d
     sections: list[dict[str, Any]] = []
     for item in listed(given, kind):
         if item == "all":
-            for name in registry.plugins(kind):
-                reads = getattr(registry.get(kind, name), "reads", ()) if kind == "strategies" else ()
-                sections += [{"name": name}] * (not {*OFFLINE} & {*reads})
+            sections += [{"name": name} for name in registry.plugins(kind) if not _needs_offline_plane(kind, name)]
         elif item == "cir" and kind == "strategies":
             sections.extend({"name": name} for name in CIR)
         elif item == "own" and kind == "strategies":
@@ -176,6 +174,13 @@ def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[d
     for section in filter(None, sections):
         registry.parts(kind, str(section.get("name")))
     return tuple(sections)
+
+
+def _needs_offline_plane(kind: str, name: str) -> bool:
+    """Whether a strategy reads a plane that a run has only if it is given."""
+    if kind != "strategies":
+        return False
+    return bool({*OFFLINE} & {*getattr(registry.get(kind, name), "reads", ())})
 
 
 def axis_of(
@@ -194,21 +199,41 @@ def axis_of(
     """
     kind = SECTIONS[section]
     if given is None:
-        return expand(kind, [merged([{section: RunConfig.model_fields[section].default.name}, *layers])[section]])
-    values, beside = expand(kind, given), merged(layers[1:]).get(section, {})
+        default = {section: RunConfig.model_fields[section].default.name}
+        return expand(kind, [merged([default, *layers])[section]])
+    values = expand(kind, given)
+    beside = merged(layers[1:]).get(section, {})
     if not isinstance(beside, Mapping) or "name" in beside:
         raise OptionError(f"--set {section}: {kind} are an axis here; name them there, as --{kind} NAME,NAME")
-    dialled = [(option, any) for layer in dials for option in layer.get(section, {})]
-    for option, some in [*((option, all) for option in beside), *dialled] if values else ():
-        if some(option in value for value in values):
-            raise OptionError(f"{section}.{option} is set beside {kind} that give their own: leave one of them out")
+    if values:
+        _check_beside(section, values, beside, dials)
+    return tuple({**beside, **value} if value else value for value in values)
+
+
+def _check_beside(
+    section: str, values: Sequence[Mapping[str, Any]], beside: Mapping[str, Any], dials: Sequence[Layer]
+) -> None:
+    """Refuse what is set beside an axis if it can apply to no value of it, or not to all.
+
+    Args:
+        section: of the configuration.
+        values: of the axis.
+        beside: option -> value, from flags and `--set`.
+        dials: a layer for each dial.
+    """
+    kind = SECTIONS[section]
+    lost = [option for option in beside if all(option in value for value in values)]
+    for dial in dials:
+        lost += [option for option in dial.get(section, {}) if any(option in value for value in values)]
+    if lost:
+        raise OptionError(f"{section}.{lost[0]} is set beside {kind} that give their own: leave one of them out")
     names = {str(value["name"]) for value in values if "name" in value}
     for option in beside:
-        has = {name for name in names if option in option_defaults(registry.get(kind, name))}
-        if has and has != names:
-            where = f"give it where it applies, as {min(has)}:{option}=VALUE in --{kind}"
-            raise OptionError(f"--set {section}.{option}: no option of {', '.join(sorted(names - has))}; {where}")
-    return tuple({**beside, **value} if value else value for value in values)
+        having = {name for name in names if option in option_defaults(registry.get(kind, name))}
+        if having and having != names:
+            where = f"give it where it applies, as {min(having)}:{option}=VALUE in --{kind}"
+            lacking = ", ".join(sorted(names - having))
+            raise OptionError(f"--set {section}.{option}: no option of {lacking}; {where}")
 
 
 def listed(given: Any, what: str) -> list[Any]:

@@ -16,7 +16,7 @@ from negbench.errors import OptionError, UnknownNameError
 from negbench.grid.cells import Cell, Outcome, Task, compute_task, title_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder, together
-from negbench.grid.estimate import Estimate
+from negbench.grid.estimate import Forecast
 from negbench.grid.executors import Executor, Here, Processes
 from negbench.grid.jobs import Jobs
 from negbench.loop.runs import DATA, open_run
@@ -41,7 +41,7 @@ class Execution:
 
     executor: Executor
     tracking_uri: str | None = None
-    estimate: Estimate = field(default_factory=Estimate, compare=False)
+    estimate: Forecast = field(default_factory=Forecast, compare=False)
 
     @classmethod
     def of(cls, asked: Compare | Study | Claims) -> Self:

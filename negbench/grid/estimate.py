@@ -19,7 +19,7 @@ MANY = 20  # runs from which a command rehearses before it starts: of fewer, the
 
 
 @dataclass
-class Estimate:
+class Forecast:
     """Time, memory and disk space of the rest of a command, refined by every run.
 
     A run takes as long as finished ones of its place in the grid, whatever their rate; else as rehearsed; else as long

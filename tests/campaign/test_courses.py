@@ -274,7 +274,7 @@ def test_failures_are_told_after_the_block(computing, tmp_path, monkeypatch):
 
 
 def test_a_price_is_told_from_twenty_cells_on(computing, tmp_path, monkeypatch):
-    monkeypatch.setattr(driver.Estimate, "price", lambda self, asked, runs: [f"{len(list(asked))} cells, {self.later}"])
+    monkeypatch.setattr(driver.Forecast, "price", lambda self, asked, runs: [f"{len(list(asked))} cells, {self.later}"])
     for count, want in ((19, []), (20, ["20 cells, (0.0, 5.0)"])):
         said, execution = list[str](), Execution(Here(), "none")
         asked = Round(ComparisonFolder(tmp_path / "c"), cells("a", range(count)), later=5.0)

@@ -7,7 +7,7 @@ from negbench.analysis.verdicts import Rules
 from negbench.campaign.compare import compared
 from negbench.campaign.plan import plan_comparison
 from negbench.grid.cells import Cell
-from negbench.grid.estimate import Estimate, Rehearsals
+from negbench.grid.estimate import Forecast, Rehearsals
 from negbench.grid.looks import Looks
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
@@ -27,7 +27,7 @@ def computed(folder: Path, seconds: float) -> Path:
 def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer, tmp_path):
     """Two places of two seeds; runs of four epochs."""
     one, again, *others = planned(longer, tmp_path, "2")
-    estimate = Estimate()
+    estimate = Forecast()
     assert estimate.add_computed(one, computed(tmp_path / "one", 40.0))
     text = "2 more to compute: about 80 s with 1 worker, 1 MiB (estimated after the first one)"
     assert estimate.text(others, 1) == text
@@ -50,14 +50,14 @@ def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_
     """Two places of three seeds; in the first 10 s and 30 s are known, for four epochs each."""
     cells = planned(longer, tmp_path, "3")
     monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 100.0)
-    assert Estimate((0.0, 12.0)).price(cells, tmp_path)[0].startswith("the 6 runs: 10 min to 15 min of computing; ")
+    assert Forecast((0.0, 12.0)).price(cells, tmp_path)[0].startswith("the 6 runs: 10 min to 15 min of computing; ")
     cells[0], cells[1] = (replace(cells[i], folder=computed(tmp_path / f"run-{i}", 10.0 + 20 * i).name) for i in (0, 1))
     text = "of computing; 30 MiB of memory for each worker"
-    estimate = Estimate()
+    estimate = Forecast()
     assert estimate.price(cells, tmp_path) == [f"the other 4 runs: 5 min {text} (rehearsed on this machine)"]
     estimate.add(cells[3], computed(tmp_path / "top-k", 50.0))
     assert estimate.seconds(cells[2:]) == (170.0, 170.0)  # a run that was computed is known, no longer rehearsed
-    assert Estimate().price(cells[:3], tmp_path) == [f"the other 1 runs: 20 s {text}"]
+    assert Forecast().price(cells[:3], tmp_path) == [f"the other 1 runs: 20 s {text}"]
     monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 100.0 * (run.config.strategy.name == "all-corpus"))
-    assert Estimate().price(cells, tmp_path)[0].startswith(f"the other 4 runs: 80 s {text}")
-    assert Estimate().price(cells[2:], tmp_path) == Estimate().price(cells[:2], tmp_path) == []  # unknown; nothing left
+    assert Forecast().price(cells, tmp_path)[0].startswith(f"the other 4 runs: 80 s {text}")
+    assert Forecast().price(cells[2:], tmp_path) == Forecast().price(cells[:2], tmp_path) == []  # unknown; nothing left
