@@ -12,7 +12,6 @@ from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 
 from negbench.data.scene import trained_state
-from negbench.display import Display
 from negbench.loop.objective import Objective
 from negbench.loop.types import State
 from negbench.store.runfolder import RunFolder
@@ -111,11 +110,11 @@ class Checkpoints:
         parts: saved together with the state.
         folder: where they go.
         state: of the run.
-        display: has measured the run's seconds.
+        seconds: time of each stage so far, by name; the display adds to it while the run goes on.
     """
 
-    def __init__(self, parts: TrainingParts, folder: RunFolder, state: State, display: Display) -> None:
-        self._parts, self._folder, self._state, self._display = parts, folder, state, display
+    def __init__(self, parts: TrainingParts, folder: RunFolder, state: State, seconds: dict[str, float]) -> None:
+        self._parts, self._folder, self._state, self._seconds = parts, folder, state, seconds
         self._due = 0.0
         self._saved = time.monotonic()
 
@@ -130,7 +129,7 @@ class Checkpoints:
 
     def save(self) -> None:
         """Save now."""
-        self._state.seconds = dict(self._display.seconds)
+        self._state.seconds = dict(self._seconds)
         self._due = self._parts.save(self._folder, self._state)
         self._saved = time.monotonic()
 

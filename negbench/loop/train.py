@@ -54,7 +54,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         if state.step == 0:
             state.baselines = observe.untrained(now, log)
             observe.keep_curves(now, folder, "start")
-        stages, checkpoints = stages_of(strategy, config), Checkpoints(parts, folder, state, run.display)
+        stages, checkpoints = stages_of(strategy, config), Checkpoints(parts, folder, state, run.display.seconds)
         carded = observe.card_epochs(config, stages)
         while state.epoch < config.train.epochs:
             stage = next(stage for stage in stages if state.epoch < stage.end)
