@@ -1,4 +1,4 @@
-"""Shared by both BLIP families: loading, text, identity, precision of the tower, random weights."""
+"""Shared by both BLIP families: loading, text, identity, random weights."""
 
 import logging
 import math
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,6 @@ from negbench.errors import OptionError, WeightsError
 
 _log = logging.getLogger("negbench")
 
-Precision = Literal["fp32", "bf16", "fp16"]
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
 INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 
@@ -47,7 +44,6 @@ class FamilyOptions:
             with init="random": a small vocabulary made in code.
         init: "pretrained", or "random" weights from the run's seed.
         size: size of random weights.
-        precision: precision of the visual tower.
         target_ratio: aspect ratio of the target padding.
         attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true 0.1.
 
@@ -63,7 +59,6 @@ class FamilyOptions:
     captions: ClassVar[str] = "blip_caption"  # of BLIP-2, whose tower is frozen in any case; options of BLIP
     freeze_images: ClassVar[bool] = True
     # declared by each family after its own options: their order is that of a label in tables
-    precision: ClassVar[Precision]
     target_ratio: ClassVar[float]
     attribute_weights: ClassVar[bool | float]
 
@@ -90,7 +85,7 @@ class Origin:
 
 
 class BlipFamily(Composed):
-    """Shared half of `Blip2` and `Blip`: three sources of weights, text, precision of the tower, dropout by rows.
+    """Shared half of `Blip2` and `Blip`: three sources of weights, text, dropout by rows.
 
     A family defines its class attributes, a constructor (sizes, options, seed, and the configuration of weights that
     transformers saved) that builds the parts under `torch.device("meta")`, and the methods that are abstract here or in
@@ -268,11 +263,10 @@ class BlipFamily(Composed):
         self.attributes = make_attributes(options.attribute_weights, sizes.embed_dim, width, generator)
         if self.frozen_images:
             self.vision_model.requires_grad_(False)
-        self._feature_key = tower_sha256(self.vision_model, self.transform, options.precision)
+        self._feature_key = tower_sha256(self.vision_model, self.transform)
         composition, tokens, own = self._character()
         details = {
             **{name: getattr(sizes, name) for name in ("vit_layers", "vit_hidden_size", "vit_heads")},
-            "vision_precision": options.precision,
             "tokenizer": self._tokenizer.name,
             "tokenizer_sha256": key_sha256({"vocabulary": bert.get_vocab(), **{k: getattr(bert, k) for k in UNCASED}}),
             **own,
@@ -314,10 +308,7 @@ class BlipFamily(Composed):
         if pixels.ndim != 4 or pixels.shape[1:] != (3, self.image_size, self.image_size):
             raise ValueError(f"expected pixels [B, 3, {self.image_size}, {self.image_size}], got {list(pixels.shape)}")
         gradients = torch.is_grad_enabled() and not self.frozen_images
-        # `precision` switches autocast on or off here, whatever the caller set
-        low = self.options.precision != "fp32"
-        dtype = _DTYPES[self.options.precision] if low else None
-        with torch.set_grad_enabled(gradients), torch.autocast(pixels.device.type, dtype, enabled=low):
+        with torch.set_grad_enabled(gradients):
             return self.vision_model(pixel_values=pixels).last_hidden_state.float()
 
     # --- text -------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class Composed(Backbone):
 
     @property
     def feature_key(self) -> str:
-        """Hash of what determines the stored features: frozen weights as loaded, preprocessing, precision."""
+        """Hash of what determines the stored features: frozen weights as loaded, and preprocessing."""
         return self._feature_key
 
     def _about(self, fusion: str, width: int, activation: str = "", tokens: int = 1) -> dict[str, Any]:

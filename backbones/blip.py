@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, FamilyOptions, Precision
+from negbench.backbones._blip import BlipFamily, FamilyOptions
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
@@ -48,7 +48,6 @@ class BlipOptions(FamilyOptions):
     size: Size = "base"
     captions: Literal["blip_caption", "as_is"] = "blip_caption"
     freeze_images: bool = False
-    precision: Precision = "fp32"
     target_ratio: TargetRatio = 1.25
     attribute_weights: AttributeWeight = False
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, FamilyOptions, Precision
+from negbench.backbones._blip import BlipFamily, FamilyOptions
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
@@ -57,7 +57,6 @@ class Blip2Options(FamilyOptions):
 
     size: Size = "vit_g"
     pooling: Literal["query", "text"] = "query"
-    precision: Precision = "fp32"
     target_ratio: TargetRatio = 1.25
     attribute_weights: AttributeWeight = False
 

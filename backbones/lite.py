@@ -115,11 +115,10 @@ class Lite(GivenFeatures):
     def image_features(self, pixels: Tensor) -> Tensor:
         """[B, 3, SIZE, SIZE] -> [B, 1, 2560] float32: mean over positions, then maximum; no gradient where frozen."""
         learns = torch.is_grad_enabled() and not self.frozen_images
-        # float32: features are stored for runs of any precision
-        with torch.autocast(pixels.device.type, enabled=False), torch.set_grad_enabled(learns):
+        with torch.set_grad_enabled(learns):
             maps = self.tower.extract_features(pixels.float().contiguous(memory_format=torch.channels_last))
             places = maps.flatten(2)
-            return torch.cat([places.mean(-1), places.amax(-1)], dim=-1)[:, None]
+            return torch.cat([places.mean(-1), places.amax(-1)], dim=-1)[:, None].float()
 
     def _rate(self, name: str) -> float:
         return self.gamma if name.startswith("tower.") else 1.0

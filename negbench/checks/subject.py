@@ -13,6 +13,7 @@ from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
 from negbench.errors import DataError, OptionError
 from negbench.loop.checkpoint import stream
+from negbench.loop.precision import Precision
 from negbench.loop.remarks import idle_exclusions
 from negbench.mining.planes import listed_plane, offline_planes
 from negbench.mining.task import MiningTask, mining_task
@@ -89,6 +90,7 @@ def open_subject(
         device = device_of(config)
         backbone = cache.backbone(config)
         backbone.to(device)
+        backbone.precision = Precision.of(config, None if run is None else run.precision).name
         whole = cache.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
         dataset = with_features(whole, backbone, config)
         if any(query.target is None for query in dataset.queries):
@@ -97,7 +99,7 @@ def open_subject(
             raise OptionError(f"{setting}: {why}")
         with display.stage("prepare"):
             scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
-        offline = offline_planes(reads, config, scene, display)
+        offline = offline_planes(reads, config, scene, display, backbone.precision)
         if run is not None:
             load_weights(backbone, run)
         with display.stage("evaluate", note="audit"):

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +14,9 @@ from negbench.errors import OptionError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Backbone(nn.Module, ABC):
     """
 
     frozen_images: bool = True
+    precision: str = "fp32"  # "fp32", "bf16" or "fp16": what all towers compute in; a run sets it (`train.precision`)
     learned_from: tuple[str, ...] = ()  # the only data sets whose images trained its weights; empty: unspecified
     # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic; called in threads
     transform: "Callable[[Image], Tensor]"
@@ -71,7 +75,7 @@ class Backbone(nn.Module, ABC):
     @property
     @abstractmethod
     def feature_key(self) -> str:
-        """Hash of what determines `image_features` (the frozen weights, preprocessing, storage precision)."""
+        """Hash of what determines `image_features`, but for the precision: the frozen weights and preprocessing."""
 
     def preprocess(self, image: "Image") -> Tensor:
         """PIL image (any mode) -> [3, H, W] float32 pixels; deterministic."""
@@ -113,13 +117,25 @@ class Backbone(nn.Module, ABC):
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """B strings -> dict of tensors whose first dimension is B; rows can be indexed and passed back as `text`."""
 
+    @property
+    def stored_key(self) -> str:
+        """What stored features depend on: `feature_key`, and the precision unless it is float32."""
+        return self.feature_key if self.precision == "fp32" else f"{self.feature_key}-{self.precision}"
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return a context in which this backbone computes in its `precision`."""
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, _DTYPES[self.precision])
+
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Switch to evaluation mode, then restore each module's own mode (a frozen tower may differ from the rest)."""
+        """Compute in evaluation mode and in `precision`; then restore each module's own mode (a frozen tower's too)."""
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
-            yield
+            with self.autocast():
+                yield
         finally:
             for module in training:
                 module.training = True

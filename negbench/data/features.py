@@ -67,7 +67,7 @@ def store_of(backbone: Backbone, *, root: Path | None = None) -> "FeatureStore":
     shape = shapes[0]
     if len(shape) != 3:
         raise NegbenchError(f"{type(backbone).__name__}.image_features must return [B, L, C], got {tuple(shape)}")
-    return FeatureStore(root or cache_dir(), backbone.feature_key, (shape[1], shape[2]), batch)
+    return FeatureStore(root or cache_dir(), backbone.stored_key, (shape[1], shape[2]), batch)
 
 
 # --- the store ---------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class FeatureStore:
 
     Args:
         root: the cache folder.
-        key: the backbone's `feature_key`; letters, digits, "-", "_" and ".".
+        key: the backbone's `stored_key`; letters, digits, "-", "_" and ".".
         shape: (L, C), rows and width of one image's features.
         batch: images of every call of the encoder. The last ones of a job are joined by copies of the first, so that
             an image's features depend on no other image: a product of fewer rows may round differently.

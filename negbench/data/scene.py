@@ -205,7 +205,8 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
             known = freeze(rows)
             if known.keys() == tokens.keys() or sum(value[0].nbytes for value in known.values()) * count > _KEPT_BYTES:
                 return tokens
-            put(tables, {name: value.cpu() for name, value in known.items()}, rows, count)
+            wide = {name: value.float() if value.is_floating_point() else value for name, value in known.items()}
+            put(tables, {name: value.cpu() for name, value in wide.items()}, rows, count)
     return tables
 
 
@@ -474,7 +475,7 @@ class DataCache:
         self, config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display
     ) -> EncodedSplits:
         """Return the scene of these splits; open it unless the last one fits."""
-        parts = (*map(id, splits.parts), splits.pictures(), _key_of(config), backbone.feature_key, device)
+        parts = (*map(id, splits.parts), splits.pictures(), _key_of(config), backbone.stored_key, device)
         key = " ".join(map(str, parts))  # the backbone's options and files too: they may change how texts are tokenised
         if self._scene is None or self._scene[0] != key:
             self._scene = None

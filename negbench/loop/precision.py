@@ -1,8 +1,7 @@
-"""Numerical precision of training steps."""
+"""Numerical precision of a run: what its backbone trains, encodes, mines and scores in."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 
@@ -18,7 +17,7 @@ def automatic(device: torch.device) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Precision:
-    """Autocast on a device; `scaler` scales only fp16 losses, whose gradients would underflow."""
+    """What a run computes in on a device; `scaler` scales only fp16 losses, whose gradients would underflow."""
 
     device: torch.device
     name: str
@@ -36,9 +35,3 @@ class Precision:
         if name == "fp16" and device.type != "cuda":
             raise NegbenchError("train.precision = 'fp16' needs a GPU; on a CPU, --set train.precision=bf16")
         return cls(device, name, torch.amp.GradScaler(device.type, enabled=name == "fp16"))
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Return a context in which the backbone computes in this precision."""
-        if self.name == "fp32":
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16 if self.name == "bf16" else torch.float16)

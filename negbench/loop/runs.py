@@ -144,6 +144,7 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) ->
 
         precision = Precision.of(planned.config)
         backbone = cache.backbone(planned.config).to(precision.device)
+        backbone.precision = precision.name
         step = StepPlan.of(planned.config, backbone, started={})
         splits = cache.splits(planned.config)
         scene = cache.scene(planned.config, splits, backbone, precision.device, display)
@@ -211,10 +212,19 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
             return RunResult(folder, folder.result, reused=True)
         if found == "resume":  # "auto" may have meant something else on the machine that started it
             started = folder.manifest.get("started", {})
-            precision = Precision.of(run.config, started.get("precision"))
+            run = _in_precision(run, Precision.of(run.config, started.get("precision")), bench)
             step = StepPlan.of(run.config, run.backbone, {**vars(run.step), **started})
-            run = replace(run, precision=precision, step=step)
+            run = replace(run, step=step)
         return compute_run(run, folder, bench)
+
+
+def _in_precision(run: OpenRun, precision: Precision, bench: Bench) -> OpenRun:
+    """Return a run that computes in this precision, its stored features included."""
+    if precision.name == run.precision.name:
+        return run
+    run.backbone.precision = precision.name
+    scene = bench.cache.scene(run.config, run.splits, run.backbone, precision.device, bench.display)
+    return replace(run, precision=precision, scene=scene)
 
 
 def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:

@@ -97,7 +97,7 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     config, backbone, scene = run.config, run.backbone, run.scene
     backbone.recompute(run.step.recompute)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
-    offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display)
+    offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display, run.precision.name)
     offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
     calls = Passes(backbone, config.seed, run.step.micro_batch)
     objective = Objective(calls, strategy, loss, scene, config.mining, config.hybrid, offline)
@@ -214,7 +214,7 @@ def _step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> Ste
 
 def _gradients(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> StepResult:
     """Compute a step's loss and the gradients of the parameters."""
-    with run.precision.autocast():
+    with run.backbone.autocast():
         result: StepResult = parts.objective(batch, state.step)
     if not result.loss.requires_grad:
         raise NegbenchError(f"loss '{run.config.loss.name}' returned a number without a gradient: nothing is learned")

@@ -158,7 +158,7 @@ def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName
 
 
 def offline_planes(
-    names: Collection[str], config: ResolvedConfig, scene: EncodedSplits, display: Display
+    names: Collection[str], config: ResolvedConfig, scene: EncodedSplits, display: Display, precision: str = "fp32"
 ) -> dict[str, Plane]:
     """Compute the planes among `names` that stay fixed while a run trains.
 
@@ -167,6 +167,7 @@ def offline_planes(
         config: names guide and judge, and says how to encode for them.
         scene: its train split is scored, with texts and pairs as annotated.
         display: shows the stages.
+        precision: what other backbones compute in: the run's.
 
     Raises:
         DataError: the data set redraws its pairs in each epoch, so no score can be kept; or a file does not fit the
@@ -176,7 +177,11 @@ def offline_planes(
     names = [name for name in GIVEN if name in names]
     if names:
         _check_stays(scene.train.dataset, names[0])
-    return {name: _given(str(getattr(config.mining, name)), config, scene, display, name == "judge") for name in names}
+    planes = dict[str, Plane]()
+    for name in names:
+        text = str(getattr(config.mining, name))
+        planes[name] = _given(text, config, scene, display, name == "judge", precision)
+    return planes
 
 
 def listed_plane(strategy: Strategy, dataset: Dataset, device: torch.device) -> dict[str, Plane]:
@@ -227,13 +232,16 @@ def _check_stays(dataset: Dataset, name: str) -> None:
         )
 
 
-def _given(text: str, config: ResolvedConfig, scene: EncodedSplits, display: Display, judges: bool) -> Plane:
+def _given(
+    text: str, config: ResolvedConfig, scene: EncodedSplits, display: Display, judges: bool, precision: str
+) -> Plane:
     """Return scores from a file, or from a backbone: of composed queries or (`judges`) of target images."""
     device, dataset = device_of(config), scene.train.dataset
     if is_score_file(text):
         return _table(Path(text), dataset, device)
     named = config.other_backbone(PluginConfig(**plugin_section("backbones", text)))
     other = load_backbone(named, config.seed).to(device)
+    other.precision = precision
     with display.stage("prepare"):
         own = open_scene(config, Splits(dataset, None, dataset), other, device, display)
     with display.stage("evaluate", note="judge" if judges else "guide"):

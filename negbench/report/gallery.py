@@ -156,6 +156,7 @@ def _view(
 
     device = device_of(config)
     backbone = cache.backbone(config).to(device)
+    backbone.precision = folder.precision
     scene = cache.scene(config, cache.splits(config), backbone, device, Display())
     load_weights(backbone, folder)
     best = _top(backbone, scene, scene.val, val)

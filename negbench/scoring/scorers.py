@@ -165,6 +165,7 @@ def encode_run(
         check(dataset)
         device = device_of(config)
         backbone.to(device)
+        backbone.precision = folder.precision
         with display.stage("prepare"):
             scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
         with display.stage("evaluate", note=folder.run_id):

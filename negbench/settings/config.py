@@ -309,7 +309,10 @@ def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 # option of earlier versions -> where it is now
-_MOVED = {("backbone", "grad_checkpointing"): ("compute", "recompute")}
+_MOVED = {
+    ("backbone", "grad_checkpointing"): ("compute", "recompute"),
+    ("backbone", "precision"): ("train", "precision"),  # of BLIP's and BLIP-2's towers
+}
 
 
 def moved(values: Mapping[str, Any]) -> dict[str, Any]:

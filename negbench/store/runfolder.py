@@ -162,6 +162,11 @@ class RunFolder:
         return value
 
     @property
+    def precision(self) -> str:
+        """What the run computes in: "fp32" (also where a manifest of earlier versions does not say), "bf16", "fp16"."""
+        return str(self.manifest.get("started", {}).get("precision", "fp32"))
+
+    @property
     def config(self) -> RunConfig:
         """The resolved configuration.
 

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from negbench.contracts import (
     Backbone,
@@ -403,6 +404,31 @@ class BackboneTestCase:
         assert got.isfinite().all()
         cosine = float(torch.cosine_similarity(got, torch.cat([g.flatten() for g in wanted.values()]), dim=0))
         assert cosine >= self.gradient_bound, cosine
+
+    @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+    def test_every_tower_computes_in_the_precision(
+        self, backbone: Backbone, tokens: dict[str, Tensor], precision: str
+    ) -> None:
+        """Every layer and convolution, trained or frozen, encoding included; the key of stored features says so."""
+        key = backbone.stored_key
+        backbone.precision = precision
+        assert (backbone.stored_key == key) == (precision == "fp32")
+        seen = Counter[torch.dtype]()
+
+        def note(module: nn.Module, given: object, output: Tensor) -> None:
+            seen[output.dtype] += 1
+
+        for module in backbone.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                module.register_forward_hook(note)
+        with backbone.evaluating():
+            embeddings = self.embeddings(backbone, tokens)
+        backbone.train()
+        with backbone.autocast():
+            self.loss(backbone, self.encoded(backbone), tokens)
+        wanted = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+        assert seen.keys() <= {wanted}, seen
+        assert {embedded.dtype for embedded in embeddings.values()} == {torch.float32}
 
     @torch.no_grad()
     def embeddings(self, backbone: Backbone, tokens: Tokens) -> dict[str, Tensor]:

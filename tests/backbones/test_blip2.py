@@ -399,10 +399,15 @@ def test_trap_11_mixed_dtypes_are_upcast(world):
     assert relative(model.image_features(world.pixels), expected) < 1e-5
 
 
-def test_trap_12_precision_of_the_tower_is_its_own(world):
-    with torch.autocast("cpu", dtype=torch.bfloat16):  # the caller's autocast does not affect stored features
-        assert torch.equal(world.model.image_features(world.pixels), world.features)
-    features = load(world.lavis, world.sizes, world.state, precision="bf16").image_features(world.pixels)
+def test_trap_12_the_tower_computes_in_the_precision_of_the_run(world):
+    """Stored features are float32 numbers of that precision, and have a key of their own."""
+    model = load(world.lavis, world.sizes, world.state)
+    key = model.stored_key
+    assert key == model.feature_key
+    model.precision = "bf16"
+    assert model.stored_key == f"{key}-bf16"
+    with model.evaluating():
+        features = model.image_features(world.pixels)
     assert features.dtype == torch.float32
     assert 0 < difference(features, world.features) < 0.1 * float(world.features.abs().max())
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 from negbench.contracts import Backbone
 from negbench.plugins.registry import checked_options, registry
@@ -91,6 +92,9 @@ class TestVectors(Registered):
 
 class TestLite(Registered):
     key = "lite"
+    # fifty layers of convolutions in low precision
+    autocast_bounds: ClassVar = {torch.bfloat16: 0.2, torch.float16: 0.03}
+    gradient_bound = 0.98
 
     @pytest.fixture(scope="class")
     @classmethod

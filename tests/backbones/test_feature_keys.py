@@ -25,7 +25,7 @@ PICTURES = [
 IDS = ("dress-train-0-a31203-00001", "dress-train-0-012012-00001")
 BLIP: dict[str, list[Any]] = {
     "config": [{"vit_heads": 4}, {"vit_layers": 1}, {"max_txt_len": 20}],
-    **{"precision": ["bf16", "fp16"], "target_ratio": [1.5], "attribute_weights": [True]},
+    **{"target_ratio": [1.5], "attribute_weights": [True]},
 }
 ELSEWHERE = {"weights", "tokenizer", "init", "size", "model"}  # files, tested below, and what goes with them
 # backbone -> options of the first row; option -> its other values, tried one at a time

@@ -34,8 +34,6 @@ def test_features_are_mean_and_maximum_over_places(small):
     assert features.shape == (1, 1, 2560)
     torch.testing.assert_close(features[0, 0, :1280], maps[0].mean((1, 2)), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(features[0, 0, 1280:], maps[0].amax((1, 2)), rtol=1e-4, atol=1e-5)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(small.image_features(pixels), features)
     assert not small.train().tower.training
     small.eval()
 
