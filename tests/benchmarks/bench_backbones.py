@@ -43,7 +43,8 @@ def clip(size: str, _: torch.device) -> tuple[Backbone, int]:
 def blip2(size: str, device: torch.device) -> tuple[Backbone, int]:
     """Load BLIP-2; return it and its image size."""
     precision = "fp16" if device.type == "cuda" else "fp32"
-    model = build(Blip2, init="random", size=size, precision=precision)
+    model = build(Blip2, init="random", size=size)
+    model.precision = precision
     return model, model.image_size
 
 
