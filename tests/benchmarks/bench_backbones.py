@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from negbench.backbones.blip2 import Blip2
-from negbench.contracts import Backbone, paired_relevance
+from negbench.contracts import Backbone, Calls, QueryInputs, paired_relevance
 from negbench.plugins.registry import build
 
 TEXT = "is shorter, with long sleeves and a round neckline and is dark blue"
@@ -77,8 +77,10 @@ def train_step(
     images = features()
     with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=images.device.type == "cuda"):
         reference, target, negative = images.chunk(3)
-        chosen = torch.stack([model.candidates(target), model.candidates(negative)], dim=1)
-        positive, hard = paired_relevance(model.queries(reference, tokens), chosen).float().unbind(1)
+        calls, rows = Calls(model, 0), torch.arange(len(reference))
+        chosen = torch.stack([calls.candidates(target, rows), calls.candidates(negative, rows + len(rows))], dim=1)
+        queries = calls.queries(QueryInputs(rows, rows, reference, tokens))
+        positive, hard = paired_relevance(queries, chosen).unbind(1)
         loss = F.softplus((hard - positive) / model.temperature).mean()
     optimizer.zero_grad()
     loss.backward()
@@ -87,7 +89,7 @@ def train_step(
 
 def encoded(model: Backbone, pixels: Tensor) -> Tensor:
     """Encode [3B, 3, S, S] pixels as [3B, L, C] features, a third at a time."""
-    with torch.no_grad():
+    with torch.no_grad(), model.autocast():
         return torch.cat([model.image_features(part) for part in pixels.chunk(3)])
 
 
