@@ -70,7 +70,7 @@ def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def audit_table(audit: "AuditResult") -> Grid:
     """Return `audit_frame` with a title and caption on the audited model, data and queries."""
     frame = audit_frame(audit.rows)
-    judged = "likeness: their mean score by the judge; " * ("likeness" in frame)
+    judged = "likeness: their mean score by the judge; " if "likeness" in frame else ""
     known = "by the data set's ground truth" if audit.truth else "unknown: only the target is annotated"
     return Grid(
         frame,

@@ -323,7 +323,9 @@ def contrasts(
         noise = table.query_noise(used, shared)
         student = np.sqrt(2 * scipy.special.gammaincinv(noise.df / 2, quantile) / noise.df)  # of chi-squared
         drawn = query[:, places] @ _root(noise.factor @ noise.factor.T) / student
-        spread = variances[:, places] / len(shared) * (len(shared) > 1)
+        spread = variances[:, places] / len(shared)
+        if len(shared) == 1:
+            spread = np.zeros_like(spread)  # one seed says nothing about others
         moved = normal[:, places] * np.sqrt(spread)
         drawn, moved, spread = map(np.ascontiguousarray, (drawn.T, moved.T, spread.T))
         errors = _Errors(noise, table.seed_means(used, shared), drawn, moved, spread)
@@ -373,12 +375,12 @@ class _Errors:
         estimates, alpha, spent = matrix @ self.means, design.alpha, design.alpha * design.share
         tests["value"], tests["seeds"] = estimates.mean(axis=1), estimates.shape[1]
         alike, identical = self.noise.alike(matrix)
-        query = (matrix @ self.query) * ~alike[:, None]
+        query = np.where(alike[:, None], 0.0, matrix @ self.query)
         pooled = _upper((matrix**2) @ self.spread, 0.5)
         own = estimates.var(axis=1, ddof=1) / estimates.shape[1] if estimates.shape[1] > 1 else pooled
         widened = np.maximum(1.0, np.divide(own, pooled, out=np.ones_like(own), where=pooled > 0)) ** _INFLATED
         both = query * (self.noise.share * self.noise.reproducible(matrix))[:, None]
-        both += (matrix @ self.seeds) * (widened * ~identical)[:, None]
+        both += (matrix @ self.seeds) * np.where(identical, 0.0, widened)[:, None]
         alone, both, seen = np.abs(query), np.abs(both), np.abs(tests["value"]) * (1 - 1e-9)
         models, ends = (
             np.where(alike, _rule_of_three(self.noise.df, level), _upper(alone, 1 - level)) for level in (alpha, spent)

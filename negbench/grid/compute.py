@@ -217,6 +217,7 @@ def executor_of(
             return Here()
         devices = gpus()
         if 0 < len(devices) < workers:
-            notes([f"{workers} workers share {len(devices)} GPU{'s' * (len(devices) > 1)}"])
+            shared = "1 GPU" if len(devices) == 1 else f"{len(devices)} GPUs"
+            notes([f"{workers} workers share {shared}"])
         return Processes(workers, preload=late, devices=devices)
     return Ray.open([files.cache_dir(), runs], address, most=workers, **chosen)

@@ -56,16 +56,22 @@ class Forecast:
 
     def seconds(self, cells: Collection[Cell]) -> tuple[float, float]:
         """Return what these cells and all that follows take, at least and at most; zeros if that is unknown."""
-        of_all = sum(map(sum, self.known.values())) / max(1, self.epochs)
+        per_epoch = sum(map(sum, self.known.values())) / max(1, self.epochs)  # of all finished runs
+        times = [self._seconds_of(cell, per_epoch) for cell in cells]
+        if not all(times):
+            return 0.0, 0.0
+        epochs = sum(cell.config.train.epochs for cell in cells)
+        if epochs:
+            per_epoch = sum(times) / epochs
+        least, most = self.later
+        return per_epoch * (epochs + least), per_epoch * (epochs + most)
 
-        def one(cell: Cell) -> float:
-            own = self.known.get(_place(cell))
-            return fmean(own) if own else self.rehearsed.get(_place(cell)) or of_all * cell.config.train.epochs
-
-        times, epochs = [one(cell) for cell in cells], sum(cell.config.train.epochs for cell in cells)
-        each = (sum(times) / epochs if epochs else of_all) * all(times)
-        least, most = (each * (epochs + more) for more in self.later)
-        return least, most
+    def _seconds_of(self, cell: Cell, per_epoch: float) -> float:
+        """Return what one cell takes: as finished runs of its place, as rehearsed, or as all runs do per epoch."""
+        finished = self.known.get(_place(cell))
+        if finished:
+            return fmean(finished)
+        return self.rehearsed.get(_place(cell)) or per_epoch * cell.config.train.epochs
 
     def text(self, todo: Collection[Cell], workers: int, *, elsewhere: bool = False) -> str:
         """Say how long the rest takes.
@@ -77,12 +83,14 @@ class Forecast:
         """
         used = max(1, workers if elsewhere else min(workers, os.cpu_count() or 1))
         used = used if self.later[0] else max(1, min(used, len(todo)))
-        what = f"{len(todo)} more to compute" + ", then the rest of the command" * (self.later[1] > 0)
+        what = f"{len(todo)} more to compute"
+        if self.later[1] > 0:
+            what += ", then the rest of the command"
         took = " to ".join(dict.fromkeys(duration(seconds / used) for seconds in self.seconds(todo)))
         epochs = sum(cell.config.train.epochs for cell in todo) + self.later[0]
         disk = size(int(self.stored / self.epochs * epochs))
         source = "one" if self.computed == 1 else str(self.computed)
-        time = f"about {took} with {workers} worker{'s' * (workers > 1)}"
+        time = f"about {took} with {workers} {'worker' if workers == 1 else 'workers'}"
         return f"{what}: {time}, {disk} (estimated after the first {source})"
 
     def price(self, cells: Iterable[Cell], runs: Path) -> list[str]:
@@ -105,7 +113,8 @@ class Forecast:
             return []
         time = " to ".join(dict.fromkeys(map(duration, (least, most))))
         memory = self.memory or peak_memory_mib()["process"]
-        what = f"the {'other ' * bool(self.known)}{len(left)} runs: {time} of computing"
+        others = "the other" if self.known else "the"
+        what = f"{others} {len(left)} runs: {time} of computing"
         source = "" if {*map(_place, left)} <= self.known.keys() else " (rehearsed on this machine)"
         return [f"{what}; {memory:,.0f} MiB of memory for each worker{source}"]
 

@@ -50,7 +50,10 @@ class Looks:
     def counts(self) -> tuple[int, ...]:
         """Number of seeds at each look."""
         start = len(self.first)
-        return (start, *(n for n in COUNTS if start < n < self.most), *[self.most] * (self.most > start))
+        counts = [start, *(count for count in COUNTS if start < count < self.most)]
+        if self.most > start:
+            counts.append(self.most)
+        return tuple(counts)
 
     @property
     def shares(self) -> tuple[float, ...]:

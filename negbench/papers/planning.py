@@ -157,7 +157,8 @@ class ClaimsPlan:
     def about(self) -> str:
         """Data set, backbone, epochs and seeds."""
         seeds = ", ".join(map(str, self.looks.first))
-        seeds += f" and more until decided, {self.looks.most} at most" * (len(self.looks.counts) > 1)
+        if len(self.looks.counts) > 1:
+            seeds += f" and more until decided, {self.looks.most} at most"
         epochs = f", {self.config.train.epochs} and {self.asked.long} epochs" if self.asked.long else ""
         return f"data set {self.config.dataset.name}, backbone {self.config.backbone.name}{epochs}, seeds {seeds}"
 
@@ -244,6 +245,8 @@ def base_layers(asked: Claims) -> list[Layer]:
         others = [key for key in layer if key not in HELD and {key: [*layer[key]]} != {"loss": ["tau"]}]
         others += ["train.num_negatives"] if "num_negatives" in layer.get("train", {}) else []
         if others:
-            may = f"{'a recipe for them may ' * (layer is kept)}set only {', '.join(HELD[:-1])}, loss.tau"
+            may = f"set only {', '.join(HELD[:-1])}, loss.tau"
+            if layer is kept:
+                may = f"a recipe for them may {may}"
             raise OptionError(f"claims fix {others[0]}; {may}")
     return [kept, *flags]

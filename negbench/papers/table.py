@@ -52,8 +52,10 @@ def shown(judged: Sequence[JudgedClaim]) -> Table:
 
 def because(one: JudgedClaim) -> list[str]:
     """Return one line per test: estimate, interval, detectable effect; and why there is none, or no premise."""
-    absent = [f"premise absent: {one.reason}"] * (one.verdict == "premise absent")
-    return [*absent, *map(_answer, one.answers)] or [one.reason]
+    lines = [_answer(answer) for answer in one.answers]
+    if one.verdict == "premise absent":
+        lines.insert(0, f"premise absent: {one.reason}")
+    return lines or [one.reason]
 
 
 def counts(judged: Sequence[JudgedClaim]) -> str:
@@ -78,7 +80,7 @@ def write_judged(judged: Sequence[JudgedClaim], folder: Path, about: str) -> Non
 
 def _answer(answer: Answer) -> str:
     """Return a line: 'recall: qure - top-k -11.90 [-13.00, -10.80] points: refuted, 3 seeds'."""
-    text = f"{answer.length}: " * bool(answer.length) + str(answer.test)
+    text = _test_of(answer)
     if answer.estimate is None:
         return f"{text}: {answer.reason}"
     estimate, unit = answer.estimate, answer.test.unit
@@ -129,11 +131,16 @@ def effects(claims: Sequence[Mapping[str, Any]], joint: str = "\n") -> pd.DataFr
     return frame
 
 
+def _test_of(answer: Answer) -> str:
+    """Name a test, and the length of training where claims are judged at two."""
+    return f"{answer.length}: {answer.test}" if answer.length else str(answer.test)
+
+
 def _of_answer(answer: Answer) -> dict[str, Any]:
     estimate = answer.estimate
     numbers = ("value", "low", "high", "detectable")
     return {
-        "test": f"{answer.length}: " * bool(answer.length) + str(answer.test),
+        "test": _test_of(answer),
         "unit": answer.test.unit.name,
         "scale": answer.test.unit.scale,
         "statistic": answer.test.statistic,

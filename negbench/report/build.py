@@ -154,7 +154,7 @@ def _published(parts: Sequence[Runs]) -> PageSection:
                 [
                     {"source": row.source, "row": row.row, "backbone": row.backbone, "negatives": row.negatives}
                     | {label_of(metric): percent(row.metrics.get(metric), 2) for metric in columns}
-                    | {"note": row.note + " (secondary)" * row.secondary}
+                    | {"note": f"{row.note} (secondary)" if row.secondary else row.note}
                     for row in rows
                 ]
             )
@@ -199,8 +199,8 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
     sections = []
     for key, title, draw in drawn:
         charts = [(chart, runs.where) for runs in parts if (chart := draw(runs)) is not None]
-        shown = tuple(replace(chart, title=chart.title + f" ({where})" * bool(where)) for chart, where in charts)
-        sections.append(PageSection(key, title, "", shown))
+        shown = [replace(chart, title=f"{chart.title} ({where})") if where else chart for chart, where in charts]
+        sections.append(PageSection(key, title, "", tuple(shown)))
     return sections
 
 
@@ -220,7 +220,8 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
             missing += examples.missing
             for shown, some in ((val, examples.val), (train, examples.train)):
                 if some:
-                    shown += [Note(runs.where)] * bool(runs.where)
+                    if runs.where:
+                        shown.append(Note(runs.where))
                     shown.append(Examples(some, examples.pictures))
     return (
         PageSection("gallery", "Retrieved", READ["retrieved"], tuple(val)),
@@ -240,10 +241,15 @@ def header_of(groups: Sequence[pd.DataFrame]) -> tuple[str, ...]:
     ended = max((run.folder.path / "result.json").stat().st_mtime for run in runs)
     worlds = {run.manifest["dataset"].get("world") for run in runs} - {None, ""}
     datasets = shortened(shared(group, "dataset") for group in groups).values()  # without the world of each seed
+    data = _joined(datasets)
+    if len(worlds) > 1:
+        data += " (generated, a world for each seed)"
+    elif worlds:
+        data += " (generated)"
     return (
-        _joined(datasets) + f" (generated{', a world for each seed' * (len(worlds) > 1)})" * bool(worlds),
+        data,
         *(_few(axis, [shared(group, axis) for group in groups]) for axis in ("backbone", "loss")),
-        f"{seeds} seed{'s' * (seeds != '1')}",
+        f"{seeds} {'seed' if seeds == '1' else 'seeds'}",
         f"{' or '.join(map(str, epochs))} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
         f"negbench {runs[0].manifest['versions']['negbench']}",
@@ -261,7 +267,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
         backbones.setdefault(_backbone(manifest["backbone"]), set()).add(manifest["backbone"]["sha256"][:12])
     rows = [
         ("runs", f"{len(configs)} finished; seeds {', '.join(map(str, sorted({c.seed for c in configs})))}"),
-        ("data set", _joined(datasets) + ("; worlds " + ", ".join(worlds)) * any(worlds)),
+        ("data set", _joined(datasets) + (f"; worlds {', '.join(worlds)}" if any(worlds) else "")),
         ("gallery", _joined(_sizes(d["gallery"]) for d in datasets.values())),
         ("train", _joined(f"{d['train_queries']:,} queries, corpus {_sizes(d['corpus'])}" for d in datasets.values())),
         ("source", _joined({d["source"]: 0 for d in datasets.values() if d.get("source")})),
@@ -277,7 +283,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     ]
     partial = [name for name, d in datasets.items() if d["partial"]]
     remarks = dict.fromkeys(text for d in datasets.values() for text in d["remarks"])
-    incomplete = f"images are missing: {_joined(partial)} is not the published benchmark" * bool(partial)
+    incomplete = f"images are missing: {_joined(partial)} is not the published benchmark" if partial else ""
     rows += [("partial", incomplete), ("remarks", "; ".join(remarks))]
     return tuple(row for row in rows if row[1])
 

@@ -208,7 +208,7 @@ def _examples(
                 if column >= 0
                 for relation in (_relation(dataset, row, column),)
             ]
-            when = " at the last refresh" * (split == "train")
+            when = " at the last refresh" if split == "train" else ""
             remark = "" if rank is None else f"target at rank {int(rank):,}{when}"
             strips.append(Strip(f"{view.label}: top {len(shown)}", tuple(shown), remark))
             if view.label in mined:

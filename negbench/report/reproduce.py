@@ -30,7 +30,9 @@ def reproduction(name: str) -> str:
     size = f"{train['epochs']} epochs in batches of {train['batch_size']}"
     if (queries := book["train_queries"].get(dataset)) is not None:
         steps = train["epochs"] * math.ceil(queries / train["batch_size"])
-        size += f": {steps:,} steps over {queries:,} training queries" + ", for each row and seed" * (verb == "compare")
+        size += f": {steps:,} steps over {queries:,} training queries"
+        if verb == "compare":
+            size += ", for each row and seed"
         if rate := book["backbones"][backbone].get("queries_per_second"):
             size += f"; about {train['epochs'] * queries / rate / 3600:.1g} hours of training on one H200"
     lines = [
@@ -39,8 +41,9 @@ def reproduction(name: str) -> str:
         f"- data: {dataset}; weights: {backbone}",
         f"- memory: {_memory(book['backbones'][backbone], book['images'].get(dataset))}",
         f"- {size}",
-        *["- no table: a figure without printed numbers, or a question of ours"] * (not tables),
     ]
+    if not tables:
+        lines.append("- no table: a figure without printed numbers, or a question of ours")
     return "\n".join([*lines, *(part for table in tables for part in _table(table, dataset)), ""])
 
 

@@ -92,8 +92,10 @@ def _markdown(name: str, page: Page, settings: Mapping[str, Any]) -> str:
     lines = [f"# Result card: {name}", *map(inert, (" · ".join(page.header), *page.answer))]
     for table in shown:
         if table.key in result or table.name == "regime":
-            constant = inert(", ".join(f"{column} {value}" for column, value in table.constant.items()))
-            lines.append(f"**{table.title}**{f' (all rows: {constant})' * bool(constant)}")
+            title = f"**{table.title}**"
+            if table.constant:
+                title += f" (all rows: {inert(', '.join(f'{name} {value}' for name, value in table.constant.items()))})"
+            lines.append(title)
             lines.append(markdown(table.shown).rstrip())
     lines += ["## Settings that all runs share, as a recipe", "Each row's other settings are in `card.json`."]
     rows = (f"{key} = {json.dumps(value)}" for key, value in settings.items())  # JSON's scalars and lists are TOML's

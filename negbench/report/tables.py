@@ -14,7 +14,7 @@ from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
-from negbench.analysis.words import label_of, markdown, shortened
+from negbench.analysis.words import capitalized, label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, together
@@ -231,8 +231,10 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     same = [f"{name} {value}" for name, value in constant(frame, FOLDED).items()]
     parts = table.title.partition(": ")[2].split("; ")
     about = [part for part in parts if GAP.title in values or GAP.title not in part]
-    text = "; ".join([*about, "the highest of a block is bold", *[f"all rows: {', '.join(same)}"] * bool(same)]) + "."
-    text = text[0].upper() + text[1:]
+    about.append("the highest of a block is bold")
+    if same:
+        about.append(f"all rows: {', '.join(same)}")
+    text = f"{capitalized('; '.join(about))}."
     if form == "markdown":
         return f"{text}\n\n{markdown(shown)}"
     sides = "".join("r" if is_number(frame[name].tolist()) else "l" for name in shown)

@@ -69,7 +69,8 @@ class StudyPlan:
         """Return lines that say what is searched, and how."""
         spec, trials, name = self.job.spec, self.job.trials, self.job.folder.name
         size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
-        size += f", {ended} already ended" * bool(ended)
+        if ended:
+            size += f", {ended} already ended"
         dev = f"a dev part of train ({100 * spec.config.eval.dev_fraction:.0f} %)"
         dev = "fresh queries generated for it" if generated_dev(spec.config) else dev
         strategy, dataset = spec.base["strategy"]["name"], spec.base["dataset"]["name"]
@@ -77,7 +78,9 @@ class StudyPlan:
         lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
         if clipped := spec.space.clipped:
             lines.append(f"  trial 0 differs from the default, which lies outside the range of {', '.join(clipped)}")
-        model = f" (its model draws from trial {STARTUP} on, once {LEAST} have finished)" * (spec.sampler in MODELS)
+        model = ""
+        if spec.sampler in MODELS:
+            model = f" (its model draws from trial {STARTUP} on, once {LEAST} have finished)"
         if spec.sampler == "cmaes" and (listed := [knob.key for knob in spec.space.knobs if knob.choices]):
             model += f", except {', '.join(listed)}, drawn at random"
         return [*lines, f"  sampler {spec.sampler}{model}; pruner {spec.pruner}"]

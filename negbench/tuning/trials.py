@@ -192,7 +192,9 @@ class TrialSearch:
         """Compute them, log when one ends, and keep the MLflow runs of the studies open meanwhile."""
         executor, count = execution.executor, len(self.studies)
         several = -(-executor.workers // count)  # workers of a study, so that none is idle
-        jobs, alive, started = [job for _, job in self.studies] * several, [several] * count, time.monotonic()
+        jobs = [job for _, job in self.studies] * several
+        alive = [several] * count
+        started = time.monotonic()
 
         def take(event: Event) -> None:
             place, text = event.index % count, event.value
@@ -205,7 +207,7 @@ class TrialSearch:
                 if event.detail:
                     files.write_text(book.folder / "fault.txt", event.detail)
             if event.kind != "done":
-                name = f"{book.spec.base['strategy']['name']}: " * (count > 1)
+                name = f"{book.spec.base['strategy']['name']}: " if count > 1 else ""
                 log.info("[%d/%d] %6.1f s  %s%s", self._ended(), self._total, time.monotonic() - started, name, text)
 
         with ExitStack() as parents:

@@ -1,0 +1,198 @@
+"""The results frame, values per query, verdicts as users get them, and the schemas of both files, this and the last."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from negbench.analysis.findings import Findings
+from negbench.analysis.frame import facts_of, groups_of, known, mean_of, results_frame, shared
+from negbench.analysis.shown import per_query, shown_results, shown_verdicts
+from negbench.analysis.verdict_record import Estimate, StatisticsRecord, read_flat, read_verdicts, write_verdicts
+from negbench.analysis.verdicts import Rules, seed_text, tables_of, verdicts_of
+from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench.grid.comparison import ComparisonFolder
+from negbench.machine.files import write_json
+from tests.made import group, verdict
+from tests.report.test_verdicts import group_of, ranks_of
+
+LABELS = {"loss": "l", "backbone": "b", "dataset": "d", "strategy": "s"}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> pd.DataFrame:
+    return pd.concat([group_of(tmp_path, "qure", 0.5, seeds=(4, 7)), group_of(tmp_path, "top-k", 0.1, seeds=(4,))])
+
+
+# --- the frame ---------------------------------------------------------------------------------------------------
+
+
+def test_cells_of_a_group_are_adjacent_and_in_the_order_of_their_seeds():
+    rows = [{**LABELS, "system": "", "point": "", "settings": "", "epochs": "", "strategy": s, "seed": n} for s, n in
+            (("b", 2), ("a", 1), ("b", 0))]  # fmt: skip
+    frame = results_frame(rows)
+    assert list(zip(frame["strategy"], frame["seed"], strict=True)) == [("b", 0), ("b", 2), ("a", 1)]
+    assert [shared(cells, "strategy") for cells in groups_of(frame)] == ["b", "a"]
+
+
+def test_a_dials_values_stay_whole_numbers_and_fractions(tmp_path):
+    cells = group_of(tmp_path, "qure", 0.5, seeds=(0,))
+    folders = [run.folder for run in cells["stored"]]
+    whole, fraction = (group(LABELS, folders, **{"dataset.look": value}) for value in (0, 0.5))
+    both = pd.concat([whole, fraction.assign(strategy="t")])
+    assert [str(facts_of(each)["dataset.look"]) for each in groups_of(both)] == ["0", "0.5"]
+
+
+def test_numbers_that_no_run_has_are_no_zeros(results):
+    (cells, _) = groups_of(results)
+    assert known(cells, "behaviour/pool_size") == [14.0, 17.0]
+    assert mean_of(cells, "behaviour/pool_size") == 15.5
+    assert known(cells, "behaviour/overlap") == known(cells, "behaviour/nothing") == []
+    assert math.isnan(mean_of(cells, "behaviour/overlap"))
+
+
+# --- what users get ----------------------------------------------------------------------------------------------
+
+
+def test_users_get_points(results):
+    shown = shown_results(results)
+    assert list(shown["strategy"]) == ["qure", "qure", "top-k"]
+    assert "point" not in shown  # no axis of this comparison
+    first = next(iter(results["stored"])).result
+    assert shown["average/recall_at_10"].iloc[0] == pytest.approx(100 * first["metrics"]["average/recall_at_10"])
+    assert list(shown["pool_size"]) == [14.0, 17.0, 14.0]  # no share
+    assert list(shown["train_seconds"]) == [6.0, 9.0, 6.0]
+    assert shown["negatives_seen"].dtype.kind == "i"
+
+
+def test_values_per_query_are_in_the_order_of_the_rows(results):
+    results = results.reset_index(drop=True)
+    values = per_query(results, "average/recall_at_10")
+    want = [[100.0 * (rank <= 10) for rank in ranks_of(seed + extra, better).target_rank.tolist()]
+            for seed, extra, better in ((4, 400, 0.5), (7, 400, 0.5), (4, 500, 0.1))]  # fmt: skip
+    assert values.tolist() == want
+    turned = per_query(results[::-1], "average/recall_at_10")
+    assert turned.tolist() == want[::-1]
+    strata = np.array(ranks_of(0, 0.0).group)
+    means = np.mean([values[:, strata == name].mean(1) for name in np.unique(strata)], axis=0)
+    np.testing.assert_allclose(means, shown_results(results)["average/recall_at_10"])
+
+
+def test_what_has_no_values_per_query_is_one_line(results, tmp_path):
+    with pytest.raises(UnknownNameError, match="unknown metric 'recall_at_11' in the results on f@1: did you mean"):
+        per_query(results.reset_index(drop=True), "recall_at_11")
+    other = group_of(tmp_path, "qure", 0.5, seeds=(4,), dataset="g@1")
+    for run in other["stored"]:
+        run.folder.write_ranks(ranks_of(1, 0.5, queries=60).to_frame())
+    both = pd.concat([results, other], ignore_index=True)
+    with pytest.raises(OptionError, match="60 and 120 queries: choose cells of one data set"):
+        per_query(both, "average/recall_at_10")
+
+
+def test_verdicts_in_points_have_a_column_for_each_end(results):
+    (table,) = tables_of(groups_of(results), main_only=True)
+    verdicts = verdicts_of(table, Rules("top-k"))
+    shown = shown_verdicts(verdicts).set_index("strategy")
+    qure = next(each for each in verdicts if each.strategy == "qure")
+    assert shown.loc["qure", "mean_low"] == pytest.approx(100 * qure.mean.low)
+    assert shown.loc["qure", "against_baseline"] == pytest.approx(100 * qure.against_baseline.value)
+    assert shown.loc["qure", "against_baseline_p"] == qure.against_baseline.p  # no share
+    assert math.isnan(shown.loc["top-k", "against_baseline"])
+    assert shown.loc["top-k", "against_best"] == -shown.loc["qure", "against_baseline"]
+    assert {"system", "point", "settings", "epochs"}.isdisjoint(shown)
+
+
+# --- stored ------------------------------------------------------------------------------------------------------
+
+
+def test_what_seeds_the_intervals_is_frozen():
+    """A change of this text moves every stored interval by the noise of its draws."""
+    assert seed_text(("", "k=1", "", "20", "bradley-terry", "tiny", "d@1"), "recall_at_10") == (
+        "k=1/20/bradley-terry/tiny/d@1/recall_at_10"
+    )
+
+
+def test_verdicts_are_read_as_they_were_written(results, tmp_path):
+    (table,) = tables_of(groups_of(results), main_only=True)
+    verdicts = [each.rounded() for each in verdicts_of(table, Rules("top-k"))]
+    Findings(results, {}, tuple(verdicts)).write(tmp_path)
+    assert [repr(each) for each in read_verdicts(tmp_path)] == [repr(each) for each in verdicts]  # NaN equals NaN
+    document = json.loads((tmp_path / "statistics.json").read_text())
+    assert document["schema"] == 3
+    assert StatisticsRecord.model_validate(document).verdicts
+
+
+def test_the_schema_before_is_read(tmp_path):
+    """A row of schema 2: the best's differences were its mean minus the strategy's, and facts were columns."""
+    flat = {
+        **LABELS, "metric": "m", "main": True, "mean": 0.4, "sd": None, "low": 0.3, "high": 0.5, "seeds": 1,
+        "queries": 9, "baseline": "t", "verdict": "worse", "beaten_by": ["t"], "gap": 0.1, "gap_low": 0.05,
+        "gap_high": 0.2, "behind": None, "behind_low": None, "behind_high": None, "against": True, "difference": -0.1,
+        "diff_low": -0.2, "diff_high": -0.05, "p_adjusted": 0.01, "more_seeds": 3, "plugin": "s", "num_negatives": 5,
+    }  # fmt: skip
+    write_json(tmp_path / "statistics.json", {"rows": [flat]})
+    (read,) = read_verdicts(tmp_path)
+    assert read.against_best == Estimate(-0.1, -0.2, -0.05)
+    assert read.behind_best == Estimate(0.1, 0.05, 0.2)
+    assert read.against_highest is None
+    assert read.against_baseline == Estimate(-0.1, -0.2, -0.05, 0.01)
+    assert (read.facts, read.beaten_by, math.isnan(read.sd)) == ({"plugin": "s", "num_negatives": 5}, ("t",), True)
+    again = {key: value for key, value in read.flat().items() if key in flat and flat[key] is not None}
+    assert again == {**{key: value for key, value in flat.items() if value is not None}, "beaten_by": ("t",)}
+
+
+def test_flat_columns_are_those_of_the_schema_before():
+    row = verdict(**LABELS, mean=0.4, gap=0.1, gap_low=0.05, gap_high=0.2, num_negatives=5)
+    assert repr(read_flat(row.flat())) == repr(row)
+    assert list(row.flat())[:7] == ["dataset", "loss", "backbone", "strategy", "metric", "main", "mean"]
+    assert row.flat()["behind"] != row.flat()["behind"]  # NaN: nothing to compare
+
+
+FLAWS: dict[str, dict[str, Any]] = {
+    "a later schema": {"schema": 4, "verdicts": []},
+    "an unknown field": {"schema": 3, "verdicts": [], "more": 1},
+    "a missing field": {"schema": 3, "verdicts": [{"strategy": "s"}]},
+    "rows of another form": {"rows": [{"name": "s"}]},
+}
+
+
+@pytest.mark.parametrize("document", FLAWS.values(), ids=FLAWS)
+def test_statistics_of_another_form_are_refused_in_one_line(document, tmp_path):
+    write_json(tmp_path / "statistics.json", document)
+    with pytest.raises(NegbenchError, match=r"statistics\.json is from another version of negbench: rerun") as refused:
+        read_verdicts(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+CELL = {**LABELS, "seed": 0, "hash": "h", "run": None, "error": "mend this"}
+COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
+    "a later schema": ({"schema": 3, "cells": []}, "schema: Input should be 2"),
+    "an unknown key": ({"schema": 2, "cells": [], "more": 1}, "more: Extra inputs are not permitted"),
+    "a cell without its run": ({"schema": 2, "cells": [{**LABELS, "seed": 0}]}, "cells.0.hash: Field required"),
+    "a seed that is a text": ({"schema": 2, "cells": [{**CELL, "seed": "0"}]}, "cells.0.seed: Input should be"),
+}
+
+
+@pytest.mark.parametrize(("document", "why"), COMPARISONS.values(), ids=COMPARISONS)
+def test_a_comparison_of_another_form_is_refused_in_one_line(document, why, tmp_path):
+    write_json(tmp_path / "comparison.json", document)
+    with pytest.raises(NegbenchError, match="rerun the command that wrote it") as refused:
+        ComparisonFolder(tmp_path).read()
+    assert why in str(refused.value)
+
+
+def test_comparisons_of_the_schemas_before_are_read(tmp_path):
+    write_json(tmp_path / "comparison.json", {"cells": [{**CELL, "dataset.twins": 3}]})  # of schema 1
+    (cell,) = ComparisonFolder(tmp_path).cells()
+    assert cell["dataset.twins"] == 3
+
+
+def test_estimates_are_turned_without_a_negative_zero(tmp_path):
+    assert str(Estimate(0.0, -1.0, 0.0, 0.5).turned()) == "Estimate(value=0.0, low=0.0, high=1.0, p=0.5)"
+    write_verdicts(tmp_path, [replace(verdict(**LABELS, mean=0.0), more_seeds=22)])
+    assert '"more_seeds": 22,' in (tmp_path / "statistics.json").read_text()  # a whole number stays one
