@@ -12,6 +12,7 @@ import torch
 from negbench.errors import NegbenchError
 from negbench.loop.precision import automatic
 from negbench.machine.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
+from negbench.machine.room import cores
 from negbench.machine.versions import versions
 from negbench.settings.command_options import Doctor
 from negbench.store.parents import restore
@@ -46,8 +47,7 @@ def _versions() -> Iterator[tuple[str, bool]]:
 
 
 def _devices() -> Iterator[tuple[str, bool]]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield f"CPU, {cores} cores, {torch.get_num_threads()} threads; float32", False
+    yield f"CPU, {cores()} cores, {torch.get_num_threads()} threads; float32", False
     for number in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(number)
         precision = automatic(torch.device("cuda", number))

@@ -15,6 +15,7 @@ replaces it.
 """
 
 import hashlib
+import json
 import logging
 import math
 import time
@@ -33,12 +34,13 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, check_option
 from negbench.data.batch_size import ENCODE_BATCH, batch_size, largest_operation
-from negbench.data.reading import MappedRows, StoredFeatures
+from negbench.data.reading import MappedRows, ShardRows, StoredFeatures, reading_threads
 from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError
-from negbench.files.image_files import THREADS, decoded
+from negbench.files.image_files import decoded
 from negbench.machine.contents import SETTLED, content_hashes
 from negbench.machine.files import atomic_write, cache_dir, check_own, locked
+from negbench.machine.free_memory import machine_memory
 from negbench.machine.received import check_regular
 from negbench.machine.room import Need, check_disk
 
@@ -49,7 +51,7 @@ _FORMAT = "negbench-features-2"
 _DTYPE = torch.float16  # as kept on disk
 _SHARD_BYTES = 128 * 2**20  # the writer holds about three times this much
 _SHARD_SECONDS = 60.0  # a slow encoder finishes a shard after this time, so that a kill costs a minute at most
-_LOAD_BYTES = 64 * 2**20
+_HEADER_BYTES = 2**20  # a shard's own is a few hundred
 _CPU_BUDGET = 4 * 2**30
 _MOST_UNREADABLE = 100
 
@@ -68,6 +70,20 @@ def store_of(backbone: Backbone, *, root: Path | None = None) -> "FeatureStore":
     if len(shape) != 3:
         raise NegbenchError(f"{type(backbone).__name__}.image_features must return [B, L, C], got {tuple(shape)}")
     return FeatureStore(root or cache_dir(), backbone.stored_key, (shape[1], shape[2]), batch)
+
+
+def feature_budget(device: torch.device, held_bytes: int = 0, step_bytes: int = 0) -> int:
+    """Return the bytes of features that a device holds: on a CPU 4 GiB, on a GPU at most half of its free memory.
+
+    Args:
+        device: holds them.
+        held_bytes: of features that it holds already.
+        step_bytes: that a training step takes; at least so much stays free on a GPU.
+    """
+    if device.type != "cuda":
+        return min(_CPU_BUDGET, machine_memory() // 2)
+    free = torch.cuda.mem_get_info(device)[0] + held_bytes
+    return max(0, min(free // 2, free - step_bytes))
 
 
 # --- the store ---------------------------------------------------------------------------------------------------
@@ -137,7 +153,7 @@ class FeatureStore:
             images: id -> file. Ids whose files hold the same bytes share one row.
             backbone: moved to `device`; runs in evaluation mode without gradients, each module's mode restored.
             device: default: where the backbone is.
-            workers: threads that decode; None or 0: 4.
+            workers: threads that decode; None or 0: `reading_threads`.
             progress: called with the number of images newly done (already stored, or encoded now); the numbers add up
                 to `len(images)`.
 
@@ -183,28 +199,20 @@ class FeatureStore:
     def load(
         self, ids: Sequence[str], device: torch.device | str = "cpu", budget_bytes: int | None = None
     ) -> StoredFeatures:
-        """Load features of `ids`: held whole on `device` if they take at most `budget_bytes`, else read on demand.
+        """Load features of `ids`: as many as fit the budget are held on `device`, the others are read on demand.
 
         Args:
             ids: images; position i of the result is `ids[i]`.
             device: device of the features returned.
-            budget_bytes: default: 4 GiB on the CPU, half of the free memory on a GPU.
+            budget_bytes: default: `feature_budget` of the device.
         """
         self._refresh()
         device = torch.device(device)
-        unique, position = torch.unique(self.rows(ids), return_inverse=True)
-        if budget_bytes is None:
-            budget_bytes = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
-        mapped = MappedRows([shard.features for shard in self._shards.values()], self.shape, _DTYPE)
-        if len(unique) * self.image_bytes > budget_bytes:
-            return StoredFeatures(mapped, unique[position], device)
-        held = torch.empty(len(unique), *self.shape, dtype=_DTYPE, device=device)
-        if device.type == "cpu":
-            mapped.gather(unique, held)
-        else:
-            for part in torch.split(torch.arange(len(unique)), max(1, _LOAD_BYTES // self.image_bytes)):
-                held[part[0] : part[-1] + 1] = mapped.gather(unique[part], mapped.buffer(len(part)))
-        return StoredFeatures(held, position, device)
+        rows = self.rows(ids)
+        shards = [ShardRows(s.features, self.folder / name, s.offset, s.stamp) for name, s in self._shards.items()]
+        loaded = StoredFeatures(MappedRows(shards), rows, device, self.shape, _DTYPE)
+        loaded.hold(feature_budget(device) if budget_bytes is None else budget_bytes)
+        return loaded
 
     # --- shards --------------------------------------------------------------------------------------------------
 
@@ -249,6 +257,9 @@ class FeatureStore:
     def _open(self, path: Path) -> "_Shard":
         """Map one shard; its header, size and hashes are checked, its features are not read."""
         check_regular(check_own(path))
+        with path.open("rb") as raw_file:
+            length = int.from_bytes(raw_file.read(8), "little")
+            header = raw_file.read(min(length, _HEADER_BYTES))
         with safe_open(path, framework="pt") as file:  # checks the file's length against its header
             metadata = file.metadata() or {}
             hashes, features = file.get_tensor("hashes"), file.get_tensor("features")
@@ -266,7 +277,8 @@ class FeatureStore:
         raw = hashes.numpy().tobytes()
         status = path.stat()
         stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
-        return _Shard([raw[i : i + 32] for i in range(0, len(raw), 32)], features, metadata["features"], stamp)
+        offset = 8 + length + int(json.loads(header)["features"]["data_offsets"][0])
+        return _Shard([raw[i : i + 32] for i in range(0, len(raw), 32)], features, metadata["features"], stamp, offset)
 
     def _write(self, contents: Sequence[bytes], features: Tensor) -> None:
         """Add a shard; only with the lock held."""
@@ -304,6 +316,7 @@ class _Shard:
     features: Tensor  # [n, L, C], mapped
     checksum: str
     stamp: tuple[int, int, int]  # of the file: inode, size, time of its last change
+    offset: int  # where its features begin in the file
 
 
 def _holds(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
@@ -348,7 +361,7 @@ class _Job:
         try:
             with self.backbone.evaluating(), torch.inference_mode():
                 paths = [path for _, _, path in items]
-                read = decoded(paths, self.backbone.transform, threads=self.workers or THREADS)
+                read = decoded(paths, self.backbone.transform, threads=reading_threads(self.workers))
                 pairs = zip(items, read, strict=True)
                 while (batch := list(islice(pairs, self.store.batch))) and len(unreadable) < _MOST_UNREADABLE:
                     unreadable += [str(pixels) for _, pixels in batch if isinstance(pixels, DataError)]

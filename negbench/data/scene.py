@@ -20,7 +20,7 @@ from torch import Tensor
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.data.batch_size import EMBED_BATCH, batch_size, largest_operation
 from negbench.data.held import check_pictures, reads_pixels, with_features
-from negbench.data.reading import pixel_source
+from negbench.data.reading import HeldRows, PictureSource, Source, read_ahead
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.files.reader import noted
@@ -214,7 +214,7 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
 class Features:
     """Source of image features."""
 
-    source: FeatureSource
+    source: Source
     frozen: bool
     encoded: int  # images encoded just now; 0 when all were in the store
     _at_once: dict[str, int] = field(default_factory=dict, init=False, repr=False)
@@ -236,6 +236,11 @@ class Features:
         """Return [len, L, C] features of these rows: stored, or computed now (with gradients) if fine-tuned."""
         stored = self.source(rows)
         return stored if self.frozen else backbone.image_features(stored)
+
+    def blocks(self, backbone: Backbone, rows: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield int64 places among rows, `size` at a time, and their `features`; the next ones are read meanwhile."""
+        for chosen in read_ahead(self.source, batches(len(rows), size), lambda chosen: [rows[chosen]]):
+            yield chosen, self.features(backbone, rows[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,7 +293,8 @@ def open_scene(
     if isinstance(backbone, HoldsFeatures) or backbone.frozen_images:
         source, encoded = _stored(config, backbone, ids, file, device, display)
     else:
-        source, encoded = pixel_source(backbone, {image: file[image] for image in ids}, contents, stamps, device), 0
+        source, encoded = PictureSource(backbone, {image: file[image] for image in ids}, contents, stamps, device), 0
+        source.workers = config.compute.workers
     read = {id(part): _split_of(part, backbone, row) for part in splits.parts}
     return EncodedSplits(
         source=source,
@@ -310,17 +316,18 @@ def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> S
 
 def _stored(
     config: RunConfig, backbone: Backbone, ids: list[str], file: dict[str, Path], device: torch.device, display: Display
-) -> tuple[FeatureSource, int]:
+) -> tuple[Source, int]:
     """Return the source of features, and how many images were encoded for it."""
     from negbench.data import features
 
     if isinstance(backbone, HoldsFeatures):
-        table = backbone.features_of(ids).to(device)
-        return lambda rows: table.index_select(0, rows.to(table.device)), 0
-    store, budget = features.store_of(backbone), int(config.compute.feature_memory_gib * 2**30)
-    held = min(len(ids) * store.image_bytes, budget)
-    smaller = f"--set compute.feature_memory_gib={held / 4 / 2**30:.2g}"
-    check_memory([Need("features held in memory", ((held, "bytes"),), smaller)], device)
+        return HeldRows(backbone.features_of(ids).to(device)), 0
+    store, asked = features.store_of(backbone), config.compute.feature_memory_gib
+    budget = None if asked is None else int(asked * 2**30)
+    if budget is not None:
+        held = min(len(ids) * store.image_bytes, budget)
+        smaller = f"--set compute.feature_memory_gib={held / 4 / 2**30:.2g}, or leave it out"
+        check_memory([Need("features held in memory", ((held, "bytes"),), smaller)], device)
     with display.stage("encode", total=len(ids)) as advance:
         encoded = store.ensure(
             {image: file[image] for image in ids},
@@ -330,7 +337,8 @@ def _stored(
             progress=advance,
         )
     loaded = store.load(ids, device=device, budget_bytes=budget)
-    return loaded.__getitem__, encoded
+    loaded.workers = config.compute.workers
+    return loaded, encoded
 
 
 # --- what a process loads once -------------------------------------------------------------------------------------
@@ -480,6 +488,7 @@ class DataCache:
         if self._scene is None or self._scene[0] != key:
             self._scene = None
             self._scene = (key, open_scene(config, splits, backbone, device, display))
+        self._scene[1].source.workers = config.compute.workers
         return self._scene[1]
 
 

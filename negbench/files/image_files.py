@@ -203,7 +203,7 @@ def decoded(
     held = 0
     try:
         for path in paths:
-            size = _pixels(path)
+            size = pixel_bytes(path)
             while waiting and (len(waiting) > _AHEAD or held + size > ahead):
                 held -= waiting[0][0]
                 yield waiting.popleft()[1].result()
@@ -215,7 +215,7 @@ def decoded(
         pool.shutdown(cancel_futures=True)  # a caller who stops early waits only for images being decoded
 
 
-def _pixels(path: Path) -> int:
+def pixel_bytes(path: Path) -> int:
     """Return the bytes of an image's pixels, as its header gives them; 0 for a file that is no image."""
     try:
         with opened(path) as file, opened_picture(path, file) as image:

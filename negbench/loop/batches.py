@@ -8,6 +8,8 @@ from torch import Tensor
 
 from negbench.contracts import Epoch, OrderedBatches, Strategy, SyntheticStrategy
 from negbench.contracts.splitmix import splitmix
+from negbench.data.reading import read_ahead
+from negbench.data.scene import Split
 from negbench.errors import NegbenchError
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.types import OpenRun, State
@@ -50,7 +52,16 @@ def epoch_batches(
         return Batch(rows, None if draws is None else draws[rows], own, kept, seed)
 
     done = len(state.losses)
-    return map(made, chunks[done:], seeds[done:])
+    batches = map(made, chunks[done:], seeds[done:])
+    return read_ahead(scene.source, batches, partial(_pictures_of, scene.train))
+
+
+def _pictures_of(train: Split, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the feature rows that a step asks for: of the references, and of targets and negatives, each once."""
+    columns = train.dataset.target_columns[batch.rows]
+    if batch.negatives is not None:
+        columns = torch.cat([columns[:, None], batch.negatives], dim=1).unique()
+    return train.references[batch.rows], train.images[columns]
 
 
 def _order(run: OpenRun, objective: Objective, state: State, generator: torch.Generator) -> Tensor:

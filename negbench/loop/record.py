@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from negbench.data.held import reads_pixels
+from negbench.data.reading import StoredFeatures
 from negbench.datasets.dataset import QueryRanks
 from negbench.datasets.overlap import overlap
 from negbench.loop.identity import code_version, plugins_of
@@ -109,10 +110,19 @@ def details(now: ModelCache, ranks: QueryRanks, baselines: Mapping[str, Mapping[
         "negatives_per_query": state.negatives_seen / (config.train.epochs * queries),
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},
         "images_encoded": run.scene.encoded,
+        **_features(run),
         "peak_memory_mib": peak_memory_mib(),
         "computed": [dict(row) for row in state.computed],
         "remarks": [*run.remarks, *remarks_of(config, objective.loss, state, queries)],
     }
+
+
+def _features(run: OpenRun) -> dict[str, Any]:
+    """Return the size of the run's stored features, and how much of it was held on its device."""
+    source = run.scene.source
+    if not isinstance(source, StoredFeatures):
+        return {}
+    return {"features": {"bytes": source.total_bytes, "held_bytes": source.held_bytes}}
 
 
 def mean_behaviour(behaviour: Sequence[Mapping[str, float]]) -> dict[str, float]:

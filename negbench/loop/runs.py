@@ -13,10 +13,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
+from negbench.data.features import feature_budget
 from negbench.data.held import unfamiliar
+from negbench.data.reading import StoredFeatures
 from negbench.data.scene import DataCache, threads
 from negbench.datasets.dataset import Dataset
-from negbench.display import Display
+from negbench.display import Display, log
 from negbench.errors import NegbenchError, PausedError, RunError
 from negbench.loop import record
 from negbench.loop.fitting import fitting_plan
@@ -24,6 +26,7 @@ from negbench.loop.identity import modules_of, read_files
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
 from negbench.loop.precision import Precision
+from negbench.loop.step_memory import step_memory
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import train
 from negbench.loop.types import Log, OpenRun, PlannedRun, Watch, parts_of
@@ -215,6 +218,7 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
             run = _in_precision(run, Precision.of(run.config, started.get("precision")), bench)
             step = StepPlan.of(run.config, run.backbone, {**vars(run.step), **started})
             run = replace(run, step=step)
+        hold_features(run)
         return compute_run(run, folder, bench)
 
 
@@ -225,6 +229,23 @@ def _in_precision(run: OpenRun, precision: Precision, bench: Bench) -> OpenRun:
     run.backbone.precision = precision.name
     scene = bench.cache.scene(run.config, run.splits, run.backbone, precision.device, bench.display)
     return replace(run, precision=precision, scene=scene)
+
+
+def hold_features(run: OpenRun) -> None:
+    """Hold as many stored features on the run's device as its steps leave room for; say so where some are read."""
+    source, asked = run.scene.source, run.config.compute.feature_memory_gib
+    if not isinstance(source, StoredFeatures):
+        return
+    if asked is not None:
+        budget = int(asked * 2**30)
+    elif source.device.type == "cuda":
+        step = step_memory(run, run.step.micro_batch, run.step.recompute)
+        budget = feature_budget(source.device, source.held_bytes, sum(step.values()))
+    else:
+        budget = feature_budget(source.device)
+    source.hold(budget)
+    if not source.held or source.device.type == "cuda":
+        log.info("%s", source)
 
 
 def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:

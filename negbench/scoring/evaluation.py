@@ -41,8 +41,7 @@ def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: i
         return embed_candidates(backbone, scene, distinct, batch)[place.to(backbone.device)]
     tables, keys = dict[str, Tensor](), list[Tensor]()
     with backbone.evaluating():
-        for chosen in batches(len(rows), batch or _images_at_once(backbone, scene, rows)):
-            features = scene.features(backbone, rows[chosen])
+        for chosen, features in scene.blocks(backbone, rows, batch or _images_at_once(backbone, scene, rows)):
             put(tables, {"tokens": backbone.candidates(features).float()}, chosen, len(rows))
             keys.append(keys_of(features))
         copies = Copies.by_key(torch.cat(keys), lambda some: scene.features(backbone, rows[some.cpu()]))
@@ -57,8 +56,8 @@ def embed_queries(backbone: Backbone, scene: Features, split: Split, tokens: Tok
         return _by_picture(backbone, scene, split, split.references[:0], [texts]).queries
     tables, device = dict[str, Tensor](), backbone.device
     with backbone.evaluating():
-        for chosen in batches(len(split.references), _queries_at_once(backbone, scene, split, texts)):
-            features = scene.features(backbone, split.references[chosen])
+        at_once = _queries_at_once(backbone, scene, split, texts)
+        for chosen, features in scene.blocks(backbone, split.references, at_once):
             own = {name: value[chosen].to(device) for name, value in texts.items()}
             put(tables, {"queries": backbone.queries(features, own).float()}, chosen, len(split.references))
     return tables["queries"]
@@ -98,8 +97,7 @@ def _by_picture(
     tables, keys, queries = dict[str, Tensor](), list[Tensor](), dict[str, Tensor]()
     at_once = _queries_at_once(backbone, scene, split, texts[0])
     with backbone.evaluating():
-        for chosen in batches(len(pictures), _images_at_once(backbone, scene, pictures)):
-            features = scene.features(backbone, pictures[chosen])
+        for chosen, features in scene.blocks(backbone, pictures, _images_at_once(backbone, scene, pictures)):
             put(tables, {"tokens": backbone.candidates(features).float()}, chosen, len(pictures))
             keys.append(keys_of(features))
             edges = torch.stack([chosen[0], chosen[-1] + 1])

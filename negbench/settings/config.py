@@ -172,9 +172,11 @@ class ComputeConfig(Section):
     # step does not fit otherwise
     recompute: bool | Literal["auto"] = "auto"
     threads: int = Field(1, ge=0, le=1024)  # for linear algebra on the CPU; 0 keeps torch's own choice
-    # threads that decode images; None or 0: 4
+    # threads that read stored features and decode pictures, ahead of the steps; None or 0: one a core, at least 4
     workers: int | None = Field(None, ge=0, le=1024)
-    feature_memory_gib: float = Field(4.0, gt=0, le=1e6)  # features up to this size stay in memory, larger ones on disk
+    # stored features up to this size are held in the device's memory, the others are read ahead; None: on a GPU what a
+    # step leaves, at most half of its free memory; on a CPU 4 GiB
+    feature_memory_gib: float | None = Field(None, gt=0, le=1e6)
 
     @field_validator("micro_batch", mode="before")
     @classmethod

@@ -16,7 +16,7 @@ from negbench.backbones.precomputed import Precomputed
 from negbench.backbones.vectors import Vectors
 from negbench.data import scene
 from negbench.data.held import unfamiliar
-from negbench.data.reading import pixel_source
+from negbench.data.reading import PictureSource
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import DataError, RunError
@@ -219,7 +219,7 @@ def test_pictures_of_a_fine_tuned_tower_are_those_that_the_run_began_with(tmp_pa
         return torch.tensor(image.getpixel((0, 0)))
 
     backbone = cast(Any, SimpleNamespace(transform=transform))
-    read = pixel_source(backbone, file, content_hashes(file, tmp_path), stamps, torch.device("cpu"))
+    read = PictureSource(backbone, file, content_hashes(file, tmp_path), stamps, torch.device("cpu"))
     rows = torch.tensor([2, 0, 2])
     assert read(rows).tolist() == [2, 0, 2]
     file["c"].touch()

@@ -1,0 +1,279 @@
+"""Reading ahead: the values of a plain table whatever was announced, and runs of the same bits."""
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from negbench.data import features, reading
+from negbench.data.features import FeatureStore, feature_budget
+from negbench.data.reading import HeldRows, PictureSource, Source, read_ahead, reading_threads
+from negbench.errors import DataError
+from negbench.machine.contents import content_hashes, stamp
+from tests.runs import config_of, run
+
+SHAPE = (5, 8)
+IMAGE_BYTES = 2 * 5 * 8
+NAMES = [f"image {number}" for number in torch.randperm(30, generator=torch.Generator().manual_seed(1)).tolist()]
+TRAINED = ("backbone.name=clip", "backbone.init=random", "backbone.size=toy", "backbone.frozen=false")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    """Thirty images in shards of seven."""
+    made = FeatureStore(tmp_path_factory.mktemp("cache"), "key", SHAPE, 4)
+    contents = {name: hashlib.sha256(name.encode()).digest() for name in NAMES}
+    table = torch.randn(30, *SHAPE, generator=torch.Generator().manual_seed(0)).half()
+    with made.writing():
+        for first in range(0, 30, 7):
+            made._write([contents[f"image {n}"] for n in range(first, min(30, first + 7))], table[first : first + 7])
+    made._refresh()
+    made._content = contents
+    return made
+
+
+@pytest.fixture(scope="module")
+def table() -> Tensor:
+    """[30, 5, 8] float32: what the store holds of `NAMES`."""
+    stored = torch.randn(30, *SHAPE, generator=torch.Generator().manual_seed(0)).half().float()
+    return stored[[int(name.split()[1]) for name in NAMES]]
+
+
+REQUESTS = {
+    "one": [3],
+    "neighbours": [0, 1, 2],
+    "the announced": [3, 4, 9, 20],
+    "the announced, backwards": [20, 9, 4, 3],
+    "repeated": [5, 5, 2, 29],
+    "all": list(range(30)),
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("budget", [0, 11, 30], ids="held={}".format)
+@pytest.mark.parametrize("announced", [[], [[3, 4, 9, 20]], [[3, 4, 9, 20], list(range(10)), [9, 9]]], ids=len)
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_values_are_those_of_the_table(store, table, budget, announced, request_):
+    source = store.load(NAMES, budget_bytes=budget * IMAGE_BYTES)
+    handles = [source.announce(torch.tensor(index)) for index in announced]
+    index = torch.tensor(REQUESTS[request_], dtype=torch.int64)
+    assert torch.equal(source(index), table[index])
+    assert torch.equal(source(index), table[index])  # twice, as a backward pass that computes it again
+    source.forget(handles)
+    assert source._readings == []
+
+
+def test_the_first_images_are_held(store, table):
+    source = store.load(NAMES, budget_bytes=11 * IMAGE_BYTES + 1)
+    assert (source.held_bytes, source.total_bytes, source.held) == (11 * IMAGE_BYTES, 30 * IMAGE_BYTES, False)
+    assert source._is_held(torch.arange(30)).tolist() == [True] * 11 + [False] * 19
+    source.hold(10**6)
+    assert source.held
+    assert torch.equal(source(torch.arange(30)), table)
+    source.hold(0)
+    assert source.held_bytes == 0
+
+
+def test_equal_pictures_are_held_once(store, table):
+    source = store.load([NAMES[4], *NAMES, NAMES[7]], budget_bytes=30 * IMAGE_BYTES)
+    assert source.held
+    assert torch.equal(source(torch.tensor([0, 5, 31])), table[[4, 4, 7]])
+
+
+def test_a_replaced_shard_and_too_many_open_files_are_read_from_the_mapping(store, table, monkeypatch):
+    def refuse(*given: Any, **more: Any) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(reading.os, "open", refuse)
+    source = store.load(NAMES, budget_bytes=0)
+    monkeypatch.undo()
+    assert source._rows._files == [None] * 5
+    assert torch.equal(source(torch.arange(30)), table)
+
+
+def test_a_file_of_another_stamp_is_not_opened(store, monkeypatch):
+    shard = next(iter(store._shards.values()))
+    rows = reading.ShardRows(shard.features, store.folder / next(iter(store._shards)), shard.offset, (0, 0, 0))
+    assert reading._open_same(rows) is None
+
+
+# --- what is read when -----------------------------------------------------------------------------------------------
+
+
+class Noting(Source):
+    """Images whose values are their positions; notes which were read."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"), (1,), torch.float32)
+        self.read: list[int] = []
+
+    def _fill(self, position: int, out: Tensor) -> None:
+        if position == 99:
+            raise DataError("image 99 cannot be read")
+        self.read.append(position)
+        out.fill_(position)
+
+
+def test_what_is_announced_is_read_before_it_is_asked_for():
+    source = Noting()
+    handle = source.announce(torch.tensor([4, 2, 4]))
+    assert handle is not None
+    handle.ready.result()
+    assert sorted(source.read) == [2, 4]
+    assert source(torch.tensor([2, 4])).flatten().tolist() == [2, 4]
+    assert sorted(source.read) == [2, 4]
+
+
+def test_an_error_is_raised_where_the_image_is_asked_for():
+    source = Noting()
+    source.announce(torch.tensor([1, 99]))
+    assert source(torch.tensor([5])).item() == 5
+    with pytest.raises(DataError, match="image 99"):
+        source(torch.tensor([99]))
+
+
+def test_the_next_two_items_are_read_while_one_is_used():
+    source = Noting()
+    items = read_ahead(source, range(6), lambda item: [torch.tensor([10 * item]), torch.tensor([10 * item + 1])])
+    for item in items:
+        announced = [int(index) for handle in source._readings for index in handle.index]
+        assert announced == [10 * n + k for n in range(item, min(item + 3, 6)) for k in (0, 1)]
+    assert source._readings == []
+
+
+def test_an_epoch_that_ends_early_drops_what_was_announced():
+    source = Noting()
+    items = read_ahead(source, range(6), lambda item: [torch.tensor([item])])
+    next(items)
+    assert len(source._readings) == 3
+    items.close()  # type: ignore[attr-defined]
+    assert source._readings == []
+
+
+def test_so_much_is_read_ahead_and_no_more(monkeypatch):
+    monkeypatch.setattr(reading, "_AHEAD_BYTES", 4 * 5)  # five numbers
+    source = Noting()
+    assert source.announce(torch.arange(3)) is not None
+    assert source.announce(torch.arange(10, 13)) is None
+    assert source(torch.arange(10, 13)).flatten().tolist() == [10, 11, 12]
+
+
+def test_images_in_memory_are_not_announced():
+    source = HeldRows(torch.randn(9, 2))
+    assert source.announce(torch.arange(3)) is None
+    assert list(read_ahead(source, range(3), lambda item: pytest.fail("nothing is to be read"))) == [0, 1, 2]
+
+
+def test_a_forked_process_has_threads_of_its_own(monkeypatch):
+    source = Noting()
+    own = source._threads()
+    assert source._threads() is own
+    monkeypatch.setattr(reading.os, "getpid", lambda: -1)
+    assert source._threads() is not own
+
+
+@pytest.mark.parametrize(("workers", "cores", "threads"), [(None, 2, 4), (0, 16, 16), (3, 16, 3), (None, 500, 32)])
+def test_the_number_of_threads(workers, cores, threads, monkeypatch):
+    monkeypatch.setattr(reading, "cores", lambda: cores)
+    assert reading_threads(workers) == threads
+
+
+def test_large_pictures_are_decoded_one_at_a_time(tmp_path, monkeypatch):
+    """With a limit that every picture exceeds."""
+    file = {f"i{n}": tmp_path / f"i{n}.png" for n in range(6)}
+    for number, path in enumerate(file.values()):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(path)
+    together, most = 0, 0
+
+    def transform(image: Image.Image) -> Tensor:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        pixels = torch.tensor(float(image.getpixel((0, 0))[0]))
+        together -= 1
+        return pixels
+
+    monkeypatch.setattr(reading, "_LARGE_PICTURE", 1)
+    backbone: Any = type("Toy", (), {"transform": staticmethod(transform)})
+    stamps = {image: stamp(path) for image, path in file.items()}
+    source = PictureSource(backbone, file, content_hashes(file, tmp_path), stamps, torch.device("cpu"))
+    assert source(torch.arange(6)).tolist() == [*range(6)]
+    assert most == 1
+
+
+# --- what is held ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("free", "held", "step", "budget"),
+    [(80, 0, 10, 40), (80, 0, 60, 20), (80, 0, 90, 0), (50, 30, 10, 40), (50, 30, 60, 20)],
+)
+def test_a_gpu_holds_what_the_step_leaves_at_most_half_of_what_is_free(free, held, step, budget, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
+    assert feature_budget(torch.device("cuda"), held, step) == budget
+
+
+@pytest.mark.parametrize(("memory", "budget"), [(2**40, 2**32), (2**30, 2**29)])
+def test_a_cpu_holds_four_gibibytes_at_most_half_of_its_memory(memory, budget, monkeypatch):
+    monkeypatch.setattr(features, "machine_memory", lambda: memory)
+    assert feature_budget(torch.device("cpu")) == budget
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Note for each request with gradients, those of training steps, whether it was put together or read then."""
+    found = list[bool]()
+    gathered, call = Source._gathered, Source.__call__
+
+    def note(self: Source, index: Tensor, is_held: Tensor) -> Tensor:
+        found.append(torch.is_grad_enabled())
+        return gathered(self, index, is_held)
+
+    monkeypatch.setattr(Source, "_gathered", note)
+    yield found
+    assert Source.__call__ is call
+
+
+STRATEGIES = ["qure", "in-batch", "in-batch+qure", "hycole"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_run_that_reads_ahead_has_the_bits_of_one_that_holds_all(strategy, toy_sets, tmp_path, asked, logged):
+    sets = [*toy_sets, "train.num_negatives=2"] if strategy == "qure" else toy_sets
+    held = run(config_of(sets, strategy), tmp_path / "held")
+    assert held.details["features"]["held_bytes"] == held.details["features"]["bytes"]
+    ahead = run(config_of(sets, strategy, "compute.feature_memory_gib=1e-9"), tmp_path / "ahead")
+    assert ahead.details["features"]["held_bytes"] < ahead.details["features"]["bytes"]
+    assert any("read ahead by" in record.getMessage() for record in logged)
+    assert True not in asked  # every request of a step was one that had been announced
+    assert (held.path / "ranks.parquet").read_bytes() == (ahead.path / "ranks.parquet").read_bytes()
+    weights = ahead.folder.weights()
+    assert all(torch.equal(value, weights[name]) for name, value in held.folder.weights().items())
+
+
+def test_a_tower_that_trains_has_one_pool_of_as_many_threads_as_asked(toy_root, tmp_path, asked, monkeypatch):
+    """Regression: `compute.workers` did nothing where the tower trains, and each read made a pool of four threads."""
+    pools = list[int]()
+
+    class Counting(ThreadPoolExecutor):
+        def __init__(self, threads: int, **more: Any) -> None:
+            pools.append(threads)
+            super().__init__(threads, **more)
+
+    monkeypatch.setattr(reading, "ThreadPoolExecutor", Counting)
+    sets = [f"dataset.root='{toy_root}'", *TRAINED, "train.epochs=2", "train.batch_size=36", "schedule.n_def=2"]
+    finished = []
+    for workers in (3, 1):
+        finished.append(run(config_of(sets, "qure", f"compute.workers={workers}"), tmp_path / f"{workers}"))
+    assert pools == [3, 1]
+    assert True not in asked
+    one, other = (each.folder.weights() for each in finished)
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
