@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -255,6 +256,29 @@ def read_ahead(source: Source, items: Iterable[Item], images_of: Callable[[Item]
     finally:
         for _, readings in waiting:
             source.forget(readings)
+
+
+class InTurn:
+    """Reads parts of many images one after the other: asked for one, it begins to read the next.
+
+    Args:
+        source: reads.
+        parts: positions [n] int64 of each.
+    """
+
+    def __init__(self, source: Source, parts: Sequence[Tensor]) -> None:
+        self._source, self._parts = source, parts
+        self._reading: Reading | None = None  # of the part that comes now
+
+    def __call__(self, index: Tensor) -> Tensor:
+        """Return the images at these positions, a part or others."""
+        now, self._reading = self._reading, None
+        for part, following in pairwise(self._parts):
+            if torch.equal(part, index):
+                self._reading = self._source.announce(following)
+        values = self._source(index)
+        self._source.forget([now])
+        return values
 
 
 # --- kinds of sources ------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Reading ahead: the values of a plain table whatever was announced, and runs of the same bits."""
 
 import hashlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from negbench.data import features, reading
 from negbench.data.features import FeatureStore, feature_budget
-from negbench.data.reading import HeldRows, PictureSource, Source, read_ahead, reading_threads
+from negbench.data.reading import HeldRows, InTurn, PictureSource, Source, read_ahead, reading_threads
 from negbench.errors import DataError
 from negbench.machine.contents import content_hashes, stamp
 from tests.runs import config_of, run
@@ -146,6 +145,19 @@ def test_the_next_two_items_are_read_while_one_is_used():
     assert source._readings == []
 
 
+def test_of_many_images_the_next_part_is_read_while_one_is_computed():
+    source = Noting()
+    parts = torch.arange(7).split(3)
+    read = InTurn(source, parts)
+    for number, part in enumerate(parts):
+        assert torch.equal(read(part).flatten(), part.float())
+        assert [handle.index.tolist() for handle in source._readings] == [
+            each.tolist() for each in parts[number + 1 :][:1]
+        ]
+    assert read(torch.tensor([5, 1])).flatten().tolist() == [5, 1]  # no part: read at once
+    assert source._readings == []
+
+
 def test_an_epoch_that_ends_early_drops_what_was_announced():
     source = Noting()
     items = read_ahead(source, range(6), lambda item: [torch.tensor([item])])
@@ -228,18 +240,17 @@ def test_a_cpu_holds_four_gibibytes_at_most_half_of_its_memory(memory, budget, m
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Note for each request with gradients, those of training steps, whether it was put together or read then."""
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Note each request that was put together or read then, and whether a training step made it."""
     found = list[bool]()
-    gathered, call = Source._gathered, Source.__call__
+    gathered = Source._gathered
 
     def note(self: Source, index: Tensor, is_held: Tensor) -> Tensor:
-        found.append(torch.is_grad_enabled())
+        found.append(torch.is_grad_enabled() and len(index) > 1)  # planning measures one image
         return gathered(self, index, is_held)
 
     monkeypatch.setattr(Source, "_gathered", note)
-    yield found
-    assert Source.__call__ is call
+    return found
 
 
 STRATEGIES = ["qure", "in-batch", "in-batch+qure", "hycole"]

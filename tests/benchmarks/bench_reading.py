@@ -1,0 +1,203 @@
+"""How long training steps wait for stored features and for pictures, as they were read before and read ahead.
+
+    python tests/benchmarks/bench_reading.py [--gib 4] [--steps 30] [--step-ms 150] [--folder DIR]
+
+A made step of 150 ms sleeps, as a GPU's does for the CPU. It asks for 32 references and 64 candidates of a store of
+4 GiB (BLIP-2 ViT-L's features, 526 KB an image; they stay in half precision on the CPU), once with its pages in memory
+and once after `posix_fadvise` dropped them; then for as many JPEGs of 450 x 600. The two ways take their turns every
+ten steps, so that another program's load meets both. Printed: the wait of a step, its share of the time, and what the
+reading alone takes; the checksums of both ways must agree.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from negbench.backbones._preprocess import Preprocess
+from negbench.data.reading import MappedRows, PictureSource, ShardRows, Source, StoredFeatures, read_ahead
+from negbench.files.image_files import decoded, readable
+from negbench.machine.contents import content_hashes, stamp
+
+SHAPE = (257, 1024)
+SHARD = 240  # images
+REFERENCES, CANDIDATES = 32, 64
+PICTURES = 300
+BLOCK = 10  # steps that each way takes in turn
+
+
+class HalfFeatures(StoredFeatures):
+    """Features as they go to a GPU: in half precision, which the GPU widens."""
+
+    def _finish(self, buffer, tasks):  # type: ignore[no-untyped-def]
+        for task in tasks:
+            task.result()
+        return buffer, None
+
+    def _values(self, reading) -> Tensor:  # type: ignore[no-untyped-def]
+        return reading.ready.result()[0]
+
+
+class Toy:
+    """A backbone as far as pictures are concerned."""
+
+    transform = Preprocess(pad="target", target_ratio=1.25, size=224)
+
+
+def write_store(folder: Path, images: int) -> list[Path]:
+    """Write shards of features; one random shard's rows are enough, as no one looks at them."""
+    rows = torch.randn(SHARD, *SHAPE, generator=torch.Generator().manual_seed(0)).half()
+    paths = []
+    for number in range(-(-images // SHARD)):
+        paths.append(folder / f"{number:05d}.safetensors")
+        rows[:, 0, 0] = torch.arange(number * SHARD, (number + 1) * SHARD)
+        save_file({"features": rows}, paths[-1])
+    return paths
+
+
+def shard_of(path: Path) -> ShardRows:
+    with safe_open(path, framework="pt") as file:
+        rows = file.get_tensor("features")
+    status = path.stat()
+    with path.open("rb") as raw:
+        offset = 8 + int.from_bytes(raw.read(8), "little")
+    return ShardRows(rows, path, offset, (status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+def drop_pages(paths: Sequence[Path]) -> None:
+    """Let the next read of these files go to the disk."""
+    os.sync()
+    for path in paths:
+        file = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def write_pictures(folder: Path) -> dict[str, Path]:
+    random, files = np.random.default_rng(0), {}
+    for number in range(PICTURES):
+        small = random.integers(0, 256, (60, 45, 3), dtype=np.uint8)
+        files[f"i{number}"] = folder / f"i{number}.jpg"
+        Image.fromarray(small).resize((450, 600), Image.Resampling.BICUBIC).save(files[f"i{number}"], quality=90)
+    return files
+
+
+def steps_of(count: int, images: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Return what each step asks for: references, distinct candidates."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [torch.randint(images, (REFERENCES + CANDIDATES,), generator=generator) for _ in range(count)]
+    return [(rows[:REFERENCES], rows[REFERENCES:].unique()) for rows in drawn]
+
+
+def waits_of(
+    steps: Iterator[tuple[Tensor, Tensor]], read: Callable[[Tensor], Tensor], seconds: float
+) -> Iterator[tuple[float, float]]:
+    """Take steps; yield each one's seconds of waiting and a checksum."""
+    for references, candidates in steps:
+        begun = time.perf_counter()
+        parts = read(references), read(candidates)
+        waited = time.perf_counter() - begun
+        yield waited, sum(float(part[:, 0, 0].double().sum()) for part in parts)
+        time.sleep(seconds)
+
+
+def compare(
+    what: str, before: Callable[[Tensor], Tensor], source: Source, plan: list[tuple[Tensor, Tensor]], step: float
+) -> None:
+    """Print the waits of both ways, which take their turn every ten steps."""
+    ahead, now = list[float](), list[float]()
+    for first in range(0, len(plan), BLOCK):
+        block = plan[first : first + BLOCK]
+        new = list(waits_of(read_ahead(source, block, list), source, step))
+        old = list(waits_of(iter(block), before, step))
+        assert [checksum for _, checksum in new] == [checksum for _, checksum in old]
+        ahead += [wait for wait, _ in new[1:]]  # nothing was read ahead of the first
+        now += [wait for wait, _ in old[1:]]
+    share = sum(ahead) / (sum(ahead) + step * len(ahead))
+    print(
+        f"{what:26} wait a step: {1000 * median(now):6.1f} ms read in it, {1000 * median(ahead):6.1f} ms read ahead "
+        f"(mean {1000 * sum(ahead) / len(ahead):.1f}, {share:.1%} of the time)",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gib", type=float, default=4.0)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--step-ms", type=float, default=150.0)
+    parser.add_argument("--folder", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    step, cpu = given.step_ms / 1000, torch.device("cpu")
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        folder = Path(name)
+        images = max(SHARD, int(given.gib * 2**30 / (2 * SHAPE[0] * SHAPE[1])))
+        paths = write_store(folder, images)
+        shards = [shard_of(path) for path in paths]
+        total = sum(len(shard.rows) for shard in shards)
+        source = HalfFeatures(MappedRows(shards), torch.arange(total), cpu, SHAPE, torch.float16)
+
+        def mapped(rows: Tensor) -> Tensor:
+            out = torch.empty(len(rows), *SHAPE, dtype=torch.float16)
+            for place, row in enumerate(rows.tolist()):
+                out[place].copy_(shards[row // SHARD].rows[row % SHARD])
+            return out
+
+        for path in paths:
+            path.read_bytes()
+        compare("features, in memory", mapped, source, steps_of(given.steps, total, 0), step)
+        for turn in range(4):  # with images of its own
+            plan = steps_of(BLOCK, total, 10 + turn)
+            drop_pages(paths)
+            begun = time.perf_counter()
+            for references, candidates in plan:
+                source(references)
+                source(candidates)
+            alone = (time.perf_counter() - begun) / len(plan)
+            drop_pages(paths)
+            waits = [wait for wait, _ in waits_of(read_ahead(source, plan, list), source, step)][1:]
+            drop_pages(paths)
+            now = [wait for wait, _ in waits_of(iter(plan), mapped, step)][1:]
+            print(
+                f"features, from the disk: {1000 * alone:4.0f} ms a step to read them; wait {1000 * median(now):5.0f} "
+                f"ms read in the step, {1000 * median(waits):5.0f} ms read ahead",
+                flush=True,
+            )
+        file = write_pictures(folder)
+        stamps = {image: stamp(path) for image, path in file.items()}
+        contents = content_hashes(file, folder)
+        pictures = PictureSource(Toy(), file, contents, stamps, cpu)  # type: ignore[arg-type]
+        ids = list(file)
+
+        def anew(rows: Tensor) -> Tensor:
+            return torch.stack(list(readable(decoded([file[ids[row]] for row in rows.tolist()], Toy.transform))))
+
+        plan = steps_of(max(6, given.steps // 3), PICTURES, 3)
+        compare("pictures", anew, pictures, plan, step)
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # what the cores can decode, and nothing else
+            paths = [file[ids[row]] for rows in plan for part in rows for row in part.unique().tolist()]
+            begun = time.perf_counter()
+            for _ in pool.map(lambda path: Toy.transform(Image.open(path)), paths):
+                pass
+            decode = (time.perf_counter() - begun) / len(plan)
+        begun = time.perf_counter()
+        for _ in waits_of(read_ahead(pictures, plan, list), pictures, 0.0):
+            pass
+        ahead = (time.perf_counter() - begun) / len(plan)
+        print(f"pictures, no step: {1000 * ahead:.0f} ms a step; the cores decode them in {1000 * decode:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
