@@ -139,7 +139,8 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     sections = ((name, section) for name, section in full if isinstance(section, Section))
     left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
     left -= {f"mining.{name}" for name in type(full.mining).model_fields}  # None where an option is off
-    kept = {"train.max_grad_norm", "train.num_negatives", "compute.workers", "schedule.refresh_every", "eval.also"}
+    kept = {"train.max_grad_norm", "train.num_negatives", "schedule.refresh_every", "eval.also"}
+    kept |= {"compute.workers", "compute.feature_memory_gib"}
     assert left == kept
     assert full.eval.dev_seed == 3
     assert resolved(build_config([full.model_dump(mode="json")])) == full

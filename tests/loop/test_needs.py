@@ -110,7 +110,10 @@ def test_a_disk_without_room_for_the_run_is_told_before_training(vector_sets, tm
     assert run(config, tmp_path / "runs").folder.status == "finished"
 
 
-def test_features_held_in_memory_count_too(toy_sets, limited):
+def test_features_that_are_to_be_held_in_memory_count_too(toy_sets, limited):
     limited(1000)
     with pytest.raises(OptionError, match=r"\(features held in memory: .*\): --set compute.feature_memory_gib=4.3e-06"):
-        untrained(config_of(toy_sets, "qure"))
+        untrained(config_of(toy_sets, "qure", "compute.feature_memory_gib=4"))
+    source = untrained(config_of(toy_sets, "qure")).scene.source
+    assert source.held_bytes <= 500  # half of the memory; the others are read ahead
+    assert not source.held
