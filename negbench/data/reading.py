@@ -166,6 +166,7 @@ class Source(ABC):
         reading.ready = self._threads().submit(self._finish, buffer, tasks)
         return reading
 
+    @torch.inference_mode(False)  # threads write to it, whatever mode the caller is in
     def _buffer(self, count: int) -> Tensor:
         """Return an empty [count, ...] tensor on the CPU, pinned for a GPU."""
         return torch.empty(count, *self.shape, dtype=self.dtype, pin_memory=self.device.type == "cuda")
@@ -422,6 +423,7 @@ class StoredFeatures(Source):
         held = f"{size(self.held_bytes)} held in {where}, the others are" if self.held_bytes else "they are"
         return f"{size(self.total_bytes)} of features: {held} read ahead by {reading_threads(self.workers)} threads"
 
+    @torch.inference_mode(False)
     def hold(self, budget_bytes: int) -> None:
         """Hold as many images on the device as the budget allows: the first ones, so those of train before val's."""
         count = min(len(self._firsts), budget_bytes // self.image_bytes)

@@ -5,8 +5,8 @@
 A made step of 150 ms sleeps, as a GPU's does for the CPU. It asks for 32 references and 64 candidates of a store of
 4 GiB (BLIP-2 ViT-L's features, 526 KB an image; they stay in half precision on the CPU), once with its pages in memory
 and once after `posix_fadvise` dropped them; then for as many JPEGs of 450 x 600. The two ways take their turns every
-ten steps, so that another program's load meets both. Printed: the wait of a step, its share of the time, the processor's
-time, which other programs do not change much, and what the reading alone takes; both ways have the same checksums.
+ten steps, so that another program's load meets both. Printed: the wait of a step, its share of the time, the time of a
+processor, which other programs hardly change, and what the reading alone takes; both ways have the same checksums.
 """
 
 import argparse
