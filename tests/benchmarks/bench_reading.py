@@ -76,6 +76,20 @@ def shard_of(path: Path) -> ShardRows:
     return ShardRows(rows, path, offset, (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
+def ways_of(paths: Sequence[Path]) -> tuple[Source, Callable[[Tensor], Tensor]]:
+    """Return the source that reads ahead, and a reader of mapped rows, as steps had it before."""
+    shards = [shard_of(path) for path in paths]
+    total = sum(len(shard.rows) for shard in shards)
+
+    def mapped(rows: Tensor) -> Tensor:
+        out = torch.empty(len(rows), *SHAPE, dtype=torch.float16)
+        for place, row in enumerate(rows.tolist()):
+            out[place].copy_(shards[row // SHARD].rows[row % SHARD])
+        return out
+
+    return HalfFeatures(MappedRows(shards), torch.arange(total), torch.device("cpu"), SHAPE, torch.float16), mapped
+
+
 def drop_pages(paths: Sequence[Path]) -> None:
     """Let the next read of these files go to the disk."""
     os.sync()
@@ -149,22 +163,16 @@ def main() -> None:
         folder = Path(name)
         images = max(SHARD, int(given.gib * 2**30 / (2 * SHAPE[0] * SHAPE[1])))
         paths = write_store(folder, images)
-        shards = [shard_of(path) for path in paths]
-        total = sum(len(shard.rows) for shard in shards)
-        source = HalfFeatures(MappedRows(shards), torch.arange(total), cpu, SHAPE, torch.float16)
-
-        def mapped(rows: Tensor) -> Tensor:
-            out = torch.empty(len(rows), *SHAPE, dtype=torch.float16)
-            for place, row in enumerate(rows.tolist()):
-                out[place].copy_(shards[row // SHARD].rows[row % SHARD])
-            return out
-
+        total = SHARD * len(paths)
         for path in paths:
             path.read_bytes()
+        source, mapped = ways_of(paths)
         compare("features, in memory", mapped, source, steps_of(given.steps, total, 0), step)
+        del source, mapped  # pages that a process has mapped and read are not dropped
         for turn in range(4):  # with images of its own
             plan = steps_of(BLOCK, total, 10 + turn)
             drop_pages(paths)
+            source, mapped = ways_of(paths)
             begun = time.perf_counter()
             for references, candidates in plan:
                 source(references)
@@ -179,6 +187,7 @@ def main() -> None:
                 f"ms read in the step, {1000 * median(waits):5.0f} ms read ahead",
                 flush=True,
             )
+            del source, mapped
         file = write_pictures(folder)
         stamps = {image: stamp(path) for image, path in file.items()}
         contents = content_hashes(file, folder)

@@ -241,12 +241,12 @@ def test_a_cpu_holds_four_gibibytes_at_most_half_of_its_memory(memory, budget, m
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Note each request that was put together or read then, and whether a training step made it."""
+    """Note each request that was put together or read then: whether a step, a refresh or a scoring made it."""
     found = list[bool]()
     gathered = Source._gathered
 
     def note(self: Source, index: Tensor, is_held: Tensor) -> Tensor:
-        found.append(torch.is_grad_enabled() and len(index) > 1)  # planning measures one image
+        found.append(len(index) > 2)  # one and two images are asked for to measure what they take
         return gathered(self, index, is_held)
 
     monkeypatch.setattr(Source, "_gathered", note)
@@ -264,7 +264,7 @@ def test_a_run_that_reads_ahead_has_the_bits_of_one_that_holds_all(strategy, toy
     ahead = run(config_of(sets, strategy, "compute.feature_memory_gib=1e-9"), tmp_path / "ahead")
     assert ahead.details["features"]["held_bytes"] < ahead.details["features"]["bytes"]
     assert any("read ahead by" in record.getMessage() for record in logged)
-    assert True not in asked  # every request of a step was one that had been announced
+    assert True not in asked  # every request of a step, a refresh or a scoring was one that had been announced
     assert (held.path / "ranks.parquet").read_bytes() == (ahead.path / "ranks.parquet").read_bytes()
     weights = ahead.folder.weights()
     assert all(torch.equal(value, weights[name]) for name, value in held.folder.weights().items())
