@@ -38,9 +38,9 @@ from negbench.data.reading import MappedRows, ShardRows, StoredFeatures, reading
 from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError
 from negbench.files.image_files import decoded
+from negbench.machine import free_memory
 from negbench.machine.contents import SETTLED, content_hashes
 from negbench.machine.files import atomic_write, cache_dir, check_own, locked
-from negbench.machine.free_memory import machine_memory
 from negbench.machine.received import check_regular
 from negbench.machine.room import Need, check_disk
 
@@ -81,7 +81,7 @@ def feature_budget(device: torch.device, held_bytes: int = 0, step_bytes: int = 
         step_bytes: that a training step takes; at least so much stays free on a GPU.
     """
     if device.type != "cuda":
-        return min(_CPU_BUDGET, machine_memory() // 2)
+        return min(_CPU_BUDGET, free_memory.machine_memory() // 2)
     free = torch.cuda.mem_get_info(device)[0] + held_bytes
     return max(0, min(free // 2, free - step_bytes))
 

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from negbench.data import features, reading
+from negbench.data import reading
 from negbench.data.features import FeatureStore, feature_budget
 from negbench.data.reading import HeldRows, InTurn, PictureSource, Source, read_ahead, reading_threads
 from negbench.errors import DataError
@@ -231,8 +231,8 @@ def test_a_gpu_holds_what_the_step_leaves_at_most_half_of_what_is_free(free, hel
 
 
 @pytest.mark.parametrize(("memory", "budget"), [(2**40, 2**32), (2**30, 2**29)])
-def test_a_cpu_holds_four_gibibytes_at_most_half_of_its_memory(memory, budget, monkeypatch):
-    monkeypatch.setattr(features, "machine_memory", lambda: memory)
+def test_a_cpu_holds_four_gibibytes_at_most_half_of_its_memory(memory, budget, limited):
+    limited(memory)
     assert feature_budget(torch.device("cpu")) == budget
 
 
