@@ -216,7 +216,7 @@ def test_pictures_of_a_fine_tuned_tower_are_those_that_the_run_began_with(tmp_pa
             shutil.copy(source, tmp_path / "new")
             (tmp_path / "new").rename(path)
         late.clear()
-        return torch.tensor(image.getpixel((0, 0)))
+        return torch.tensor(image.convert("L").getpixel((0, 0)))
 
     backbone = cast(Any, SimpleNamespace(transform=transform))
     read = PictureSource(backbone, file, content_hashes(file, tmp_path), stamps, torch.device("cpu"))
