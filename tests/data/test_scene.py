@@ -259,7 +259,7 @@ def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(aspects, tmp_path
     grid = configs(sets, "in-batch,top-k,hycole", f"backbone.attribute_weights={str(aspects).lower()}")
     bench = Bench.open(tmp_path, "none")
     once = [run_config(config, bench).details["metrics"] for config in grid]
-    assert sorted(asked) == [20, 70]
+    assert sorted(count for count in asked if count > 2) == [20, 70]  # one and two show what texts take
     monkeypatch.setattr(scene, "frozen_texts", lambda backbone, tokens: tokens)  # encode each batch separately
     bench = Bench.open(tmp_path / "each", "none")
     assert [run_config(config, bench).details["metrics"] for config in grid] == once
