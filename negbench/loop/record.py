@@ -110,19 +110,19 @@ def details(now: ModelCache, ranks: QueryRanks, baselines: Mapping[str, Mapping[
         "negatives_per_query": state.negatives_seen / (config.train.epochs * queries),
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},
         "images_encoded": run.scene.encoded,
-        **_features(run),
+        "features": _features(run),
         "peak_memory_mib": peak_memory_mib(),
         "computed": [dict(row) for row in state.computed],
         "remarks": [*run.remarks, *remarks_of(config, objective.loss, state, queries)],
     }
 
 
-def _features(run: OpenRun) -> dict[str, Any]:
-    """Return the size of the run's stored features, and how much of it was held on its device."""
+def _features(run: OpenRun) -> dict[str, int] | None:
+    """Return the size of the run's stored features, and how much of it was held on its device; None without any."""
     source = run.scene.source
     if not isinstance(source, StoredFeatures):
-        return {}
-    return {"features": {"bytes": source.total_bytes, "held_bytes": source.held_bytes}}
+        return None
+    return {"bytes": source.total_bytes, "held_bytes": source.held_bytes}
 
 
 def mean_behaviour(behaviour: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -70,6 +70,13 @@ class Computed(Closed):
     recompute: bool = Field(description="whether activations were computed again in the backward pass")
 
 
+class FeatureMemory(Closed):
+    """Stored image features of a run, and how many of them stayed in the memory of its device."""
+
+    bytes: int = Field(ge=0, description="of all images")
+    held_bytes: int = Field(ge=0, description="of those that were held; the others were read ahead of the steps")
+
+
 class RunRecord(Closed):
     """result.json in a run's folder: one finished cell. What it was computed from stands in config.json beside it.
 
@@ -97,6 +104,7 @@ class RunRecord(Closed):
     negatives_per_query: float = Field(ge=0, description="the same per query and step: the mean over the training")
     seconds: dict[str, float] = Field(description="time of each stage")
     images_encoded: int = Field(ge=0, description="images whose features were not stored before")
+    features: FeatureMemory | None = Field(description="stored image features; null if the run stores none")
     peak_memory_mib: dict[str, float] = Field(description="of the process and, if there is one, of the GPU")
     computed: list[Computed] = Field(description="how steps were computed; more than one if a resumed run changed it")
     remarks: list[str] = Field(description="caveats for a reader")
