@@ -48,7 +48,7 @@ def _plans(run: OpenRun) -> Iterator[StepPlan]:
         sizes = [asked.micro_batch]
     if asked.recompute != "auto":
         recomputing = [asked.recompute]
-    plans = [StepPlan(size, again) for size in sizes for again in recomputing]
+    plans = [StepPlan(size, again, asked.processes) for size in sizes for again in recomputing]
     whole = [plan for plan in plans if plan.micro_batch == 0]
     cut = [plan for plan in plans if plan.micro_batch > 0]
     yield from whole

@@ -22,6 +22,7 @@ from negbench.display import Display, log
 from negbench.errors import NegbenchError, PausedError, RunError
 from negbench.loop import record
 from negbench.loop.fitting import fitting_plan
+from negbench.loop.helpers import assembled, check_processes
 from negbench.loop.identity import modules_of, read_files
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
@@ -146,6 +147,7 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) ->
                 raise _differs(planned, cache)
 
         precision = Precision.of(planned.config)
+        check_processes(planned.config.compute.processes, precision.device)
         backbone = cache.backbone(planned.config).to(precision.device)
         backbone.precision = precision.name
         step = StepPlan.of(planned.config, backbone, started={})
@@ -254,8 +256,9 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:
         threads(run.config.compute.threads),
         _recorded(run, folder, bench) as (log, live),
         run.display.live(folder.run_id),
+        assembled(run, folder) as team,
     ):
-        details = train(run, folder, log)
+        details = train(replace(run, team=team), folder, log)
         live.artifacts(details)
     return RunResult(folder, details, tracking_error=live.error)
 

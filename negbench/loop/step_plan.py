@@ -24,10 +24,12 @@ class StepPlan:
     Attributes:
         micro_batch: queries or images that pass the trained part at a time (`negbench.loop.passes`); 0: all at once.
         recompute: whether activations are computed again in the backward pass, layer by layer.
+        processes: how many processes share each step; a resumed run may have another number.
     """
 
     micro_batch: int = 0
     recompute: bool = False
+    processes: int = 1
 
     @classmethod
     def of(cls, config: RunConfig, backbone: Backbone, started: Mapping[str, Any]) -> Self:
@@ -46,7 +48,7 @@ class StepPlan:
         given = {"micro_batch": asked.micro_batch, "recompute": asked.recompute}
         chosen = {name: getattr(plan, name) if value == "auto" else value for name, value in given.items()}
         known = {name: started[name] for name, value in given.items() if value == "auto" and name in started}
-        plan = cls(**{**chosen, **known})
+        plan = cls(**{**chosen, **known}, processes=asked.processes)
         plan.check(backbone)
         return plan
 
@@ -62,12 +64,16 @@ class StepPlan:
             backbone.recompute(True)  # says why not
         if self.micro_batch:
             check_rows(backbone, "compute.micro_batch")
+        if self.processes > 1:
+            check_rows(backbone, "compute.processes")
 
     def __str__(self) -> str:
-        """'whole batches', or 'micro-batches of 8, activations computed again'."""
+        """'whole batches', or 'micro-batches of 8, activations computed again, 2 processes'."""
         parts = [f"micro-batches of {self.micro_batch}" if self.micro_batch else "whole batches"]
         if self.recompute:
             parts.append("activations computed again")
+        if self.processes > 1:
+            parts.append(f"{self.processes} processes")
         return ", ".join(parts)
 
 

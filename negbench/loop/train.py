@@ -50,6 +50,8 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         state.note_plan(run.step)
         run.display.seconds.update(state.seconds)
         log = state.noting(log)
+        run.team.announce("weights")
+        run.team.share_weights(run.backbone)
         now = ModelCache(run, parts.objective, state)
         if state.step == 0:
             state.baselines = observe.untrained(now, log)
@@ -71,6 +73,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             kept = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
             epoch = state.interval_start if kept else state.epoch
             parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config.seed), state.hardest_share)
+            run.team.announce("epoch", stages.index(stage), epoch)
             batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
             loss = train_epoch(run, parts, state, batches, checkpoints)
             log(_epoch_values(run, parts, state, loss), state.step, state.epoch)
@@ -99,7 +102,7 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display, run.precision.name)
     offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
-    calls = Passes(backbone, config.seed, run.step.micro_batch)
+    calls = Passes(backbone, config.seed, run.step.micro_batch, run.team)
     objective = Objective(calls, strategy, loss, scene, config.mining, config.hybrid, offline)
     groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
     optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
@@ -194,6 +197,7 @@ def train_epoch(
 
 
 def _step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> StepResult:
+    run.team.announce("step", batch, state.step)
     before = parts.moment()
     try:
         result = _gradients(run, parts, state, batch)

@@ -16,6 +16,7 @@ from negbench.data.scene import EncodedSplits, Splits
 from negbench.loop.identity import config_hash
 from negbench.loop.precision import Precision
 from negbench.loop.step_plan import StepPlan
+from negbench.loop.team import ALONE, Team
 from negbench.settings.config import ResolvedConfig
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class OpenRun(PlannedRun):
     step: StepPlan
     display: "Display"
     watch: Watch = field(default_factory=Watch)
+    team: Team = ALONE
     check: Callable[[], None] = _nothing
 
 

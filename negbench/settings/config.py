@@ -171,6 +171,7 @@ class ComputeConfig(Section):
     # keep few activations and compute the others again in the backward pass, layer by layer; auto: on a GPU if the
     # step does not fit otherwise
     recompute: bool | Literal["auto"] = "auto"
+    processes: int = Field(1, ge=1, le=1024)  # that compute the run together, each on a GPU of its own
     threads: int = Field(1, ge=0, le=1024)  # for linear algebra on the CPU; 0 keeps torch's own choice
     # threads that read stored features and decode pictures, ahead of the steps; None or 0: one a core, at least 4
     workers: int | None = Field(None, ge=0, le=1024)

@@ -68,6 +68,7 @@ class Computed(Closed):
     epoch: int = Field(ge=0, description="the first epoch computed so")
     micro_batch: int = Field(ge=0, description="queries or images that passed the trained part at a time; 0: all")
     recompute: bool = Field(description="whether activations were computed again in the backward pass")
+    processes: int = Field(ge=1, description="processes that shared each step")
 
 
 class FeatureMemory(Closed):

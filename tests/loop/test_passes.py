@@ -302,7 +302,7 @@ def test_a_run_writes_down_how_it_was_computed_and_resumes_so(sets, tmp_path, in
     started = next((tmp_path / "half").glob("qure*/config.json"))
     assert '"micro_batch": 5' in started.read_text()
     resumed = run_config(plain, half)
-    assert resumed.details["computed"] == [{"epoch": 0, "micro_batch": 5, "recompute": False}]
+    assert resumed.details["computed"] == [{"epoch": 0, "micro_batch": 5, "recompute": False, "processes": 1}]
     weights = straight.folder.weights()
     assert all(torch.equal(value, weights[name]) for name, value in resumed.folder.weights().items())
     assert resumed.folder.manifest["hash"] == run(plain, tmp_path / "whole").folder.manifest["hash"]

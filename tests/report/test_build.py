@@ -460,7 +460,7 @@ def test_versions_that_differ_are_named(runs, undrawn):
 
 def test_steps_that_were_computed_otherwise_are_named(runs, undrawn):
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
-    in_parts = {"epoch": 0, "micro_batch": 8, "recompute": True}
+    in_parts = {"epoch": 0, "micro_batch": 8, "recompute": True, "processes": 1}
     folder.write_result({**folder.result, "computed": [in_parts]})
     (remark,) = stored(runs, "small").mixed()
     plans = "micro-batches of 8, activations computed again and in whole batches"

@@ -1,0 +1,91 @@
+"""What a helper of a run of several processes does, from its start to the end of the run (`negbench.loop.helpers`)."""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from negbench.contracts import Strategy
+from negbench.data.scene import DataCache, threads
+from negbench.display import Display
+from negbench.errors import NegbenchError, out_of_memory
+from negbench.loop.checkpoint import own_randomness
+from negbench.loop.helpers import READY, Task, join
+from negbench.loop.precision import Precision
+from negbench.loop.runs import open_run
+from negbench.loop.schedule import stages_of
+from negbench.loop.train import _step, training_parts
+from negbench.loop.types import State
+from negbench.plugins.registry import registry
+from negbench.store.runfolder import RunFolder
+
+
+def help_run(task: Task) -> None:
+    """Do what the first process of the run announces, until it ends this process.
+
+    Signals that end a run reach the first process, which may still need this one for a checkpoint.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_run, daemon=True).start()
+    try:
+        _help(task)
+    except Exception as error:
+        said = str(error) if isinstance(error, NegbenchError) else out_of_memory(error)
+        _say(said or f"{type(error).__name__}: {error}".splitlines()[0])
+        raise SystemExit(2) from None
+
+
+def _help(task: Task) -> None:
+    team = task.team
+    if torch.cuda.is_available() and task.run.config.compute.device != "cpu":
+        torch.cuda.set_device(team.number)
+    run = open_run(task.run, Display(), DataCache())
+    run = replace(run, step=task.plan, precision=Precision.of(run.config, task.precision), team=team)
+    config = run.config
+    _say(READY)
+    join(team, task.meeting)
+    strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
+    with threads(config.compute.threads), own_randomness(config.seed, run.precision.device):
+        parts, stages, state = training_parts(run, strategy), stages_of(strategy, config), State()
+        parts.restore(RunFolder(task.folder))
+        while True:
+            what, values = team.listen()
+            if what == "weights":
+                team.share_weights(run.backbone)
+            elif what == "epoch":
+                stage, epoch = values
+                parts.objective.take(stages[stage].strategy)
+                parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config.seed))
+                run.backbone.train()
+            elif what == "step":
+                batch, state.step = values
+                _step(run, parts, state, batch)
+
+
+def _say(line: str) -> None:
+    """Send the first process a line."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _end_with_run() -> None:
+    """End this process when the first one has, whose end of the pipe closes."""
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(1)
+
+
+def main() -> None:
+    """Read the task, and help."""
+    task: Any = pickle.load(sys.stdin.buffer)
+    help_run(task)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Two processes that compute one run together have the gradients, draws and ranks of one."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from negbench.loop import helpers
+from negbench.loop.helper import help_run
+from negbench.store.runfolder import RunFolder
+from tests.runs import config_of, run
+
+TWO = "compute.processes=2"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, forked: Callable[..., Any]) -> list[Any]:
+    """Start helpers as forked processes, which inherit all imports; return those started."""
+    processes = list[Any]()
+
+    def start(task: helpers.Task) -> Any:
+        processes.append(forked(partial(help_run, task)))
+        return processes[-1]
+
+    monkeypatch.setattr(helpers, "start_helper", start)
+    return processes
+
+
+def check_alike(one: RunFolder, other: RunFolder) -> None:
+    """Check that two runs drew the same negatives, and have the same curves and weights but for the last bits."""
+    for mine, theirs in zip(one.metrics(), other.metrics(), strict=True):
+        assert mine.keys() == theirs.keys()
+        assert list(mine.values()) == pytest.approx(list(theirs.values()), rel=1e-4, abs=1e-5, nan_ok=True)
+    weights = other.weights()
+    for name, value in one.weights().items():
+        torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+CASES = {
+    "in-batch": ("in-batch", "info-nce", ()),
+    "a mined rule": ("qure", "bradley-terry", ()),
+    "slots": ("hycole", "info-nce", ("compute.micro_batch=5",)),
+    "candidates": ("dqe", "margin-kl", ("loss.kl_over=corpus",)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_compute_what_one_does(case, sets, tmp_path, started):
+    strategy, loss, more = CASES[case]
+    config = config_of([*sets, "eval.reported=false", *more], strategy, loss={"name": loss})
+    pair = config_of([*sets, "eval.reported=false", *more, TWO], strategy, loss={"name": loss})
+    one, two = run(config, tmp_path / "one"), run(pair, tmp_path / "two")
+    assert len(started) == 1
+    assert two.details["computed"][0]["processes"] == 2
+    assert two.folder.manifest["hash"] == one.folder.manifest["hash"]
+    check_alike(two.folder, one.folder)
+
+
+def test_a_trained_tower_is_shared_too(toy_root, tmp_path, started):
+    """Each process decodes and encodes its pictures; the gradients of the others' queries reach them."""
+    options = ("init='random'", "size='toy'", "frozen=false", "pad='none'")
+    data = [f"dataset.root='{toy_root}'", *(f"backbone.{option}" for option in options)]
+    steps = ["train.batch_size=24", "train.epochs=1", "eval.reported=false", "eval.dev_fraction=0.5"]
+    config = config_of([*data, *steps], "hycole", backbone={"name": "clip"})
+    pair = config_of([*data, *steps, TWO], "hycole", backbone={"name": "clip"})
+    check_alike(run(pair, tmp_path / "two").folder, run(config, tmp_path / "one").folder)
+
+
+def test_a_killed_process_ends_the_run_with_one_line_and_it_resumes_with_another_number(sets, tmp_path, started):
+    config = config_of([*sets, "eval.reported=false", TWO], "qure")
+
+    def kill(_: object, state: Any, __: object) -> None:
+        if state.step == 2:  # in the second epoch
+            os.kill(started[0].pid, signal.SIGKILL)
+
+    with pytest.raises(PausedError) as error:
+        run(config, tmp_path, stepped=kill)
+    assert str(error.value) == (
+        "process 2 of 2 of the run is gone: it was killed by signal 9; rerun the command: it resumes from its last "
+        "checkpoint"
+    )
+    folder = RunFolder(next(path.parent for path in tmp_path.glob("*/config.json")))
+    assert folder.status == "interrupted"
+    alone = config_of([*sets, "eval.reported=false"], "qure")
+    resumed = run(alone, tmp_path)
+    assert [row["processes"] for row in resumed.details["computed"]] == [2, 1]
+    check_alike(resumed.folder, run(alone, tmp_path / "one").folder)
+
+
+def test_a_helper_says_why_it_fails(sets, tmp_path, started, monkeypatch):
+    monkeypatch.setattr("negbench.loop.helper.training_parts", lambda *_: 1 / 0)
+    with pytest.raises(
+        PausedError, match="process 2 of 2 of the run is gone: ZeroDivisionError: division by zero; rerun"
+    ):
+        run(config_of([*sets, TWO], "qure"), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_helper_is_a_process_of_its_own(sets, tmp_path):
+    config = config_of([*sets, "eval.reported=false", TWO], "in-batch")
+    alone = config_of([*sets, "eval.reported=false"], "in-batch")
+    check_alike(run(config, tmp_path / "two").folder, run(alone, tmp_path / "one").folder)
+
+
+def test_torchrun_is_refused(sets, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(NegbenchError, match="start it once, without torchrun, with --set compute.processes=4"):
+        run(config_of(sets, "qure"), tmp_path)
+
+
+def test_more_processes_than_gpus_are_refused():
+    with pytest.raises(OptionError, match="compute.processes = 2 needs as many GPUs, and this process sees 0"):
+        helpers.check_processes(2, torch.device("cuda"))
+
+
+@pytest.mark.parametrize(("rows", "count"), [(7, 2), (1, 3), (6, 3), (0, 2)])
+def test_shares_are_even_and_complete(rows, count):
+    shares = [Team(number, count).share(rows) for number in range(count)]
+    sizes = [share.stop - share.start for share in shares]
+    assert sum(sizes) == rows
+    assert max(sizes) - min(sizes) <= 1
+    assert [share.start for share in shares[1:]] == [share.stop for share in shares[:-1]]
