@@ -1,5 +1,7 @@
 """Two processes that compute one run together have the gradients, draws and ranks of one."""
 
+import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -7,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from negbench.errors import NegbenchError, OptionError, PausedError
 from negbench.loop import helpers
 from negbench.loop.helper import help_run
+from negbench.loop.team import Team
 from negbench.store.runfolder import RunFolder
 from tests.runs import config_of, run
 
@@ -62,7 +66,7 @@ def test_a_trained_tower_is_shared_too(toy_root, tmp_path, started):
     """Each process decodes and encodes its pictures; the gradients of the others' queries reach them."""
     options = ("init='random'", "size='toy'", "frozen=false", "pad='none'")
     data = [f"dataset.root='{toy_root}'", *(f"backbone.{option}" for option in options)]
-    steps = ["train.batch_size=24", "train.epochs=1", "eval.reported=false", "eval.dev_fraction=0.5"]
+    steps = ["train.batch_size=9", "train.epochs=1", "eval.reported=false", "eval.dev_fraction=0.75"]
     config = config_of([*data, *steps], "hycole", backbone={"name": "clip"})
     pair = config_of([*data, *steps, TWO], "hycole", backbone={"name": "clip"})
     check_alike(run(pair, tmp_path / "two").folder, run(config, tmp_path / "one").folder)
@@ -107,12 +111,12 @@ def test_a_helper_is_a_process_of_its_own(sets, tmp_path):
 def test_torchrun_is_refused(sets, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(NegbenchError, match="start it once, without torchrun, with --set compute.processes=4"):
+    with pytest.raises(NegbenchError, match=r"start it once, without torchrun, with --set compute\.processes=4"):
         run(config_of(sets, "qure"), tmp_path)
 
 
 def test_more_processes_than_gpus_are_refused():
-    with pytest.raises(OptionError, match="compute.processes = 2 needs as many GPUs, and this process sees 0"):
+    with pytest.raises(OptionError, match=r"compute\.processes = 2 needs as many GPUs, and this process sees 0"):
         helpers.check_processes(2, torch.device("cuda"))
 
 
