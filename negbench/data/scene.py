@@ -7,7 +7,7 @@ strategy or a loss. Images are encoded once per (frozen weights, preprocessing, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,6 +27,7 @@ from negbench.files.reader import noted
 from negbench.machine.contents import content_hashes, digest, named_in, stamp
 from negbench.machine.files import cache_dir
 from negbench.machine.room import Need, check_memory
+from negbench.machine.team import ALONE, Team
 from negbench.metrics.parts import put
 from negbench.metrics.ragged import Ragged
 from negbench.plugins.registry import checked_options, registry
@@ -217,6 +218,7 @@ class Features:
     source: Source
     frozen: bool
     encoded: int  # images encoded just now; 0 when all were in the store
+    team: Team = field(default=ALONE, kw_only=True)  # the processes that embed
     _at_once: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
     def at_once(self, what: str, compute: Callable[[Tensor], Tensor], count: int) -> int:
@@ -237,9 +239,9 @@ class Features:
         stored = self.source(rows)
         return stored if self.frozen else backbone.image_features(stored)
 
-    def blocks(self, backbone: Backbone, rows: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield int64 places among rows, `size` at a time, and their `features`; the next ones are read meanwhile."""
-        for chosen in read_ahead(self.source, batches(len(rows), size), lambda chosen: [rows[chosen]]):
+    def blocks(self, backbone: Backbone, rows: Tensor, places: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each block of int64 places among rows, and its `features`; the next ones are read meanwhile."""
+        for chosen in read_ahead(self.source, places, lambda chosen: [rows[chosen]]):
             yield chosen, self.features(backbone, rows[chosen])
 
 

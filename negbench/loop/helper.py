@@ -22,6 +22,7 @@ from negbench.loop.schedule import stages_of
 from negbench.loop.train import _step, training_parts
 from negbench.loop.types import State
 from negbench.plugins.registry import registry
+from negbench.scoring import evaluation
 from negbench.store.runfolder import RunFolder
 
 
@@ -46,8 +47,8 @@ def _help(task: Task) -> None:
     if torch.cuda.is_available() and task.run.config.compute.device != "cpu":
         torch.cuda.set_device(team.number)
     run = open_run(task.run, Display(), DataCache())
-    run = replace(run, step=task.plan, precision=Precision.of(run.config, task.precision), team=team)
-    config = run.config
+    run = replace(run, step=task.plan, precision=Precision.of(run.config, task.precision))
+    run, config = run.in_team(team), run.config
     _say(READY)
     join(team, task.meeting)
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
@@ -58,6 +59,8 @@ def _help(task: Task) -> None:
             what, values = team.listen()
             if what == "weights":
                 team.share_weights(run.backbone)
+            elif what == "embed":
+                evaluation.help_embed(run.backbone, run.scene, *values)
             elif what == "epoch":
                 stage, epoch = values
                 parts.objective.take(stages[stage].strategy)

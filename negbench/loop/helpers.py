@@ -1,4 +1,4 @@
-"""Start the helpers of a run of several processes (`negbench.loop.team`), and end with them.
+"""Start the helpers of a run of several processes (`negbench.machine.team`), and end with them.
 
 A helper is a process of its own that reads what it is to do from its standard input, which stays open as long as the
 run's first process lives. It says "ready" before it joins, and if it fails, one line.
@@ -24,8 +24,8 @@ import torch.distributed as dist
 
 from negbench.errors import NegbenchError, OptionError, PausedError
 from negbench.loop.step_plan import StepPlan
-from negbench.loop.team import ALONE, Team
 from negbench.loop.types import OpenRun, PlannedRun
+from negbench.machine.team import ALONE, Team
 from negbench.store.runfolder import RunFolder
 
 MOVES_SCORES = False  # starts processes
@@ -108,7 +108,8 @@ def assembled(run: OpenRun, folder: RunFolder) -> Iterator[Team]:
         finally:
             ending.set()
             for helper in helpers:
-                helper.kill()
+                if helper.poll() is None:
+                    helper.kill()
                 helper.wait()
             if dist.is_initialized():
                 dist.destroy_process_group()

@@ -31,7 +31,7 @@ from negbench.contracts.dropout import Side, checking_generators
 from negbench.data.batch_size import EMBED_BATCH
 from negbench.data.reading import InTurn, Source
 from negbench.data.scene import FeatureSource
-from negbench.loop.team import ALONE, Team
+from negbench.machine.team import ALONE, Team
 
 _KEPT_BYTES = 2**28  # of many images' activations, for the backward pass
 

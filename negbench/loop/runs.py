@@ -258,7 +258,7 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:
         run.display.live(folder.run_id),
         assembled(run, folder) as team,
     ):
-        details = train(replace(run, team=team), folder, log)
+        details = train(run.in_team(team), folder, log)
         live.artifacts(details)
     return RunResult(folder, details, tracking_error=live.error)
 

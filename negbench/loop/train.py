@@ -7,6 +7,7 @@ interrupted and resumed run gives bit-identical results.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.signals import check_stopped, finishing, stopping
+from negbench.machine.team import ALONE
 from negbench.mining.mined import BatchPools, batch_statistics, distinct
 from negbench.mining.planes import listed_plane, offline_planes, planes_read
 from negbench.plugins.registry import registry
@@ -84,6 +86,8 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         observe.note_regime(now, log)
         if config.eval.select != "last":
             run.backbone.load_state_dict(state.best_weights, strict=False)
+            run.team.announce("weights")
+            run.team.share_weights(run.backbone)
             now.clear()
         ranks = now.scored().ranks
         run.check()
@@ -100,7 +104,9 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     config, backbone, scene = run.config, run.backbone, run.scene
     backbone.recompute(run.step.recompute)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
-    offline = offline_planes(planes_read(strategy, config.mining), config, scene, run.display, run.precision.name)
+    alone = replace(scene, team=ALONE)  # each process of a run makes its own parts
+    read = planes_read(strategy, config.mining)
+    offline = offline_planes(read, config, alone, run.display, run.precision.name)
     offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
     calls = Passes(backbone, config.seed, run.step.micro_batch, run.team)
     objective = Objective(calls, strategy, loss, scene, config.mining, config.hybrid, offline)

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from negbench.data.scene import EncodedSplits, Splits
 from negbench.loop.identity import config_hash
 from negbench.loop.precision import Precision
 from negbench.loop.step_plan import StepPlan
-from negbench.loop.team import ALONE, Team
+from negbench.machine.team import ALONE, Team
 from negbench.settings.config import ResolvedConfig
 
 if TYPE_CHECKING:
@@ -97,6 +97,10 @@ class OpenRun(PlannedRun):
     watch: Watch = field(default_factory=Watch)
     team: Team = ALONE
     check: Callable[[], None] = _nothing
+
+    def in_team(self, team: Team) -> "OpenRun":
+        """Return the run as one of these processes computes it."""
+        return replace(self, team=team, scene=replace(self.scene, team=team))
 
 
 @dataclass

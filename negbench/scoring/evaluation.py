@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from negbench.contracts import Backbone
-from negbench.data.scene import Features, Split, Tokens, batches
+from negbench.data.scene import EncodedSplits, Features, Split, Tokens, batches
 from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
+from negbench.machine.team import Team
 from negbench.metrics.equal_rows import Copies, keys_of
 from negbench.metrics.fixed import CUT
 from negbench.metrics.parts import put
@@ -39,12 +41,14 @@ def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: i
     distinct, place = rows.unique(return_inverse=True)
     if len(distinct) < len(rows):
         return embed_candidates(backbone, scene, distinct, batch)[place.to(backbone.device)]
-    tables, keys = dict[str, Tensor](), list[Tensor]()
+    tables = dict[str, Tensor]()
+    blocks = _blocks(scene, len(rows), batch or _images_at_once(backbone, scene, rows), "candidates", rows, batch)
     with backbone.evaluating():
-        for chosen, features in scene.blocks(backbone, rows, batch or _images_at_once(backbone, scene, rows)):
-            put(tables, {"tokens": backbone.candidates(features).float()}, chosen, len(rows))
-            keys.append(keys_of(features))
-        copies = Copies.by_key(torch.cat(keys), lambda some: scene.features(backbone, rows[some.cpu()]))
+        for chosen, features in scene.blocks(backbone, rows, blocks.own):
+            part = {"tokens": backbone.candidates(features).float(), "keys": keys_of(features)}
+            put(tables, part, chosen, len(rows))
+        blocks.merge(tables)
+        copies = Copies.by_key(tables["keys"], lambda some: scene.features(backbone, rows[some.cpu()]))
     return copies.level(tables["tokens"][None])[0]
 
 
@@ -55,11 +59,15 @@ def embed_queries(backbone: Backbone, scene: Features, split: Split, tokens: Tok
     if not scene.frozen:
         return _by_picture(backbone, scene, split, split.references[:0], [texts]).queries
     tables, device = dict[str, Tensor](), backbone.device
+    count = len(split.references)
+    blocks = _blocks(
+        scene, count, _queries_at_once(backbone, scene, split, texts), "queries", split.references, dict(texts)
+    )
     with backbone.evaluating():
-        at_once = _queries_at_once(backbone, scene, split, texts)
-        for chosen, features in scene.blocks(backbone, split.references, at_once):
+        for chosen, features in scene.blocks(backbone, split.references, blocks.own):
             own = {name: value[chosen].to(device) for name, value in texts.items()}
-            put(tables, {"queries": backbone.queries(features, own).float()}, chosen, len(split.references))
+            put(tables, {"queries": backbone.queries(features, own).float()}, chosen, count)
+        blocks.merge(tables)
     return tables["queries"]
 
 
@@ -94,12 +102,14 @@ def _by_picture(
     pictures = torch.cat([images, split.references]).unique()
     place = torch.searchsorted(pictures, split.references)  # of each query's reference among the pictures
     by_place = place.argsort(stable=True)
-    tables, keys, queries = dict[str, Tensor](), list[Tensor](), dict[str, Tensor]()
+    tables, queries = dict[str, Tensor](), dict[str, Tensor]()
     at_once = _queries_at_once(backbone, scene, split, texts[0])
+    sent = (split.references, images, [dict(each) for each in texts])
+    blocks = _blocks(scene, len(pictures), _images_at_once(backbone, scene, pictures), "pictures", *sent)
     with backbone.evaluating():
-        for chosen, features in scene.blocks(backbone, pictures, _images_at_once(backbone, scene, pictures)):
-            put(tables, {"tokens": backbone.candidates(features).float()}, chosen, len(pictures))
-            keys.append(keys_of(features))
+        for chosen, features in scene.blocks(backbone, pictures, blocks.own):
+            part = {"tokens": backbone.candidates(features).float(), "keys": keys_of(features)}
+            put(tables, part, chosen, len(pictures))
             edges = torch.stack([chosen[0], chosen[-1] + 1])
             first, last = torch.searchsorted(place[by_place], edges).tolist()
             for rows in by_place[first:last].split(at_once):
@@ -107,7 +117,12 @@ def _by_picture(
                 for number, tokens in enumerate(texts):
                     own = {name: value[rows].to(device) for name, value in tokens.items()}
                     put(queries, {f"{number}": backbone.queries(reference, own).float()}, rows, count)
-        copies = Copies.by_key(torch.cat(keys), lambda some: scene.features(backbone, pictures[some.cpu()]))
+        width = tables["tokens"].shape[-1]
+        for number in range(len(texts)):  # a process may have pictures that no query refers to
+            queries.setdefault(f"{number}", tables["tokens"].new_zeros(count, width))
+        blocks.merge(tables)
+        blocks.merge(queries, place)
+        copies = Copies.by_key(tables["keys"], lambda some: scene.features(backbone, pictures[some.cpu()]))
     tokens = copies.level(tables["tokens"][None])[0]
     references = functional.normalize(tokens.mean(1), dim=-1)[place.to(device)]
     candidates = tokens[torch.searchsorted(pictures, images).to(device)]
@@ -121,6 +136,49 @@ def wordings_of(backbone: Backbone, split: Split) -> list[Tokens]:
     most = max(len(query.wordings) for query in queries)
     texts = [[*query.wordings, *[query.text] * (most - len(query.wordings))] for query in queries]
     return [backbone.tokenize([own[number] for own in texts]) for number in range(most)]
+
+
+# --- blocks of several processes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Blocks of rows that are embedded at a time, all of them, and those of this process."""
+
+    every: Sequence[Tensor]
+    own: Sequence[Tensor]
+    team: Team
+
+    def merge(self, tables: dict[str, Tensor], place: Tensor | None = None) -> None:
+        """Put the rows of the other processes into the tables; `place`: of each row of theirs among the blocks' rows."""
+        if len(self.own) == len(self.every):
+            return
+        own = torch.cat(list(self.own))
+        if place is not None:
+            own = torch.isin(place, own).nonzero().squeeze(1)
+        self.team.merge(tables, own)
+
+
+def _blocks(scene: Features, count: int, size: int, what: str, *sent: Any) -> _Blocks:
+    """Return the blocks of so many rows; where they are divided, announce to the helpers what they are to embed."""
+    every = list(batches(count, size))
+    if not scene.team.divides(every):
+        return _Blocks(every, every, scene.team)
+    scene.team.announce("embed", what, *sent)
+    return _Blocks(every, scene.team.dealt(every), scene.team)
+
+
+@torch.inference_mode()
+def help_embed(backbone: Backbone, scene: EncodedSplits, what: str, *sent: Any) -> None:
+    """Embed, in a helper, what the first process has announced."""
+    if what == "candidates":
+        embed_candidates(backbone, scene, *sent)
+    elif what == "queries":
+        references, texts = sent
+        embed_queries(backbone, scene, replace(scene.train, references=references), texts)
+    else:
+        references, images, texts = sent
+        _by_picture(backbone, scene, replace(scene.train, references=references), images, texts)
 
 
 # --- how much at once ----------------------------------------------------------------------------------------------

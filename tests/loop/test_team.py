@@ -6,13 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
 from negbench.errors import NegbenchError, OptionError, PausedError
 from negbench.loop import helpers
 from negbench.loop.helper import help_run
-from negbench.loop.team import Team
+from negbench.machine.team import Team
 from negbench.store.runfolder import RunFolder
 from tests.runs import config_of, run
 
@@ -50,6 +51,32 @@ CASES = {
 }
 
 
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Embed 16 images or queries at a time outside of steps; return the sizes of the blocks that are embedded here."""
+    monkeypatch.setattr("negbench.data.scene.batch_size", lambda most, largest: 16)
+    embedded, dealt = list[int](), Team.dealt
+
+    def noted(team: Team, blocks: Any) -> Any:
+        own = dealt(team, blocks)
+        embedded.extend(map(len, own))
+        return own
+
+    monkeypatch.setattr(Team, "dealt", noted)
+    return embedded
+
+
+def test_refreshes_and_val_are_divided_and_have_the_bits_of_one_process(sets, tmp_path, started, small_blocks):
+    """Ranks and pools: no step moves the weights by more than the last bits here."""
+    more = ["train.lr=1e-30", "train.weight_decay=0", "eval.select=dev", "eval.dev_fraction=0.3"]
+    one = run(config_of([*sets, *more], "qure"), tmp_path / "one")
+    two = run(config_of([*sets, *more, TWO], "qure"), tmp_path / "two")
+    assert small_blocks
+    assert set(small_blocks) <= {16, *range(16)}
+    pd.testing.assert_frame_equal(two.folder.ranks(), one.folder.ranks())
+    pd.testing.assert_frame_equal(two.folder.table("mining-00"), one.folder.table("mining-00"))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_compute_what_one_does(case, sets, tmp_path, started):
     strategy, loss, more = CASES[case]
@@ -62,7 +89,7 @@ def test_two_processes_compute_what_one_does(case, sets, tmp_path, started):
     check_alike(two.folder, one.folder)
 
 
-def test_a_trained_tower_is_shared_too(toy_root, tmp_path, started):
+def test_a_trained_tower_is_shared_too(toy_root, tmp_path, started, small_blocks):
     """Each process decodes and encodes its pictures; the gradients of the others' queries reach them."""
     options = ("init='random'", "size='toy'", "frozen=false", "pad='none'")
     data = [f"dataset.root='{toy_root}'", *(f"backbone.{option}" for option in options)]

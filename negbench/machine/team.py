@@ -62,6 +62,22 @@ class Team:
         dist.all_gather(received, sent)
         return torch.cat([part[:size] for part, size in zip(received, sizes, strict=True)]).to(own.dtype)
 
+    def divides(self, blocks: Sequence[Tensor]) -> bool:
+        """Whether there are enough blocks of rows for each process to compute one."""
+        return 1 < self.count <= len(blocks)
+
+    def dealt(self, blocks: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the blocks of this process, every one whole, so that their values have the bits of one process."""
+        return blocks[self.number :: self.count]
+
+    def merge(self, tables: dict[str, Tensor], own: Tensor) -> None:
+        """Put the others' rows into this process's tables, whose own rows are [n] int64."""
+        for table in tables.values():
+            others = torch.ones(len(table), dtype=torch.bool, device=table.device)
+            others[own.to(table.device)] = False
+            table[others] = 0  # for a sum of all processes
+            dist.all_reduce(table)
+
     def add_up_gradient(self, tensor: Tensor) -> None:
         """Sum the gradients that the processes have for a tensor; none is 0."""
         if self.count > 1:
