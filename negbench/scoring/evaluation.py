@@ -150,7 +150,7 @@ class _Blocks:
     team: Team
 
     def merge(self, tables: dict[str, Tensor], place: Tensor | None = None) -> None:
-        """Put the rows of the other processes into the tables; `place`: of each row of theirs among the blocks' rows."""
+        """Put the other processes' rows into the tables; `place`: of each row of a table among the blocks' rows."""
         if len(self.own) == len(self.every):
             return
         own = torch.cat(list(self.own))

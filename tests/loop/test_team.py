@@ -89,6 +89,7 @@ def test_two_processes_compute_what_one_does(case, sets, tmp_path, started):
     check_alike(two.folder, one.folder)
 
 
+@pytest.mark.slow
 def test_a_trained_tower_is_shared_too(toy_root, tmp_path, started, small_blocks):
     """Each process decodes and encodes its pictures; the gradients of the others' queries reach them."""
     options = ("init='random'", "size='toy'", "frozen=false", "pad='none'")
