@@ -17,7 +17,7 @@ from negbench.errors import NegbenchError, out_of_memory
 from negbench.loop.checkpoint import own_randomness
 from negbench.loop.helpers import READY, Assignment, join
 from negbench.loop.precision import Precision
-from negbench.loop.runs import open_run
+from negbench.loop.runs import in_precision, open_run
 from negbench.loop.schedule import stages_of
 from negbench.loop.train import _step, training_parts
 from negbench.loop.types import State
@@ -46,9 +46,10 @@ def _help(task: Assignment) -> None:
     team = task.team
     if torch.cuda.is_available() and task.run.config.compute.device != "cpu":
         torch.cuda.set_device(team.number)
-    run = open_run(task.run, Display(), DataCache())
-    run = replace(run, step=task.plan, precision=Precision.of(run.config, task.precision))
-    run, config = run.in_team(team), run.config
+    display, cache = Display(), DataCache()
+    run = open_run(task.run, display, cache)
+    run = in_precision(run, Precision.of(run.config, task.precision), cache, display)
+    run, config = replace(run, step=task.plan).in_team(team), run.config
     _say(READY)
     join(team, task.meeting)
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)

@@ -217,19 +217,20 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
             return RunResult(folder, folder.result, reused=True)
         if found == "resume":  # "auto" may have meant something else on the machine that started it
             started = folder.manifest.get("started", {})
-            run = _in_precision(run, Precision.of(run.config, started.get("precision")), bench)
+            precision = Precision.of(run.config, started.get("precision"))
+            run = in_precision(run, precision, bench.cache, bench.display)
             step = StepPlan.of(run.config, run.backbone, {**vars(run.step), **started})
             run = replace(run, step=step)
         hold_features(run)
         return compute_run(run, folder, bench)
 
 
-def _in_precision(run: OpenRun, precision: Precision, bench: Bench) -> OpenRun:
+def in_precision(run: OpenRun, precision: Precision, cache: DataCache, display: Display) -> OpenRun:
     """Return a run that computes in this precision, its stored features included."""
     if precision.name == run.precision.name:
         return run
     run.backbone.precision = precision.name
-    scene = bench.cache.scene(run.config, run.splits, run.backbone, precision.device, bench.display)
+    scene = cache.scene(run.config, run.splits, run.backbone, precision.device, display)
     return replace(run, precision=precision, scene=scene)
 
 
