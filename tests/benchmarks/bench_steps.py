@@ -1,0 +1,176 @@
+"""Steps of negbench's own loop at a chosen size, on made pictures with random weights; also stopped and resumed.
+
+    python tests/benchmarks/bench_steps.py                                     # toy size, seconds on a CPU
+    python tests/benchmarks/bench_steps.py --backbone blip2 --size vit_l --batch 32 --steps 200    # on a GPU: minutes
+    python tests/benchmarks/bench_steps.py --backbone clip --size ViT-B-32 --steps 6 --batch 8 --stop-in 4
+
+It writes annotations and JPEGs of 450 x 600 pixels, and computes one epoch of `qure` from them: pictures are decoded
+and encoded, val is scored, pools are mined, and `--steps` steps are taken. With `--stop-in N` the run gets SIGTERM in
+its Nth step, and is started again. The last lines say what the steps took, and the estimate of their memory.
+
+Where no package can be installed (a GPU machine without network), bring these as wheels, besides torch, transformers,
+numpy, pandas, pyarrow, scipy, safetensors, Pillow, rich and typer: pydantic, pydantic-core, annotated-types and
+typing-inspection; for `--backbone clip` also open_clip_torch, ftfy, wcwidth and torchvision. `--packages` prints the
+distributions that a run imported. MLflow and Optuna are not needed.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from negbench.loop.checkpoint import TrainingParts
+from negbench.loop.objective import Batch
+from negbench.loop.runs import DATA, Bench, run_config
+from negbench.loop.step_memory import step_memory
+from negbench.loop.types import State, Watch
+from negbench.machine.free_memory import size
+from negbench.machine.signals import Stopped, stop_on_signals
+from negbench.settings.config import RunConfig
+from negbench.settings.layers import parse_plugin
+from negbench.systems.system import load_config
+
+WORDS = ("red", "longer", "with sleeves", "more formal", "striped", "without collar", "shiny", "darker")
+
+
+def write_data(folder: Path, pictures: int, queries: int) -> Path:
+    """Write pictures and a file of triplets; a fifth of the pictures is val's. Return the file."""
+    file = folder / "triplets.csv"
+    if file.exists():
+        return file
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(0)
+    for number in range(pictures):
+        corners = random.integers(0, 256, (8, 6, 3), dtype=np.uint8)
+        picture = Image.fromarray(corners).resize((450, 600), Image.Resampling.BICUBIC)
+        picture.save(folder / "images" / f"{number:06}.jpg", quality=90)
+    train = pictures - pictures // 5
+    rows = ["reference,text,target,split"]
+    for split, first, last, count in (("train", 0, train, queries), ("val", train, pictures, pictures // 10)):
+        for _ in range(count):
+            reference, target = random.choice(np.arange(first, last), 2, replace=False)
+            text = " and ".join(random.choice(WORDS, 2, replace=False))
+            rows.append(f"images/{reference:06}.jpg,{text},images/{target:06}.jpg,{split}")
+    file.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return file
+
+
+def configuration(asked: argparse.Namespace, file: Path) -> RunConfig:
+    """Return the run's configuration: one epoch, a refresh at its start."""
+    named = {"clip": "size" if asked.size == "toy" else "model"}.get(asked.backbone, "size")
+    sets = [
+        f"backbone.{named}={asked.size}",
+        "backbone.init=random",
+        f"dataset.file='{file}'",
+        "train.epochs=1",
+        f"train.batch_size={asked.batch}",
+        "schedule.refresh_epochs=[0]",
+        "eval.every=1",
+        *asked.sets,
+    ]
+    if asked.backbone == "clip":
+        sets.append("backbone.frozen=false")
+    flags = {"strategy": parse_plugin("qure"), "backbone": {"name": asked.backbone}, "dataset": {"name": "triplets"}}
+    return load_config(flags=flags, sets=sets)
+
+
+def compute(asked: argparse.Namespace, folder: Path) -> None:
+    """Compute the run, or resume it; print a line for each step, and what they took."""
+    times: list[float] = []
+    started = time.perf_counter()
+
+    def stepped(parts: TrainingParts, state: State, batch: Batch) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter())
+        print(f"step {state.step + 1} after {times[-1] - started:.1f} s", flush=True)
+
+    config = configuration(asked, write_data(folder, asked.pictures, asked.steps * asked.batch))
+    stop_on_signals()
+    bench = replace(Bench.open(folder / "runs", "none"), cache=DATA, watch=Watch(stepped=stepped))
+    try:
+        result = run_config(config, bench)
+    except Stopped as error:
+        print(f"stopped by {error}", flush=True)
+        raise SystemExit(error.code) from None
+    steps = np.diff(times)
+    if len(steps):
+        each = float(np.median(steps))
+        print(f"{len(times)} steps; median {each:.3f} s, {asked.batch / each:.1f} queries per second")
+    print(f"seconds by stage: {result.details['seconds']}; {result.details['peak_memory_mib']} MiB at most")
+    print(f"metrics: {result.details['metrics']}")
+    tell_estimate(config, asked)
+    if asked.packages:
+        print("packages:", ", ".join(imported()))
+
+
+def tell_estimate(config: RunConfig, asked: argparse.Namespace) -> None:
+    """Print the estimate of a step's memory."""
+    from negbench.display import Display
+    from negbench.loop.runs import open_run
+
+    before = time.process_time()
+    parts = step_memory(open_run(config, Display(), DATA), None, False)
+    listed = ", ".join(f"{name} {size(count)}" for name, count in parts.items())
+    took = time.process_time() - before
+    print(f"estimate of a step: {size(sum(parts.values()))} ({listed}), in {took:.1f} processor seconds")
+
+
+def imported() -> list[str]:
+    """Return the distributions whose packages this process has imported."""
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    return sorted({dist for name, dists in packages_distributions().items() if name in loaded for dist in dists})
+
+
+def stop_and_resume(arguments: list[str], folder: Path, stop_in: int) -> None:
+    """Start the run in a process of its own, send it SIGTERM in the given step, and start it again."""
+    command = [sys.executable, __file__, *arguments, "--folder", str(folder), "--once"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        for line in first.stdout:
+            print("first: ", line, end="", flush=True)
+            if line.startswith(f"step {stop_in - 1} "):
+                first.send_signal(signal.SIGTERM)
+    print(f"first:  exit code {first.returncode}", flush=True)
+    second = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    print("".join(f"second: {line}\n" for line in second.stdout.splitlines()), end="")
+    print(f"second: exit code {second.returncode}")
+    if second.returncode:
+        raise SystemExit(second.returncode)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the options, and compute once, or twice."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbone", choices=["blip2", "blip", "clip"], default="blip2")
+    parser.add_argument("--size", default="toy", help="of random weights; of clip: toy, or open_clip's name of a model")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--pictures", type=int, default=60)
+    parser.add_argument("--stop-in", type=int, default=0, help="step in which the run is stopped; 0: never")
+    parser.add_argument("--set", dest="sets", action="append", default=[], help="as of negbench run")
+    parser.add_argument("--folder", type=Path, help="of pictures and run; default: a temporary one")
+    parser.add_argument("--packages", action="store_true", help="print the distributions that are imported")
+    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    given: Any = sys.argv[1:] if arguments is None else arguments
+    asked = parser.parse_args(given)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = asked.folder or Path(temporary)
+        if asked.stop_in and not asked.once:
+            stop_and_resume(given, folder, asked.stop_in)
+        else:
+            compute(asked, folder)
+
+
+if __name__ == "__main__":
+    main()
