@@ -8,7 +8,7 @@ encoders train too, with `gamma` times the learning rate of the rest (HyCoLe-HNM
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -23,7 +23,7 @@ from negbench.backbones._hashing import tower_sha256
 from negbench.backbones._open_clip import Activation, Blueprint
 from negbench.backbones._preprocess import Pad, Preprocess
 from negbench.contracts import BackboneIdentity, Outline, by_rows, check_option
-from negbench.errors import OptionError
+from negbench.errors import OptionError, WeightsError
 
 PAPER = (
     "Radford et al., CLIP, ICML 2021 (arXiv:2103.00020); composed as by Wang et al., HyCoLe-HNM, Findings of EMNLP "
@@ -113,8 +113,8 @@ class Clip(TwoTowers):
     # the learning rate is HyCoLe-HNM's
     recommended: ClassVar = {"lr": 1e-4, "weight_decay": 0.01, "batch_size": 64, "epochs": 64}
 
-    def __init__(self, options: ClipOptions, seed: int) -> None:
-        blueprint = options.blueprint(seed)
+    def __init__(self, options: ClipOptions, seed: int, blueprint: Blueprint | None = None) -> None:
+        blueprint = blueprint or options.blueprint(seed)
         tokenizer, clip = _open_clip.make_tokenizer(blueprint), _open_clip.build(blueprint.config, seed)
         if blueprint.file is not None:
             _open_clip.load_into(clip, _open_clip.read_state(blueprint.file, blueprint.key), blueprint.label)
@@ -159,6 +159,16 @@ class Clip(TwoTowers):
             UnknownNameError: a model or tag that does not exist.
         """
         return cls(options, seed)
+
+    @classmethod
+    def skeleton(cls, options: ClipOptions, seed: int) -> Self:
+        """See `Skeletal`."""
+        try:
+            blueprint = options.blueprint(seed)
+        except WeightsError:  # not here
+            blueprint = _open_clip.random_blueprint(options.model, False, options.activation, seed)
+        with torch.device("meta"):
+            return cls(options, seed, replace(blueprint, file=None))
 
     @classmethod
     def freezes(cls, options: ClipOptions) -> bool:

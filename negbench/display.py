@@ -110,6 +110,7 @@ class Display:
             )
         self._task: bars.TaskID | None = None
         self._title = ""
+        self._more = ""  # told beside the progress of the stage
         self._open: list[str] = []
 
     @contextmanager
@@ -127,19 +128,29 @@ class Display:
             finally:
                 self._task = None
 
+    def add(self, text: str) -> None:
+        """Show this beside the progress of the current stage."""
+        self._more = text
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, note=text)
+
     @contextmanager
     def stage(self, name: str, *, total: int | None = None, note: str = "") -> Iterator[Advance]:
         """Time the block as stage `name`; time in a nested stage counts for the nested stage only."""
         outer = self._open[-1] if self._open else None
         self._open.append(name)
         done = 0
+        self._more = ""
         started = time.perf_counter()
 
         def tell() -> None:
             if self._progress is None and time.monotonic() - self._told >= EVERY:
                 self._told = time.monotonic()
                 log.info(
-                    "%s", " ".join(filter(None, (self._title, name, note, f"{done:,} of {total:,}" if total else "")))
+                    "%s",
+                    " ".join(
+                        filter(None, (self._title, name, note, f"{done:,} of {total:,}" if total else "", self._more))
+                    ),
                 )
 
         def advance(count: int) -> None:

@@ -19,6 +19,7 @@ from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log, failed
 from negbench.grid.estimate import MANY, Forecast
+from negbench.loop.outlook import STEPS_ALONE, outlook_lines
 from negbench.loop.runs import DATA
 from negbench.machine.signals import Stopped
 
@@ -121,9 +122,15 @@ def foreseen(first: Round) -> list[str]:
     cells = list({cell.hash: cell for cell in (*first.ahead, *first.cells)}.values())
     lines = list(first.words)
     first_of = {(cell.labels["dataset"], cell.labels["backbone"]): cell for cell in reversed(cells)}
-    lines += [_reads(cell) for cell in first_of.values()]
+    timed = False
+    for cell in first_of.values():
+        lines.append(_reads(cell))
+        if cell.step(first.runs) != "reuse":
+            told = outlook_lines(cell.config, DATA)
+            timed = timed or any(line.startswith(STEPS_ALONE) for line in told)
+            lines += told
     price = first.price(Forecast())
-    if not price and any(cell.step(first.runs) != "reuse" for cell in cells):
+    if not price and not timed and any(cell.step(first.runs) != "reuse" for cell in cells):
         price = ["how long it takes is unknown: no such run is finished, and it cannot be rehearsed here"]
     return [*dict.fromkeys(lines), *price]
 

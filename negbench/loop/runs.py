@@ -26,6 +26,7 @@ from negbench.loop.helpers import assembled, check_processes
 from negbench.loop.identity import modules_of, read_files
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
+from negbench.loop.outlook import opened_lines
 from negbench.loop.precision import Precision
 from negbench.loop.step_memory import step_memory
 from negbench.loop.step_plan import StepPlan
@@ -212,6 +213,8 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
     """
     run = replace(open_run(config, bench.display, bench.cache), watch=bench.watch)
     check_room(run, bench.runs)
+    for line in opened_lines(run):
+        log.info("%s", line)
     with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, found):
         if found == "reuse":
             return RunResult(folder, folder.result, reused=True)

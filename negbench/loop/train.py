@@ -23,6 +23,7 @@ from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW
 from negbench.loop.passes import Passes
 from negbench.loop.pools import define_pools
+from negbench.loop.progress import Progress
 from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.signals import check_stopped, finishing, stopping
@@ -60,6 +61,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             observe.keep_curves(now, folder, "start")
         stages, checkpoints = stages_of(strategy, config), Checkpoints(parts, folder, state, run.display.seconds)
         carded = observe.card_epochs(config, stages)
+        progress = Progress(run, folder, state, config.train.epochs * steps_of_epoch(run), log)
         while state.epoch < config.train.epochs:
             stage = next(stage for stage in stages if state.epoch < stage.end)
             parts.objective.take(stage.strategy)
@@ -77,7 +79,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config.seed), state.hardest_share)
             run.team.announce("epoch", stages.index(stage), epoch)
             batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
-            loss = train_epoch(run, parts, state, batches, checkpoints)
+            loss = train_epoch(run, parts, state, batches, checkpoints, progress)
             log(_epoch_values(run, parts, state, loss), state.step, state.epoch)
             state.end_epoch()
             if state.epoch % config.eval.every == 0 or state.epoch == config.train.epochs:
@@ -112,7 +114,7 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     objective = Objective(calls, strategy, loss, scene, config.mining, config.hybrid, offline)
     groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
     optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
-    schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
+    schedule = cosine(optimizer, config, steps_of_epoch(run))
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
     return TrainingParts(objective, optimizer, schedule, run.precision.scaler, streams)
 
@@ -137,8 +139,18 @@ def _refresh(now: ModelCache, parts: TrainingParts, stage: Stage, folder: RunFol
 # --- train ------------------------------------------------------------------------------------------------------------
 
 
+def steps_of_epoch(run: OpenRun) -> int:
+    """Return the number of optimiser steps of an epoch."""
+    return math.ceil(len(run.scene.train.dataset.queries) / run.config.train.batch_size)
+
+
 def train_epoch(
-    run: OpenRun, parts: TrainingParts, state: State, batches: Iterator[Batch], checkpoints: Checkpoints | None = None
+    run: OpenRun,
+    parts: TrainingParts,
+    state: State,
+    batches: Iterator[Batch],
+    checkpoints: Checkpoints | None = None,
+    progress: Progress | None = None,
 ) -> float:
     """Train one step per batch; return the mean loss over the queries of the epoch, also where it was resumed.
 
@@ -148,13 +160,13 @@ def train_epoch(
         state: receives each step's loss, and the statistics of the batches.
         batches: of the rest of the epoch.
         checkpoints: get one after the step in which a signal comes or the time is up, and now and then in between.
+        progress: tells of each step.
 
     Raises:
         Stopped: after that step.
         NegbenchError: the mean is not finite.
         PausedError: memory is used up; the checkpoint has all steps before.
     """
-    epochs, size = run.config.train.epochs, run.config.train.batch_size
     held = list[BatchPools]()  # whose statistics are not computed yet
 
     def settle() -> None:
@@ -168,10 +180,10 @@ def train_epoch(
             checkpoints.save()
 
     run.backbone.train()
-    queries, note = len(run.scene.train.dataset.queries), f"epoch {state.epoch + 1}/{epochs}"
-    with run.display.stage("train", total=math.ceil(queries / size), note=note) as advance, finishing():
+    queries, note = len(run.scene.train.dataset.queries), f"epoch {state.epoch + 1}/{run.config.train.epochs}"
+    with run.display.stage("train", total=steps_of_epoch(run), note=note) as advance, finishing():
         advance(len(state.losses))
-        for batch in batches:
+        for batch in batches if progress is None else progress.waiting(batches):
             try:
                 result = _step(run, parts, state, batch)
             except PausedError:
@@ -184,6 +196,8 @@ def train_epoch(
                 held.append(result.pools)
             if held and len(held) * held[-1].scores.numel() >= _HELD:
                 settle()
+            if progress is not None:
+                progress.stepped(state.losses, len(batch.rows))
             advance(1)
             ending = stopping()
             if ending or (checkpoints is not None and checkpoints.due_within_epoch()):

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -385,7 +386,7 @@ class Tracker:
 
 
 class RunLog:
-    """One MLflow run, fed from a folder. Points are buffered and sent in batches.
+    """One MLflow run, fed from a folder. Points are buffered and sent in batches, by a thread: training never waits.
 
     If the store fails, `error` says why and logging stops.
 
@@ -403,6 +404,7 @@ class RunLog:
         self._params: dict[str, Any] = {}
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
+        self._sending: threading.Thread | None = None
 
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         """Note the tags; create the MLflow run, in place of an earlier copy of the folder; buffer its points so far."""
@@ -420,16 +422,21 @@ class RunLog:
         """
         kept = {name: value for name, value in values.items() if not name.startswith(self._left)}
         self._buffer.extend((name, value, step) for name, value in kept.items() if math.isfinite(value))
-        if time.monotonic() - self._sent > _FLUSH_SECONDS:
-            self.guarded(self.flush)
+        busy = self._sending is not None and self._sending.is_alive()
+        if time.monotonic() - self._sent > _FLUSH_SECONDS and not busy:
+            send = self._take()
+            self._sending = threading.Thread(target=self.guarded, args=(send,), daemon=True)
+            self._sending.start()
 
     def artifacts(self, details: Mapping[str, Any]) -> None:
         """Send final metrics, then the folder's files."""
+        self._wait()
         self.metrics(final_values(details), int(details["steps"]))
         self.guarded(self._send_files)
 
     def finish(self, status: str) -> None:
         """Send what is buffered and close."""
+        self._wait()
         self.guarded(self.flush)
         if (client := self._client) is not None:
             self.guarded(lambda: client.set_terminated(self.run_id, status=status))
@@ -461,11 +468,29 @@ class RunLog:
         self._params = dict(params)
 
     def flush(self) -> None:
-        """Send what is buffered; what a signal interrupts is not sent again."""
-        params, points, self._params, self._buffer = self._params, self._buffer, {}, []
-        if self._client is not None and (params or points):
-            log_values(self._client, self.run_id, params, points)
+        """Send what is buffered, now; what a signal interrupts is not sent again."""
+        self._take()()
+
+    def _take(self) -> Callable[[], None]:
+        """Empty the buffer; return a function that sends what was in it."""
+        params, points, client = self._params, self._buffer, self._client
+        self._params, self._buffer = {}, []
         self._sent = time.monotonic()
+
+        def send() -> None:
+            if client is not None and (params or points):
+                log_values(client, self.run_id, params, points)
+
+        return send
+
+    def _wait(self) -> None:
+        """Wait for the thread that sends, but no longer than a store may take to answer."""
+        if self._sending is None:
+            return
+        self._sending.join(3 * _PATIENCE)
+        if self._sending.is_alive() and self.error is None:
+            self.error = f"{self.tracker.shown} does not answer"
+        self._sending = None
 
     def _send_files(self) -> None:
         for path in (self.folder.path / name for name in _ARTIFACTS):

@@ -1,0 +1,243 @@
+"""What a run will take, said before anybody waits: memory of a step, disk, pictures, steps and hours.
+
+Memory comes from shapes alone (`negbench.loop.step_memory`), so that planning needs no weights. Hours come from the
+operations of a step and the speed of the device: measured on this CPU, or listed in `cards.toml` for a GPU.
+"""
+
+import math
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from negbench.contracts import Backbone, HoldsFeatures, Loss
+from negbench.contracts.optional import Skeletal
+from negbench.data.scene import DataCache, Splits, device_of
+from negbench.display import duration, log
+from negbench.errors import NegbenchError, OptionError
+from negbench.loop.precision import Precision
+from negbench.loop.step_memory import Architecture, StepRows, step_bytes
+from negbench.loop.types import OpenRun
+from negbench.machine.free_memory import machine_memory, size
+from negbench.plugins.registry import checked_options, registry
+from negbench.settings.config import ResolvedConfig
+
+MOVES_SCORES = False  # only estimates
+
+_CARDS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))["card"]
+_MONTH = 30 * 24 * 3600.0  # seconds
+_SIDE = 768  # of the matrices whose product tells the speed of a CPU
+STORED_BYTES = 2  # of a number in the feature store (float16)
+STEPS_ALONE = "the steps alone take"  # begins the line that says how long
+SMALL = 2**28  # bytes of weights below which a run says nothing of its steps: they fit everywhere
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """Estimates of a run.
+
+    Attributes:
+        config: of the run.
+        splits: its data.
+        architecture: its backbone as shapes.
+        device: that computes it.
+    """
+
+    config: ResolvedConfig
+    splits: Splits
+    architecture: Architecture
+    device: torch.device
+
+    @classmethod
+    def of(cls, config: ResolvedConfig, cache: DataCache) -> "Outlook":
+        """Return the estimates of a planned run; weights need not be there if the backbone is `Skeletal`."""
+        splits, device = cache.splits(config), device_of(config)
+        backbone = _backbone_of(config, cache)
+        architecture = Architecture(backbone, Precision.of(config).name, config, splits.train.images)
+        return cls(config, splits, architecture, device)
+
+    @cached_property
+    def rows(self) -> StepRows:
+        """Rows of a step."""
+        return StepRows.of(self.config, self.splits.train, self.architecture.backbone)
+
+    @cached_property
+    def steps(self) -> int:
+        """Number of optimiser steps."""
+        queries, batch = len(self.splits.train.queries), self.config.train.batch_size
+        return self.config.train.epochs * -(-queries // batch)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the device's memory."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.get_device_properties(self.device).total_memory)
+        return machine_memory()
+
+    def step(self, micro_batch: int, *, recompute: bool) -> dict[str, int]:
+        """Return the bytes of a step by part; `micro_batch` 0 is the whole batch."""
+        gpu = self.device.type == "cuda"
+        return step_bytes(self.architecture, self.rows, micro_batch=micro_batch or None, recompute=recompute, gpu=gpu)
+
+    def ways(self) -> Iterator[tuple[int, bool]]:
+        """Yield the ways to compute a step (rows of a micro-batch, recompute), the cheapest first."""
+        switches = [False, True] if self.architecture.backbone.recomputes else [False]
+        for recompute in switches:
+            yield 0, recompute
+        part = self.config.train.batch_size
+        while part > 1:
+            part = -(-part // 2)
+            yield part, switches[-1]
+
+    def fitting(self) -> tuple[int, bool] | None:
+        """Return the cheapest way that fits into the device's memory; None if there is none."""
+        for micro_batch, recompute in self.ways():
+            if sum(self.step(micro_batch, recompute=recompute).values()) <= self.memory:
+                return micro_batch, recompute
+        return None
+
+    def check(self) -> None:
+        """Check that a step fits into the memory, as the configuration computes it.
+
+        Raises:
+            OptionError: it does not; says what would make it fit.
+        """
+        asked = self.config.compute
+        auto = "auto" in (asked.micro_batch, asked.recompute) and self.device.type == "cuda"
+        given = 0 if asked.micro_batch == "auto" else asked.micro_batch, asked.recompute is True
+        needed = sum(self.step(given[0], recompute=given[1]).values())
+        if needed <= self.memory:
+            return
+        fit = self.fitting()
+        if fit is not None and auto:
+            return
+        has = f"{'the GPU' if self.device.type == 'cuda' else 'this machine'} has {size(self.memory)}"
+        if fit is not None:
+            raise OptionError(f"a step takes about {size(needed)} of memory, {has}: {_flags(*fit)}")
+        *_, last = self.ways()
+        least = sum(self.step(last[0], recompute=last[1]).values())
+        raise OptionError(
+            f"a step takes about {size(needed)} of memory, and {size(least)} with {_flags(*last)}; {has}: "
+            f"--set train.batch_size={max(2, self.config.train.batch_size // 4)}, a smaller backbone, or a device with "
+            f"{size(least)}"
+        )
+
+    def seconds(self) -> float | None:
+        """Return what the training steps take on the device; None if its speed is not known."""
+        calls = (self.architecture.call(name, rows) for name, rows in self.rows.calls.items())
+        operations = self.steps * sum(call.operations for call in calls)
+        if self.device.type == "cpu":
+            return operations / (cpu_speed() * max(1, self.config.compute.threads))
+        name = torch.cuda.get_device_name(self.device)
+        speeds = [1e12 * card["tflops"] for card in _CARDS if card["name"] in name]
+        return operations / speeds[0] if speeds else None
+
+    def lines(self) -> list[str]:
+        """Say memory of a step, steps, pictures, disk and hours."""
+        parts = self.step(0, recompute=False)
+        named = ", ".join(f"{name} {size(count)}" for name, count in parts.items() if count >= 2**20)
+        batch, where = self.config.train.batch_size, "GPU" if self.device.type == "cuda" else "machine"
+        told = [f"a step of {batch} queries takes about {size(sum(parts.values()))} ({named})"]
+        fit = self.fitting()
+        if fit is not None and fit != (0, False):
+            told[0] += f"; this {where} has {size(self.memory)}, which is enough with {_flags(*fit)}"
+        told.append(f"{self.steps:,} steps{self._pictures()}")
+        loss: Loss = registry.make("losses", self.config.loss.name, **self.config.loss.options)
+        if loss.candidate_set == "corpus":
+            images = len(self.splits.train.images)
+            told.append(
+                f"{images:,} images pass the trained part in each of {self.steps:,} steps: "
+                "--set loss.kl_bound=0.001 takes about a third (a departure)"
+            )
+        seconds = self.seconds()
+        if seconds is not None:
+            told.append(f"{STEPS_ALONE} about {_long(seconds)} on this {self._device_name()}")
+        return told
+
+    def _pictures(self) -> str:
+        """Say how many pictures are decoded, and what their features take."""
+        backbone = self.architecture.backbone
+        if isinstance(backbone, HoldsFeatures):
+            return ""
+        images = len({image for part in self.splits.parts for image in part.all_images})
+        if backbone.frozen_images:
+            count = STORED_BYTES * math.prod(self.architecture.features)
+            return f"; {images:,} pictures to decode and encode once, {size(images * count)} of features on disk"
+        return f"; {self.rows.read} pictures to decode in each, of {images:,}"
+
+    def _device_name(self) -> str:
+        return "CPU (a GPU takes hours)" if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)
+
+
+def _backbone_of(config: ResolvedConfig, cache: DataCache) -> Backbone:
+    """Return the backbone without weights if its class can, else loaded."""
+    cls = registry.get("backbones", config.backbone.name)
+    if issubclass(cls, Skeletal):
+        return cls.skeleton(checked_options(cls, config.backbone.options, config.backbone.name), config.seed)
+    return cache.backbone(config)
+
+
+def _flags(micro_batch: int, recompute: bool) -> str:
+    """Return the settings that compute a step so."""
+    flags = []
+    if micro_batch:
+        flags.append(f"--set compute.micro_batch={micro_batch}")
+    if recompute:
+        flags.append("--set compute.recompute=true")
+    return " ".join(flags)
+
+
+def _long(seconds: float) -> str:
+    """Format a time that may be very long."""
+    if seconds >= 2 * _MONTH:
+        return f"{seconds / _MONTH:.0f} months"
+    days = seconds / 86400
+    return f"{days:.0f} days" if days >= 3 else duration(seconds)
+
+
+@cache
+def cpu_speed() -> float:
+    """Return the operations per second that one thread of this CPU reaches in products of float32 matrices."""
+    left, right = torch.ones(_SIDE, _SIDE), torch.ones(_SIDE, _SIDE)
+    torch.mm(left, right)
+    before = time.process_time()
+    for _ in range(3):
+        torch.mm(left, right)
+    return 3 * 2 * _SIDE**3 / max(1e-6, time.process_time() - before)
+
+
+def outlook_lines(config: ResolvedConfig, cache: DataCache) -> list[str]:
+    """Return `Outlook.lines` of a planned run; none if its backbone is small, or cannot be traced.
+
+    Raises:
+        OptionError: a step cannot fit.
+    """
+    return _lines(lambda: Outlook.of(config, cache))
+
+
+def opened_lines(run: OpenRun) -> list[str]:
+    """Return `Outlook.lines` of an opened run; likewise.
+
+    Raises:
+        OptionError: a step cannot fit.
+    """
+    return _lines(lambda: Outlook(run.config, run.splits, Architecture.of(run), run.precision.device))
+
+
+def _lines(make: Callable[[], Outlook]) -> list[str]:
+    try:
+        outlook = make()
+        if outlook.architecture.weights < SMALL and outlook.device.type == "cpu":
+            return []
+        outlook.check()
+        return outlook.lines()
+    except NegbenchError:
+        raise
+    except Exception:  # whatever a backbone raises on tensors without numbers: its own run reports what is wrong
+        log.debug("no step was traced", exc_info=True)
+        return []

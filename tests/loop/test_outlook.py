@@ -1,0 +1,109 @@
+"""What is said before a run: its lines, refusals and what would make a step fit; skeletons without weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from negbench.data.scene import DataCache
+from negbench.errors import OptionError
+from negbench.loop import outlook
+from negbench.loop.outlook import Outlook, opened_lines, outlook_lines
+from negbench.loop.step_memory import Architecture, CallMemory
+from negbench.plugins.registry import checked_options, registry
+from negbench.settings.config import ResolvedConfig, resolved
+from tests.runs import config_of, untrained
+
+SKELETONS = {
+    "blip2": {"init": "random", "size": "toy"},
+    "blip": {"init": "random", "size": "toy", "attribute_weights": True},
+    "clip": {"init": "random", "size": "toy", "frozen": False, "projection": 16},
+}
+
+
+@pytest.mark.parametrize(("name", "options"), SKELETONS.items(), ids=SKELETONS)
+def test_a_skeleton_has_the_shapes_of_the_backbone(name, options):
+    cls = registry.get("backbones", name)
+    skeleton = cls.skeleton(checked_options(cls, options, name), 0)
+    loaded = registry.make("backbones", name, **options, seed=0)
+
+    def shapes(backbone: torch.nn.Module) -> dict[str, tuple[torch.Size, bool]]:
+        return {key: (each.shape, each.requires_grad) for key, each in backbone.named_parameters()}
+
+    assert shapes(skeleton) == shapes(loaded)
+    assert all(parameter.is_meta for parameter in skeleton.parameters())
+    assert skeleton.tokenize(["red"]).keys() == loaded.tokenize(["red"]).keys()
+
+
+def test_missing_weights_are_as_published(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    cls = registry.get("backbones", "blip2")
+    skeleton = cls.skeleton(checked_options(cls, {"weights": "nobody/nothing"}, "blip2"), 0)
+    assert sum(parameter.numel() for parameter in skeleton.parameters()) == 1_172_030_721
+
+
+@pytest.fixture
+def config(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedConfig:
+    """Return a run of BLIP-2 whose steps take 1 MiB a row, 2 KiB when recomputed."""
+    sets = [f"dataset.root='{toy_root}'", "backbone.name=blip2", "backbone.init=random", "backbone.size=toy"]
+
+    def made_up(self: Architecture, name: str, rows: int, *, recompute: bool = False) -> CallMemory:
+        return CallMemory(2**11 if recompute else 2**20, 0, output=0, operations=1e9) * rows
+
+    monkeypatch.setattr(Architecture, "call", made_up)
+    monkeypatch.setattr(outlook, "cpu_speed", lambda: 1e9)
+    monkeypatch.setattr(outlook, "SMALL", 0)
+    return resolved(config_of([*sets, "train.batch_size=32", "train.epochs=6"], "qure"))
+
+
+def test_the_lines_of_a_run(config, monkeypatch):
+    """72 queries in three batches of 32: 18 steps of 96 rows, a second each."""
+    monkeypatch.setattr(outlook, "machine_memory", lambda: 2**34)
+    step, counts, hours = outlook_lines(config, DataCache())
+    assert step.startswith("a step of 32 queries takes about 97 MiB (activations 96 MiB)")
+    assert counts.startswith("18 steps; ")
+    assert "pictures to decode and encode once, " in counts
+    assert hours == "the steps alone take about 29 min on this CPU (a GPU takes hours)"
+
+
+FITS = {
+    "whole": (2**30, ""),
+    "recomputed": (2**23, r"takes about 97 MiB of memory, this machine has 8 MiB: --set compute.recompute=true$"),
+    "never": (2**16, r"and 1 MiB with .*micro_batch=1 --set compute.recompute=true; .* train.batch_size=8, "),
+}
+
+
+@pytest.mark.parametrize(("memory", "message"), FITS.values(), ids=FITS)
+def test_a_step_that_cannot_fit_is_refused(memory, message, config, monkeypatch):
+    monkeypatch.setattr(outlook, "machine_memory", lambda: memory)
+    if not message:
+        assert outlook_lines(config, DataCache())
+        return
+    with pytest.raises(OptionError, match=message):
+        outlook_lines(config, DataCache())
+
+
+def test_micro_batches_are_the_next_way(config, monkeypatch):
+    """Without layers to recompute, the largest part that fits is told."""
+    made = Outlook.of(config, DataCache())
+    monkeypatch.setattr(type(made.architecture.backbone), "recomputes", False)
+    monkeypatch.setattr(outlook, "machine_memory", lambda: 14 * 2**20)
+    assert [way for way, _ in made.ways()] == [0, 16, 8, 4, 2, 1]
+    assert made.fitting() == (8, False)
+
+
+def test_small_backbones_are_not_traced_by_a_run(config, monkeypatch):
+    monkeypatch.setattr(outlook, "SMALL", 2**28)
+    monkeypatch.setattr(Architecture, "call", None)
+    assert opened_lines(untrained(config)) == []
+
+
+def test_a_measured_card_tells_hours(config, monkeypatch):
+    made = Outlook(
+        config, DataCache().splits(config), Outlook.of(config, DataCache()).architecture, torch.device("cuda")
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    speed = 1e12 * next(card["tflops"] for card in outlook._CARDS if card["name"] == "H200")
+    assert made.seconds() == pytest.approx(18 * 96 * 1e9 / speed)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another card")
+    assert made.seconds() is None

@@ -1,0 +1,57 @@
+"""What is told while a run trains: lines in its log file, points within epochs, and a store that does not answer."""
+
+import re
+import threading
+from dataclasses import replace
+
+import pytest
+
+from negbench.data.scene import DataCache
+from negbench.loop import progress
+from negbench.loop.runs import Bench, run_config
+from negbench.loop.types import Watch
+from negbench.store import tracking
+from tests.runs import config_of, run
+
+
+def test_lines_and_points_within_epochs(vector_sets, tmp_path, monkeypatch):
+    """Four epochs of three steps: a line for each, and a point after the second of each epoch."""
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "POINT", 2)
+    losses = []
+    config = config_of(vector_sets, "in-batch")
+    done = run(config, tmp_path, stepped=lambda parts, state, batch: losses.append(len(state.losses)))
+    lines = (done.path / "train.log").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 12
+    told = r"\S+ \S+ epoch 2, step 5 of 12: .* steps?/?s?.*, loss [\d.]+, .* of training left, .* MiB, waiting \d+%"
+    assert re.fullmatch(told, lines[4])
+    points = [point for point in done.folder.metrics() if "train/step_loss" in point]
+    assert [point["step"] for point in points] == [2, 5, 8, 11]
+    whole = [point["train/loss"] for point in done.folder.metrics() if "train/loss" in point]
+    assert points[0]["train/step_loss"] == pytest.approx(whole[0], rel=0.5)
+
+
+def test_a_store_that_does_not_answer_stops_no_training(vector_sets, tmp_path, monkeypatch):
+    """The store takes the first points only when the last epoch is over; then it has all of them, each once."""
+    monkeypatch.setattr(tracking, "_FLUSH_SECONDS", 0.0)
+    over, sent, slow = threading.Event(), [], []
+    log_values = tracking.log_values
+
+    def reluctant(client, run_id, params, points):
+        if threading.current_thread() is not threading.main_thread():
+            slow.append(over.wait(60))
+        sent.extend(points)
+        log_values(client, run_id, params, points)
+
+    def told(values, step, epoch):
+        if epoch == 3 and "train/loss" in values:
+            over.set()
+
+    monkeypatch.setattr(tracking, "log_values", reluctant)
+    bench = replace(Bench.open(tmp_path), cache=DataCache(), watch=Watch(point=told))
+    done = run_config(config_of(vector_sets, "in-batch"), bench)
+    assert done.tracking_error is None
+    assert slow[0] is True
+    losses = [(step, value) for name, value, step in sent if name == "train/loss"]
+    kept = [(point["step"], point["train/loss"]) for point in done.folder.metrics() if "train/loss" in point]
+    assert losses == kept
