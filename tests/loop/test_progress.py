@@ -23,7 +23,7 @@ def test_lines_and_points_within_epochs(vector_sets, tmp_path, monkeypatch):
     done = run(config, tmp_path, stepped=lambda parts, state, batch: losses.append(len(state.losses)))
     lines = (done.path / "train.log").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 12
-    told = r"\S+ \S+ epoch 2, step 5 of 12: .* steps?/?s?.*, loss [\d.]+, .* of training left, .* MiB, waiting \d+%"
+    told = r"\S+ \S+ epoch 2, step 5 of 12: .* steps?/?s?.*, loss [\d.]+, .* of training left, .* [MG]iB, waiting \d+%"
     assert re.fullmatch(told, lines[4])
     points = [point for point in done.folder.metrics() if "train/step_loss" in point]
     assert [point["step"] for point in points] == [2, 5, 8, 11]
