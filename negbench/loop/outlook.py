@@ -29,7 +29,7 @@ from negbench.settings.config import ResolvedConfig
 
 MOVES_SCORES = False  # only estimates
 
-_CARDS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))["card"]
+CARDS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))["card"]
 _MONTH = 30 * 24 * 3600.0  # seconds
 _SIDE = 768  # of the matrices whose product tells the speed of a CPU
 STORED_BYTES = 2  # of a number in the feature store (float16)
@@ -57,7 +57,7 @@ class Outlook:
     def of(cls, config: ResolvedConfig, cache: DataCache) -> "Outlook":
         """Return the estimates of a planned run; weights need not be there if the backbone is `Skeletal`."""
         splits, device = cache.splits(config), device_of(config)
-        backbone = _backbone_of(config, cache)
+        backbone = backbone_of(config, cache)
         architecture = Architecture(backbone, Precision.of(config).name, config, splits.train.images)
         return cls(config, splits, architecture, device)
 
@@ -129,13 +129,17 @@ class Outlook:
 
     def seconds(self) -> float | None:
         """Return what the training steps take on the device; None if its speed is not known."""
-        calls = (self.architecture.call(name, rows) for name, rows in self.rows.calls.items())
-        operations = self.steps * sum(call.operations for call in calls)
+        operations = self.operations()
         if self.device.type == "cpu":
             return operations / (cpu_speed() * max(1, self.config.compute.threads))
         name = torch.cuda.get_device_name(self.device)
-        speeds = [1e12 * card["tflops"] for card in _CARDS if card["name"] in name]
+        speeds = [1e12 * card["tflops"] for card in CARDS if card["name"] in name]
         return operations / speeds[0] if speeds else None
+
+    def operations(self) -> float:
+        """Return the floating-point operations of all training steps."""
+        calls = (self.architecture.call(name, rows) for name, rows in self.rows.calls.items())
+        return self.steps * sum(call.operations for call in calls)
 
     def lines(self) -> list[str]:
         """Say memory of a step, steps, pictures, disk and hours."""
@@ -174,7 +178,7 @@ class Outlook:
         return "CPU (a GPU takes hours)" if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)
 
 
-def _backbone_of(config: ResolvedConfig, cache: DataCache) -> Backbone:
+def backbone_of(config: ResolvedConfig, cache: DataCache) -> Backbone:
     """Return the backbone without weights if its class can, else loaded."""
     cls = registry.get("backbones", config.backbone.name)
     if issubclass(cls, Skeletal):

@@ -103,7 +103,7 @@ def test_a_measured_card_tells_hours(config, monkeypatch):
         config, DataCache().splits(config), Outlook.of(config, DataCache()).architecture, torch.device("cuda")
     )
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    speed = 1e12 * next(card["tflops"] for card in outlook._CARDS if card["name"] == "H200")
+    speed = 1e12 * next(card["tflops"] for card in outlook.CARDS if card["name"] == "H200")
     assert made.seconds() == pytest.approx(18 * 96 * 1e9 / speed)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another card")
     assert made.seconds() is None
