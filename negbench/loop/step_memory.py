@@ -320,7 +320,11 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
         held = ledger.now
         learned = [output for output in outputs if output.requires_grad]
         if learned:
-            torch.autograd.backward(learned, [torch.empty_like(output) for output in learned])
+            gradients = tuple(torch.empty_like(output) for output in learned)
+            # the engine itself: torch.autograd.backward would switch `_LikeCuda` off, and layers are recomputed in it
+            torch.autograd.Variable._execution_engine.run_backward(
+                tuple(learned), gradients, False, False, (), allow_unreachable=True, accumulate_grad=True
+            )
         size = sum(output.nbytes for output in outputs)
         return CallMemory(held, ledger.peak - held, output=size, operations=ledger.operations)
 
