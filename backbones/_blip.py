@@ -224,14 +224,20 @@ class BlipFamily(Composed):
         config = options.config or {}
         state, sizes = cls._read_lavis(source, config)
         lacks = "temp" not in state  # a plain number in CoVR's classes
+        if lacks and "query_tokens" in state and "itm_head.weight" not in state:
+            raise WeightsError(
+                f"{source.path} is CoVR-2's BLIP-2 (it has neither temp nor itm_head), which pools by another formula: "
+                "the mean of normalised tokens, for queries and candidates; give the BLIP-2 of LAVIS, QuRe or SPRC"
+            )
         state.setdefault("temp", torch.tensor(DEFAULT_TEMPERATURE))
         skeleton = cls(sizes.skeleton(), options, seed)
         dropped = _lavis.check_names(skeleton, state, sizes.layout, source.path)
-        training = dict.fromkeys(name.split(".")[0] for name in dropped if _lavis.BLIP_TRAINING.fullmatch(name))
+        unread = [name for name in dropped if _lavis.NAMED_IF_DROPPED.fullmatch(name)]
+        parts = dict.fromkeys("Qformer.cls" if name.startswith("Qformer.") else name.split(".")[0] for name in unread)
         if lacks:
             _log.warning("note: %s: it holds no temp, which starts at %s", source.path, DEFAULT_TEMPERATURE)
-        if training:
-            _log.warning("note: %s: left out, as only training reads them: %s", source.path, ", ".join(training))
+        if parts:
+            _log.warning("note: %s: left out, as no score here reads them: %s", source.path, ", ".join(parts))
         backbone = cls(_lavis.configured(sizes, config, source=source.label), options, seed)
         _lavis.load_state(backbone, state, sizes.layout, source.path)
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})

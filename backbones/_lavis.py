@@ -82,6 +82,10 @@ _QFORMER_DROPPABLE = re.compile(
 BLIP_TRAINING = re.compile(
     r"(visual_encoder|text_encoder|vision_proj|text_proj)_m\..*|\w+_queue|queue_ptr|text_decoder\..*"
 )
+# no score of a dual encoder reads these; position ids are constants
+NAMED_IF_DROPPED = re.compile(
+    rf"Qformer\.cls\.predictions\..*|itm_head\.(weight|bias)|prompt_tokens|{BLIP_TRAINING.pattern}"
+)
 _BLIP_DROPPABLE = re.compile(rf"text_encoder\.embeddings\.position_ids|itm_head\.(weight|bias)|{BLIP_TRAINING.pattern}")
 
 LAYOUTS: dict[str, Layout] = {

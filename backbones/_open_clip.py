@@ -34,6 +34,8 @@ DEFAULT_MODEL = "ViT-B-32"
 
 _SUFFIX = "-quickgelu"
 _HUB = "hf-hub:"
+# of CLIP4Cir (github.com/ABaldrati/CLIP4Cir, src/combiner.py)
+_COMBINER_KEYS = {"combiner_layer.weight", "text_projection_layer.weight", "image_projection_layer.weight"}
 _CONFIG_FILE = "open_clip_config.json"
 _WEIGHT_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
 _FILE_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
@@ -230,11 +232,30 @@ def read_state(path: Path, key: str = "") -> dict[str, Tensor]:
     if path.suffix != ".safetensors" and path.is_file() and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if any(Path(name).name == "constants.pkl" for name in archive.namelist()):
+                model, hub_id = _openai_model(path.stem)
                 raise WeightsError(
-                    f"{path} is a TorchScript archive, which holds code: give the same weights as safetensors, for "
-                    "OpenAI's ViT-B/32 `hf download timm/vit_base_patch32_clip_224.openai open_clip_model.safetensors`"
+                    f"{path} is a TorchScript archive, which runs code when it is read: fetch the same weights as "
+                    f"tensors, for OpenAI's {model} `hf download {hub_id} open_clip_model.safetensors`, and give --set "
+                    f"backbone.weights=openai --set backbone.model={model}"
                 )
-    return read_checkpoint(path, key)
+    state = read_checkpoint(path, key)
+    if state.keys() >= _COMBINER_KEYS:
+        raise WeightsError(
+            f"{path} is CLIP4Cir's Combiner, a network on top of CLIP that backbone 'clip' does not have: give the "
+            "fine-tuned CLIP that is published beside it, and train the fusion here (backbone.fusion)"
+        )
+    return state
+
+
+def _openai_model(stem: str) -> tuple[str, str]:
+    """Return open_clip's name of the model of an OpenAI file, and the hub id of its tensors; ViT-B-32's if unknown."""
+    from open_clip.pretrained import get_pretrained_cfg
+
+    for name in (stem, stem.removesuffix("px"), DEFAULT_MODEL):
+        known = get_pretrained_cfg(name, "openai")
+        if known:
+            return name, str(known["hf_hub"]).rstrip("/")
+    raise AssertionError(f"open_clip knows no OpenAI weights of {DEFAULT_MODEL}")
 
 
 def _names(path: Path, key: str) -> Iterable[str]:

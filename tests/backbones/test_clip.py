@@ -187,10 +187,26 @@ def test_keys_that_do_not_fit_are_all_named(tmp_path):
     assert "logit_scale" not in line
 
 
-def test_an_archive_of_code_is_refused(tmp_path):
-    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "script.pt"))
-    with pytest.raises(WeightsError, match="is a TorchScript archive"):
-        build(Clip, model="ViT-Toy", weights=str(tmp_path / "script.pt"), activation="gelu")
+@pytest.mark.parametrize(
+    ("name", "fetched"),
+    [
+        ("ViT-B-32.pt", "timm/vit_base_patch32_clip_224.openai"),
+        ("ViT-L-14-336px.pt", "timm/vit_large_patch14_clip_336.openai"),
+        ("script.pt", "timm/vit_base_patch32_clip_224.openai"),
+    ],
+)
+def test_an_archive_of_code_is_refused(tmp_path, name, fetched):
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / name))
+    with pytest.raises(WeightsError, match=rf"is a TorchScript archive, .*`hf download {fetched} open_clip_model"):
+        build(Clip, model="ViT-Toy", weights=str(tmp_path / name), activation="gelu")
+
+
+def test_clip4cirs_combiner_is_named(tmp_path):
+    layers = ("text_projection_layer", "image_projection_layer", "combiner_layer", "output_layer")
+    state = {f"{layer}.{part}": torch.zeros(2) for layer in layers for part in ("weight", "bias")}
+    torch.save({"epoch": 3, "Combiner": state}, tmp_path / "combiner.pt")
+    with pytest.raises(WeightsError, match=r"combiner\.pt is CLIP4Cir's Combiner, .* fine-tuned CLIP"):
+        build(Clip, model="ViT-Toy", weights=str(tmp_path / "combiner.pt"), activation="gelu")
 
 
 def test_missing_weights_are_one_line_that_says_what_to_fetch():

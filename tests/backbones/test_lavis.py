@@ -145,17 +145,28 @@ def test_what_only_training_reads_is_left_out_with_a_remark(lavis, logged):
         without = {key: tensor for key, tensor in family.state.items() if key != "temp"}
         model = family.load_state(without)
         assert float(model.temperature.detach()) == pytest.approx(0.07)
-        assert logged.pop().getMessage().endswith("model.pth: it holds no temp, which starts at 0.07")
+        notes = [each.getMessage().split("model.pth: ")[-1] for each in logged]
+        heads = "itm_head" if name == "blip" else "Qformer.cls, itm_head"
+        assert notes == ["it holds no temp, which starts at 0.07", f"left out, as no score here reads them: {heads}"]
         assert torch.equal(family.scores(model), family.scores(family.load_state(family.state)))
+        logged.clear()
     copies = re.compile(r"\A(visual_encoder|text_encoder|vision_proj|text_proj)\.")
     training = {copies.sub(r"\1_m.", key): tensor for key, tensor in family.state.items() if copies.match(key)}
     training |= {f"{queue}_queue": torch.zeros(1, 3) for queue in ("image", "text", "idx", "ptr")}
     whole = family.load_state({"model": {**family.state, **training}})
     assert whole.identity.sha256 == family.load_state(family.state).identity.sha256
-    wanted = ", ".join(sorted({key.split(".")[0] for key in training}))
-    assert [each.getMessage().split(": ")[-1] for each in logged] == [wanted]
+    wanted = ", ".join(sorted({key.split(".")[0] for key in training} | {"itm_head"}))
+    assert logged[0].getMessage().split(": ")[-1] == wanted
     with pytest.raises(WeightsError, match="unexpected image_encoder_m"):
         family.load_state({**family.state, "image_encoder_m.x": torch.zeros(1)})
+
+
+def test_covr2_is_refused_by_name(lavis):
+    """Its class pools by another formula; it has LAVIS's names, a plain number for temp, and no matching head."""
+    family = Family(lavis, "eva_clip_g")
+    theirs = {key: value for key, value in family.state.items() if key != "temp" and not key.startswith("itm_head")}
+    with pytest.raises(WeightsError, match=r"model\.pth is CoVR-2's BLIP-2 .* mean of normalised tokens"):
+        family.load_state(theirs)
 
 
 class _Stranger:
