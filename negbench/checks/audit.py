@@ -18,9 +18,10 @@ from negbench.data.scene import DataCache, threads
 from negbench.display import notes, progress
 from negbench.errors import OptionError
 from negbench.grid.axes import axis_of, label
+from negbench.loop.mining_task import planes_read
 from negbench.machine.files import runs_dir
 from negbench.mining.mine import mine
-from negbench.mining.planes import Plane, images_of, planes_read
+from negbench.mining.planes import Plane, images_of
 from negbench.mining.regime import regime
 from negbench.mining.window import unjudged, window
 from negbench.plugins.registry import option_defaults, registry

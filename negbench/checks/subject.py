@@ -13,10 +13,10 @@ from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
 from negbench.errors import DataError, OptionError
 from negbench.loop.checkpoint import stream
+from negbench.loop.mining_task import listed_plane, mining_task, offline_planes
 from negbench.loop.precision import Precision
 from negbench.loop.remarks import idle_exclusions
-from negbench.mining.planes import listed_plane, offline_planes
-from negbench.mining.task import MiningTask, mining_task
+from negbench.mining.task import MiningTask
 from negbench.scoring.scorers import load_weights
 from negbench.settings.command_options import Audit
 from negbench.settings.config import ResolvedConfig

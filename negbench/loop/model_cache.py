@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from negbench.contracts import Strategy
 from negbench.data.scene import EncodedSplits, Split
 from negbench.datasets.dataset import QueryRanks
+from negbench.loop.mining_task import mining_task, planes_read
 from negbench.loop.objective import Objective
 from negbench.loop.types import OpenRun, State
-from negbench.mining.planes import planes_read
-from negbench.mining.task import MiningTask, mining_task
+from negbench.mining.task import MiningTask
 from negbench.scoring import evaluation
 
 Value = TypeVar("Value")

@@ -29,12 +29,13 @@ from negbench.errors import OptionError
 from negbench.loop.chosen import ChoiceInputs, choose, slot_scores
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.memory import Memory
+from negbench.loop.mining_task import planes_read
 from negbench.loop.passes import Passes
 from negbench.loop.slots import Corrupted, LossExtras, full_precision, joined, loss_of_slots
 from negbench.mining.composite import Composite, batch_rule, batch_rules
 from negbench.mining.filters import Filters
 from negbench.mining.mined import BatchPools
-from negbench.mining.planes import Plane, batch_planes, planes_read
+from negbench.mining.planes import Plane, batch_planes
 from negbench.settings.config import HybridConfig, MiningConfig
 
 HARDEST = 10  # negatives of a query

@@ -11,11 +11,11 @@ from negbench.contracts import Loss, ScoreView, Strategy
 from negbench.data.scene import DataCache, Split, needs_dev
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
+from negbench.loop.mining_task import planes_read
 from negbench.loop.types import State
 from negbench.metrics.fixed import GIVEN
 from negbench.mining.composite import parts_of, slots_of
 from negbench.mining.mined import copied
-from negbench.mining.planes import planes_read
 from negbench.plugins.registry import registry
 from negbench.settings.config import MiningConfig, ResolvedConfig, RunConfig
 

@@ -24,6 +24,7 @@ from negbench.loop import record
 from negbench.loop.fitting import fitting_plan
 from negbench.loop.helpers import assembled, check_processes
 from negbench.loop.identity import modules_of, read_files
+from negbench.loop.mining_task import check_listed, lists_of, planes_read
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
 from negbench.loop.outlook import opened_lines
@@ -36,7 +37,6 @@ from negbench.machine import files
 from negbench.machine.contents import digest, stamp
 from negbench.machine.heap import keep_memory
 from negbench.machine.signals import ending_of
-from negbench.mining.planes import check_listed, lists_of, planes_read
 from negbench.plugins.registry import checked_options, registry
 from negbench.settings.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.store.run_result import RunResult

@@ -18,6 +18,7 @@ from negbench.errors import NegbenchError, PausedError, out_of_memory
 from negbench.loop import needs, observe, record
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import Checkpoints, TrainingParts, own_randomness, stream
+from negbench.loop.mining_task import listed_plane, offline_planes, planes_read
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW
@@ -29,7 +30,6 @@ from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.signals import check_stopped, finishing, stopping
 from negbench.machine.team import ALONE
 from negbench.mining.mined import BatchPools, batch_statistics, distinct
-from negbench.mining.planes import listed_plane, offline_planes, planes_read
 from negbench.plugins.registry import registry
 from negbench.store.runfolder import RunFolder
 

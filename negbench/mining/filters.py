@@ -15,7 +15,6 @@ from torch import Tensor
 
 from negbench.contracts import PlaneName, ScoreView
 from negbench.metrics.ranks import at_least_float32
-from negbench.settings.config import MiningConfig
 
 _READS: dict[str, PlaneName] = {
     "guide_margin": "guide",
@@ -45,9 +44,9 @@ class Filters:
     max_reference: float | None = None
 
     @classmethod
-    def of(cls, mining: MiningConfig) -> Filters:
-        """Return the filters of a configuration."""
-        return cls(**{field.name: getattr(mining, field.name) for field in fields(cls)})
+    def of(cls, options: object) -> Filters:
+        """Return the filters that an object has as attributes, such as `[mining]` of a configuration."""
+        return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
 
     @property
     def active(self) -> bool:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, PlaneName
-from negbench.data.scene import EncodedSplits
+from negbench.contracts import DEFAULT_TEMPERATURE
 from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
-from negbench.mining.planes import Plane, live_planes
-from negbench.scoring import evaluation
-from negbench.settings.config import MiningConfig
-
-_EXCLUSIONS = ("exclude_reference", "exclude_relevant", "exclude_subset")
+from negbench.mining.planes import Plane
 
 
 @dataclass(frozen=True)
@@ -69,43 +64,3 @@ class MiningTask:
         own |= {name: kept.select(rows) for name, kept in lists.items() if kept is not None}
         planes = {name: plane.shard(rows) for name, plane in self.planes.items()}
         return dataclasses.replace(self, **own, planes=planes, kept={})
-
-
-def mining_task(
-    backbone: Backbone,
-    scene: EncodedSplits,
-    mining: MiningConfig,
-    *,
-    reads: Collection[PlaneName] = (),
-    offline: Mapping[str, Plane] | None = None,
-    temperature: float | None = None,
-    embeddings: evaluation.Embeddings | None = None,
-) -> MiningTask:
-    """Embed the scene's train split with the current backbone, and exclude images that the run never draws.
-
-    Args:
-        backbone: computes the scores.
-        scene: its train split is used.
-        mining: exclusions and filters; `reads` includes the planes of the filters and of the strategy.
-        reads: planes that the task must hold (`planes_read`).
-        offline: those of them computed before the run (`offline_planes`).
-        temperature: the loss's; None means the backbone's.
-        embeddings: the train split's embeddings, if already computed.
-    """
-    embeddings = embeddings or evaluation.embed(backbone, scene, scene.train)
-    dataset = scene.train.dataset
-    planes: dict[str, Plane] = {name: plane for name, plane in (offline or {}).items() if name in reads}
-    return MiningTask(
-        queries=embeddings.queries,
-        candidates=embeddings.candidates,
-        target=dataset.target_columns,
-        group=dataset.group_index,
-        groups=list(dataset.groups.values()),
-        excluded=scene.train.excluded(mining),
-        relevant=dataset.answers,
-        kinds=dataset.kind_table if dataset.kinds else None,
-        kept=scene.train.mined.setdefault(tuple(getattr(mining, name) for name in _EXCLUSIONS), {}),
-        temperature=float(backbone.temperature.detach()) if temperature is None else temperature,
-        filters=Filters.of(mining),
-        planes={**live_planes(reads, backbone, scene, embeddings), **planes},
-    )

@@ -17,6 +17,7 @@ from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.files.image_files import Spellings
 from negbench.files.row_files import ENDINGS, FileRow, check_one, names_of, read_rows
 from negbench.files.vector_files import read_vectors
+from negbench.loop.mining_task import planes_read
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.runs import DATA
 from negbench.machine.files import atomic_write
@@ -26,7 +27,6 @@ from negbench.machine.room import device_named
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import NO_FALLBACK, copied
-from negbench.mining.planes import planes_read
 from negbench.own.miner import Miner
 from negbench.settings.command_options import Audit, Mine
 from negbench.settings.config import MiningConfig, build_config

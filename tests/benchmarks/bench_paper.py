@@ -24,10 +24,10 @@ from negbench.contracts.card import DatasetCard
 from negbench.data.scene import DataCache
 from negbench.datasets.dataset import Dataset, columns_of
 from negbench.display import Display
+from negbench.loop.mining_task import mining_task
 from negbench.loop.runs import open_run
 from negbench.loop.types import OpenRun
 from negbench.mining.mine import mine
-from negbench.mining.task import mining_task
 from negbench.plugins.registry import registry
 from negbench.scoring.evaluation import Embeddings, block_scorer, embed, measure
 from negbench.systems.system import load_config

@@ -10,7 +10,8 @@ from negbench.data import scene
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.grid.cells import plan
-from negbench.mining.planes import EmbeddedPlane, offline_planes
+from negbench.loop.mining_task import offline_planes
+from negbench.mining.planes import EmbeddedPlane
 from negbench.plugins.registry import build
 from negbench.scoring import evaluation
 from negbench.settings.config import RunConfig, resolved

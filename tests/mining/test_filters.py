@@ -9,11 +9,11 @@ from negbench.api import make_loss, make_strategy
 from negbench.contracts import ScoreView
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
+from negbench.loop.mining_task import mining_task
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.passes import Passes
 from negbench.loop.runs import plan_run
 from negbench.mining.filters import Filters
-from negbench.mining.task import mining_task
 from negbench.settings.config import MiningConfig, resolved
 from negbench.testing.worlds import toy_view, toy_views
 from tests.mining.test_mining import run, scored_task

@@ -13,8 +13,8 @@ from negbench.benchmarks.triplets import Triplets
 from negbench.data.scene import DataCache
 from negbench.errors import DataError
 from negbench.grid.axes import expand
+from negbench.loop.mining_task import listed_plane, lists_of
 from negbench.loop.runs import plan_run
-from negbench.mining.planes import listed_plane, lists_of
 from negbench.own.negatives import write_negatives
 from negbench.plugins.registry import build
 from negbench.settings.command_options import Mine

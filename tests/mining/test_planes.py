@@ -16,12 +16,12 @@ from negbench.data.scene import DataCache, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.loop.mining_task import mining_task, offline_planes, planes_read
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.passes import Passes
 from negbench.loop.runs import plan_run
 from negbench.mining.mine import mine
-from negbench.mining.planes import offline_planes, planes_read, read_trec
-from negbench.mining.task import mining_task
+from negbench.mining.planes import read_trec
 from negbench.plugins.registry import Plugin, registry
 from negbench.settings.config import MiningConfig, resolved
 from tests.runs import config_of, run, untrained
