@@ -1,7 +1,7 @@
 """Planes: additional scores of every query and image, besides those of the model in training.
 
 A strategy, or a false-negative filter of `mining`, names the planes that it reads; only these are computed. Three come
-from the current model (`loop.mining_task.live_planes`, `batch_planes`), three are made once per run: "guide" and "judge"
+from the current model (`live_planes`, `batch_planes`), three are made once per run: "guide" and "judge"
 (`offline_planes`), from another backbone (or the run's own, as loaded) or a TREC run file of scores, and "listed"
 (`listed_plane`), from the data or the strategy's own file.
 """

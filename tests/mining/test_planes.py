@@ -21,8 +21,8 @@ from negbench.loop.objective import Batch, Objective
 from negbench.loop.passes import Passes
 from negbench.loop.runs import plan_run
 from negbench.mining.mine import mine
-from negbench.mining.planes import read_trec
 from negbench.plugins.registry import Plugin, registry
+from negbench.scoring.rankings import read_trec
 from negbench.settings.config import MiningConfig, resolved
 from tests.runs import config_of, run, untrained
 from tests.vector_files import WIDTH, write_vectors
