@@ -195,8 +195,10 @@ def strategy_part(name: str, cls: type[Strategy]) -> str:
         facts += [("corrupts", ", ".join(cls.corrupts))]
     if cls.scope == "corpus":
         facts += [("pools defined", f"{cls.n_def} times, schedule `{cls.schedule}`")]
-    facts += [("reads beside scores", ", ".join(cls.reads))] * bool(cls.reads)
-    facts += [("reads the ground truth", "yes: a ceiling, no method")] * cls.reads_truth
+    if cls.reads:
+        facts.append(("reads beside scores", ", ".join(cls.reads)))
+    if cls.reads_truth:
+        facts.append(("reads the ground truth", "yes: a ceiling, no method"))
     text = facts_list(facts)
     return text if cls.scope != "corpus" else f"{text}\n\n## Its pool on one score curve\n\n{pool_picture(name, cls)}"
 
@@ -258,7 +260,8 @@ def card_part(make: Any) -> str:
     sizes = [(split, group, f"{c.queries:,}", f"{c.gallery:,}") for split, groups in card.expected.items()
              for group, c in groups.items()]  # fmt: skip
     parts = ["## Card", facts_list(facts)]
-    parts += [table(("split", "group", "queries", "gallery"), sizes)] * bool(sizes)
+    if sizes:
+        parts.append(table(("split", "group", "queries", "gallery"), sizes))
     return "\n\n".join(parts)
 
 

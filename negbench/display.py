@@ -221,7 +221,9 @@ class Grid:
         ends = [1 + sum(max(map(len, c)) + 3 for c in columns[: n + 1]) for n in range(len(columns))]
         fitting = max(1, sum(end <= options.max_width for end in ends))
         left = [c[0] for c in columns[fitting:]]
-        folded = f"no room for {', '.join(left)}" + f": see {self.rest}" * bool(self.rest) if left else ""
+        folded = f"no room for {', '.join(left)}" if left else ""
+        if left and self.rest:
+            folded += f": see {self.rest}"
         below = "\n".join(filter(None, (self.caption, folded)))
         table = Table(title=self.title or None, caption=below or None, title_justify="left", caption_justify="left")
         for i, column in enumerate(columns[:fitting]):

@@ -88,7 +88,7 @@ class ProblemsError(NegbenchError):
     """A check found problems, which it has printed; under --json, the error is printed with its document."""
 
     def __init__(self, count: int, document: Mapping[str, Any]) -> None:
-        super().__init__(f"found {count} problem{'s' * (count > 1)}: see above")
+        super().__init__(f"found {count} problem{'s' if count > 1 else ''}: see above")
         self.document = document
 
 

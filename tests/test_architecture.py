@@ -119,6 +119,77 @@ def test_no_function_has_many_parameters(nodes):
     assert wide == set()
 
 
+def test_nothing_is_multiplied_by_a_condition():
+    """`if` says it: `text * (n > 1)` hides a branch, and always computes what it may drop. A number may be a factor."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        top = path.relative_to(ROOT).parts[0]
+        if top in ("negbench", "strategies", "backbones", "tests", "docs", "examples"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found += [f"{path.relative_to(ROOT)}:{line}" for line in multiplied_conditions(tree)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        pytest.param("'s' * (n > 1)", True, id="comparison"),
+        pytest.param("[x] * (not y)", True, id="not"),
+        pytest.param("lines * bool(y)", True, id="bool"),
+        pytest.param("(n > 1) * 's'", True, id="on the left"),
+        pytest.param("'s' * (a and b > 1)", True, id="part of a condition"),
+        pytest.param("def f(said: bool): return block() * said", True, id="annotated name"),
+        pytest.param("4 * (n > 1)", False, id="number"),
+        pytest.param("'-' * width", False, id="no condition"),
+    ],
+)
+def test_which_products_are_refused(code, refused):
+    assert bool(multiplied_conditions(ast.parse(code))) is refused
+
+
+def multiplied_conditions(tree: ast.Module) -> list[int]:
+    """Return the lines of a condition times anything but a number."""
+    lines = []
+
+    def visit(node: ast.AST, known: set[str]) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            known = known | {each.arg for each in given if _is_bool(each.annotation)} | _annotated_bool(node.body)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            for factor, other in ((node.left, node.right), (node.right, node.left)):
+                if _is_condition(factor, known) and not _is_number(other):
+                    lines.append(node.lineno)
+                    break
+        for child in ast.iter_child_nodes(node):
+            visit(child, known)
+
+    visit(tree, _annotated_bool(tree.body))
+    return lines
+
+
+def _annotated_bool(body: list[ast.stmt]) -> set[str]:
+    annotated = [node for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    return {node.target.id for node in annotated if _is_bool(node.annotation)}
+
+
+def _is_bool(annotation: ast.expr | None) -> bool:
+    return isinstance(annotation, ast.Name) and annotation.id == "bool"
+
+
+def _is_condition(node: ast.expr, known: set[str]) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in ("bool", "any", "all", "isinstance", "issubclass")
+    if isinstance(node, ast.BoolOp):
+        return any(_is_condition(value, known) for value in node.values)
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Not)
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.Name) and node.id in known)
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+
+
 def test_what_scripts_import_is_there():
     """Every name that tests, docs and examples import from negbench exists, also in scripts that no test runs."""
     scripts = [path for root in ("tests", "docs", "examples") for path in (ROOT / root).rglob("*.py")]

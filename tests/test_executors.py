@@ -61,7 +61,7 @@ def test_workers_that_share_gpus_are_told(monkeypatch, logged, tmp_path):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
         executor = executor_of("pool", None, workers, tmp_path, "none")
         assert executor.devices == tuple(filter(None, devices.split(",")))
-        assert [r.getMessage() for r in logged] == [f"note: {workers} workers share {told}"] * bool(told)
+        assert [r.getMessage() for r in logged] == ([f"note: {workers} workers share {told}"] if told else [])
 
 
 def test_a_server_that_was_prepared_is_the_one_that_workers_come_from(forked):

@@ -17,7 +17,7 @@ def options_of(cls: Any) -> str:
     for field in dataclasses.fields(cls):
         span = field.metadata.get("range")
         searched = "" if span is None else f", {' or '.join(span.choices) or f'{span.low} to {span.high}'}"
-        options.append(f"{field.name} {field.default}{searched}{' (log)' * (span is not None and span.log)}")
+        options.append(f"{field.name} {field.default}{searched}{' (log)' if span is not None and span.log else ''}")
     return "; ".join(options)
 
 

@@ -74,8 +74,9 @@ class Icir(Dataset):
             if not right:
                 raise DataError(f"{where}: no image of instance {quoted(instance)} has the text {quoted(text)}")
             queries.append(Query(f"{len(queries):04}", image, text, right[0], instance, right))
-        remark = f"{len(queries):,} queries of {len(galleries):,} instances, but 1,883 of 202 are published"
-        remarks = (remark,) * ((len(queries), len(galleries)) != (1883, 202))
+        remarks: tuple[str, ...] = ()
+        if (len(queries), len(galleries)) != (1883, 202):
+            remarks = (f"{len(queries):,} queries of {len(galleries):,} instances, but 1,883 of 202 are published",)
         data = cls(CARD, split, queries, *columns_of(galleries), reader.content, remarks=remarks)
         files = None
         if images and home:

@@ -143,7 +143,8 @@ def card(
         name="triplets",
         protocol="file",
         source="the user's own file",
-        gallery="all images that the group's rows of the split name" + (", and the gallery file" * with_gallery),
+        gallery="all images that the group's rows of the split name"
+        + (", and the gallery file" if with_gallery else ""),
         exclude_reference=exclude_reference,
         text_template="as written, stripped",
         metrics=tuple(_metrics_of(groups, with_relevant)),
@@ -203,7 +204,12 @@ def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
 
 def _galleries(queries: Sequence[Query], added: Sequence[str], *, mined: bool) -> dict[str, list[str]]:
     """Group -> images that its queries name, in order of appearance, then those of the gallery file."""
-    pairs = ((q.group, i) for q in queries for i in (q.reference, str(q.target), *q.relevant, *(q.negatives * mined)))
+    pairs: list[tuple[str, str]] = []
+    for query in queries:
+        named = [query.reference, str(query.target), *query.relevant]
+        if mined:
+            named += query.negatives
+        pairs += [(query.group, image) for image in named]
     return {group: list(dict.fromkeys([*names, *added])) for group, names in by_key(pairs).items()}
 
 

@@ -89,7 +89,7 @@ def _data() -> Iterator[tuple[str, bool]]:
     """Report the folder of data sets, and the cache with its damaged files."""
     if root := os.environ.get("NEGBENCH_DATA"):
         there = Path(root).is_dir()
-        yield f"NEGBENCH_DATA is {root}" + ", which is not a folder" * (not there), not there
+        yield f"NEGBENCH_DATA is {root}{'' if there else ', which is not a folder'}", not there
     text, problem = _room(cache_dir())
     yield f"cache {text}", problem
     for place in sorted({path.parent for path in cache_dir().rglob(SUMS)}):

@@ -121,7 +121,8 @@ def _print(verification: "Verification") -> None:
     for kind, problems in by_key((problem.kind, problem) for problem in verification.problems).items():
         typer.echo(f"{kind}: {len(problems):,}")
         for problem in problems[:SHOWN]:
-            typer.echo(f"  {f'{problem.split}: ' * bool(problem.split)}{problem.detail}")
+            split = f"{problem.split}: " if problem.split else ""
+            typer.echo(f"  {split}{problem.detail}")
         if len(problems) > SHOWN:
             typer.echo(f"  ... {len(problems) - SHOWN:,} more; --json lists all")
     if not verification.problems:

@@ -131,7 +131,7 @@ def _one(plugin: Mapping[str, Any]) -> None:
     options = f"\noptions, as --set {section}.NAME=VALUE or --{section} {name}:NAME=VALUE:"
     typer.echo(options if plugin["options"] else "no options")
     for option in plugin["options"]:
-        tunable = f"; tunable {option['range']}" * bool(option["range"])
+        tunable = f"; tunable {option['range']}" if option["range"] else ""
         _print(f"  {option['name']} = ", f"{option['type']}, default {option['default']}{tunable}")
         if option["text"]:
             _print(" " * 6, option["text"])

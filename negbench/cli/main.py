@@ -132,7 +132,8 @@ def _fail(message: str, arguments: list[str] | None, code: int = 2, document: Ma
     if "--json" in (sys.argv[1:] if arguments is None else arguments):
         with suppress(OSError):  # standard output may be what failed
             typer.echo(json.dumps({**(document or {}), "error": line, "exit_code": code}, indent=2))
-    typer.echo(f"negbench: {'error: ' * (code == 2)}{line}", err=True)
+    word = "error: " if code == 2 else ""
+    typer.echo(f"negbench: {word}{line}", err=True)
     return code
 
 

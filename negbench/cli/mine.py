@@ -34,8 +34,8 @@ def mine(asked: Mine) -> dict[str, Any]:
     if mined.source:
         console.print(mined.source, highlight=False)
     short = int((mined.frame["negatives"].map(len) < asked.draws).sum())
-    fewer = f" ({short:,} queries have fewer: their pools are smaller)" * bool(short)
-    cut = f"; {mined.summary['cut_ties']:,.0f} pools cut a tie" * bool(mined.summary["cut_ties"])
+    fewer = f" ({short:,} queries have fewer: their pools are smaller)" if short else ""
+    cut = f"; {mined.summary['cut_ties']:,.0f} pools cut a tie" if mined.summary["cut_ties"] else ""
     fallbacks = int(mined.summary["fallback_below"] + mined.summary["fallback_any"])
     low, middle, high = mined.frame["pool_size"].quantile([0.25, 0.5, 0.75])
     console.print(

@@ -207,7 +207,7 @@ class Galleries:
         outside = f"; {lost:,} are outside their query's gallery and do not count (dataset.gallery adds images)"
         named = ", ".join(f"{kinds[kind]:,} {kind}" for kind in KINDS if kind in kinds)
         text = f"{self.split}: {kinds.total():,} judged negatives of {len(judged):,} of {len(self.queries):,} queries"
-        return [f"{text} ({named}){outside * bool(lost)}"]
+        return [f"{text} ({named}){outside if lost else ''}"]
 
     @cached_property
     def _wrong_columns(self) -> list[dict[int, int]]:
@@ -275,7 +275,9 @@ class Galleries:
         """Say how many queries list their own reference as relevant; nothing where none does."""
         count = sum(query.reference in query.relevant for query in self.queries)
         effect = "left out of the ranking" if self.card.exclude_reference else "a right answer"
-        return [f"{count:,} {self.split} queries list their own reference as relevant: it is {effect}"] * bool(count)
+        if count == 0:
+            return []
+        return [f"{count:,} {self.split} queries list their own reference as relevant: it is {effect}"]
 
     def _relevant_columns(self, index: int) -> list[int]:
         query, group = self.queries[index], int(self.group_index[index])

@@ -15,7 +15,9 @@ def overlap(train: Dataset, val: Dataset) -> list[str]:
     seen, in_pairs = (sum(image in part for image in val.images) for part in (images, pairs))
     found = []
     if known:
-        groups = f" ({', '.join(f'{count:,} {group}' for group, count in known.items())})" * (len(val.groups) > 1)
+        groups = ""
+        if len(val.groups) > 1:
+            groups = f" ({', '.join(f'{count:,} {group}' for group, count in known.items())})"
         found.append(
             f"{known.total():,} of {len(val.queries):,} {val.split} queries have a target that is one in train{groups}"
         )

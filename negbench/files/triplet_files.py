@@ -94,7 +94,7 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
     """
     files, named = [file.absolute() for file in files], _named(columns)
     table, *keys = named.pop(PATHS, "").rsplit(":", 2)
-    lookup = [Path(os.path.normpath(files[0].parent / table))] * bool(table)
+    lookup = [Path(os.path.normpath(files[0].parent / table))] if table else []
     root = Path(os.path.commonpath([file.parent for file in files]))
     paths = [row for file in lookup for row in read_rows(file)]
     if lacking := [key for key in keys if all(at(row.values, key) is None for row in paths)]:
@@ -212,8 +212,8 @@ class _Form:
             given = self.named.get
             what = ", ".join(f"{quoted(given(each))} for {each}" if given(each) else each for each in lacking)
             named = ",".join(f"{column}=NAME" for column in lacking if not given(column))
-            mend = f": name them with --columns {named} (init, embed) or --set dataset.columns={named}" * bool(named)
-            other = f"; if its first line is a row, {by_place}" * (cells and {*lacking} <= {*REQUIRED})
+            mend = f": name them with --columns {named} (init, embed) or --set dataset.columns={named}" if named else ""
+            other = f"; if its first line is a row, {by_place}" if cells and {*lacking} <= {*REQUIRED} else ""
             raise DataError(f"{file}: no column {what} ({_has(rows)}){mend}{other}")
 
     # --- rows ----------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def _string(value: Any, where: str) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if not isinstance(value, str):
-        by_place = "; take one by its place, as NAME[0]" * isinstance(value, list)
+        by_place = "; take one by its place, as NAME[0]" if isinstance(value, list) else ""
         raise DataError(f"{where}: expected a string, got {quoted(value)}{by_place}")
     if not value.strip():
         raise DataError(f"{where}: is empty")

@@ -78,7 +78,7 @@ def _named(arrays: Any, keys: list[str], path: Path, names: str) -> tuple[list[s
     wanted = next((name for name in NAMES.get(names, _ANY) if name in keys), names)
     others = [name for name in keys if name != wanted]
     key = others[0] if len(others) == 1 else "features"
-    for name in (*[wanted] * bool(wanted), key):
+    for name in (wanted, key) if wanted else (key,):
         if name not in keys:
             raise DataError(f"{path} has no '{name}', only {', '.join(map(repr, keys[:10])) or 'nothing'}")
     try:

@@ -82,7 +82,12 @@ class Temperatures(nn.Module):
         of_backbone = config.temperature == "backbone" or (config.temperature == "auto" and not config.active)
         if of_backbone or loss.tau is not None:
             return cls(())
-        return cls(("icm",) + ("tcm",) * (config.alpha > 0) + ("ritm", "titm") * (config.beta > 0))
+        names: tuple[str, ...] = ("icm",)
+        if config.alpha > 0:
+            names += ("tcm",)
+        if config.beta > 0:
+            names += ("ritm", "titm")
+        return cls(names)
 
     def values(self) -> dict[str, float]:
         """Return term -> temperature, for records."""

@@ -73,7 +73,8 @@ class Rehearsals:
         scored = {*range(0, epochs, config.eval.every), epochs}
         curves = config.eval.reported * (1 + any(config.schedule.refresh_epochs[:1]))  # a curve takes as long as a card
         rankings = len(scored | carded) + 4 * config.eval.reported + (chosen != "last")  # four by one modality alone
-        rankings += (len(scored) - 1) * (chosen == "dev" and config.eval.reported)
+        if chosen == "dev" and config.eval.reported:
+            rankings += len(scored) - 1
         also = len(scored) * len(splits.also.queries) / len(splits.val.queries) if splits.also else 0
         total = _STORED + (len(carded) + 1 + curves) * once("card", data)
         total += (rankings + also) * once("scoring", data, len(splits.val.queries))

@@ -116,7 +116,8 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache, *, al
         unused = having == sum(map(len, whys.values()))
         told = {why: names for why, names in whys.items() if alone or unused or why != _ONCE}
         parts = [f"for {', '.join(dict.fromkeys(names))}: {why}" for why, names in told.items()]
-        remarks += [f"{setting} does nothing {'; '.join(parts)}"] * bool(parts)
+        if parts:
+            remarks.append(f"{setting} does nothing {'; '.join(parts)}")
         smoke = alone and setting in ("strategy", "schedule.warmup") and rows[0][2].train.epochs == 1
         if parts and unused and not smoke and (setting in asked or not setting.startswith("schedule.")):
             raise OptionError(remarks[-1])

@@ -94,8 +94,10 @@ class Mined:
 def copied(summary: Mapping[str, float], queries: int) -> list[str]:
     """Say how many of the targets have copies, which are right answers under another id; nothing where none has."""
     count = int(summary.get("copies", 0))
+    if count == 0:
+        return []
     what = f"{count:,} of {queries:,} targets have the same embedding as another image, which may be drawn"
-    return [f"{what}: leave such copies out with --set mining.max_target=0.999"] * bool(count)
+    return [f"{what}: leave such copies out with --set mining.max_target=0.999"]
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ def _triplets(scan: Scan, files: Sequence[Path]) -> None:
             except NegbenchError as error:
                 unread[file] = str(error)
     if not tables:
-        more = [f"and {len(unread) - _SHOWN} more tables"] * (len(unread) > _SHOWN)
+        more = [f"and {len(unread) - _SHOWN} more tables"] if len(unread) > _SHOWN else []
         found = [*list(unread.values())[:_SHOWN], *more, *_joins(files)]
         scan.missing += found or ["; ".join([_NO_TRIPLETS, *scan.unused])]
         return
@@ -187,7 +187,7 @@ def _triplets(scan: Scan, files: Sequence[Path]) -> None:
     names = ", ".join(file.name for file in chosen)
     splits = Counter(row.split for row in table.rows if row.split)
     parts = ", ".join(f"{count:,} {name}" for name, count in splits.items())
-    scan.present.append(f"{names}: {len(table.rows):,} triplets" + f" ({parts})" * bool(parts))
+    scan.present.append(f"{names}: {len(table.rows):,} triplets{f' ({parts})' if parts else ''}")
     for file in (file for file in tables if file not in chosen):
         why = "triplets with negatives, as `negbench mine` writes them" if file in mined else "triplets, too"
         scan.present.append(f"{file.name}: {why}, but the recipe uses {names}")
@@ -278,7 +278,7 @@ def _keys(file: Path) -> set[str]:
 
 def _check(scan: Scan) -> None:
     """Load what was found as a run would; record as missing whatever is absent or does not fit."""
-    unused = f"; {'; '.join(scan.unused)}" * bool(scan.unused)
+    unused = f"; {'; '.join(scan.unused)}" if scan.unused else ""
     if not scan.images and not scan.vectors:
         scan.missing.append(
             "no images (.jpg, .png, .webp), nor embeddings of images and of texts (.npz with ids and features, texts "
@@ -316,7 +316,9 @@ def _check(scan: Scan) -> None:
         scan.warnings += forewarnings([config], margin, Display(), DataCache(), stored)
     else:
         scan.warnings += of_data(train, val, margin, {"gallery": None}, stored)
-        given = f" --columns {shlex.quote(scan.columns)}" * bool(scan.columns) + " --allow-missing" * scan.allow_missing
+        given = f" --columns {shlex.quote(scan.columns)}" if scan.columns else ""
+        if scan.allow_missing:
+            given += " --allow-missing"
         scan.present.append(
             f"no embeddings: `negbench embed {shell(scan.folder)}{given} --encoder ...` makes them with your own "
             "encoder"
@@ -339,7 +341,9 @@ def _usable(scan: Scan, data: Dataset, config: RunConfig, backbone: Backbone | N
             data = with_features(data, backbone, config)
         backbone.tokenize([query.text for query in data.queries])
     elif data.files is not None and (bad := data.files.undecodable(data.all_images)):
-        shown = ", ".join(str(data.files.path(image)) for image in [*bad][:_SHOWN]) + ", ..." * (len(bad) > _SHOWN)
+        shown = ", ".join(str(data.files.path(image)) for image in [*bad][:_SHOWN])
+        if len(bad) > _SHOWN:
+            shown += ", ..."
         raise DataError(
             f"{len(bad):,} of {len(data.all_images):,} images cannot be decoded: {shown}{data.naming(bad)}; fetch them "
             "again, or leave them out with --allow-missing"
@@ -384,7 +388,7 @@ def write(scan: Scan) -> list[Path]:
     target, plugin = scan.folder / RECIPE, scan.plugin
     if target.exists() and not _untouched(read_text(target, errors="replace")):
         backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(scan).items())
-        use = f"set name = {toml('precomputed')}, {backbone} in its [backbone], or " * bool(backbone)
+        use = f"set name = {toml('precomputed')}, {backbone} in its [backbone], or " if backbone else ""
         raise OptionError(f"{target} already exists and was edited after `negbench init` wrote it: {use}rename it")
     text = recipe(scan)
     texts = {target: f"{_SEAL}{_digest(text)}\n{text}"}

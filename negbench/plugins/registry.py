@@ -326,7 +326,8 @@ def _coerced(where: str, value: Any, adapter: Any) -> Any:
     except (TypeError, ValueError) as error:
         if isinstance(error, ValidationError):
             problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-            apart = "; separate options by ':'" * bool(isinstance(value, str) and re.search(r",\s*\w+\s*=", value))
+            several = isinstance(value, str) and re.search(r",\s*\w+\s*=", value) is not None
+            apart = "; separate options by ':'" if several else ""
             raise OptionError(f"{where} = {quoted(value)}: {problem[0].lower()}{problem[1:]}{apart}") from error
         return value  # an object (a Path, a module) that JSON cannot carry: the plug-in checks it
 

@@ -198,7 +198,9 @@ def trained_on(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:
     known = {(query.reference, query.text, query.target) for query in train.queries}
     same = sum((names.find(q.reference), q.text, names.find(str(q.target))) in known for q in dataset.queries)
     changed = "" if train.identity == folder.manifest["dataset"]["train"] else ", whose file has changed since"
-    return (f"{same:,} of these {len(dataset.queries):,} queries are in the run's train split{changed}",) * bool(same)
+    if same == 0:
+        return ()
+    return (f"{same:,} of these {len(dataset.queries):,} queries are in the run's train split{changed}",)
 
 
 def load_weights(backbone: Backbone, folder: RunFolder, *, started_alike: bool = True) -> None:
@@ -223,6 +225,6 @@ def load_weights(backbone: Backbone, folder: RunFolder, *, started_alike: bool =
     if wrong:
         raise WeightsError(
             f"the weights of run {folder.run_id} do not match this backbone (missing, unexpected or of another shape): "
-            f"{', '.join(wrong[:3])}{', ...' * (len(wrong) > 3)}"
+            f"{', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}"
         )
     backbone.load_state_dict(state, strict=False)  # frozen weights are not stored; all stored ones were checked above

@@ -259,7 +259,8 @@ def restore(tracker: Tracker) -> Iterator[str]:
             copied = len(tracker.copy_missing(statuses))
             trials = sum(parent.copy() for parent in lacking)
     names = [parent.folder.name for parent in lacking]
-    parts = [f"{n} {what}{'s' * (n > 1)}" for n, what in ((copied, "run"), (trials, "trial")) if n]
-    parts += [f"the summary of {', '.join(names)}"] * bool(names)
+    parts = [f"{n} {what}{'s' if n > 1 else ''}" for n, what in ((copied, "run"), (trials, "trial")) if n]
+    if names:
+        parts.append(f"the summary of {', '.join(names)}")
     if parts:
         yield f"copied {' and '.join(parts)} that the store lacked"

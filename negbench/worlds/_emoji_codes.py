@@ -109,7 +109,8 @@ def _phrase(name: str, value: str, choice: int, pair: bool) -> str:
     kind = name.removeprefix("other_")
     absent = {"hair": "ordinary", "facing": "left"}.get(kind, "")
     form: str = _WORDS["no_tone" if kind == "tone" and not value else kind][choice % 4]
-    return form.format(value or absent) + side * (kind in ("tone", "who"))
+    text = form.format(value or absent)
+    return text + side if kind in ("tone", "who") else text
 
 
 def description(family: str, look: Look) -> str:

@@ -311,7 +311,8 @@ def main() -> None:
             false, power, seconds = measured(each, tables, number)
             columns = [f"{false:.1%}", f"{power:.0%}", f"{seconds:.2f}"]
         kind = "nested worlds" if each.nested else f"{each.clusters} clusters" if each.clusters else "crossed"
-        kind += ", effects differ" * bool(each.preference)
+        if each.preference:
+            kind += ", effects differ"
         row = (each.order or each.family, each.seeds, each.rows, each.queries, each.sds, kind)
         print("| " + " | ".join(map(str, (*row, *columns))) + " |", flush=True)
         lower = scipy.stats.binomtest(round(false * tables), tables).proportion_ci(0.998).low  # one-sided 99.9 %

@@ -117,7 +117,7 @@ def test_a_picture_says_how_many_images_the_pool_has(build):
 
     class Weighted(Strategy):
         def pool(self, view: ScoreView) -> torch.Tensor:
-            return view.allowed * (view.scores > 0.6) * view.scores
+            return torch.where(view.allowed & (view.scores > 0.6), view.scores, 0)
 
     count = int((view.allowed & (view.scores > 0.6)).sum())
     assert f"{count} images are in the pool; larger dots are drawn more often" in build.pool_picture("own", Weighted)

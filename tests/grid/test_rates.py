@@ -32,8 +32,10 @@ DOCUMENTED = 0.5  # another one is chosen
 def asked_of(vector_sets: list[str], runs: Path, **given: Any) -> Compare:
     sets = (*vector_sets, f"train.lr={DOCUMENTED}")
     varied = tuple(dial.split("=")[0] for dial in given.get("dials", ()))
-    varied += ("train.epochs",) * ("epochs" in given)
-    varied += ("train.lr",) * (given.get("lr") not in (None, "grid", "fixed"))
+    if "epochs" in given:
+        varied += ("train.epochs",)
+    if given.get("lr") not in (None, "grid", "fixed"):
+        varied += ("train.lr",)
     sets = tuple(text for text in sets if not (varied and text.startswith(varied)))
     options = {"strategies": "all-corpus,top-k", "seeds": "3,1", "name": "c", "sets": sets}
     return Compare(**{**options, "runs_dir": runs, "tracking_uri": "none", "report": False, **given})

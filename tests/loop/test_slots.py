@@ -36,7 +36,7 @@ def test_a_loss_takes_each_slot_or_all_together(loss, names, weighted):
         seen = torch.cat([SUB_QUERY if slot == "target" else torch.full((2, 2), -99.0) for slot in among], 1)
         there = torch.tensor([True, True])
         colour = AspectScores("colour", SUB_QUERY.diagonal(), seen, torch.tensor(2.0), there)
-        return [colour] * (more and "target" in among)
+        return [colour] if more and "target" in among else []
 
     def value(*among: Slot) -> float:
         tables = zip(*((SCORES[slot], OTHERS, weights[slot]) for slot in among), strict=True)

@@ -51,7 +51,9 @@ def test_false_negatives_by_rank_against_a_loop():
                 if column == known[0]:
                     continue
                 bands = ["1-3"] if rank <= 3 else ["4-", "4-10" if rank <= 10 else "11-40"]
-                for name in (*bands, *["above the target"] * (rank <= place)):
+                if rank <= place:
+                    bands.append("above the target")
+                for name in bands:
                     want[name][0] += 1
                     want[name][1] += column in known
         for band, (images, relevant) in want.items():

@@ -576,7 +576,8 @@ def test_batch_statistics_equal_loops():
     generator = torch.Generator().manual_seed(0)
     scores = torch.rand(6, 6, generator=generator) * 2 - 1
     view = ScoreView(scores, torch.arange(6))
-    weights = torch.rand(6, 6, generator=generator) * (torch.rand(6, 6, generator=generator) < 0.6) * view.allowed
+    weights = torch.rand(6, 6, generator=generator)
+    weights[(torch.rand(6, 6, generator=generator) >= 0.6) | ~view.allowed] = 0
     weights[2] = 0
     relevant = torch.rand(6, 6, generator=generator) < 0.4
     relevant[4] = False  # of a query of which nothing is known

@@ -125,7 +125,10 @@ MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
     ({"query_embeddings": _QUERIES[:0]}, r"query_embeddings must be floats.*\(0, 8\)"),
     ({"targets": _TARGETS[:4]}, r"targets must be 30 whole numbers, got \(4,\) int64"),
     ({"targets": _TARGETS.float()}, r"targets must be 30 whole numbers, got \(30,\) float32"),
-    ({"targets": _TARGETS + N * (torch.arange(Q) == 2)}, r"targets: query 2 names image \d+, expected 0 ... 39"),
+    (
+        {"targets": torch.where(torch.arange(Q) == 2, _TARGETS + N, _TARGETS)},
+        r"targets: query 2 names image \d+, expected 0 ... 39",
+    ),
     ({"targets": _TARGETS * 0 - 1}, "targets: query 0 names image -1, expected 0 ... 39"),
     ({"excluded": [[1]]}, "excluded must have a row for each of the 30 queries, got 1"),
     ({"excluded": [[1], [99], *[[]] * 28]}, "excluded: query 1 names an image outside 0 ... 39"),

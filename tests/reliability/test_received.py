@@ -195,7 +195,7 @@ def test_nothing_is_written_through_a_link(made, tmp_path, capsys, at):
     shutil.move(path, there) if path.exists() else there.mkdir()
     path.symlink_to(there)
     before = contents(there)
-    flags = made[1] * (LINKS[at] != "report duel")
+    flags = made[1] if LINKS[at] != "report duel" else []
     code = negbench([*LINKS[at].split(), *flags, "--runs-dir", str(tmp_path / "runs")])
     assert code == (0 if at == "artifacts" else 2)  # a store that fails costs a remark, never a run
     assert "link" in capsys.readouterr().err

@@ -86,7 +86,10 @@ def many(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             result, ranks = folder.result, folder.ranks()
             for key in ("behaviour_by_refresh", "regime_by_refresh"):
                 rows = result.get(key) or []
-                result[key] = [{**rows[i % len(rows)], "epoch": 5 * i} for i in range(_REFRESHES * bool(rows))]
+                if rows:
+                    result[key] = [{**rows[i % len(rows)], "epoch": 5 * i} for i in range(_REFRESHES)]
+                else:
+                    result[key] = []
             folder.write_result(result)
             folder.write_ranks(ranks.assign(target_rank=ranks["target_rank"] + number // 3))  # so that they differ
             cells.append({**row, "strategy": name, "run": folder.run_id})

@@ -228,7 +228,8 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
             if again == "rerun":
                 replace(job, folder=there / "s", uri=None).parent.complete()
             else:
-                out = said(again, *["s"] * (again == "ui"), "--runs-dir", there).out
+                names = ["s"] if again == "ui" else []
+                out = said(again, *names, "--runs-dir", there).out
                 assert ("copied 2 trials and the summary of s that" in out) == copied
         check_copies(there, book)
 
