@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from negbench.display import notes
+from negbench.errors import install_line, require
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.settings.layers import flag_layer
@@ -150,14 +151,22 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     execution = Execution.of(asked)
     planned, rules, course = plan_compare(asked, _say(console))
     path = planned.folder.path
+    page = planned.asked.report and _can_draw()
     with carried_out(course, execution, _say(console), rules.margin) as done:
         # import reporting only once the cells are computed
         from negbench.report.finish import finish
         from negbench.report.loaded import Comparison
 
         if done.any_finished:
-            finish(console, path.parent, path.name, asked.tracking_uri, rules, report=planned.asked.report)
+            finish(console, path.parent, path.name, asked.tracking_uri, rules, report=page)
     return Comparison(path)
+
+
+def _can_draw() -> bool:
+    """Whether pages can be drawn; if not, note before anything is computed that there will be none."""
+    if line := install_line("matplotlib"):
+        notes([f"no page will be written, all else will: {line}, then `negbench report NAME`"])
+    return line is None
 
 
 def plan_compare(asked: Compare, say: Callable[[str], None]) -> tuple[ComparisonPlan, Rules, Course]:
@@ -197,15 +206,19 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
     Raises:
         NegbenchError: invalid settings, or a default that cannot be computed.
     """
+    from negbench.settings.options import Study
+
+    asked, console = (asked or Study()).replace(**options), console or _silent()
+    require("optuna", "sklearn", *(("cmaes",) if asked.sampler == "cmaes" else ()))  # sklearn: importance of knobs
+
     from negbench.campaign.driver import carried_out
     from negbench.grid.compute import Execution
     from negbench.report.loaded import StudyResult
     from negbench.report.study import finish
-    from negbench.settings.options import Study
     from negbench.tuning.search import plan_study, studied
 
-    asked, console = (asked or Study()).replace(**options), console or _silent()
     execution, plan = Execution.of(asked), plan_study(asked)
+    _can_draw()
     book = plan.job.open()
     with carried_out(studied(plan, book), execution, _say(console)) as done:
         finished = {outcome.cell.labels["strategy"] for outcome in done.outcomes if outcome.run_id}
@@ -235,13 +248,17 @@ def claims(asked: Claims | None = None, *, console: Console | None = None, **opt
     asked, console = (asked or Claims()).replace(**options), console or _silent()
     say, execution, plan = _say(console), Execution.of(asked), plan_claims(asked)
     say(plan.line())
+    page = _can_draw()
     with carried_out(plan.course(), execution, say) as done:
         plan.folder.parent(asked.tracking_uri).complete()
         judged, path = plan.written(done.outcomes), plan.folder.path
         console.print(table.shown(judged.claims))
         say(f"{table.counts(judged.claims)} ({judged.about})")
-        for written in (path / "claims.md", path / "claims.json", write_report(path.parent, path.name)[0]):
-            say(str(written))
+        written = [path / "claims.md", path / "claims.json"]
+        if page:
+            written.append(write_report(path.parent, path.name)[0])
+        for file in written:
+            say(str(file))
     return judged
 
 

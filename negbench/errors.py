@@ -4,6 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -155,3 +156,17 @@ def missing_package(error: ImportError) -> str | None:
     """Return the install command if a module of an extra is missing; None for any other error."""
     name = (error.name or "").partition(".")[0]
     return f"this needs {name}: pip install 'negbench[{_EXTRAS[name]}]'" if name in _EXTRAS else None
+
+
+def install_line(*modules: str) -> str | None:
+    """Return the install command of the first of these modules that is missing; None if all are there."""
+    for module in modules:
+        if find_spec(module) is None:
+            return missing_package(ImportError(name=module)) or f"this needs {module}: pip install {module}"
+    return None
+
+
+def require(*modules: str) -> None:
+    """Raise NegbenchError with the install command if one of these modules is missing."""
+    if line := install_line(*modules):
+        raise NegbenchError(line)

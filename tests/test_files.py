@@ -1,12 +1,15 @@
 """Atomic writes and locks; freed memory."""
 
 import ctypes
+import errno
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
 
+from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
 from negbench.machine import files, heap
 
@@ -103,3 +106,50 @@ def test_freed_memory_is_kept_where_the_c_library_is_glibc(monkeypatch):
         heap.keep_memory()
         heap.keep_memory()
     assert said == [(-3, 32 * 2**20), (-1, 256 * 2**20)]  # once a process
+
+
+# --- file systems without locks ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every flock fail, as on network file systems."""
+    code = getattr(errno, getattr(request, "param", "ENOLCK"))
+
+    def fail(file: object, way: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(files.fcntl, "flock", fail)
+
+
+@pytest.mark.parametrize("without_locks", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"], indirect=True)
+def test_without_locks_one_line_says_what_is_at_risk(without_locks, tmp_path, refused, vector_flags):
+    (tmp_path / ".x.partial").touch()
+    at_risk = r"two processes may compute the same run .*NEGBENCH_LOCKS=soft"
+    with pytest.raises(NegbenchError, match=at_risk), files.locked(tmp_path / ".lock"):
+        pass
+    files.write_text(tmp_path / "x", "whole")  # written as ever, and nothing is swept
+    assert files.sweep(tmp_path) == []
+    line = "NEGBENCH_LOCKS=soft"
+    place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]
+    refused(["run", "--strategy", "qure", *vector_flags, *place], line)
+    refused(["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--lr", "fixed", *vector_flags, *place], line)
+    study = ["study", "--strategy", "all-corpus", "--search", "train.lr=0.01|0.03", "--sampler", "grid", "--name", "s"]
+    sets = [word for text in vector_flags if "=" in text and "n_def" not in text for word in ("--set", text)]
+    refused([*study, *sets, *place], line)
+
+
+def test_soft_locks_take_their_place(without_locks, monkeypatch, tmp_path, vector_flags):
+    monkeypatch.setenv("NEGBENCH_LOCKS", "soft")
+    with files.locked(tmp_path / "a.lock"):
+        assert (tmp_path / "a.lock.soft").exists()
+        with pytest.raises(BlockingIOError), files.locked(tmp_path / "a.lock", wait=False):
+            pass
+    assert not (tmp_path / "a.lock.soft").exists()
+    place = ["--runs-dir", str(tmp_path / "runs"), "--no-report", "--lr", "fixed", "--set", "train.epochs=2"]
+    grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c"]
+    assert negbench([*grid, *vector_flags, *place]) == 0
+    assert not [*tmp_path.rglob("*.soft")]
+    monkeypatch.setenv("NEGBENCH_LOCKS", "hard")
+    with pytest.raises(NegbenchError, match="expected soft"), files.locked(tmp_path / "b.lock"):
+        pass

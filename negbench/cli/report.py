@@ -20,6 +20,8 @@ from negbench.settings.options import Report
 def report(asked: Report) -> dict[str, Any]:
     """Build the page and print its path."""
     from negbench.analysis.findings import stored
+    from negbench.display import notes
+    from negbench.errors import NegbenchError, install_line
     from negbench.machine import files
     from negbench.report.build import write_report
     from negbench.report.tables import leader_text
@@ -39,6 +41,11 @@ def report(asked: Report) -> dict[str, Any]:
 
         for path in write_result_card(runs, asked.name):
             shown.print(str(path), highlight=False, soft_wrap=True)
+    if line := install_line("matplotlib"):
+        if not asked.card:
+            raise NegbenchError(line)
+        notes([f"no page: {line}"])
+        return {"page": None, "files": []}
     page, *others = write_report(runs, asked.name, asked.galleries, asked.figures)
     if asked.out:
         files.write_text(asked.out, read_text(page))

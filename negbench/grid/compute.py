@@ -12,7 +12,7 @@ import torch
 
 from negbench.contracts import HoldsFeatures
 from negbench.display import Advance, Display, log, notes, progress, progress_console
-from negbench.errors import OptionError, UnknownNameError
+from negbench.errors import OptionError, UnknownNameError, install_line
 from negbench.grid.cells import Cell, Outcome, Task, compute_task, title_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder, together
@@ -53,6 +53,8 @@ class Execution:
         runs, uri = files.runs_dir(asked.runs_dir), asked.tracking_uri
         if runs.exists() and not runs.is_dir():  # planning may take long
             raise OptionError(f"--runs-dir {runs} is not a folder: name another one")
+        if uri != "none" and (line := install_line("mlflow")):
+            notes([f"no copy in MLflow: {line} (or say --tracking-uri none)"])
         executor = executor_of(asked.executor, asked.address, asked.workers, runs, uri)
         if isinstance(executor, Jobs) and (isinstance(asked, Study) or getattr(asked, "tuned", None)):
             raise OptionError("--executor jobs computes cells, and trials follow from each other: use pool or ray")

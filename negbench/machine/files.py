@@ -87,7 +87,8 @@ def _temporary(path: Path) -> tuple[int, Path]:
     """Create a file beside `path`, locked while it is open: `sweep` leaves those of living processes alone."""
     while True:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks: then no sweep removes anything either
+            fcntl.flock(handle, fcntl.LOCK_EX)
         if Path(name).exists():  # else a sweep removed it before it was locked
             os.fchmod(handle, 0o666 & ~_UMASK)  # mkstemp's 0600 would keep a shared cache from its other users
             return handle, Path(name)
@@ -195,8 +196,7 @@ def delete(path: Path) -> None:
 
 def _add_line(sums: Path, line: str) -> None:
     check_regular(sums)
-    with sums.open("rb+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with sums.open("rb+") as file, _holding(file, sums, fcntl.LOCK_EX):
         end = file.seek(0, os.SEEK_END)
         torn = end > 0 and (file.seek(end - 1), file.read(1))[1] != b"\n"
         file.write((b"\n" if torn else b"") + line.encode())
@@ -347,11 +347,61 @@ def locked(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[N
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
     except OSError as error:
         raise NegbenchError(f"cannot write {path.parent}: {error.strerror or error}") from error
-    with file:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    way = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    with file, _holding(file, path, way):
         if not shared:
             sweep(path.parent)
-        try:
+        yield
+
+
+SOFT = "NEGBENCH_LOCKS"  # "soft": a file beside the locked one stands for the lock
+
+
+@contextlib.contextmanager
+def _holding(file: IO[Any], path: Path, way: int) -> Iterator[None]:
+    """Lock an open file in this block; with NEGBENCH_LOCKS=soft, create PATH.soft in its place.
+
+    A soft lock is exclusive even where `way` is shared. It outlives a kill -9 on another machine; on this one filelock
+    sees that its process is gone.
+
+    Raises:
+        BlockingIOError: `way` does not wait, and another process holds the lock.
+        NegbenchError: the file system has no locks, or NEGBENCH_LOCKS has another value.
+    """
+    if kind := os.environ.get(SOFT):
+        if kind != "soft":
+            raise NegbenchError(f"{SOFT}={quoted(kind)}: expected soft, or leave it unset for the system's locks")
+        with _held_softly(path, wait=not way & fcntl.LOCK_NB):
             yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)
+        return
+    try:
+        fcntl.flock(file, way)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise NegbenchError(
+            f"cannot lock {path} ({error.strerror or error}): without locks two processes may compute the same run and "
+            f"mix their files: use a disk that has locks, or set {SOFT}=soft, with which files named .soft stand for "
+            "locks and one command at a time is safe"
+        ) from error
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def _held_softly(path: Path, *, wait: bool) -> Iterator[None]:
+    import filelock  # comes with torch
+
+    lock = filelock.SoftFileLock(f"{path}.soft")
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except filelock.Timeout as error:
+        raise BlockingIOError(f"another process holds {path}.soft") from error
+    except OSError as error:
+        raise NegbenchError(f"cannot write {path}.soft: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        lock.release()

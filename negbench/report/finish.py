@@ -19,6 +19,7 @@ from negbench.analysis.unchanged import inputs_of, keep, unchanged
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import Rules
 from negbench.display import Grid, log
+from negbench.errors import install_line
 from negbench.grid.comparison import AXES, ComparisonFolder, group_key
 from negbench.machine.files import write_text
 from negbench.report.loaded import Comparison
@@ -49,6 +50,7 @@ def finish(
         report: whether to write the HTML page, which is also an artifact of the comparison's MLflow run.
     """
     folder, rules = runs / name, rules or Rules()
+    report = report and install_line("matplotlib") is None
     inputs = inputs_of(runs, ComparisonFolder(folder).read(), rules, report)
     parent = Parent(Tracker.open(runs, tracking_uri), folder)
     same = bool(unchanged(folder, inputs))

@@ -10,18 +10,20 @@ from __future__ import annotations
 import logging
 import math
 import os
+import queue
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
 from negbench.display import notes
-from negbench.errors import NegbenchError, RunError, without_secrets
+from negbench.errors import NegbenchError, RunError, missing_package, without_secrets
 from negbench.machine.files import atomic_write, locked, write_json
 from negbench.machine.received import read_text
 from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, announced, noted, run_of
@@ -36,6 +38,8 @@ os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # an address with
 EXPERIMENT = "negbench"
 _FLUSH_SECONDS = 5.0
 _PATIENCE = 10  # seconds for a store to answer
+_SLOWEST = 2**16  # bytes per second of a line on which artifacts are sent
+_MOST_BYTES = 2**26  # of a server's answer
 _FORGET = 60.0  # seconds in which a store that did not answer is not asked again
 _SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and the error
 ALIVE = ".alive"  # lock of a parent run's folder
@@ -71,6 +75,77 @@ class _Guarded:
                 return getattr(self._client, name)(*args, **options)
 
         return call
+
+
+class _Patient:
+    """An MLflow client of a server, each of whose calls ends within ten seconds, however the server answers."""
+
+    def __init__(self, client: MlflowClient, uri: str) -> None:
+        self._client, self._uri = client, uri
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            seconds = _patience()
+            if name == "log_artifact":  # (run, file, ...)
+                seconds += Path(args[1]).stat().st_size / _SLOWEST
+            return _within(seconds, self._uri, lambda: getattr(self._client, name)(*args, **options))
+
+        return call
+
+
+def _patience() -> float:
+    """Return the seconds for a server to answer: ten, or what the user gives MLflow."""
+    with suppress(ValueError):
+        return float(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT") or _PATIENCE)
+    return _PATIENCE
+
+
+def _within(seconds: float, uri: str, action: Callable[[], Any]) -> Any:
+    """Return what an action returns, in a thread that is left alone if it takes too long.
+
+    MLflow's own limit counts from one received byte to the next: a server that sends a byte a second never meets it.
+
+    Raises:
+        RunError: it takes longer; the store is then left alone for a minute.
+    """
+    answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put((action(), None))
+        except BaseException as error:
+            answers.put((None, error))
+
+    threading.Thread(target=work, daemon=True, name="negbench-store").start()
+    try:
+        value, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        silent = RunError(f"{without_secrets(uri)} fails (its answer is not whole after {seconds:g} seconds)")
+        _SILENT[uri] = time.monotonic(), silent
+        raise silent from None
+    if error is not None:
+        raise error
+    return value
+
+
+@cache
+def _bound_answers() -> None:
+    """Let MLflow's connections refuse an answer of more than 64 MiB, which would fill the memory within ten seconds."""
+    from mlflow.utils import request_utils
+    from requests import ConnectionError, PreparedRequest, Response
+
+    class Bounded(request_utils.TCPKeepAliveHTTPAdapter):  # type: ignore[misc]
+        def send(self, request: PreparedRequest, stream: bool = False, *args: Any, **options: Any) -> Response:
+            answer: Response = super().send(request, True, *args, **options)
+            if not stream:
+                content = answer.raw.read(_MOST_BYTES + 1, decode_content=True)
+                if len(content) > _MOST_BYTES:
+                    answer.close()
+                    raise ConnectionError(f"the answer has more than {_MOST_BYTES:,} bytes")
+                answer._content = content
+            return answer
+
+    request_utils.TCPKeepAliveHTTPAdapter = Bounded
 
 
 @dataclass(frozen=True)
@@ -116,7 +191,9 @@ class Tracker:
             if not self._is_file:
                 _SILENT[self.uri] = time.monotonic(), error
             raise
-        return cast("MlflowClient", _Guarded(client, self.guard)) if self._is_file else client
+        if self._is_file:
+            return cast("MlflowClient", _Guarded(client, self.guard))
+        return cast("MlflowClient", _Patient(client, self.uri)) if self._is_server else client
 
     def _opened(self) -> MlflowClient:
         from mlflow.tracking import MlflowClient
@@ -131,15 +208,21 @@ class Tracker:
         os.environ.setdefault("PGCONNECT_TIMEOUT", str(_PATIENCE))
         notes(self._set_aside())
         if self.uri.startswith(("postgresql", "mysql", "mssql")):
-            create_engine(self.uri).connect().close()
+            _within(_PATIENCE, self.uri, lambda: create_engine(self.uri).connect().close())
+        if self._is_server:
+            _bound_answers()
         client = MlflowClient(tracking_uri=self.uri)
         if not self._is_file:
-            client.search_experiments(max_results=1)
+            _within(_patience(), self.uri, lambda: client.search_experiments(max_results=1))
         return client
 
     @property
     def _is_file(self) -> bool:
         return self.uri.startswith("sqlite")
+
+    @property
+    def _is_server(self) -> bool:
+        return self.uri.startswith(("http://", "https://"))
 
     @property
     def there(self) -> bool:
@@ -210,6 +293,9 @@ class Tracker:
             yield
         except NegbenchError:
             raise
+        except ImportError as error:
+            why = missing_package(error) or str(error)
+            raise RunError(f"{self.shown} is not used ({why})") from error
         except Exception as error:
             why = " ".join(f"{type(error).__name__}: {error}".strip().split("\n")[0].split())
             raise RunError(f"{self.shown} fails ({without_secrets(why, self.uri)})") from error
@@ -495,7 +581,12 @@ class RunLog:
     def _send_files(self) -> None:
         for path in (self.folder.path / name for name in _ARTIFACTS):
             if self._client is not None and path.exists():
-                self._artifacts.log_artifact(str(path))
+                send = partial(self._artifacts.log_artifact, str(path))
+                if self.tracker._is_server:
+                    most = _patience() + path.stat().st_size / _SLOWEST
+                    _within(most, self.tracker.uri, send)
+                else:
+                    send()
 
     def guarded(self, action: Callable[[], object]) -> None:
         """Run `action`; if the store fails, keep the error and stop logging: the folder has everything."""

@@ -1,9 +1,15 @@
 """MLflow servers and databases that stop and come back: nothing is lost or runs for ever, no password is shown."""
 
+import gzip
+import itertools
 import json
 import shutil
 import signal
-from collections.abc import Iterator
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +20,7 @@ from mlflow.tracking import MlflowClient
 from servers import Database, Line, Server, contents
 
 from negbench.cli.main import run as negbench
+from negbench.errors import RunError
 from negbench.machine.signals import Stopped
 from negbench.store import tracking
 from negbench.store.tracking import Tracker, default_uri
@@ -215,3 +222,74 @@ def test_a_comparison_whose_database_stops_is_copied_whole_when_it_is_back(
     shown, want = [{key: each[key] for key in ("runs", "values", "loose", "answer")} for each in (shown, want)]
     assert shown == want
     line.cut()
+
+
+# --- servers that answer without end -------------------------------------------------------------------------------
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def one_by_one(text: bytes, rest: bytes) -> Iterator[bytes]:
+    """Yield a text at once, then the rest a byte at a time, five a second."""
+    yield text
+    for place in itertools.count():
+        time.sleep(0.2)
+        yield rest[place % len(rest) :][:1]
+
+
+ENDLESS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "a body that drips": lambda: one_by_one(HEAD + b"Content-Length: 999\r\n\r\n", b" "),
+    "headers that drip": lambda: one_by_one(b"HTTP/1.1 200 OK\r\nA: ", b"a"),
+    "a status that drips": lambda: one_by_one(b"HTTP/1.1 200 ", b"O"),
+    "a body without end": lambda: itertools.chain([HEAD + b"\r\n"], itertools.repeat(b"[" * 2**16)),
+    "a packed body without end": lambda: itertools.chain(
+        [HEAD + b"Content-Encoding: gzip\r\n\r\n"], itertools.repeat(gzip.compress(bytes(2**24)))
+    ),
+}
+
+
+@pytest.fixture
+def endless(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return the address of a server that never ends its answer."""
+    monkeypatch.setattr(tracking, "_SILENT", {})
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    stopped = threading.Event()
+
+    def answer(client: socket.socket) -> None:
+        with suppress(OSError), client:
+            client.recv(65536)
+            for part in ENDLESS[request.param]():
+                if stopped.is_set():
+                    return
+                client.sendall(part)
+
+    def accept(server: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, args=(server,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        stopped.set()
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("endless", ENDLESS, indirect=True)
+def test_a_server_whose_answer_never_ends_is_given_up(endless, tmp_path):
+    """MLflow alone would wait for ever: its seconds count from one byte to the next."""
+    begun = time.monotonic()
+    with pytest.raises(RunError, match=r"^http://127\.0\.0\.1:\d+ fails \(") as first:
+        Tracker.open(tmp_path, endless).client()
+    with pytest.raises(RunError) as second:  # not asked again for a minute
+        Tracker.open(tmp_path, endless).client()
+    assert str(second.value) == str(first.value)
+    assert time.monotonic() - begun < 60  # of a loaded machine; without the limit it never ends
+
+
+@pytest.mark.parametrize("endless", ["a body that drips"], indirect=True)
+def test_a_run_goes_on_without_a_copy(endless, vector_flags, tmp_path, said):
+    short = ["--set", "train.epochs=2", "--runs-dir", str(tmp_path), "--tracking-uri", endless]
+    lines = said("run", "--strategy", "qure", *vector_flags, *short)
+    assert f"{endless} fails (its answer is not whole after 2 seconds)" in lines.err
+    assert list(tmp_path.glob("*/result.json"))
