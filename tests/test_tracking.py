@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 from negbench.cli.main import run as negbench
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.files import write_json
-from negbench.store import tracking
+from negbench.store import patience
 from negbench.store.copies import NOTE
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, final_values
@@ -147,8 +147,8 @@ def test_ui_asks_the_store_for_no_single_run_that_is_whole(tmp_path, vector_sets
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """Start a server that accepts connections but never answers; the timeout for stores is set to one second."""
-    monkeypatch.setattr(tracking, "_PATIENCE", 1)
-    monkeypatch.setattr(tracking, "_SILENT", {})
+    monkeypatch.setattr(patience, "PATIENCE", 1)
+    monkeypatch.setattr(patience, "SILENT", {})
     for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT", "PGCONNECT_TIMEOUT"):
         monkeypatch.setenv(name, "")  # so that monkeypatch restores it after the test
         monkeypatch.delenv(name)

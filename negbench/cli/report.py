@@ -36,6 +36,12 @@ def report(asked: Report) -> dict[str, Any]:
         if asked.out:
             files.write_text(asked.out, text)
         return {"table": text}
+    if asked.share:
+        from negbench.report.share import share
+
+        copied = share(runs, asked.name, asked.share)
+        shown.print(f"{copied[0]} and {len(copied) - 1} runs", highlight=False, soft_wrap=True)
+        return {"shared": copied}
     if asked.card:
         from negbench.report.result_card import write_result_card
 

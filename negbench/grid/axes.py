@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from negbench.errors import OptionError, quoted
+from negbench.machine.files import without_folders
 from negbench.metrics.fixed import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
 from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config
@@ -258,9 +260,13 @@ def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
 
 
 def short(labels: Iterable[str]) -> dict[str, str]:
-    """Return label -> label with paths cut to file names, unless two labels would become equal."""
-    cut = {label: re.sub(r"(?<=[=:])[/~][^,)]*", lambda match: Path(match[0]).name, label) for label in labels}
-    return cut if len(set(cut.values())) == len(cut) else {label: label for label in cut}
+    """Return label -> label with paths cut to file names; labels that would become equal get a digest of theirs."""
+    cut = {label: without_folders(label) for label in labels}
+    counts = Counter(cut.values())
+    for label, name in cut.items():
+        if counts[name] > 1 and name != label:
+            cut[label] = f"{name} #{hashlib.sha256(label.encode()).hexdigest()[:4]}"
+    return cut
 
 
 def labels_of(config: ResolvedConfig) -> dict[str, str]:

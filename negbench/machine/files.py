@@ -48,6 +48,35 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
+_ENDINGS = {  # of files that settings name; "openai/clip-vit-base" is no file
+    *(".npz", ".npy", ".parquet", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".trec", ".toml", ".py", ".tar", ".db"),
+    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors"),
+}
+
+
+def without_folders(text: str, *, prose: bool = False) -> str:
+    """Return a label, a setting or a message with its paths cut to the names of their files.
+
+    Names of folders may tell who computed something, and where; tables, pages and cards are for others.
+
+    Args:
+        text: such as `precomputed(images=../alice/images.npz)`; the names of a hub's models are no paths.
+        prose: it is a sentence: a path ends at a blank.
+    """
+    stops = r"[^\s,=:()'\"]+" if prose else r"[^,=:()]+"
+    return re.sub(stops, lambda match: _file_name(match[0]), text)
+
+
+def _file_name(text: str) -> str:
+    path = Path(text.strip())
+    if "/" not in text or text.startswith("//") or not path.name:  # the rest of a URL
+        return text
+    is_path = text.strip()[0] in "/~." or len(path.parts) > 2 or path.suffix.lower() in _ENDINGS
+    with contextlib.suppress(OSError, ValueError):
+        is_path = is_path or path.exists()
+    return path.name if is_path else text
+
+
 # --- writing -----------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from negbench.analysis.unchanged import FILE, inputs_of, unchanged
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
 from negbench.grid.comparison import AXES, ComparisonFolder
 from negbench.loop.step_plan import StepPlan
-from negbench.machine.files import delete
+from negbench.machine.files import delete, without_folders
 from negbench.machine.received import read_text
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
@@ -172,7 +172,14 @@ def _cells(results: Mapping[str, Mapping[str, Any]], cells: Sequence[Mapping[str
         result = results.get(cell["run"])
         row = {name: cell[name] for name in AXES if cell.get(name)} | {"seed": cell["seed"], "run": cell["run"] or "-"}
         if result is None:
-            rows.append({**row, "main metric": "-", "epoch": "-", "remarks": cell["error"] or "not finished"})
+            rows.append(
+                {
+                    **row,
+                    "main metric": "-",
+                    "epoch": "-",
+                    "remarks": without_folders(cell["error"] or "not finished", prose=True),
+                }
+            )
         else:
             value = result["metrics"][result["main_metric"]]
             remarks = "; ".join(result["remarks"]) or "-"

@@ -14,7 +14,7 @@ from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import inert, markdown
 from negbench.errors import RunError
 from negbench.grid.comparison import group_key
-from negbench.machine.files import write_json, write_text
+from negbench.machine.files import without_folders, write_json, write_text
 from negbench.report.build import comparison_page
 from negbench.report.claims import is_of_claims
 from negbench.report.page import Page
@@ -45,11 +45,11 @@ def write_result_card(runs: Path, name: str) -> list[Path]:
 def _common(flats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings that these runs share, without those of this machine and those derived from others.
 
-    Of a file's absolute path only the name is kept.
+    Of a file's path only the name is kept.
     """
     first, *others = flats
     return {
-        key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+        key: without_folders(value) if isinstance(value, str) else value
         for key, value in first.items()
         if value is not None and not key.startswith(_HERE) and all(each.get(key) == value for each in others)
     }

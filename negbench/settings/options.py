@@ -439,6 +439,7 @@ class Report(RunsOptions, PluginOptions):
     columns: str = option("", "Its columns, such as R@1,R@10 [default: the tested metric, and behind the best].")
     epochs: Epochs = option((), "Its training budgets [default: all].", cli=str)
     out: Path | None = option(None, "Write the page, or the printed table, to this file, too.", metavar="FILE")
+    share: Path | None = option(None, "Copy the result and its runs there, without names of folders.", metavar="FOLDER")
 
     @model_validator(mode="after")
     def _page_or_table(self) -> Self:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import logging
 import math
 import os
-import queue
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
@@ -26,6 +24,7 @@ from negbench.display import notes
 from negbench.errors import NegbenchError, RunError, missing_package, without_secrets
 from negbench.machine.files import atomic_write, locked, write_json
 from negbench.machine.received import read_text
+from negbench.store import patience
 from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, announced, noted, run_of
 from negbench.store.runfolder import RunFolder, final_values
 
@@ -37,11 +36,6 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # imported, MLflow wo
 os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # an address with its password, after every run
 EXPERIMENT = "negbench"
 _FLUSH_SECONDS = 5.0
-_PATIENCE = 10  # seconds for a store to answer
-_SLOWEST = 2**16  # bytes per second of a line on which artifacts are sent
-_MOST_BYTES = 2**26  # of a server's answer
-_FORGET = 60.0  # seconds in which a store that did not answer is not asked again
-_SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and the error
 ALIVE = ".alive"  # lock of a parent run's folder
 _HOME = ".mlflow.place"  # path of the runs folder when its store was created
 _PAGE = 1000  # runs that MLflow returns at once
@@ -77,77 +71,6 @@ class _Guarded:
         return call
 
 
-class _Patient:
-    """An MLflow client of a server, each of whose calls ends within ten seconds, however the server answers."""
-
-    def __init__(self, client: MlflowClient, uri: str) -> None:
-        self._client, self._uri = client, uri
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
-            seconds = _patience()
-            if name == "log_artifact":  # (run, file, ...)
-                seconds += Path(args[1]).stat().st_size / _SLOWEST
-            return _within(seconds, self._uri, lambda: getattr(self._client, name)(*args, **options))
-
-        return call
-
-
-def _patience() -> float:
-    """Return the seconds for a server to answer: ten, or what the user gives MLflow."""
-    with suppress(ValueError):
-        return float(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT") or _PATIENCE)
-    return _PATIENCE
-
-
-def _within(seconds: float, uri: str, action: Callable[[], Any]) -> Any:
-    """Return what an action returns, in a thread that is left alone if it takes too long.
-
-    MLflow's own limit counts from one received byte to the next: a server that sends a byte a second never meets it.
-
-    Raises:
-        RunError: it takes longer; the store is then left alone for a minute.
-    """
-    answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            answers.put((action(), None))
-        except BaseException as error:
-            answers.put((None, error))
-
-    threading.Thread(target=work, daemon=True, name="negbench-store").start()
-    try:
-        value, error = answers.get(timeout=seconds)
-    except queue.Empty:
-        silent = RunError(f"{without_secrets(uri)} fails (its answer is not whole after {seconds:g} seconds)")
-        _SILENT[uri] = time.monotonic(), silent
-        raise silent from None
-    if error is not None:
-        raise error
-    return value
-
-
-@cache
-def _bound_answers() -> None:
-    """Let MLflow's connections refuse an answer of more than 64 MiB, which would fill the memory within ten seconds."""
-    from mlflow.utils import request_utils
-    from requests import ConnectionError, PreparedRequest, Response
-
-    class Bounded(request_utils.TCPKeepAliveHTTPAdapter):  # type: ignore[misc]
-        def send(self, request: PreparedRequest, stream: bool = False, *args: Any, **options: Any) -> Response:
-            answer: Response = super().send(request, True, *args, **options)
-            if not stream:
-                content = answer.raw.read(_MOST_BYTES + 1, decode_content=True)
-                if len(content) > _MOST_BYTES:
-                    answer.close()
-                    raise ConnectionError(f"the answer has more than {_MOST_BYTES:,} bytes")
-                answer._content = content
-            return answer
-
-    request_utils.TCPKeepAliveHTTPAdapter = Bounded
-
-
 @dataclass(frozen=True)
 class Tracker:
     """An MLflow store. `uri = "none"` keeps no copy.
@@ -181,22 +104,23 @@ class Tracker:
         Raises:
             RunError: a server fails, or did not answer within ten seconds a moment ago; or the file is a link.
         """
-        since, error = _SILENT.get(self.uri, (-math.inf, None))
-        if error is not None and time.monotonic() - since < _FORGET:
+        since, error = patience.SILENT.get(self.uri, (-math.inf, None))
+        if error is not None and time.monotonic() - since < patience.FORGET:
             raise error
         try:
             with self.answering(), self.guard():
                 client = self._opened()
         except RunError as error:
             if not self._is_file:
-                _SILENT[self.uri] = time.monotonic(), error
+                patience.SILENT[self.uri] = time.monotonic(), error
             raise
         if self._is_file:
             return cast("MlflowClient", _Guarded(client, self.guard))
-        return cast("MlflowClient", _Patient(client, self.uri)) if self._is_server else client
+        return cast("MlflowClient", patience.Patient(client, self.uri)) if self._is_server else client
 
     def _opened(self) -> MlflowClient:
         from mlflow.tracking import MlflowClient
+        from mlflow.utils import request_utils
         from sqlalchemy import create_engine
 
         for name in ("mlflow", "alembic", "sqlalchemy"):  # lines for each table, tracebacks of what is raised as well
@@ -204,16 +128,16 @@ class Tracker:
                 logger.setLevel(logging.CRITICAL)
         # MLflow tries a server seven times and a database ten times, for minutes
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_PATIENCE))
-        os.environ.setdefault("PGCONNECT_TIMEOUT", str(_PATIENCE))
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(patience.PATIENCE))
+        os.environ.setdefault("PGCONNECT_TIMEOUT", str(patience.PATIENCE))
         notes(self._set_aside())
         if self.uri.startswith(("postgresql", "mysql", "mssql")):
-            _within(_PATIENCE, self.uri, lambda: create_engine(self.uri).connect().close())
+            patience.within(patience.PATIENCE, self.uri, lambda: create_engine(self.uri).connect().close())
         if self._is_server:
-            _bound_answers()
+            request_utils.TCPKeepAliveHTTPAdapter = patience.bounded(request_utils.TCPKeepAliveHTTPAdapter)
         client = MlflowClient(tracking_uri=self.uri)
         if not self._is_file:
-            _within(_patience(), self.uri, lambda: client.search_experiments(max_results=1))
+            patience.within(patience.seconds_for(), self.uri, lambda: client.search_experiments(max_results=1))
         return client
 
     @property
@@ -583,8 +507,7 @@ class RunLog:
             if self._client is not None and path.exists():
                 send = partial(self._artifacts.log_artifact, str(path))
                 if self.tracker._is_server:
-                    most = _patience() + path.stat().st_size / _SLOWEST
-                    _within(most, self.tracker.uri, send)
+                    patience.within(patience.seconds_for(path.stat().st_size), self.tracker.uri, send)
                 else:
                     send()
 

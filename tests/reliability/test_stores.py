@@ -22,7 +22,7 @@ from servers import Database, Line, Server, contents
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
 from negbench.machine.signals import Stopped
-from negbench.store import tracking
+from negbench.store import patience
 from negbench.store.tracking import Tracker, default_uri
 
 SECRET = "hunter2-Geheimnis"
@@ -47,8 +47,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture
 def line(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
     """Return a line to the server; a store that failed is asked again at once."""
-    monkeypatch.setattr(tracking, "_FORGET", 0.0)
-    monkeypatch.setattr(tracking, "_SILENT", {})
+    monkeypatch.setattr(patience, "FORGET", 0.0)
+    monkeypatch.setattr(patience, "SILENT", {})
     cable = Line(server)
     yield cable
     cable.mend()
@@ -208,7 +208,7 @@ def test_a_study_whose_database_stops_ends_with_the_same_trials(sent, database, 
 def test_a_comparison_whose_database_stops_is_copied_whole_when_it_is_back(
     database, undisturbed, vector_flags, tmp_path, capfd, monkeypatch
 ):
-    monkeypatch.setattr(tracking, "_FORGET", 0.0)
+    monkeypatch.setattr(patience, "FORGET", 0.0)
     monkeypatch.chdir(tmp_path)  # MLflow puts artifacts into the current folder
     line = Line(database)
     address = f"postgresql+psycopg://alice:{SECRET}@127.0.0.1:{line.port}/runs"
@@ -251,7 +251,7 @@ ENDLESS: dict[str, Callable[[], Iterator[bytes]]] = {
 @pytest.fixture
 def endless(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Return the address of a server that never ends its answer."""
-    monkeypatch.setattr(tracking, "_SILENT", {})
+    monkeypatch.setattr(patience, "SILENT", {})
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     stopped = threading.Event()
 

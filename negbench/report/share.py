@@ -1,0 +1,67 @@
+"""Copy a comparison and its runs for others, without the folders of this machine."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from negbench.errors import OptionError
+from negbench.grid.comparison import ComparisonFolder
+from negbench.machine import files
+from negbench.machine.received import opened_file, read_text
+
+_COMPARISON = ("comparison.json", "statistics.json", "answer.md")
+_LEFT_OUT = {"mlflow.json", "mlflow-summary.json", "checkpoint.pt", "error.txt"}  # of this machine, or of no use
+
+
+def share(runs: Path, name: str, to: Path) -> list[Path]:
+    """Copy a comparison's result and the runs that it names into `to`, with paths cut to the names of their files.
+
+    Tables and pages are left out: `negbench report NAME --runs-dir TO` computes them again from the ranks.
+
+    Args:
+        runs: runs folder.
+        name: of the comparison.
+        to: a runs folder, which may exist, without a comparison of this name.
+
+    Returns:
+        The copied folders, the comparison's first.
+
+    Raises:
+        OptionError: the comparison is there already.
+    """
+    if (to / name).exists():
+        raise OptionError(f"--share {to}: {to / name} exists: name another folder")
+    copied = [_copy(runs / name, to / name, list(_COMPARISON))]
+    for run in dict.fromkeys(cell["run"] for cell in ComparisonFolder(runs / name).cells() if cell["run"]):
+        names = [file for file in files.names_in(runs / run) if file not in _LEFT_OUT]
+        if not (to / run).exists():
+            copied.append(_copy(runs / run, to / run, names))
+    return copied
+
+
+def _copy(source: Path, target: Path, names: list[str]) -> Path:
+    target.mkdir(parents=True)
+    files.seal(target)
+    for name in names:
+        if not (source / name).exists():
+            continue
+        if name.endswith(".json"):
+            files.write_json(target / name, _cleaned(files.read_json(source / name)))
+            continue
+        with files.intact(source / name) as path, files.atomic_write(target / name, "wb") as file:
+            if name.endswith(".md"):
+                lines = read_text(path).splitlines(keepends=True)
+                file.write("".join(files.without_folders(line, prose=True) for line in lines).encode())
+            else:
+                with opened_file(path) as content:
+                    shutil.copyfileobj(content, file)
+    return target
+
+
+def _cleaned(value: Any) -> Any:
+    """Cut the paths in all texts and keys of a JSON value."""
+    if isinstance(value, dict):
+        return {files.without_folders(str(key)): _cleaned(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(part) for part in value]
+    return files.without_folders(value) if isinstance(value, str) else value

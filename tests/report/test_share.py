@@ -1,0 +1,93 @@
+"""What is meant for others holds names of files, and neither folders nor the user's name."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.grid.axes import short
+from negbench.machine.files import damaged_in, without_folders
+from tests.vector_files import write_vectors
+
+SECRET = b"alice.secretname"
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("/home/alice/x.npz", "x.npz"),
+        ("~/x.npz", "x.npz"),
+        ("../../alice/my vectors/x.npz", "x.npz"),
+        ("data/x.parquet", "x.parquet"),
+        ("a/b/weights", "weights"),
+        ("precomputed(images=../a/i.npz, texts=/b/t.npz)", "precomputed(images=i.npz, texts=t.npz)"),
+        ("lavis:/home/alice/blip.pth,tower=b/c.pth", "lavis:blip.pth,tower=c.pth"),
+        ("openai/clip-vit-base-patch32", "openai/clip-vit-base-patch32"),
+        ("timm/vit_base_patch32_clip_224.openai@main", "timm/vit_base_patch32_clip_224.openai@main"),
+        ("https://host/a/b/c", "https://host/a/b/c"),
+        ("R@10 +/- 1", "R@10 +/- 1"),
+        ("", ""),
+        ("/", "/"),
+    ],
+)
+def test_paths_are_cut_and_other_texts_are_not(text, want):
+    assert without_folders(text) == want
+
+
+def test_a_sentence_keeps_its_other_words():
+    text = "cannot read '/home/alice/x.npz': no such file, see a/b/c.txt"
+    assert without_folders(text, prose=True) == "cannot read 'x.npz': no such file, see c.txt"
+
+
+def test_labels_that_would_become_equal_stay_apart():
+    labels = ["p(images=/a/x.npz)", "p(images=/b/x.npz)", "p(images=/a/y.npz)", "q"]
+    cut = short(labels)
+    assert len({*cut.values()}) == 4
+    assert not any("/" in name for name in cut.values())
+    assert cut["p(images=/a/y.npz)"] == "p(images=y.npz)"
+    assert short(labels[:2]) == {label: cut[label] for label in labels[:2]}
+
+
+@pytest.fixture(scope="module")
+def proj(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compute a comparison whose paths hold a user's name, relative ones and absolute ones."""
+    proj = tmp_path_factory.mktemp("home") / SECRET.decode() / "proj"
+    sets = write_vectors(proj / "data")
+    relative = [text.replace(f"{proj}/", f"../../{SECRET.decode()}/proj/") for text in sets[:3]] + sets[3:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(proj)
+        flags = [word for text in (*relative, "train.epochs=2", "train.lr=0.03") for word in ("--set", text)]
+        grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--lr", "fixed", "--name", "c"]
+        assert negbench([*grid, *flags, "--runs-dir", "runs"]) == 0
+        for more in (["--card"], ["--latex", "--out", "runs/c/t.tex"], ["--markdown", "--out", "runs/c/t.md"]):
+            assert negbench(["report", "c", *more, "--runs-dir", "runs"]) == 0
+        assert negbench(["report", "c", "--share", "copy", "--runs-dir", "runs"]) == 0
+    return proj
+
+
+def test_nothing_that_is_meant_for_others_names_a_folder(proj):
+    own = {"mlflow.json", "mlflow-summary.json"}  # these stay at home
+    meant = [path for path in (proj / "runs" / "c").rglob("*") if path.is_file() and path.name not in own]
+    meant += [path for path in (proj / "copy").rglob("*") if path.is_file()]
+    assert {"card.json", "card.md", "index.html", "t.tex", "t.md", "config.json", "table.csv"} <= {
+        p.name for p in meant
+    }
+    assert [str(path) for path in meant if SECRET in path.read_bytes()] == []
+    assert any(SECRET in path.read_bytes() for path in (proj / "runs").rglob("config.json"))  # the test's own eyes
+
+
+def test_a_shared_copy_is_whole_and_reported_with_the_same_table(proj, tmp_path, said):
+    shutil.copytree(proj / "copy", tmp_path / "theirs")
+    for folder in (tmp_path / "theirs").iterdir():
+        assert damaged_in(folder) == []
+    said("report", "c", "--runs-dir", tmp_path / "theirs")
+    tables = [place / "c" / "report" / "tables" / "table.csv" for place in (proj / "runs", tmp_path / "theirs")]
+    assert tables[0].read_text(encoding="utf-8") == tables[1].read_text(encoding="utf-8")
+    runs = json.loads((tmp_path / "theirs" / "c" / "comparison.json").read_text(encoding="utf-8"))["cells"]
+    assert all((tmp_path / "theirs" / cell["run"] / "ranks.parquet").exists() for cell in runs)
+    assert (
+        "exists: name another folder"
+        in said("report", "c", "--share", tmp_path / "theirs", "--runs-dir", proj / "runs", code=2).err
+    )
