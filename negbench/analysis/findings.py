@@ -1,18 +1,21 @@
 """What was found in a comparison: its results, judged by the rules, stored as statistics.json, read by its page."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pydantic import TypeAdapter, ValidationError
 
 from negbench.analysis.contrasts import CONTRAST, contrasts
 from negbench.analysis.frame import StoredRun, groups_of, key_of, read_results, results_of, shared
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
+from negbench.analysis.unchanged import inputs_of, rules_kept, unchanged
 from negbench.analysis.verdict_record import FILE, Verdict, read_verdicts, write_verdicts
 from negbench.analysis.verdicts import OVER_ALL, Rules, over_all, tables_of, verdicts_of
+from negbench.errors import NegbenchError
 from negbench.grid.comparison import ComparisonFolder, group_key
 from negbench.grid.dials import Dial, Dials
 from negbench.loop.step_plan import StepPlan
@@ -178,8 +181,41 @@ def _jointly(results: pd.DataFrame, rules: Rules) -> Rules:
     return replace(rules, alpha=rules.alpha / max(1, results["epochs"].nunique()))
 
 
+def made_here(runs: Path, name: str) -> list[str]:
+    """Return the files of a comparison that this machine made from its runs as they are; none if another one did."""
+    folder = ComparisonFolder(runs / name)
+    return unchanged(folder.path, inputs_of(runs, folder.read()))
+
+
+def plain_rules(rules: Rules) -> dict[str, Any]:
+    """Return rules as JSON that `rules_in` reads; the time limit of looks, which are over by then, is left out."""
+    plain = asdict(rules)
+    if rules.looks is not None:
+        plain["looks"] = {key: value for key, value in asdict(rules.looks).items() if key != "budget"}
+    return plain
+
+
+def rules_in(folder: Path) -> Rules:
+    """Return the rules by which a comparison was judged; the default ones if it does not say.
+
+    Raises:
+        NegbenchError: they are damaged.
+    """
+    kept = rules_kept(folder)
+    if kept is None:
+        return Rules()
+    try:
+        return TypeAdapter(Rules).validate_python(kept)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise NegbenchError(f"{folder / 'inputs.json'}: rules.{place}: {first['msg']}: rerun the comparison") from error
+
+
 def stored(runs: Path, name: str) -> Findings:
     """Read a comparison's stored results; without verdicts if it was not judged.
+
+    Those that this machine did not make from these runs are computed again, from the runs' ranks.
 
     Raises:
         RunError: no such comparison, or no finished cell.
@@ -188,6 +224,8 @@ def stored(runs: Path, name: str) -> Findings:
     results, document = _stored(runs, name)
     if not (runs / name / FILE).exists():
         return Findings(results, document)
+    if not made_here(runs, name):
+        return judged(runs, name, rules_in(runs / name))
     return _sorted(results, document, read_verdicts(runs / name))
 
 

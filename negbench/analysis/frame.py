@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from negbench.analysis.cell_check import check_cells
 from negbench.errors import RunError
 from negbench.grid.comparison import AXES, ComparisonFolder, GroupKey
 from negbench.machine import files
@@ -128,7 +129,9 @@ def results_of(runs: Path, name: str) -> pd.DataFrame:
         known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
         raise RunError(f"no comparison '{name}' in {runs}; known: {', '.join(known) or 'none'}")
     with files.intact(folder.path / "comparison.json"):
-        results = read_results(runs, folder.cells())
+        cells = folder.cells()
+        check_cells(runs, cells)
+        results = read_results(runs, cells)
     if results.empty:
         raise RunError(f"comparison '{name}' has no finished cell yet")
     return results

@@ -1,4 +1,8 @@
-"""Check by a hash of all their inputs whether a comparison's looks, tables and page are up to date."""
+"""Check by a hash of all their inputs whether a comparison's looks, tables and page are up to date.
+
+A stored result is trusted only where this machine made it: a digest of the result and its inputs lies in the user's own
+cache. A folder from somebody else can hold any answer, with hashes that fit; its results are computed again.
+"""
 
 import hashlib
 import json
@@ -34,37 +38,71 @@ def inputs_of(runs: Path, document: Mapping[str, Any], *settings: object) -> lis
 
 def look(folder: Path, cells: int, inputs: list[str]) -> Any:
     """Return what `keep_look` stored for a look at so many cells; None if its inputs were others, or it is damaged."""
-    kept = _looks(folder).get(str(cells), {})
-    return kept["result"] if kept.get("inputs") == inputs else None
+    kept = _looks(folder).get(str(cells))
+    if not isinstance(kept, dict) or kept.get("inputs") != inputs or "result" not in kept:
+        return None
+    return kept["result"] if _vouched([cells, inputs, kept["result"]]) else None
 
 
 def keep_look(folder: Path, cells: int, inputs: list[str], result: Any) -> None:
     """Store the result of a look in place of an earlier one at as many cells, unless the folder cannot be written."""
     with suppress(NegbenchError):
         files.write_json(folder / _LOOKS, _looks(folder) | {str(cells): {"inputs": inputs, "result": result}})
+        _vouch([cells, inputs, result])
 
 
 def _looks(folder: Path) -> dict[str, Any]:
-    with suppress(OSError, NegbenchError):
+    with suppress(OSError, NegbenchError, TypeError, ValueError):
         return dict(files.read_json(folder / _LOOKS))
     return {}
 
 
 def unchanged(folder: Path, inputs: list[str]) -> list[str]:
-    """Return the files that `keep` named if it stored these first inputs and no file is missing or damaged, or none."""
+    """Return the files that `keep` named if it stored these first inputs and no file is missing or damaged, or none.
+
+    None, too, where another machine made them.
+    """
     try:
         stored = files.read_json(folder / FILE)
-        names = {*stored["made"], *files.names_in(folder)}
+        made = [str(name) for name in stored["made"]]
+        names = {*made, *files.names_in(folder)}
         same = stored["inputs"][: len(inputs)] == inputs and not any(files.flaw(folder / name) for name in names)
-        return list(stored["made"]) if same else []
-    except (OSError, NegbenchError):
+        return made if same and _vouched([stored["inputs"], *_digests(folder, made)]) else []
+    except (OSError, NegbenchError, TypeError, KeyError):
         return []
 
 
-def keep(folder: Path, inputs: list[str], made: Iterable[Path]) -> None:
-    """Store the inputs from which these files of the folder were made."""
+def keep(folder: Path, inputs: list[str], made: Iterable[Path], rules: Mapping[str, Any]) -> None:
+    """Store the inputs from which these files of the folder were made, and the rules by which they were judged."""
     names = sorted(path.relative_to(folder).as_posix() for path in made if path.is_relative_to(folder))
-    files.write_json(folder / FILE, {"inputs": inputs, "made": names})
+    files.write_json(folder / FILE, {"inputs": inputs, "made": names, "rules": rules})
+    with suppress(NegbenchError):  # a cache that cannot be written: results are computed again
+        _vouch([inputs, *_digests(folder, names)])
+
+
+def rules_kept(folder: Path) -> Any:
+    """Return the rules that `keep` stored, as JSON; None if there are none or the file is damaged."""
+    with suppress(OSError, NegbenchError, TypeError, AttributeError):
+        return files.read_json(folder / FILE).get("rules")
+    return None
+
+
+def _digests(folder: Path, names: Iterable[str]) -> list[list[str]]:
+    return [[name, files.sha256_of(folder / name)] for name in sorted(names)]
+
+
+def _vouch(result: Any) -> None:
+    """Note in the user's cache that this machine made a result."""
+    files.write_text(_note_of(result), "")
+
+
+def _vouched(result: Any) -> bool:
+    return _note_of(result).is_file()
+
+
+def _note_of(result: Any) -> Path:
+    digest = hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
+    return files.cache_dir() / "made-here" / digest[:2] / digest
 
 
 def _listed(run: Path) -> Iterator[list[object]]:

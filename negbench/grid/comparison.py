@@ -27,6 +27,7 @@ AXES = ("system", "point", "settings", "epochs", *KEY)  # the first four only wh
 SCHEMA = 2  # of comparison.json
 _CLOSED = ConfigDict(extra="forbid", strict=True)
 
+_RERUN = "rerun the command that made the comparison"
 _KINDS = {"comparison": "a comparison", "claims": "claims", "study": "a study", "final": "the final runs of a study"}
 
 

@@ -11,14 +11,14 @@ import pandas as pd
 
 from negbench.analysis.answer import headlines, say
 from negbench.analysis.columns import READ
-from negbench.analysis.findings import Findings, stored
+from negbench.analysis.findings import Findings, made_here, stored
 from negbench.analysis.frame import first_run, shared
 from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
-from negbench.analysis.unchanged import FILE, inputs_of, unchanged
+from negbench.analysis.unchanged import FILE
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
-from negbench.grid.comparison import AXES, ComparisonFolder
+from negbench.grid.comparison import AXES
 from negbench.loop.step_plan import StepPlan
 from negbench.machine.files import delete, without_folders
 from negbench.machine.received import read_text
@@ -34,6 +34,7 @@ from negbench.report.tables import Table, tables
 from negbench.report.zone import zone_chart
 
 GALLERIES = 2
+FROM_RANKS = "computed from the ranks of the folder, which nobody can prove; its own answer and tables were not used"
 _SELECTED = {"last": "the last", "dev": "the best on a part of train", "val": "the best on the reported split itself"}
 
 
@@ -56,11 +57,13 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     if is_of_claims(folder):
         return write_page(folder / "report", claims_page(folder), form)
     findings = stored(runs, name)
-    made = unchanged(folder, inputs_of(runs, ComparisonFolder(folder).read()))
+    made = made_here(runs, name)
     if not made:
         delete(folder / FILE)  # what it tells of the page is no longer so
     lines = read_text(folder / "answer.md").splitlines() if made else ()
     page = comparison_page(folder, findings, tables(findings), galleries, [*filter(None, lines)])
+    if not made:
+        page = replace(page, facts=(*page.facts, ("numbers", FROM_RANKS)))
     drawn = read_text(folder / "report/index.html") if "report/index.html" in made else ""
     return write_page(folder / "report", page, form, drawn)
 

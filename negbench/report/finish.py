@@ -12,7 +12,7 @@ from rich.console import Console
 
 from negbench.analysis.answer import say
 from negbench.analysis.columns import NEGATIVES, logged
-from negbench.analysis.findings import Findings, judged, stored
+from negbench.analysis.findings import Findings, judged, plain_rules, stored
 from negbench.analysis.frame import first_run, key_of, labels_of, shared
 from negbench.analysis.leader import row_line
 from negbench.analysis.unchanged import inputs_of, keep, unchanged
@@ -65,7 +65,8 @@ def finish(
     if same:
         parent.complete()
     elif kept:
-        keep(folder, inputs, _renew(parent, findings, listed, answer, report=report))
+        made = _renew(parent, findings, listed, answer, report=report)
+        keep(folder, inputs, made, plain_rules(rules))
     console.print("\nanswer", style="bold", highlight=False)
     for line in answer:
         console.print(line, highlight=False, markup=False)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from negbench.analysis.findings import Findings, stored
+from negbench.analysis.findings import Findings, made_here, stored
 from negbench.analysis.frame import results_of
 from negbench.analysis.shown import per_query, shown_results, shown_verdicts
 from negbench.errors import RunError
@@ -45,14 +45,12 @@ class Comparison:
     @property
     def answer(self) -> list[str]:
         """The answer in words, a sentence or two per line."""
-        with files.intact(self.path / "answer.md", _RERUN) as file:
-            return [line for line in read_text(file).splitlines() if line]
+        return [line for line in self._text("answer.md").splitlines() if line]
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row per strategy, as the command prints it: text, in percent, mean and deviation over seeds."""
-        with files.intact(self.path / "table.csv", _RERUN) as file:
-            return pd.read_csv(io.StringIO(read_text(file)), dtype=str, keep_default_na=False)
+        return pd.read_csv(io.StringIO(self._text("table.csv")), dtype=str, keep_default_na=False)
 
     @cached_property
     def findings(self) -> Findings:
@@ -101,8 +99,25 @@ class Comparison:
         return self._numbers("cost.csv")
 
     def _numbers(self, name: str) -> pd.DataFrame:
+        return pd.read_csv(io.StringIO(self._text(name)))
+
+    def _text(self, name: str) -> str:
+        """Return a file of the comparison; where another machine made it, what the runs' ranks give."""
+        if not self._made_here:
+            return self._computed[name]
         with files.intact(self.path / name, _RERUN) as file:
-            return pd.read_csv(io.StringIO(read_text(file)))
+            return read_text(file)
+
+    @cached_property
+    def _made_here(self) -> bool:
+        return bool(made_here(self.path.parent, self.name))
+
+    @cached_property
+    def _computed(self) -> dict[str, str]:
+        from negbench.analysis.answer import say
+        from negbench.report.tables import files_of, tables
+
+        return {"answer.md": "\n\n".join(say(self.findings)) + "\n", **files_of(tables(self.findings))}
 
     @cached_property
     def cells(self) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
 from negbench.machine.received import opened_file, read_text
 
-_COMPARISON = ("comparison.json", "statistics.json", "answer.md")
+_COMPARISON = ("comparison.json", "statistics.json", "answer.md", "inputs.json")  # the last one: the rules
 _LEFT_OUT = {"mlflow.json", "mlflow-summary.json", "checkpoint.pt", "error.txt"}  # of this machine, or of no use
 
 

@@ -262,7 +262,12 @@ class RunFolder:
         """Read what `write_ranks` wrote."""
         frame = self.table("ranks")
         with intact(self.path / "ranks.parquet"):
-            return frame.assign(**{name: frame[name].astype("int64") for name in ("target_rank", "gallery_size")})
+            frame = frame.assign(**{name: frame[name].astype("int64") for name in ("target_rank", "gallery_size")})
+            if not frame["target_rank"].between(1, frame["gallery_size"]).all():
+                raise RunError(
+                    f"{self.path / 'ranks.parquet'} holds ranks outside of 1 to the gallery's size: {_AGAIN}"
+                )
+            return frame
 
     def table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
         """Read what `write_table` wrote, or some columns of it."""

@@ -1,0 +1,164 @@
+"""Received comparisons whose hashes fit: what they say of themselves is not believed, but computed from their ranks."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from negbench import api
+from negbench.analysis import unchanged
+from negbench.analysis.cell_check import check_cells
+from negbench.analysis.findings import stored
+from negbench.cli.main import run as negbench
+from negbench.errors import RunError
+from negbench.machine.files import SUMS, sha256_of
+from negbench.report.build import FROM_RANKS
+from tests.vector_files import write_vectors
+
+SETS = ("train.epochs=2", "train.batch_size=16", "train.lr=0.03")
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a runs folder with a comparison `duel`."""
+    place = tmp_path_factory.mktemp("honest")
+    flags = [word for text in (*write_vectors(place / "own"), *SETS) for word in ("--set", text)]
+    grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "2", "--name", "duel", "--lr=fixed", "--margin", "3"]
+    assert negbench([*grid, *flags, "--runs-dir", str(place / "runs"), "--tracking-uri", "none"]) == 0
+    return place / "runs"
+
+
+@pytest.fixture
+def received(honest: Path, tmp_path: Path) -> Path:
+    shutil.copytree(honest, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def fit(folder: Path) -> None:
+    """Let SHA256SUMS fit what is in a folder."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS)
+    (folder / SUMS).write_text("".join(f"{sha256_of(folder / name)}  {name}\n" for name in names), encoding="utf-8")
+
+
+def changed(path: Path, change: Callable[[Any], Any]) -> None:
+    """Change a JSON file and the hashes beside it."""
+    value = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(change(value)), encoding="utf-8")
+    fit(path.parent)
+
+
+def forge(folder: Path) -> None:
+    """Forge answer, statistics, tables and the note on their inputs."""
+    for name in ("answer.md", "table.csv", "behaviour.csv"):
+        path = folder / name
+        path.write_text("qure wins by 40 points (FORGED)\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+
+    def better(document: dict[str, Any]) -> dict[str, Any]:
+        text = json.dumps(document).replace('"verdict": "', '"verdict": "FORGED ')
+        return dict(json.loads(text))
+
+    changed(folder / "statistics.json", better)
+    fit(folder)
+
+
+def test_what_this_machine_made_is_believed(received):
+    assert unchanged.unchanged(
+        received / "duel", unchanged.inputs_of(received, ComparisonFolder(received / "duel").read())
+    )
+
+
+def test_a_forged_answer_is_computed_again(honest, received, said):
+    forge(received / "duel")
+    said("report", "duel", "--runs-dir", received)
+    page = (received / "duel" / "report" / "index.html").read_text(encoding="utf-8")
+    assert "FORGED" not in page
+    assert FROM_RANKS in page
+    theirs, ours = api.load("duel", received), api.load("duel", honest)
+    assert theirs.answer == ours.answer
+    assert theirs.statistics.to_json() == ours.statistics.to_json()
+    assert theirs.table.equals(ours.table)
+    assert "FORGED" not in said("report", "duel", "--markdown", "--runs-dir", received).out
+
+
+def test_the_rules_of_the_folder_are_used_and_damaged_ones_are_one_line(received, said):
+    (received / "duel" / "answer.md").write_text("other\n", encoding="utf-8")
+    fit(received / "duel")
+    assert {row.margin for row in stored(received, "duel").main} == {0.03}
+    changed(received / "duel" / "inputs.json", lambda note: {**note, "rules": {"margin": "wide"}})
+    assert "rules.margin" in said("report", "duel", "--runs-dir", received, code=2).err
+
+
+def test_a_forged_look_is_not_believed(tmp_path, own_cache):
+    unchanged.keep_look(tmp_path, 4, ["a"], {"open": []})
+    assert unchanged.look(tmp_path, 4, ["a"]) == {"open": []}
+    assert unchanged.look(tmp_path, 4, ["b"]) is None
+    looks = tmp_path / "looks.json"
+    looks.write_text(looks.read_text(encoding="utf-8").replace("[]", '["FORGED"]'), encoding="utf-8")
+    assert unchanged.look(tmp_path, 4, ["a"]) is None
+    for text in ("null", "[1]", '{"4": null}', '{"4": {"inputs": ["a"]}}'):
+        looks.write_text(text, encoding="utf-8")
+        assert unchanged.look(tmp_path, 4, ["a"]) is None
+
+
+def swap(cells: list[dict[str, Any]]) -> None:
+    cells[0]["run"], cells[-1]["run"] = cells[-1]["run"], cells[0]["run"]
+
+
+def swap_with_hashes(cells: list[dict[str, Any]]) -> None:
+    swap(cells)
+    cells[0]["hash"], cells[-1]["hash"] = cells[-1]["hash"], cells[0]["hash"]
+    cells[0]["seed"], cells[-1]["seed"] = cells[-1]["seed"], cells[0]["seed"]
+
+
+def name_twice(cells: list[dict[str, Any]]) -> None:
+    for key in ("run", "hash", "seed"):
+        cells[0][key] = cells[-1][key]
+
+
+CELLS: dict[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
+    "runs swapped": (swap, "has another hash"),
+    "runs and hashes swapped": (swap_with_hashes, "whose strategy is"),
+    "one run twice": (name_twice, "whose strategy is"),
+    "a run outside": (lambda cells: cells[0].update(run="../outside/x"), "expected the plain name"),
+    "an absolute run": (lambda cells: cells[0].update(run="/outside/x"), "expected the plain name"),
+    "a run that is a number": (lambda cells: cells[0].update(run=5), "plain name"),
+    "another hash": (lambda cells: cells[0].update(hash="0" * 64), "has another hash"),
+    "another seed": (lambda cells: cells[0].update(seed=7), "has another seed"),
+    "another loss": (lambda cells: cells[0].update(loss="info-nce"), "whose loss is"),
+    "another backbone": (lambda cells: cells[0].update(backbone="tiny"), "whose backbone is"),
+}
+
+
+@pytest.mark.parametrize("case", CELLS)
+def test_a_cell_is_compared_with_its_run(received, said, case):
+    change, text = CELLS[case]
+
+    def apply(document: dict[str, Any]) -> dict[str, Any]:
+        change(document["cells"])
+        return document
+
+    changed(received / "duel" / "comparison.json", apply)
+    assert text in said("report", "duel", "--runs-dir", received, code=2).err
+
+
+def test_one_run_in_two_places_has_the_same_labels_in_both(tmp_path):
+    """A run may stand in a table of two systems, but not for two strategies; nothing of it is read for that."""
+    cell = {"strategy": "a", "loss": "l", "backbone": "b", "dataset": "d", "run": "x", "seed": 0, "hash": "h"}
+    check_cells(tmp_path, [{**cell, "system": "s"}, {**cell, "system": "t"}])
+    with pytest.raises(RunError, match="with different labels name one run, x"):
+        check_cells(tmp_path, [cell, {**cell, "strategy": "c"}])
+
+
+@pytest.mark.parametrize("rank", [0, -3, 10**6, float("nan")])
+def test_ranks_that_are_none_are_one_line(received, said, rank):
+    run = next(received.glob("qure-*"))
+    frame = pd.read_parquet(run / "ranks.parquet")
+    frame["target_rank"] = frame["target_rank"].astype(float)
+    frame.loc[0, "target_rank"] = rank
+    frame.to_parquet(run / "ranks.parquet")
+    fit(run)
+    assert "ranks.parquet" in said("report", "duel", "--runs-dir", received, code=2).err
