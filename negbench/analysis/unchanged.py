@@ -80,6 +80,15 @@ def keep(folder: Path, inputs: list[str], made: Iterable[Path], rules: Mapping[s
         _vouch([inputs, *_digests(folder, names)])
 
 
+def forget(folder: Path) -> None:
+    """Forget what `keep` stored of files; the rules stay."""
+    rules = rules_kept(folder)
+    if rules is None:
+        files.delete(folder / FILE)
+    else:
+        files.write_json(folder / FILE, {"inputs": [], "made": [], "rules": rules})
+
+
 def rules_kept(folder: Path) -> Any:
     """Return the rules that `keep` stored, as JSON; None if there are none or the file is damaged."""
     with suppress(OSError, NegbenchError, TypeError, AttributeError):

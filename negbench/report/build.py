@@ -16,11 +16,11 @@ from negbench.analysis.frame import first_run, shared
 from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
-from negbench.analysis.unchanged import FILE
+from negbench.analysis.unchanged import forget
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
 from negbench.grid.comparison import AXES
 from negbench.loop.step_plan import StepPlan
-from negbench.machine.files import delete, without_folders
+from negbench.machine.files import without_folders
 from negbench.machine.received import read_text
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
@@ -59,7 +59,7 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     findings = stored(runs, name)
     made = made_here(runs, name)
     if not made:
-        delete(folder / FILE)  # what it tells of the page is no longer so
+        forget(folder)  # what it tells of the page is no longer so
     lines = read_text(folder / "answer.md").splitlines() if made else ()
     page = comparison_page(folder, findings, tables(findings), galleries, [*filter(None, lines)])
     if not made:
