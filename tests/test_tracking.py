@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 from negbench.cli.main import run as negbench
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.files import write_json
-from negbench.store import patience
+from negbench.store import patience, tracking
 from negbench.store.copies import NOTE
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, final_values
