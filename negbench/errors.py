@@ -28,6 +28,15 @@ def printable(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+", " ", text)
 
 
+def printable_json(value: Any) -> Any:
+    """Return a JSON value with the control characters of all its texts and keys replaced by spaces."""
+    if isinstance(value, dict):
+        return {printable(str(key)): printable_json(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [printable_json(part) for part in value]
+    return printable(value) if isinstance(value, str) else value
+
+
 _URL = re.compile(r"([a-zA-Z][\w+.-]*://)(\S*)")
 _HOST = re.compile(
     r"(\[[\da-fA-F:.]+\]|[^\s:/@?]*)(:\d*)?(?=[/?#]|$)"

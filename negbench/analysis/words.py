@@ -160,6 +160,23 @@ def markdown(frame: "pd.DataFrame") -> str:
     return "".join("| " + " | ".join(inert(str(value)).replace("|", r"\|") for value in row) + " |\n" for row in rows)
 
 
+_NUMBERS = re.compile(r"[-+]?(?:[\d.,]+(?:e[-+]?\d+)?|inf)(?:[ ±%\[\]\d.,-]|inf)*")
+
+
+def csv_text(frame: "pd.DataFrame") -> str:
+    """Return a table as CSV in which no cell is a formula: a text that a spreadsheet would compute begins with '."""
+    cells = frame.map(_no_formula)
+    return str(cells.rename(columns=lambda name: _no_formula(str(name))).to_csv(index=False))
+
+
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    harmless = text[:1] not in ("=", "@", "+", "-") or text == "-" or _NUMBERS.fullmatch(text)
+    return text if harmless else f"'{text}"
+
+
 def inert(text: str) -> str:
     """Return a text as one line of Markdown without HTML and links; "<0.001" and intervals stay as they are."""
     return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", printable(text)).replace("](", r"]\(")

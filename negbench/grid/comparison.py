@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.display import log
-from negbench.errors import NegbenchError, OptionError
+from negbench.errors import DataError, NegbenchError, OptionError, printable_json
 from negbench.machine import files
 from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
@@ -27,8 +27,20 @@ AXES = ("system", "point", "settings", "epochs", *KEY)  # the first four only wh
 SCHEMA = 2  # of comparison.json
 _CLOSED = ConfigDict(extra="forbid", strict=True)
 
-_RERUN = "rerun the command that made the comparison"
 _KINDS = {"comparison": "a comparison", "claims": "claims", "study": "a study", "final": "the final runs of a study"}
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a comparison.json without control characters: a terminal would obey those of a received one.
+
+    Raises:
+        DataError: it is no object with a list of cells.
+    """
+    document = printable_json(files.read_json(path))
+    cells = document.get("cells") if isinstance(document, dict) else None
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+        raise DataError(f"{path} is damaged: expected an object with a list of cells: rerun the command that wrote it")
+    return {"kind": "comparison", **document}
 
 
 def check_name(folder: Path, kind: str) -> None:
@@ -55,7 +67,7 @@ def _kind_of(folder: Path) -> str | None:
     if (folder / "study.json").exists():
         return "study"
     path = folder / "comparison.json"
-    return str(files.read_json(path).get("kind", "comparison")) if path.exists() else None
+    return read_document(path)["kind"] if path.exists() else None
 
 
 Item = TypeVar("Item")
@@ -73,7 +85,7 @@ def together(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
 class CellRecord(BaseModel):
     """A cell in comparison.json: its value on each axis, as tables print it, its run, and typed columns of its own."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     strategy: str
     loss: str
@@ -165,7 +177,7 @@ class ComparisonFolder:
         path = self.path / "comparison.json"
         if not path.exists():
             return False
-        there = files.read_json(path)
+        there = read_document(path)
         wanted = json.loads(json.dumps(self.document(outcomes)))  # turns tuples into lists, as in JSON
         if exactly:
             return bool(there == wanted)
@@ -189,23 +201,18 @@ class ComparisonFolder:
         Raises:
             NegbenchError: a file of another negbench version.
         """
-        document: dict[str, Any] = files.read_json(self.path / "comparison.json")
-        if document.get("schema") == 1:
-            document["schema"] = SCHEMA
-        if "undefined" in document:
-            document["left_out"] = document.pop("undefined")
-        if systems := document.pop("systems", None):
-            own, document["remarks"] = systems["own"], systems["remarks"]
-            rows = [row for row in document["cells"] if row["system"] in systems["names"]]  # without their corners
-            document["cells"] = [{**row, "own": row["strategy"] == own.get(row["system"])} for row in rows]
+        path = self.path / "comparison.json"
+        document = read_document(path)
         try:
+            _renew(document)
             ComparisonRecord.model_validate({"kind": "comparison", "schema": SCHEMA, **document})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            path = self.path / "comparison.json"
             another = f"{path} is from another version of negbench, or was changed ({where}: {first['msg']})"
             raise NegbenchError(f"{another}: rerun the command that wrote it") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise NegbenchError(f"{path} is damaged ({error}): rerun the command that wrote it") from error
         return document
 
     def cells(self) -> list[dict[str, Any]]:
@@ -215,6 +222,18 @@ class ComparisonFolder:
     def parent(self, uri: str | None) -> Parent:
         """Return the parent of the cells' copies in an MLflow store."""
         return Parent(Tracker.open(self.path.parent, uri), self.path)
+
+
+def _renew(document: dict[str, Any]) -> None:
+    """Bring a comparison.json of schema 1 into the form of schema 2."""
+    if document.get("schema") == 1:
+        document["schema"] = SCHEMA
+    if "undefined" in document:
+        document["left_out"] = document.pop("undefined")
+    if systems := document.pop("systems", None):
+        own, document["remarks"] = systems["own"], systems["remarks"]
+        rows = [row for row in document["cells"] if row["system"] in systems["names"]]  # without their corners
+        document["cells"] = [{**row, "own": row["strategy"] == own.get(row["system"])} for row in rows]
 
 
 def default_name(cells: Sequence[Cell]) -> str:

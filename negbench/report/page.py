@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from negbench.analysis.words import csv_text
 from negbench.display import is_number
 from negbench.machine.files import atomic_write, check_links, sweep, write_text
 from negbench.report.cards import Example, Pictures
@@ -104,7 +105,7 @@ def write_page(folder: Path, page: Page, form: Form = "svg", before: str = "") -
         for narrow, data in zip((True, False)[-len(known) :], known, strict=False):  # a page has the narrow one first
             chart.pictures["svg", narrow] = base64.b64decode(data)
     for table in _all(page, Table):
-        written.append(write_text(folder / "tables" / f"{table.key}.csv", table.frame.to_csv(index=False)))
+        written.append(write_text(folder / "tables" / f"{table.key}.csv", csv_text(table.frame)))
     for chart in _all(page, Chart):
         for each in dict.fromkeys(("svg", form)):
             written.append(folder / "figures" / f"{chart.key}.{each}")

@@ -11,7 +11,7 @@ import pandas as pd
 from rich.console import Console
 
 from negbench.analysis.verdicts import Rules
-from negbench.analysis.words import plain
+from negbench.analysis.words import csv_text, plain
 from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
 from negbench.machine import files
@@ -76,7 +76,7 @@ def finish(console: Console, book: StudyStore, rules: Rules | None, tracking_uri
     for line in answer:
         console.print(line, highlight=False, markup=False)
     written = [book.folder / name for name in ("trials.csv", "importance.csv", "answer.md")]
-    texts = (trials.to_csv(index=False), shares.to_csv(index=False), "\n\n".join(answer) + "\n")
+    texts = (csv_text(trials), csv_text(shares), "\n\n".join(answer) + "\n")
     for path, text in zip(written, texts, strict=True):
         files.write_text(path, text)
     Parent(Tracker.open(book.folder.parent, tracking_uri), book.folder).close([], written, "\n\n".join(answer))

@@ -14,9 +14,9 @@ from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
-from negbench.analysis.words import capitalized, label_of, markdown, shortened
+from negbench.analysis.words import capitalized, csv_text, inert, label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
-from negbench.errors import UnknownNameError
+from negbench.errors import UnknownNameError, printable
 from negbench.grid.comparison import AXES, together
 from negbench.settings.options import Report, parse_epochs
 
@@ -173,7 +173,7 @@ def files_of(listed: Sequence[Table]) -> dict[str, str]:
 def _written(parts: Sequence[Table], form: str) -> str:
     if form == "csv":
         numbers = parts[0].numbers
-        return (pd.concat([part.frame for part in parts]) if numbers is None else numbers).to_csv(index=False)
+        return csv_text(pd.concat([part.frame for part in parts]) if numbers is None else numbers)
     if form == "md":
         headed = [f"### {part.where}\n\n" if part.where else "" for part in parts]
         return "\n".join(head + markdown(part.frame) for head, part in zip(headed, parts, strict=True))
@@ -236,7 +236,7 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
         about.append(f"all rows: {', '.join(same)}")
     text = f"{capitalized('; '.join(about))}."
     if form == "markdown":
-        return f"{text}\n\n{markdown(shown)}"
+        return f"{inert(text)}\n\n{markdown(shown)}"
     sides = "".join("r" if is_number(frame[name].tolist()) else "l" for name in shown)
     written = shown.rename(columns=_latex).to_latex(
         index=False, escape=False, column_format=sides, caption=_latex(text), label=f"tab:{table.key}"
@@ -259,4 +259,4 @@ def leader_text(findings: Findings, asked: Report) -> str:
 
 
 def _latex(text: object) -> str:
-    return str(text).translate(_LATEX)
+    return printable(str(text)).translate(_LATEX)

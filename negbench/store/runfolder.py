@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from negbench.errors import RunError
+from negbench.errors import DataError, RunError, printable_json, quoted
 from negbench.machine.files import SUMS, atomic_write, delete, intact, locked, names_in, read_json, seal, write_json
 from negbench.machine.received import check_safetensors, load_checkpoint, read_json_text, read_parquet
 from negbench.plugins.registry import registry
@@ -42,13 +42,18 @@ _SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # f
 _AGAIN = "move the folder elsewhere and rerun the command that computed the run"
 _FIRST = "delete checkpoint.pt in its folder to restart the run from its first epoch"
 
+_ALWAYS = {  # fields of a result that runs of every version have
+    *("metrics", "main_metric", "reported_epoch", "selected_on", "behaviour", "behaviour_by_refresh"),
+    *("steps", "negatives_seen", "seconds", "peak_memory_mib", "remarks"),
+}
+
 Known = dict[str, float | None]
 
 
 class Closed(BaseModel):
     """A closed object: another key is refused, and no value is converted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Draws(Closed):
@@ -120,7 +125,11 @@ def check_types(result: Any) -> None:
     try:
         RunRecord.model_validate(result)
     except ValidationError as error:
-        wrong = [each for each in error.errors() if each["type"] not in ("missing", "extra_forbidden")]
+        wrong = [
+            each
+            for each in error.errors()
+            if each["type"] != "extra_forbidden" and (each["type"] != "missing" or each["loc"][0] in _ALWAYS)
+        ]
         if wrong:
             raise ValueError(f"{'.'.join(map(str, wrong[0]['loc']))}: {wrong[0]['msg']}") from error
 
@@ -166,9 +175,23 @@ class RunFolder:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What `write_manifest` wrote."""
-        value: dict[str, Any] = read_json(self.path / "config.json")
-        return value
+        """What `write_manifest` wrote, without control characters: a terminal would obey those of a received run.
+
+        Raises:
+            DataError: it lacks a part, or one has the wrong type.
+        """
+        return dict(printable_json(self._manifest()))
+
+    def _manifest(self) -> dict[str, Any]:
+        value = read_json(self.path / "config.json")
+        if isinstance(value, dict):
+            kinds = {"config": dict, "hash": str, "dataset": dict, "backbone": dict, "versions": dict, "plugins": dict}
+            wrong = [key for key, kind in kinds.items() if not isinstance(value.get(key, kind()), kind)]
+            wrong += [key for key in ("config", "hash") if key not in value]
+            if not wrong:
+                return value
+            raise DataError(f"{self.path / 'config.json'}: '{wrong[0]}' is missing or of the wrong type: {_AGAIN}")
+        raise DataError(f"{self.path / 'config.json'}: expected an object, got {quoted(value)}: {_AGAIN}")
 
     @property
     def precision(self) -> str:
@@ -182,7 +205,7 @@ class RunFolder:
         Stored data never select code: `plugins` lists only those of the run's files that the user has given now (see
         `check_plugins`).
         """
-        manifest = self.manifest
+        manifest = self._manifest()
         with intact(self.path / "config.json"):
             config = RunConfig.model_validate(manifest["config"])
             own = [registry.own_file(sha256) for sha256 in manifest.get("plugins", {}).values()]
@@ -214,10 +237,10 @@ class RunFolder:
             raise RunError(f"run {self.run_id} is not finished ({self.status})")
         if lost := self.lost():
             raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {_AGAIN}")
-        value: dict[str, Any] = read_json(self.path / "result.json")
+        value = printable_json(read_json(self.path / "result.json"))
         with intact(self.path / "result.json"):
             check_types(value)
-        return value
+        return dict(value)
 
     def lost(self) -> list[str]:
         """Return the files that a finished run has lost; its weights may be deleted to save space."""

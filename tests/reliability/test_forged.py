@@ -1,6 +1,8 @@
 """Received comparisons whose hashes fit: what they say of themselves is not believed, but computed from their ranks."""
 
+import csv
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from negbench import api
 from negbench.analysis import unchanged
 from negbench.analysis.findings import made_here, stored
+from negbench.analysis.words import csv_text
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
 from negbench.grid.comparison import check_cells
@@ -123,7 +126,7 @@ CELLS: dict[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
     "one run twice": (name_twice, "whose strategy is"),
     "a run outside": (lambda cells: cells[0].update(run="../outside/x"), "expected the plain name"),
     "an absolute run": (lambda cells: cells[0].update(run="/outside/x"), "expected the plain name"),
-    "a run that is a number": (lambda cells: cells[0].update(run=5), "plain name"),
+    "a run that is a number": (lambda cells: cells[0].update(run=5), "cells.0.run: "),
     "another hash": (lambda cells: cells[0].update(hash="0" * 64), "has another hash"),
     "another seed": (lambda cells: cells[0].update(seed=7), "has another seed"),
     "another loss": (lambda cells: cells[0].update(loss="info-nce"), "whose loss is"),
@@ -160,3 +163,95 @@ def test_ranks_that_are_none_are_one_line(received, said, rank):
     frame.to_parquet(run / "ranks.parquet")
     fit(run)
     assert "ranks.parquet" in said("report", "duel", "--runs-dir", received, code=2).err
+
+
+# --- JSON of other shapes ------------------------------------------------------------------------------------------
+
+
+def without(*keys: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda value: {key: part for key, part in value.items() if key not in keys}
+
+
+def a_metric_of(number: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda value: {**value, "metrics": {**value["metrics"], value["main_metric"]: number}}
+
+
+JSONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **{f"{file}: {text}": (file, lambda value, text=text: json.loads(text))
+       for file in ("config.json", "result.json", "duel/comparison.json") for text in ("null", "[]", "{}", "7", '"x"')},
+    "config.json: config null": ("config.json", lambda value: {**value, "config": None}),
+    "config.json: hash 5": ("config.json", lambda value: {**value, "hash": 5}),
+    "config.json: versions a list": ("config.json", lambda value: {**value, "versions": []}),
+    "result.json: without behaviour": ("result.json", without("behaviour")),
+    "result.json: without seconds": ("result.json", without("seconds")),
+    "result.json: Infinity": ("result.json", a_metric_of(float("inf"))),
+    "result.json: NaN": ("result.json", a_metric_of(float("nan"))),
+    "result.json: a metric that is a text": ("result.json", a_metric_of("x")),  # type: ignore[arg-type]
+    "comparison.json: cells null": ("duel/comparison.json", lambda value: {**value, "cells": None}),
+    "comparison.json: a cell null": ("duel/comparison.json", lambda value: {**value, "cells": [None]}),
+    "comparison.json: a cell without run": (
+        "duel/comparison.json", lambda value: {**value, "cells": [without("run")(cell) for cell in value["cells"]]}),
+    "comparison.json: a seed that is Infinity": (
+        "duel/comparison.json", lambda value: {**value, "cells": [{**value["cells"][0], "seed": float("inf")}]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", JSONS)
+def test_json_of_another_shape_is_one_line_everywhere(received, said, case):
+    name, change = JSONS[case]
+    path = received / name if "/" in name else next(received.glob("qure-*")) / name
+    changed(path, change)
+    for command in (["report", "duel", "--latex"], ["report", "duel"], ["evaluate", "qure"]):
+        if command[0] == "evaluate" and "comparison" in case:
+            continue
+        lines = said(*command, "--runs-dir", received, code=2).err.splitlines()
+        assert len(lines) == 1
+        assert lines[0].startswith("negbench: error: ")
+
+
+HOSTILE = "=cmd|' /C calc'!A0 \x1b[31m<script>alert(1)</script> & % $ _ # {}"
+
+
+def test_hostile_texts_reach_no_terminal_table_or_paper(received, said):
+    """In the label of a loss whose name is right, and in a remark."""
+
+    def hostile(document: dict[str, Any]) -> dict[str, Any]:
+        for cell in document["cells"]:
+            cell["loss"] = f"{cell['loss']}({HOSTILE})"
+            cell["dataset"] = HOSTILE
+        return {**document, "remarks": [HOSTILE]}
+
+    changed(received / "duel" / "comparison.json", hostile)
+    run = next(received.glob("qure-*"))
+    changed(run / "result.json", lambda value: {**value, "remarks": [HOSTILE]})
+    page = said("report", "duel", "--card", "--runs-dir", received)
+    latex = said("report", "duel", "--latex", "--runs-dir", received).out
+    markdown = said("report", "duel", "--markdown", "--runs-dir", received).out
+    assert "\x1b" not in page.out + page.err + latex + markdown
+    assert "<script>" not in markdown
+    assert r"\& \% \$ \_ \# \{\}" in latex
+    for path in (received / "duel").rglob("*"):
+        if path.suffix in (".csv", ".md", ".html", ".json") and path.name not in ("comparison.json", "inputs.json"):
+            text = path.read_text(encoding="utf-8")
+            assert "\x1b" not in text
+            if path.suffix == ".csv":
+                assert not re.search(r'(^|,)"?=', text, re.MULTILINE), path
+            if path.suffix in (".md", ".html"):
+                assert "<script>alert" not in text, path
+
+
+@pytest.mark.parametrize(
+    ("cell", "want"),
+    [
+        *(
+            (text, text)
+            for text in ("-", "-2.5", "+1.0 [0.5, 2.0]", "-0.25 ± 0.1", "-inf", "12 %", "a=b", "", "-1.5e-7")
+        ),
+        *((text, f"'{text}") for text in ("=1+1", "@SUM(A1)", "+cmd|x", "-1+cmd|' /C calc'!A0", "-x", "=")),
+        ("\t=1", " =1"),
+    ],
+)
+def test_no_cell_of_a_table_is_a_formula(cell, want):
+    (header, written) = csv.reader(csv_text(pd.DataFrame({"=a": [cell], "n": [-1.5]})).splitlines())
+    assert header == ["'=a", "n"]
+    assert written == [want, "-1.5"]
