@@ -13,11 +13,11 @@ import pytest
 
 from negbench import api
 from negbench.analysis import unchanged
+from negbench.analysis.cell_check import check_cells
 from negbench.analysis.findings import made_here, stored
 from negbench.analysis.words import csv_text
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
-from negbench.grid.comparison import check_cells
 from negbench.machine.files import SUMS, sha256_of
 from negbench.report.build import FROM_RANKS
 from tests.vector_files import write_vectors
