@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -33,7 +34,7 @@ from tests.vector_files import write_vectors
 TRAINING = ("train.epochs=6", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2")
 GRID = "compare --lr fixed --strategies qure,in-batch --losses bradley-terry --name attacked --no-report"
 STUDY = "study --strategy dqe --trials 6 --seeds 1 --final-seeds 0 --name attacked --sampler"
-COMMANDS = (
+COMMANDS = (  # [NAME=VALUE] is a variable of the environment
     f"{GRID} --seeds 2",
     f"{GRID} --seeds 2 --workers 2",
     f"{GRID} --until decided --max-seeds 5 --workers 2",
@@ -43,6 +44,7 @@ COMMANDS = (
     f"{GRID.replace('--lr fixed', '--lr grid')} --seeds 1",
     f"{GRID} --seeds 1 --tuned 3",
     "claims --only 5 --seeds 2 --name attacked",
+    f"{GRID} --seeds 2 --tracking-uri none [NEGBENCH_LOCKS=soft]",
 )
 FILES = (  # commands that write into a folder of data, {own}
     "init {own}/vectors",
@@ -73,13 +75,15 @@ def hear() -> None:
 
 def start(command: str, sets: list[str], runs: Path) -> psutil.Popen:
     """Start the command in its own session, with its output in a file beside its runs folder."""
-    words = command.format(own=runs / "own").split()
+    variables = dict(re.findall(r"\[(\w+)=(\w+)\]", command))
+    words = re.sub(r"\[\w+=\w+\]", "", command.format(own=runs / "own")).split()
     if command not in FILES:
         own = [text for text in sets if not (command.startswith("claims") and text.startswith("schedule"))]
         words += [*itertools.chain(*(["--set", text] for text in own)), "--runs-dir", str(runs)]
     words = [str(Path(sys.executable).with_name("negbench")), *words]
     with runs.with_suffix(".log").open("ab") as log:
-        return psutil.Popen(words, stdout=log, stderr=log, start_new_session=True, preexec_fn=hear)
+        how: dict[str, Any] = {"stdout": log, "stderr": log, "env": os.environ | variables}
+        return psutil.Popen(words, **how, start_new_session=True, preexec_fn=hear)
 
 
 def table(runs: Path) -> dict[str, Any]:

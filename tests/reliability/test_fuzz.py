@@ -23,8 +23,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import negbench
+from negbench.analysis.frame import results_of
 from negbench.cli.main import run as command_line
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, printable
+from negbench.grid.jobs import Trusted, compute_line
 from negbench.loop import train as loop
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.files import SUMS
@@ -33,7 +35,7 @@ from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.datasets import toys
 
-KINDS_OF_INPUT = 8
+KINDS_OF_INPUT = 10
 CASES = int(os.environ.get("NEGBENCH_FUZZ", "250"))
 Function = TypeVar("Function", bound=Callable[..., None])
 
@@ -447,5 +449,60 @@ def test_ranks(sources, vector_sets, run, tmp_path):
             run("--set", f"mining.guide='{file}'", "--set", "mining.guide_margin=0.1")
         else:
             outcome("evaluate", "--ranks", file, "--dataset", sources["triplets"])
+
+    trial()
+
+
+# --- folders from others --------------------------------------------------------------------------------------------
+
+
+def is_read_or_refused(action: Callable[[], object]) -> None:
+    """Run an action: whatever is wrong with its files is one line."""
+    try:
+        action()
+    except NegbenchError as error:
+        assert "\x1b" not in printable(str(error))
+
+
+def test_lines_of_jobs(vector_flags, tmp_path):
+    """A changed line of cells.jsonl is computed, or refused in one line; it names neither a place nor code."""
+    jobs = tmp_path / "jobs"
+    grid = ["compare", "--strategies", "qure", "--seeds", "1", "--lr", "fixed", "--executor", f"jobs:{jobs}"]
+    assert command_line([*grid, *vector_flags, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 75
+    line = (jobs / "cells.jsonl").read_bytes()
+    changes = changed(json.loads(line), JSONS | st.sampled_from(WORDS)).map(lambda row: json.dumps(row).encode())
+
+    @fuzzed(spoilt(line) | changes)
+    def trial(content: bytes) -> None:
+        shutil.rmtree(jobs)
+        jobs.mkdir()
+        (jobs / "cells.jsonl").write_bytes(content)
+        is_read_or_refused(lambda: compute_line(jobs, 0, Trusted(tmp_path / "runs", (), "none")))
+        assert all(path.parent == jobs for path in tmp_path.rglob("*.json*") if "runs" not in path.parts)
+
+    trial()
+
+
+def test_json_of_received_folders(vector_flags, tmp_path):
+    """comparison.json, and a run's config.json and result.json, with hashes that fit."""
+    runs = tmp_path / "runs"
+    grid = ["compare", "--strategies", "qure", "--seeds", "1", "--lr", "fixed", "--name", "c", "--no-report"]
+    flags = [*vector_flags, "--set", "train.epochs=2", "--runs-dir", str(runs), "--tracking-uri", "none"]
+    assert command_line([*grid, *flags]) in (0, 2)
+    run = next(runs.glob("qure-*"))
+    paths = [
+        path for path in (runs / "c" / "comparison.json", run / "config.json", run / "result.json") if path.exists()
+    ]
+    contents = {path: path.read_bytes() for path in paths}
+
+    @fuzzed(st.data())
+    def trial(data: st.DataObject) -> None:
+        path = data.draw(st.sampled_from(paths))
+        parts = JSONS | st.sampled_from(WORDS)
+        other = changed(json.loads(contents[path]), parts).map(lambda value: json.dumps(value).encode())
+        path.write_bytes(data.draw(other | spoilt(contents[path])))
+        (path.parent / SUMS).unlink(missing_ok=True)
+        is_read_or_refused(lambda: results_of(runs, "c"))
+        path.write_bytes(contents[path])
 
     trial()
