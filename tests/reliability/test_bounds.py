@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from pyarrow import parquet
 
 from negbench.cli.main import run as negbench
@@ -296,6 +296,17 @@ def test_bombs_are_refused_before_they_are_unpacked(tmp_path, refusal, bomb):
     line = refusal(lambda: read(path), GIB, plenty)
     assert str(path) in line
     assert path.stat().st_size < 64 * 2**20
+
+
+def test_a_picture_for_which_pillow_starts_a_program_is_not_read(tmp_path, monkeypatch):
+    def started(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("Ghostscript")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", started)
+    Image.new("RGB", (4, 4)).save(tmp_path / "x.eps")
+    (tmp_path / "x.eps").rename(tmp_path / "x.jpg")
+    with pytest.raises(NegbenchError, match=r"x\.jpg is not a readable image: .*cannot identify"):
+        read_image(tmp_path / "x.jpg")
 
 
 def test_a_file_that_is_larger_than_half_of_the_memory_is_refused(tmp_path, refusal):
