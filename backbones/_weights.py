@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from negbench.errors import WeightsError
-from negbench.machine.received import check_folder, read_json_text
+from negbench.machine.received import check_folder, check_safetensors, read_json_text
 
 BERT = "google-bert/bert-base-uncased"  # whose vocabulary BLIP and BLIP-2 use
 
@@ -270,6 +270,7 @@ def shapes_in(folder: Path) -> dict[str, Tensor]:
     shapes: dict[str, Tensor] = {}
     with loading(f"{folder} "):
         for path in sorted(folder.glob("*.safetensors")):
+            check_safetensors(path)
             with safe_open(path, "pt") as file:
                 for name in file.keys():  # noqa: SIM118 -- it is no mapping
                     shapes[name] = torch.empty(file.get_slice(name).get_shape(), device="meta")

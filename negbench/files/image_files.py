@@ -16,7 +16,7 @@ from negbench.errors import DataError
 from negbench.files.reader import list_files, quoted
 from negbench.machine.contents import stamp
 from negbench.machine.files import opened
-from negbench.machine.received import opened_picture
+from negbench.machine.received import opened_picture, read_bytes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -86,7 +86,7 @@ class ImageFiles:
                 continue
             first, *copies = self.paths[image]
             for copy in copies:
-                if stamp(first)[:1] != stamp(copy)[:1] or first.read_bytes() != copy.read_bytes():
+                if stamp(first)[:1] != stamp(copy)[:1] or read_bytes(first) != read_bytes(copy):
                     raise DataError(f"image '{image}' is ambiguous: {first} and {copy} differ; keep one")
             if stamp(first)[:1] == (0,):
                 bad[image] = "empty file"

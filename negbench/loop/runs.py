@@ -4,7 +4,6 @@ One configuration gives one result, so a run is identified by the hash of its re
 change scores, the data and the frozen backbone. The process that computes it locks its folder; others wait for it.
 """
 
-import hashlib
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -129,7 +128,7 @@ def _mining_files(config: ResolvedConfig) -> list[Path]:
 
 def _digest(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return files.sha256_of(path)
     except OSError as error:
         raise NegbenchError(f"mining: file {path}: {error.strerror or error}") from error
 

@@ -4,6 +4,7 @@ Each bomb is opened in a child that may take little memory: without the check, t
 `make faults` tries bombs of full size; `make test` divides them, and the rule's gibibyte, by 64.
 """
 
+import ast
 import io
 import os
 import resource
@@ -31,6 +32,7 @@ from negbench.files.vector_files import read_vectors
 from negbench.machine import files, received
 from negbench.machine import free_memory as memory
 
+ROOT = Path(__file__).parents[2]
 SCALE = 1 if "NEGBENCH_FAULTS" in os.environ else 64
 GIB = 2**30 // SCALE
 
@@ -458,3 +460,42 @@ def test_commands_say_one_line(tmp_path, forked):
         assert child.returncode == 2
         assert line.startswith("negbench: error: ")
         assert " is not read: " in line
+
+
+# --- nothing reads past the door -----------------------------------------------------------------------------------
+
+READS = {"read_text", "read_bytes", "read_parquet", "read_table", "ParquetFile", "safe_open", "load_file", "ZipFile"}
+READS |= {"np.load", "torch.load", "pil.open", "Image.open", "tarfile.open", "open_memmap", "memmap", "from_file"}
+PACKAGED = ("__file__", "_HERE", "PATH")  # files that come with negbench
+BESIDE = {  # file: the call, and why it needs no door
+    "negbench/analysis/unchanged.py": "path.read_bytes",  # negbench's own code
+    "negbench/cli/list_.py": "file.read_text",  # negbench's own recipes
+    "negbench/papers/claim.py": "path.read_text",  # negbench's own claims
+    "negbench/systems/system.py": "path.read_text",  # negbench's own systems
+    "negbench/machine/free_memory.py": "read_text",  # the kernel's
+    "negbench/mining/pool_file.py": "map",  # after `intact`; and the file that it just wrote
+    "negbench/worlds/_icons.py": "Image.open",  # drawn a moment ago
+    "backbones/lite.py": "torch.load",  # its hash is known
+}
+CHECKED = {  # a library opens the path: the line before asks the door
+    *("negbench/benchmarks/icir.py", "negbench/data/features.py", "negbench/store/runfolder.py", "backbones/tiny.py"),
+    *("negbench/worlds/_fetch.py", "backbones/_captions.py", "backbones/_lavis.py", "backbones/_open_clip.py"),
+    "backbones/_weights.py",
+}
+
+
+def test_nothing_reads_past_the_door():
+    """A call that reads a file is the door's own, reads what comes with negbench, or stands in a list with its reason."""
+    past = []
+    for path in [path for room in ("negbench", "backbones", "strategies") for path in (ROOT / room).rglob("*.py")]:
+        name = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
+                continue
+            call = ast.unparse(node.func)
+            last = call.rpartition(".")[2]
+            reads = call in READS - {"read_text", "read_bytes", "read_parquet"} or ("." in call and last in READS)
+            known = any(mark in call for mark in PACKAGED) or BESIDE.get(name, "no call") in call
+            if reads and not known and name not in CHECKED | {"negbench/machine/received.py"}:
+                past.append(f"{name}:{node.lineno}: {call}")
+    assert past == []
