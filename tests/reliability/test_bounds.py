@@ -485,7 +485,7 @@ CHECKED = {  # a library opens the path: the line before asks the door
 
 
 def test_nothing_reads_past_the_door():
-    """A call that reads a file is the door's own, reads what comes with negbench, or stands in a list with its reason."""
+    """A call that reads a file is the door's own, reads what comes with negbench, or is listed with its reason."""
     past = []
     for path in [path for room in ("negbench", "backbones", "strategies") for path in (ROOT / room).rglob("*.py")]:
         name = path.relative_to(ROOT).as_posix()
