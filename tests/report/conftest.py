@@ -90,8 +90,12 @@ def many(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                     result[key] = [{**rows[i % len(rows)], "epoch": 5 * i} for i in range(_REFRESHES)]
                 else:
                     result[key] = []
+            config = folder.manifest["config"]
+            strategy = {**config["strategy"], "name": name}
+            folder.write_manifest({**folder.manifest, "config": {**config, "strategy": strategy}})
             folder.write_result(result)
-            folder.write_ranks(ranks.assign(target_rank=ranks["target_rank"] + number // 3))  # so that they differ
+            worse = (ranks["target_rank"] + number // 3).clip(upper=ranks["gallery_size"])  # so that they differ
+            folder.write_ranks(ranks.assign(target_rank=worse))
             cells.append({**row, "strategy": name, "run": folder.run_id})
     book = ComparisonFolder(runs / "many")
     seal(book.path)
