@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -497,7 +498,7 @@ class RunLog:
         """Wait for the thread that sends, but no longer than a store may take to answer."""
         if self._sending is None:
             return
-        self._sending.join(3 * _PATIENCE)
+        self._sending.join(3 * patience.PATIENCE)
         if self._sending.is_alive() and self.error is None:
             self.error = f"{self.tracker.shown} does not answer"
         self._sending = None
