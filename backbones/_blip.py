@@ -17,12 +17,13 @@ from torch.utils.checkpoint import checkpoint
 from negbench.backbones import _lavis, _weights
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_wordpieces
 from negbench.backbones._captions import UNCASED, CaptionTokenizer, make_tokenizer, vocabulary_files
+from negbench.backbones._checkpoint import Fit
 from negbench.backbones._composed import Composed, Init, bounded, check_without_weights, planned
 from negbench.backbones._hashing import key_sha256, tower_sha256
-from negbench.backbones._lavis import Sizes, State
+from negbench.backbones._lavis import Sizes
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import Advice, Source
-from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline, by_rows, recomputing
+from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline, TextsSeen, by_rows, recomputing
 from negbench.errors import OptionError, WeightsError
 
 _log = logging.getLogger("negbench")
@@ -65,6 +66,11 @@ class FamilyOptions:
     def __post_init__(self) -> None:
         if self.init == "random":
             check_without_weights(self.weights)
+
+    @property
+    def images_frozen(self) -> bool:
+        """Whether the visual tower is frozen."""
+        return self.freeze_images
 
 
 @dataclass(frozen=True)
@@ -119,13 +125,13 @@ class BlipFamily(Composed):
         self.image_size = sizes.image_size
         self.transform = Preprocess(pad="target", target_ratio=options.target_ratio, size=sizes.image_size)
         self.options = options
-        self.frozen_images = options.freeze_images
+        self.frozen_images = options.images_frozen
 
     # --- what a family adds -----------------------------------------------------------------------------------------
 
     @staticmethod
     @abstractmethod
-    def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, Sizes]:
+    def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[Fit, Sizes]:
         """Read a LAVIS checkpoint, and the sizes from its tensors."""
 
     @abstractmethod
@@ -158,19 +164,25 @@ class BlipFamily(Composed):
     @classmethod
     def freezes(cls, options: FamilyOptions) -> bool:
         """See `Backbone.freezes`."""
-        return options.freeze_images
+        return options.images_frozen
 
     @classmethod
     def outline(cls, options: FamilyOptions, seed: int) -> Outline:
         """See `Outlines`; weights that do not fit are detected only when loaded."""
-        source, name, frozen = cls._source(options), cls.advice.backbone, options.freeze_images
+        source, name, frozen = cls._source(options), cls.advice.backbone, options.images_frozen
         settings = {"backbone": name, **planned(options)}
         if source is None:
             given = () if options.tokenizer is None else vocabulary_files(Path(options.tokenizer).expanduser())
             return Outline(cls, name, frozen, files=given, settings={**settings, "seed": seed})
         weights = _weights.files_of(source, cls.advice)
         vocabulary = vocabulary_files(_weights.vocabulary_source(options.tokenizer, weights[0].parent, cls.advice))
-        return Outline(cls, name, frozen, files=(*weights, *vocabulary), settings={**settings, "key": source.key})
+        return Outline(
+            cls,
+            name,
+            frozen,
+            files=(*weights, *vocabulary),
+            settings={**settings, "key": source.key, "prefix": source.prefix},
+        )
 
     @classmethod
     def skeleton(cls, options: FamilyOptions, seed: int) -> Self:
@@ -222,7 +234,8 @@ class BlipFamily(Composed):
     def _from_lavis(cls, source: Source, options: FamilyOptions, seed: int) -> tuple[Self, Origin]:
         assert source.path is not None
         config = options.config or {}
-        state, sizes = cls._read_lavis(source, config)
+        found, sizes = cls._read_lavis(source, config)
+        state = found.state
         lacks = "temp" not in state  # a plain number in CoVR's classes
         if lacks and "query_tokens" in state and "itm_head.weight" not in state:
             raise WeightsError(
@@ -240,7 +253,9 @@ class BlipFamily(Composed):
             _log.warning("note: %s: left out, as no score here reads them: %s", source.path, ", ".join(parts))
         backbone = cls(_lavis.configured(sizes, config, source=source.label), options, seed)
         _lavis.load_state(backbone, state, sizes.layout, source.path)
-        return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
+        return backbone, Origin(
+            source.label, "local", source.path.parent, {"keys_left_out": len(dropped), **found.details}
+        )
 
     @classmethod
     def _from_transformers(cls, source: Source, options: FamilyOptions, seed: int) -> tuple[Self, Origin]:
@@ -318,6 +333,10 @@ class BlipFamily(Composed):
             return self.vision_model(pixel_values=pixels).last_hidden_state.float()
 
     # --- text -------------------------------------------------------------------------------------------------------
+
+    def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
+        """See `SeesTexts`: at most `max_txt_len` pieces of the processed text."""
+        return self._tokenizer.seen(texts)
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """B strings -> {"input_ids", "attention_mask"} int64 and {"colour", "shape"} bool, all [B, max_txt_len].

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from negbench.contracts import TextsSeen
 from negbench.errors import WeightsError
 from negbench.machine.received import check_regular, read_json_text, read_text
 
@@ -31,15 +32,16 @@ _PUNCTUATION = re.compile(r"[.!\"()*#:;~]")
 _SPACES = re.compile(r"\s{2,}")
 
 
-def process_caption(caption: str, *, lower: bool = True) -> str:
+def process_caption(caption: str, *, lower: bool = True, most: int | None = MAX_WORDS) -> str:
     """Process a caption as LAVIS's "blip_caption" processor does, with its default empty prompt.
 
     Lower case unless a cased vocabulary says otherwise; each of . ! " ( ) * # : ; ~ becomes a space; two or more white
-    spaces become one; newlines at the end and spaces at both ends go; at most 50 words, split at single spaces, stay.
+    spaces become one; newlines at the end and spaces at both ends go; at most 50 words (`most`; None: all) stay, split
+    at single spaces.
     , ? ' - / & $ and single tabs are kept.
     """
     text = _SPACES.sub(" ", _PUNCTUATION.sub(" ", caption.lower() if lower else caption))
-    return " ".join(text.rstrip("\n").strip(" ").split(" ")[:MAX_WORDS])
+    return " ".join(text.rstrip("\n").strip(" ").split(" ")[:most])
 
 
 def built_in_vocabulary() -> dict[str, int]:
@@ -140,6 +142,15 @@ class CaptionTokenizer:
         how = {"padding": "max_length", "truncation": True, "max_length": self.max_length, "return_tensors": "pt"}
         batch = self.bert(list(texts), **how)  # the Q-Former has no token types
         return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+
+    def seen(self, texts: Sequence[str]) -> TextsSeen:
+        """Return what a model sees of texts: their first words and pieces."""
+        shown = self(texts)["input_ids"]
+        longer = 0
+        for text in texts:
+            words = process_caption(text, lower=self.bert.do_lower_case, most=None) if self.processed else text
+            longer += len(self.bert(words)["input_ids"]) > self.max_length
+        return TextsSeen(shown, longer, self.max_length)
 
     def pieces(self, ids: Tensor) -> list[list[str]]:
         """[B, S] ids -> their WordPiece strings."""

@@ -4,6 +4,7 @@ An encoder has `encode_image`, a list of RGB images -> [n, C], and `encode_text`
 switch gradients off. Both return what the library itself computes, with its own preprocessing.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,10 +14,20 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from negbench.backbones._open_clip import build, find, load_into, make_tokenizer, read_state
+from negbench.backbones._checkpoint import (
+    ADAPTER,
+    check_mergeable,
+    check_one_model,
+    common_prefix,
+    merge_adapter,
+    without_adapter,
+)
+from negbench.backbones._open_clip import build, find, load_into, make_tokenizer, texts_seen
 from negbench.backbones._preprocess import _eight_bit
 from negbench.backbones._weights import WITHOUT_WEIGHTS, fetch, hub_name, loading, refuse
+from negbench.contracts import TextsSeen
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
+from negbench.machine.received import read_json_text
 
 _MOST_TOKENS = 100_000  # a tokenizer's larger limit means none
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # the weights in a hub repository: configuration, vocabulary
@@ -74,6 +85,9 @@ class _OpenClip:
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         return self._model.encode_text(self._tokenizer(list(texts)).to(self._device))
 
+    def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
+        return texts_seen(self._tokenizer, texts)
+
 
 def _open_clip(name: str, device: torch.device) -> Encoder:
     from open_clip import image_transform
@@ -83,8 +97,7 @@ def _open_clip(name: str, device: torch.device) -> Encoder:
         blueprint = find(options["model"], options["weights"], options["activation"])
         tokenizer = make_tokenizer(blueprint)
         model: Any = build(blueprint.config, 0)
-        assert blueprint.file is not None  # only random weights have none
-        load_into(model, read_state(blueprint.file, blueprint.key), blueprint.label)
+        load_into(model, blueprint)
     except NegbenchError as error:  # an encoder has the same options by their plain names
         raise WeightsError(
             str(error).replace(f"; {WITHOUT_WEIGHTS}", "").replace("--set ", "").replace("backbone.", "")
@@ -135,6 +148,12 @@ class _Transformers:
             given = self._tokens(texts, "max_length")  # padding that is attended to must be as in training
         return self._pooled(self._model.get_text_features(**given.to(self._device)))
 
+    def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
+        ids = self._tokens(texts, "max_length" if self._most else "longest")["input_ids"]
+        whole = self._processor.tokenizer(list(texts), truncation=False)["input_ids"]
+        longer = 0 if self._most is None else sum(len(tokens) > self._most for tokens in whole)
+        return TextsSeen(ids, longer, self._most or 0)
+
     def _tokens(self, texts: Sequence[str], padding: str) -> Any:
         kept = {} if self._most is None else {"truncation": True, "max_length": self._most}
         return self._processor(text=list(texts), padding=padding, return_tensors="pt", **kept)
@@ -151,19 +170,42 @@ def _transformers(name: str, device: torch.device) -> Encoder:
     from transformers import AutoModel, AutoProcessor
 
     folder = _folder("transformers", name, ["*.safetensors"])
+    check_mergeable(folder)
+    held = _base_of_adapter(folder)
+    check_one_model(held)
     offline: Mapping[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    with loading():
-        model, info = AutoModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **offline)
-        processor = AutoProcessor.from_pretrained(folder, **offline)
+    with loading(), without_adapter(held) as base:
+        model, info = AutoModel.from_pretrained(base, dtype=torch.float32, output_loading_info=True, **offline)
+        processor = AutoProcessor.from_pretrained(base, **offline)
     if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
         raise OptionError(
             f"a {type(model).__name__} is not a dual encoder: it needs get_image_features and get_text_features, like "
             "CLIP and SigLIP"
         )
-    refuse(f"the weights do not fit {type(model).__name__}", missing=info["missing_keys"])
+    wrapped = common_prefix(info["unexpected_keys"], info["missing_keys"])
+    what = f"the weights do not fit {type(model).__name__}"
+    if wrapped:
+        what += f", as their names begin with the prefix {wrapped}: save the model inside the wrapper, save_pretrained"
+    refuse(what, missing=info["missing_keys"])
+    model = merge_adapter(model, folder)
     if not (hasattr(processor, "tokenizer") and hasattr(processor, "image_processor")):
         raise WeightsError(f"{folder} has no tokenizer or image processor: add the processor's files")
     return _Transformers(model, processor, device)
+
+
+def _base_of_adapter(folder: Path) -> Path:
+    """Return the folder of the model: the given one, or the one whose name stands in an adapter without its base."""
+    adapter = folder / ADAPTER
+    if not adapter.is_file() or (folder / "config.json").is_file():
+        return folder
+    base = None
+    with loading(f"{adapter} "):
+        base = json.loads(read_json_text(adapter)).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise WeightsError(
+            f"{folder} holds an adapter of PEFT and does not name its model: put the model's files there"
+        )
+    return _folder("transformers", base, ["*.safetensors"])
 
 
 # --- both ----------------------------------------------------------------------------------------------------------

@@ -11,15 +11,17 @@ import pickle
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._weights import check_fit, refuse, unwrapped
+from negbench.backbones._checkpoint import Fit, fit, without_inner_wrappers
+from negbench.backbones._weights import check_fit, refuse
 from negbench.errors import OptionError, UnknownNameError, WeightsError
+from negbench.machine.file_kinds import file_kind
 from negbench.machine.received import check_safetensors, load_checkpoint
 
 Tower = Literal["eva_clip_g", "clip_vit_L"]
@@ -97,11 +99,17 @@ LAYOUTS: dict[str, Layout] = {
 
 # --- reading -----------------------------------------------------------------------------------------------------
 
+# tensors that every model of the kind has, whatever its size
+_BLIP_ANCHORS = {"text_encoder.embeddings.word_embeddings.weight", "vision_proj.weight", "text_proj.weight"}
+_BLIP2_ANCHORS = {"query_tokens", "vision_proj.weight", "text_proj.weight"}
+_TOWER_ANCHORS = {"cls_token", "class_embedding"}
+
 
 def read_checkpoint(path: Path, key: str = "") -> State:
     """Read a .pth (tensors only, never executed) or .safetensors file as a state dict on the CPU, dtypes as stored.
 
-    Wrappers are removed: {"model": ...} of LAVIS, {"epoch": ..., "ClassName": ...} of SPRC, prefixes of names.
+    Wrappers are removed: {"model": ...} of LAVIS, {"epoch": ..., "ClassName": ...} of SPRC, and what they put inside
+    names; what stands before all names is left to `fit`.
 
     Args:
         path: the file.
@@ -115,18 +123,27 @@ def read_checkpoint(path: Path, key: str = "") -> State:
             from safetensors.torch import load_file
 
             check_safetensors(path)
-            return unwrapped(load_file(path))
+            return without_inner_wrappers(load_file(path))
         loaded = load_checkpoint(path)
     except pickle.UnpicklingError as error:
+        _refuse_other_kind(path, error)
         found = re.search(r"GLOBAL (\S+)", str(error))
         what = f"it holds a pickled object, {found[1]}" if found else "it is not a plain file of tensors"
         raise WeightsError(
             f"{path} is refused: {what} (torch.load with weights_only=True); save its state_dict() alone"
         ) from error
     except Exception as error:  # torch, zipfile and safetensors each have their own
+        _refuse_other_kind(path, error)
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise WeightsError(f"{path} cannot be read as a checkpoint: {why}") from error
-    return unwrapped(_state_dict(loaded, path, key))
+    return without_inner_wrappers(_state_dict(loaded, path, key))
+
+
+def _refuse_other_kind(path: Path, error: Exception) -> None:
+    """Raise WeightsError if a file that cannot be read is one of another kind."""
+    kind = file_kind(path)
+    if kind is not None:
+        raise WeightsError(f"{path} is no checkpoint but {kind}") from error
 
 
 def _state_dict(loaded: object, path: Path, key: str) -> State:
@@ -175,6 +192,7 @@ def read_tower(path: Path, depth: int | None) -> State:
         WeightsError: not a tower, or fewer blocks than `depth`.
     """
     state = read_checkpoint(path)
+    state = fit(state, _TOWER_ANCHORS & {name.rpartition(".")[2] for name in state}, str(path)).state
     if (tower := tower_of(state)) is None:
         raise WeightsError(
             f"{path} is not a visual tower: it has neither blocks. (EVA) nor transformer.resblocks. (CLIP)"
@@ -193,13 +211,16 @@ def read_tower(path: Path, depth: int | None) -> State:
     return {f"visual_encoder.{key}": tensor for key, tensor in used.items() if key not in far}
 
 
-def read_blip2(path: Path, tower: Path | None, depth: int | None, key: str = "") -> State:
+def read_blip2(path: Path, tower: Path | None, depth: int | None, key: str = "", prefix: str | None = None) -> Fit:
     """Read the state dict `key` of a BLIP-2 model, with its visual tower from `tower` if that is a separate file.
+
+    `prefix` is that of the names, as in `fit`.
 
     Raises:
         WeightsError: no tower, or two of them; or no Q-Former.
     """
-    state = read_checkpoint(path, key)
+    found = fit(read_checkpoint(path, key), _BLIP2_ANCHORS, str(path), prefix)
+    state = found.state
     if not any(name.startswith("Qformer.") for name in state):
         raise WeightsError(
             f"{path} is not a LAVIS BLIP-2 checkpoint: no key starts with 'Qformer.'; it has {_listed(list(state)[:5])}"
@@ -212,7 +233,12 @@ def read_blip2(path: Path, tower: Path | None, depth: int | None, key: str = "")
             f"{path} has no visual_encoder: give the tower's file too, lavis:{path},tower=FILE (eva_vit_g.pth or "
             "clip_vit_L.pth)"
         )
-    return state if tower is None else {**state, **read_tower(tower, depth)}
+    return found if tower is None else replace(found, state={**state, **read_tower(tower, depth)})
+
+
+def read_blip(path: Path, key: str = "", prefix: str | None = None) -> Fit:
+    """Read the state dict `key` of a BLIP model; `prefix` is that of the names, as in `fit`."""
+    return fit(read_checkpoint(path, key), _BLIP_ANCHORS, str(path), prefix)
 
 
 # --- sizes -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ So the source of the weights determines the activation; if it does not, the user
 import copy
 import json
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -16,9 +16,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from negbench.backbones._checkpoint import (
+    SUFFIXES,
+    Fit,
+    check_adapter,
+    check_trainers_folder,
+    fit,
+    one_checkpoint,
+    options_of,
+    prefixes_of,
+    shards_of,
+)
 from negbench.backbones._lavis import read_checkpoint
-from negbench.backbones._weights import WITHOUT_WEIGHTS, check_fit, fetch, unwrapped
-from negbench.contracts import RowDropout
+from negbench.backbones._weights import WITHOUT_WEIGHTS, check_fit, fetch
+from negbench.contracts import RowDropout, TextsSeen
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 from negbench.machine.received import check_safetensors, read_json_text
 
@@ -38,7 +49,7 @@ _HUB = "hf-hub:"
 _COMBINER_KEYS = {"combiner_layer.weight", "text_projection_layer.weight", "image_projection_layer.weight"}
 _CONFIG_FILE = "open_clip_config.json"
 _WEIGHT_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
-_FILE_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+_THEIRS = ("model.safetensors", "pytorch_model.bin")  # the same weights in the format of transformers
 _OPENAI_KEYS = {"input_resolution", "context_length", "vocab_size"}  # numbers that only OpenAI's own files hold
 
 
@@ -51,8 +62,9 @@ class Blueprint:
         config: of open_clip's model, `quick_gelu` resolved.
         label: hub id, file name or "random:SEED".
         revision: of the hub, "local" or "".
-        file: of the weights, which `read_state` reads; None for random weights.
+        files: of the weights, which `read_weights` reads; several are shards; none for random weights.
         key: the state dict of a file that holds several.
+        prefix: of the tensors' names, as in `fit`.
         pixels: `mean`, `std` and `interpolation` of the preprocessing, where they are not CLIP's.
         details: for the identity.
         resize: of open_clip's own preprocessing: "shortest", "squash" or "longest".
@@ -62,8 +74,9 @@ class Blueprint:
     config: dict[str, Any]
     label: str
     revision: str
-    file: Path | None = None
+    files: tuple[Path, ...] = ()
     key: str = field(default="", kw_only=True)
+    prefix: str | None = field(default=None, kw_only=True)
     pixels: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     resize: str = "shortest"
@@ -83,7 +96,10 @@ def random_blueprint(model: str | None, toy: bool, activation: Activation, seed:
 
 
 def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
-    """Find the blueprint of `weights=`: "hf-hub:ORG/NAME[@REVISION]", a folder, FILE[,key=NAME], or open_clip's tag.
+    """Find the blueprint of `weights=`: "hf-hub:ORG/NAME[@REVISION]", a folder, a file, or open_clip's tag.
+
+    After a folder or file may stand ",key=NAME", the state dict of a file that holds several, and ",prefix=NAME", what
+    stands before its tensors' names.
 
     Raises:
         WeightsError: missing or unreadable weights.
@@ -92,12 +108,12 @@ def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
     """
     if weights.startswith(_HUB):
         return _of_hub(model, weights.removeprefix(_HUB), activation)
-    named, _, key = weights.partition(",key=")
-    path = Path(named).expanduser()
+    named, options = options_of(weights)
+    path, key = Path(named).expanduser(), options.get("key", "")
     if path.is_dir():
-        return _of_folder(model, path, activation)
-    if path.suffix in _FILE_SUFFIXES or path.is_file():
-        return replace(_of_file(model, path, activation, key), key=key)
+        return replace(_of_folder(model, path, activation), key=key, prefix=options.get("prefix"))
+    if path.suffix in SUFFIXES or path.is_file():
+        return replace(_of_file(model, path, activation, key), key=key, prefix=options.get("prefix"))
     return _of_tag(model or DEFAULT_MODEL, weights, activation)
 
 
@@ -135,36 +151,38 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
     options = f"--set backbone.model={name} --set backbone.activation={'quick_gelu' if quick else 'gelu'}"
     fix = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give --set backbone.weights=FILE {options}"
     file = fetch(hub_id, names, f"{fix}; {WITHOUT_WEIGHTS}")
-    return Blueprint(name, config, hub_id, file.parent.name, file, _pixels(known), {"tag": tag}, _resize(known))
+    return Blueprint(name, config, hub_id, file.parent.name, (file,), _pixels(known), {"tag": tag}, _resize(known))
 
 
 def _of_file(model: str | None, path: Path, activation: Activation, key: str) -> Blueprint:
     if not path.is_file():
         raise WeightsError(f"backbone.weights: there is no file {path}; {WITHOUT_WEIGHTS}")
+    files = shards_of(path)
     beside = path.parent / _CONFIG_FILE
     if model is None and beside.is_file():
-        return _configured(beside, path, activation, path.name)
+        return _configured(beside, files, activation, path.name)
     if model is None:
         raise OptionError(f"backbone.weights {path}: name its architecture, e.g. --set backbone.model=ViT-B/32")
     name, config = architecture(model)
     quick = None if _has_twin(name) else bool(config.get("quick_gelu"))
-    if {*_names(path, key)} >= _OPENAI_KEYS:
+    if {name.rpartition(".")[2] for file in files for name in _names(file, key)} >= _OPENAI_KEYS:
         quick = True
     config["quick_gelu"] = _resolved(activation, quick, str(path))
-    return Blueprint(name, config, path.name, "local", path)
+    return Blueprint(name, config, path.name, "local", files)
 
 
 def _of_folder(model: str | None, folder: Path, activation: Activation) -> Blueprint:
     if model is not None:
         raise OptionError(f"backbone.model {model!r}: leave it out, {folder} has its own {_CONFIG_FILE}")
     if not (folder / _CONFIG_FILE).is_file():
+        check_adapter(folder)
+        check_trainers_folder(folder)
         fix = "or encode with `negbench embed --encoder transformers:FOLDER` and train with --backbone precomputed"
         raise WeightsError(f"{folder} has no {_CONFIG_FILE}: put the one that was saved with the weights there, {fix}")
-    files = [folder / name for name in _WEIGHT_FILES if (folder / name).is_file()]
-    files = files or sorted(file for file in folder.iterdir() if file.suffix in _FILE_SUFFIXES)
+    files = one_checkpoint(folder, _WEIGHT_FILES, _THEIRS)
     if not files:
         raise WeightsError(f"{folder} has no weights: put {_WEIGHT_FILES[0]} there")
-    return _configured(folder / _CONFIG_FILE, files[0], activation, folder.name)
+    return _configured(folder / _CONFIG_FILE, files, activation, folder.name)
 
 
 def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprint:
@@ -176,7 +194,7 @@ def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprin
     return replace(found, name=hub_id, label=hub_id, revision=config.parent.name)
 
 
-def _configured(config_file: Path, weights: Path, activation: Activation, label: str) -> Blueprint:
+def _configured(config_file: Path, weights: tuple[Path, ...], activation: Activation, label: str) -> Blueprint:
     """Make a blueprint from open_clip_config.json."""
     try:
         stored = json.loads(read_json_text(config_file))
@@ -258,6 +276,18 @@ def _openai_model(stem: str) -> tuple[str, str]:
     raise AssertionError(f"open_clip knows no OpenAI weights of {DEFAULT_MODEL}")
 
 
+def read_weights(blueprint: Blueprint) -> dict[str, Tensor]:
+    """Read the tensors of a blueprint's files. Raises WeightsError, also if two shards hold the same tensor."""
+    state = dict[str, Tensor]()
+    for file in blueprint.files:
+        part = read_state(file, blueprint.key)
+        twice = sorted(state.keys() & part.keys())
+        if twice:
+            raise WeightsError(f"{file} holds {twice[0]}, as another shard does: download the whole folder again")
+        state |= part
+    return state
+
+
 def _names(path: Path, key: str) -> Iterable[str]:
     """Return the names of a checkpoint's tensors; only names are read from safetensors. Raises WeightsError."""
     from safetensors import SafetensorError, safe_open
@@ -267,7 +297,7 @@ def _names(path: Path, key: str) -> Iterable[str]:
     try:
         check_safetensors(path)
         with safe_open(path, "pt") as file:
-            return unwrapped(dict.fromkeys(file.keys()))
+            return list(file.keys())
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"{path} cannot be read as a checkpoint: {error}") from error
 
@@ -313,8 +343,8 @@ class RowDropPath(nn.Module):
         return x * self.dropout(x.new_ones(len(x), *(1 for _ in x.shape[1:])))
 
 
-def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
-    """Fill `model` from a state dict, strictly.
+def load_into(model: nn.Module, blueprint: Blueprint) -> Fit:
+    """Fill `model` with the weights of a blueprint, strictly; return what was dropped of the tensors' names.
 
     Two differences are accepted: OpenAI's three plain numbers, and a logit scale of shape [1] or [].
 
@@ -323,15 +353,21 @@ def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     """
     from open_clip.model import convert_to_custom_text_state_dict
 
-    wanted = model.state_dict()
+    wanted, where = model.state_dict(), ", ".join(map(str, blueprint.files))
+    state = read_weights(blueprint)
+    older = {name.removeprefix("text.") for name in wanted}  # before open_clip gave the text tower a part of its own
+    found = fit(state, older if prefixes_of(state, older) else wanted, where, blueprint.prefix)
+    state = found.state
     extra = _OPENAI_KEYS if state.keys() >= _OPENAI_KEYS else ()
     state = {name: tensor for name, tensor in state.items() if name not in extra}
     if "positional_embedding" in state and "positional_embedding" not in wanted:
         state = convert_to_custom_text_state_dict(state)
     if "logit_scale" in state and state["logit_scale"].numel() == 1:
         state["logit_scale"] = state["logit_scale"].reshape(wanted["logit_scale"].shape)
-    check_fit(f"{where} does not fit its architecture", state, wanted)
+    behind = f", behind the prefix {found.prefix}," if found.prefix else ""
+    check_fit(f"{where}{behind} does not fit its architecture", state, wanted)
     model.load_state_dict(state)
+    return found
 
 
 def side_of(model: Any) -> int:
@@ -357,6 +393,13 @@ def make_tokenizer(blueprint: Blueprint) -> Any:
             "transformers:NAME`, and train with --backbone precomputed"
         )
     return _byte_pairs(text.get("context_length", 77), tuple(sorted((text.get("tokenizer_kwargs") or {}).items())))
+
+
+def texts_seen(tokenizer: Any, texts: Sequence[str]) -> TextsSeen:
+    """Return what a model with this tokenizer sees of texts."""
+    limit = int(tokenizer.context_length)
+    longer = sum(len(tokenizer.encode(text)) + 2 > limit for text in texts)  # start and end come on top
+    return TextsSeen(tokenizer(list(texts)), longer, limit)
 
 
 @cache

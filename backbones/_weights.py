@@ -7,11 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from negbench.backbones._checkpoint import (
+    ADAPTER,
+    check_mergeable,
+    check_trainers_folder,
+    merge_adapter,
+    one_checkpoint,
+    options_of,
+    without_adapter,
+)
 from negbench.errors import WeightsError
 from negbench.machine.received import check_folder, check_safetensors, read_json_text
 
@@ -21,13 +30,9 @@ WITHOUT_WEIGHTS = (
     "to try a run without weights: --set backbone.init=random --set backbone.size=toy --set backbone.weights=null"
 )
 
-T = TypeVar("T")
-
 _HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 _CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")
 _PROCESSORS = ("processor_config.json", "preprocessor_config.json")  # of images; the first that has one counts
-# what wrappers put before a tensor's name: DistributedDataParallel, torch.compile, Lightning, CIR models around CLIP
-_WRAPPERS = re.compile(r"\A(?:(?:module|_orig_mod|model|clip_model)\.)+|(?<=\.)(?:module|_orig_mod)\.")
 _SHOWN = 6  # names of one kind in an error
 
 
@@ -63,6 +68,7 @@ class Source:
         path: the file or folder; None for "hub".
         tower: the separate visual tower of a "lavis" checkpoint.
         key: the state dict of a "lavis" checkpoint that holds several.
+        prefix: of the names of a "lavis" checkpoint's tensors; None: found.
         hub_id: of "hub".
         revision: of "hub"; None is the newest.
     """
@@ -73,6 +79,7 @@ class Source:
     hub_id: str = ""
     revision: str | None = None
     key: str = ""
+    prefix: str | None = None
 
     @property
     def label(self) -> str:
@@ -80,23 +87,27 @@ class Source:
         if self.path is None:
             return self.hub_id
         names = self.path.name + (f",key={self.key}" if self.key else "")
+        names += f",prefix={self.prefix}" if self.prefix else ""
         names += f",tower={self.tower.name}" if self.tower else ""
         return f"lavis:{names}" if self.kind == "lavis" else names
 
 
 def parse_weights(spec: str, advice: Advice) -> Source:
-    """Read `weights=`: "lavis:FILE[,key=NAME][,tower=FILE]", a folder, or ORG/NAME[@REVISION].
+    """Read `weights=`: "lavis:FILE[,key=NAME][,prefix=NAME][,tower=FILE]", a folder, or ORG/NAME[@REVISION].
 
     Raises:
         WeightsError: a missing file or folder, or a text that is none of these.
     """
     if spec.startswith("lavis:"):
-        named, _, tower = spec.removeprefix("lavis:").partition(",tower=")
-        model, _, key = named.partition(",key=")
-        if not model or (",tower=" in spec and not tower):
-            raise WeightsError(f"backbone.weights {spec!r}: expected lavis:FILE[,key=NAME] or lavis:FILE,tower=FILE")
-        other = _existing(tower, spec, advice) if tower else None
-        return Source("lavis", _existing(model, spec, advice), other, key=key)
+        model, options = options_of(spec.removeprefix("lavis:"))
+        tower = options.get("tower")
+        if not model or tower == "":
+            raise WeightsError(
+                f"backbone.weights {spec!r}: expected lavis:FILE[,key=NAME][,prefix=NAME] or lavis:FILE,tower=FILE"
+            )
+        other = None if tower is None else _existing(tower, spec, advice)
+        key, prefix = options.get("key", ""), options.get("prefix")
+        return Source("lavis", _existing(model, spec, advice), other, key=key, prefix=prefix)
     path = Path(spec).expanduser()
     if path.is_dir():
         return Source("folder", path)
@@ -119,12 +130,15 @@ def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:
         return tuple(path for path in (source.path, source.tower) if path is not None)
     beside, revision = ("*.json", "*.txt"), source.revision
     folder = source.path or fetch(source.hub_id, ["*.safetensors"], advice.fix, beside=beside, revision=revision).parent
+    check_mergeable(folder)
     tensors = sorted(folder.glob("*.safetensors"))
     if not (folder / "config.json").is_file() or not tensors:
+        check_trainers_folder(folder)
         lacks = "safetensors" if (folder / "config.json").is_file() else "config.json"
         raise WeightsError(f"{folder} has no {lacks}: put those that were saved with the model there; {advice.fix}")
     processors = (folder / name for name in _PROCESSORS)
-    return (folder / "config.json", *tensors, *(file for file in processors if file.is_file()))
+    beside_weights = (*processors, folder / ADAPTER)
+    return (folder / "config.json", *tensors, *(file for file in beside_weights if file.is_file()))
 
 
 def hub_name(spec: str) -> tuple[str, str | None] | None:
@@ -135,6 +149,10 @@ def hub_name(spec: str) -> tuple[str, str | None] | None:
 
 def _existing(name: str, spec: str, advice: Advice) -> Path:
     path = Path(name).expanduser()
+    if path.is_dir():
+        found = one_checkpoint(path, ())
+        if len(found) == 1:
+            return found[0]
     if not path.is_file():
         raise WeightsError(f"backbone.weights {spec!r}: there is no file {path}; {advice.fix}")
     return path
@@ -153,12 +171,6 @@ def _shortened(names: Sequence[str]) -> str:
         return ", ".join(names)
     begin = dict.fromkeys(f"{name.split('.')[0]}.*" for name in names)
     return f"{', '.join(names[:2])} and {len(names) - 2} more of {', '.join(list(begin)[:_SHOWN])}"
-
-
-def unwrapped(state: Mapping[str, T]) -> dict[str, T]:
-    """Drop the prefixes of wrappers from tensors' names, unless two names would become one."""
-    plain = {_WRAPPERS.sub("", name): value for name, value in state.items()}
-    return plain if len(plain) == len(state) else dict(state)
 
 
 def check_fit(what: str, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
@@ -248,14 +260,16 @@ def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tens
         if kind != want:
             raise WeightsError(f"{folder} holds a model of type {kind}, expected {want}")
         how = {"dtype": torch.float32, "local_files_only": True, "use_safetensors": True, "output_loading_info": True}
-        # `refuse` lists mismatched sizes with all the others
-        model, info = model_class.from_pretrained(folder, ignore_mismatched_sizes=True, **how)
+        with without_adapter(folder) as base:
+            # `refuse` lists mismatched sizes with all the others
+            model, info = model_class.from_pretrained(base, ignore_mismatched_sizes=True, **how)
     refuse(
         f"{folder} does not fit {model_class.__name__}",
         missing=info["missing_keys"],
         unexpected=(key for key in info["unexpected_keys"] if not key.endswith("position_ids")),
         wrong_shape=(str(mismatch[0]) for mismatch in info["mismatched_keys"]),
     )
+    model = merge_adapter(model, folder)
     return model.config, dict(model.state_dict())
 
 

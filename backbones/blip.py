@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, FamilyOptions
+from negbench.backbones._blip import BlipFamily, FamilyOptions, Origin
 from negbench.backbones._captions import built_in_vocabulary
+from negbench.backbones._checkpoint import Fit
 from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
-from negbench.backbones._lavis import BlipSizes, State, blip_sizes, read_checkpoint, toy_sides
+from negbench.backbones._lavis import BlipSizes, blip_sizes, read_blip, toy_sides
 from negbench.backbones._weights import Advice, Source
 from negbench.contracts import TextBatch
 from negbench.errors import WeightsError
@@ -43,13 +44,20 @@ class BlipOptions(FamilyOptions):
         size: size of random weights: "toy", "base" (ViT-B/16, 384 pixels) or "large" (ViT-L/16, 224 pixels).
         captions: "blip_caption", LAVIS's processor, or "as_is", none, as in LAVIS's configuration of BLIP "large".
         freeze_images: freeze the visual tower, so that features are stored once.
+        frozen: "images" freezes the visual tower and its projection, so that the text side alone trains.
     """
 
     size: Size = "base"
     captions: Literal["blip_caption", "as_is"] = "blip_caption"
     freeze_images: bool = False
+    frozen: Literal["images"] | None = None
     target_ratio: TargetRatio = 1.25
     attribute_weights: AttributeWeight = False
+
+    @property
+    def images_frozen(self) -> bool:
+        """Whether the visual tower is frozen."""
+        return self.freeze_images or self.frozen == "images"
 
 
 class Blip(BlipFamily):
@@ -87,13 +95,19 @@ class Blip(BlipFamily):
         """Load published, own or random weights; `seed` gives random weights and attribute weights."""
         return cls.loaded(options, seed)
 
+    def _complete(self, origin: Origin) -> None:
+        """Finish construction as the family does; with frozen="images" the images' projection is frozen, too."""
+        if self.options.frozen == "images":
+            self.vision_proj.requires_grad_(False)
+        super()._complete(origin)
+
     @staticmethod
-    def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, BlipSizes]:
+    def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[Fit, BlipSizes]:
         if source.tower is not None:
             raise WeightsError(f"blip has its visual tower in the model's own file: leave out tower={source.tower}")
         assert source.path is not None
-        state = read_checkpoint(source.path, source.key)
-        return state, blip_sizes(state, source.path)
+        found = read_blip(source.path, source.key, source.prefix)
+        return found, blip_sizes(found.state, source.path)
 
     def _character(self) -> tuple[str, int, dict[str, Any]]:
         composition = "text encoder with cross-attention to the image in every layer, first token ([ENC])"

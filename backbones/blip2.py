@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from negbench.backbones._blip import BlipFamily, FamilyOptions
 from negbench.backbones._captions import built_in_vocabulary
+from negbench.backbones._checkpoint import Fit
 from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
 from negbench.backbones._fusion import unit
-from negbench.backbones._lavis import Blip2Sizes, State, blip2_sizes, read_blip2, toy_sides
+from negbench.backbones._lavis import Blip2Sizes, blip2_sizes, read_blip2, toy_sides
 from negbench.backbones._weights import Advice, Source
 from negbench.contracts import RowDropout, TextBatch, computing, current_rows
 
@@ -111,11 +112,12 @@ class Blip2(BlipFamily):
         return cls.loaded(options, seed)
 
     @staticmethod
-    def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, Blip2Sizes]:
+    def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[Fit, Blip2Sizes]:
         assert source.path is not None
         depth = config.get("vit_layers")
-        state = read_blip2(source.path, source.tower, depth if isinstance(depth, int) else None, source.key)
-        return state, blip2_sizes(state, source.path)
+        depth = depth if isinstance(depth, int) else None
+        found = read_blip2(source.path, source.tower, depth, source.key, source.prefix)
+        return found, blip2_sizes(found.state, source.path)
 
     def _character(self) -> tuple[str, int, dict[str, Any]]:
         composition = f"Q-Former over image features and text, {_POOLINGS[self.options.pooling]}"

@@ -22,7 +22,7 @@ from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, uni
 from negbench.backbones._hashing import tower_sha256
 from negbench.backbones._open_clip import Activation, Blueprint
 from negbench.backbones._preprocess import Pad, Preprocess
-from negbench.contracts import BackboneIdentity, Outline, by_rows, check_option
+from negbench.contracts import BackboneIdentity, Outline, TextsSeen, by_rows, check_option
 from negbench.errors import OptionError, WeightsError
 
 PAPER = (
@@ -44,7 +44,7 @@ class ClipOptions:
             own open_clip_config.json says.
         weights: a tag of open_clip ("openai", "laion2b_s34b_b79k", ...), "hf-hub:ORG/NAME[@REVISION]", a folder
             with open_clip_config.json, or a file of tensors (.safetensors, .pt; "FILE,key=NAME" if it holds several
-            state dicts). None: "openai".
+            state dicts, "FILE,prefix=NAME" if several models by other prefixes of names). None: "openai".
         activation: "auto" takes what the weights were trained with, whatever the model's name says; if a file of
             tensors does not determine it, give "quick_gelu" or "gelu".
         init: "pretrained", or "random" weights from the run's seed.
@@ -53,7 +53,8 @@ class ClipOptions:
         projection: width d of HyCoLe's linear layers after the encoders, one for images and one for texts, trained
             at the full rate (the paper does not print d); true takes CLIP's own width. Bias and Xavier-uniform
             weights are ours: the paper does not mention them. False: none, CLIP's embeddings unchanged.
-        frozen: freeze both encoders, so that image features are stored once.
+        frozen: freeze both encoders, so that image features are stored once; "images": freeze the image encoder alone,
+            and train the text encoder, as CLIP4CIR's first stage can.
         gamma: learning rate of the encoders relative to the rest, >= 0; None: HyCoLe's 0.001. Fine-tuning only.
         pad: padding of images as in CIR models, see `Preprocess`; `resize_mode` of the weights is ignored.
         target_ratio: aspect ratio of the target padding.
@@ -71,7 +72,7 @@ class ClipOptions:
     size: Size = "model"
     fusion: FusionKind = "gated"
     projection: bool | PositiveInt = False
-    frozen: bool = True
+    frozen: bool | Literal["images"] = True
     gamma: NonNegativeFloat | None = None
     pad: Pad = "target"
     target_ratio: TargetRatio = 1.25
@@ -82,7 +83,7 @@ class ClipOptions:
             _composed.check_without_weights(self.weights)
         else:
             check_option("backbone.size", self.size, self.size == "model", "left out without backbone.init=random")
-        if self.frozen and self.gamma is not None:
+        if self.frozen is True and self.gamma is not None:
             raise OptionError("backbone.gamma is for fine-tuning: leave it out, or --set backbone.frozen=false")
 
     def blueprint(self, seed: int) -> Blueprint:
@@ -116,13 +117,12 @@ class Clip(TwoTowers):
     def __init__(self, options: ClipOptions, seed: int, blueprint: Blueprint | None = None) -> None:
         blueprint = blueprint or options.blueprint(seed)
         tokenizer, clip = _open_clip.make_tokenizer(blueprint), _open_clip.build(blueprint.config, seed)
-        if blueprint.file is not None:
-            _open_clip.load_into(clip, _open_clip.read_state(blueprint.file, blueprint.key), blueprint.label)
+        dropped = _open_clip.load_into(clip, blueprint).details if blueprint.files else {}
         super().__init__()
         self.clip: Any = clip
         self.transform = Preprocess(options.pad, options.target_ratio, _open_clip.side_of(clip), **blueprint.pixels)
         self.options = options
-        self.frozen_images = options.frozen
+        self.frozen_images = bool(options.frozen)
         self._tokenizer = tokenizer
         self._pieces: Mapping[int, str] = tokenizer.decoder  # byte pairs, read back as words
         encoded = int(blueprint.config["embed_dim"])
@@ -134,7 +134,8 @@ class Clip(TwoTowers):
         self.project_image, self.project_text = (
             nn.Identity() if options.projection is False else make_linear(encoded, width, generator) for _ in range(2)
         )
-        self.clip.requires_grad_(not options.frozen)  # the fusion and the temperature always train
+        self.clip.requires_grad_(options.frozen is not True)  # the fusion and the temperature always train
+        self.clip.visual.requires_grad_(not options.frozen)
         self.clip.logit_scale.requires_grad_(True)
         # the whole of it, and the tokenizer's settings: texts are frozen too
         self._feature_key = tower_sha256(clip, self.transform, blueprint.config)
@@ -142,8 +143,8 @@ class Clip(TwoTowers):
         about = self._about(f"{options.fusion} fusion", width, activation)
         details = {"model": blueprint.name, "frozen": options.frozen}
         details |= {} if options.projection is False else {"projection": options.projection}
-        tuned = {} if options.frozen else {"gamma": options.ratio}
-        about["details"] = details | tuned | {**blueprint.details}
+        tuned = {} if options.frozen is True else {"gamma": options.ratio}
+        about["details"] = details | tuned | {**blueprint.details} | dropped
         about |= {"revision": blueprint.revision, "preprocessing": self.transform.description}
         self._identity = BackboneIdentity("clip", blueprint.label, **about)
         by_rows(self)
@@ -173,7 +174,7 @@ class Clip(TwoTowers):
     @classmethod
     def freezes(cls, options: ClipOptions) -> bool:
         """See `Backbone.freezes`."""
-        return options.frozen
+        return bool(options.frozen)
 
     @classmethod
     def outline(cls, options: ClipOptions, seed: int) -> Outline:
@@ -182,11 +183,11 @@ class Clip(TwoTowers):
         _open_clip.make_tokenizer(blueprint)  # raises
         settings = {
             **_composed.planned(options),
-            **{key: getattr(blueprint, key) for key in ("config", "pixels", "key")},
+            **{key: getattr(blueprint, key) for key in ("config", "pixels", "key", "prefix")},
         }
-        if blueprint.file is None:
-            return Outline(cls, "clip", options.frozen, settings={**settings, "seed": seed})
-        return Outline(cls, "clip", options.frozen, files=(blueprint.file,), settings=settings)
+        if not blueprint.files:
+            return Outline(cls, "clip", bool(options.frozen), settings={**settings, "seed": seed})
+        return Outline(cls, "clip", bool(options.frozen), files=blueprint.files, settings=settings)
 
     @property
     def temperature(self) -> Tensor:
@@ -194,8 +195,8 @@ class Clip(TwoTowers):
         return _composed.bounded(torch.exp(-self.clip.logit_scale.reshape(())))
 
     def image_features(self, pixels: Tensor) -> Tensor:
-        """[B, 3, size, size] -> [B, 1, C] float32; with gradients when fine-tuned."""
-        with self._encoding():
+        """[B, 3, size, size] -> [B, 1, C] float32; with gradients when the image encoder is fine-tuned."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.options.frozen):
             return self.clip.encode_image(pixels).float()[:, None]
 
     def candidates(self, features: Tensor) -> Tensor:
@@ -212,12 +213,16 @@ class Clip(TwoTowers):
         # always with masks, so that backbones with and without `attribute_weights` can share tokenised texts
         return {"ids": ids, **attribute_masks(words, ids.shape[1])}
 
+    def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
+        """See `SeesTexts`: CLIP reads a fixed number of byte-pair pieces, start and end included."""
+        return _open_clip.texts_seen(self._tokenizer, texts)
+
     def _reference(self, features: Tensor) -> Tensor:
         return self.candidates(features)[:, 0]
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """For frozen encoders {"pooled": [B, C]}; with attribute weights also their masks and "words" [B, S, C]."""
-        return self._frozen(tokens, *self._encoded(tokens)) if self.options.frozen else dict(tokens)
+        return self._frozen(tokens, *self._encoded(tokens)) if self.options.frozen is True else dict(tokens)
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         if "pooled" in tokens:
@@ -231,16 +236,13 @@ class Clip(TwoTowers):
         norm, caught = _open_clip.final_norm(self.clip), list[Tensor]()
         hook = norm.register_forward_hook(lambda module, given, output: caught.append(output))
         try:
-            with self._encoding():
+            # without gradients if both encoders are frozen
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.options.frozen is not True):
                 embedding: Tensor = self.clip.encode_text(tokens["ids"])
         finally:
             hook.remove()
         embedding = embedding.float()
         return embedding, embedding if self.attributes is None else caught[0].float()
-
-    def _encoding(self) -> torch.set_grad_enabled:
-        """Disable gradients within the block if the encoders are frozen; else leave them as they are."""
-        return torch.set_grad_enabled(torch.is_grad_enabled() and not self.options.frozen)
 
     def _pieces_of(self, ids: Sequence[int]) -> list[str]:
         """Return one text's byte-pair pieces up to its end mark, with marks as `words_of_clip_pieces` expects them."""
@@ -251,15 +253,19 @@ class Clip(TwoTowers):
     def train(self, mode: bool = True) -> Self:
         """Set training mode; frozen encoders and all batch normalisation stay in evaluation mode."""
         super().train(mode)
+        if self.options.frozen is True:
+            self.clip.eval()
+        elif self.options.frozen:
+            self.clip.visual.eval()
         for part in self.clip.modules():
-            if self.options.frozen or isinstance(part, nn.modules.batchnorm._BatchNorm):
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):
                 part.training = False
         return self
 
     @property
     def recomputes(self) -> bool:
-        """Whether the encoders train."""
-        return not self.options.frozen
+        """Whether an encoder trains."""
+        return self.options.frozen is not True
 
     def recompute(self, on: bool) -> None:
         """Switch open_clip's checkpoints after each block of both encoders on or off; its ResNets have none."""

@@ -3,8 +3,9 @@
 No encoder is needed, and no pixels: the engine takes `features_of(ids)` instead of the feature store. One file holds
 the images' embeddings, one those of every text that the run uses, spelled as the data set gives them (`query.text`, and
 `reference_text`, `target_text` where a strategy corrupts those). Both are .npz, an array of ids (`ids`; for texts
-`texts`) and one of vectors (`features`, or whatever the only other array is called); .npy with the names, one per line,
-in a .txt of the same name; or .parquet with a column of names and one of lists.
+`texts`) and one of vectors (`features`, or whatever the only other array is called); .npy with the names, one per line
+in a .txt of the same name or as a list in a .json; or .parquet with a column of names, which may be the index, and one
+of lists or a column for each number.
 
 Vectors are [N, C], or [N, L, C] for several per image; `negbench embed` writes both files by an encoder. What is
 trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate or a sum for the fusion.
@@ -23,10 +24,10 @@ from negbench.backbones._composed import Seed
 from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
-from negbench.contracts import BackboneIdentity, check_option
+from negbench.contracts import BackboneIdentity, TextsSeen, check_option
 from negbench.errors import DataError, OptionError, quoted
 from negbench.files.image_files import Spellings, check_names
-from negbench.files.vector_files import files_of, read_vectors
+from negbench.files.vector_files import ENDINGS, conversion, files_of, read_vectors
 from negbench.machine.files import sha256_of
 
 PAPER = "no paper: embeddings that you bring"
@@ -112,6 +113,10 @@ class Precomputed(GivenFeatures):
         """`row` [B] int64, the row of each text in the file. Raises DataError for texts that it lacks."""
         return {"row": _rows(self._text_row, texts, "text", self._files[1])}
 
+    def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
+        """See `SeesTexts`: the given vectors."""
+        return TextsSeen(self.text_table.cpu()[self.tokenize(texts)["row"]])
+
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         embedding = unit(self.text_projection(self.text_table[tokens["row"]]))
         return embedding, embedding
@@ -133,21 +138,20 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
 
 def _read(path: Path, what: str) -> tuple[dict[str, int], Tensor]:
     """Read name -> row, and the rows, of one file: [N, L, C] of images, [n, C_t] of texts."""
-    if path.suffix not in (".npz", ".npy", ".parquet"):
-        raise OptionError(f"{what}s must be a .npz, .npy or .parquet file, got '{path}'")
+    called = "ids" if what == "image" else "texts"
+    if path.suffix not in ENDINGS:
+        lines = conversion(path, called)
+        how = f": convert it, {lines}" if lines else ""
+        raise OptionError(f"{what}s must be a .npz, .npy or .parquet file, got '{path}'{how}")
     for file in files_of(path):
         if not file.is_file():
             raise DataError(f"{file}: there is no such file")
-    names, rows = read_vectors(path, "ids" if what == "image" else "texts")
-    try:
-        vectors = torch.from_numpy(rows)
-    except TypeError as error:
-        raise DataError(f"{path}: its vectors must be numbers: {error}") from error
+    names, rows = read_vectors(path, called, once=what)
+    vectors = torch.from_numpy(rows)
     if what == "image":
         names = [name.replace("\\", "/") for name in names]  # as in the data set
     ranks = (2, 3) if what == "image" else (2,)
-    fits = vectors.ndim in ranks and vectors.is_floating_point() and len(vectors) == len(names)
-    if not fits or not vectors.numel():
+    if vectors.ndim not in ranks or not vectors.numel():
         want = "[N, C] or [N, L, C]" if what == "image" else "[N, C]"
         raise DataError(
             f"{path}: its vectors must be {want} float with N = {len(names)} {what}s, and none of them 0; "

@@ -93,6 +93,43 @@ def test_a_deleted_file_is_listed_no_more(tmp_path):
         files.read_json(tmp_path / "stray")
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_of_two_processes_that_seal_a_folder_one_loses_nothing(tmp_path, monkeypatch, links):
+    made, other = files._temporary, []
+
+    def seal_meanwhile(path: Path) -> tuple[int, Path]:
+        if not other:
+            other.append(path)
+            files.seal(tmp_path)
+            files.write_json(tmp_path / "study.json", 1)
+        return made(path)
+
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError("no links here")
+
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+    monkeypatch.setattr(files, "_temporary", seal_meanwhile)
+    files.seal(tmp_path)
+    assert files.names_in(tmp_path) == ["study.json"]
+    assert files.read_json(tmp_path / "study.json") == 1
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_two_processes_may_delete_the_same_file(tmp_path, monkeypatch):
+    files.seal(tmp_path)
+    files.write_json(tmp_path / "gone", 1)
+    listed = files._add_line
+
+    def delete_meanwhile(sums: Path, line: str) -> None:
+        listed(sums, line)
+        (tmp_path / "gone").unlink()
+
+    monkeypatch.setattr(files, "_add_line", delete_meanwhile)
+    files.delete(tmp_path / "gone")
+    assert files.names_in(tmp_path) == []
+
+
 def test_freed_memory_is_kept_where_the_c_library_is_glibc(monkeypatch):
     said = []
 

@@ -41,12 +41,17 @@ def bound(untrained: float, best: float) -> float:
 
 
 def ends_of(groups: Sequence[pd.DataFrame], metric: str) -> dict[str, Ends]:
-    """Return strategy -> how its runs ended on this metric, for the groups of one table."""
+    """Return strategy -> how its runs ended on this metric, for the groups of one table.
+
+    Of a metric that follows from ranks alone the untrained model's value is not stored: the main metric tells.
+    """
     alike = together(groups, _scores)
     ends = {}
     for group in groups:
         name = shared(group, "strategy")
         results = [run.result for run in group["stored"]]
+        if metric not in results[0]["metrics"]:
+            metric = str(results[0]["main_metric"])
         best = max(result["metrics"][metric] for result in results)
         low = [result["metrics"][metric] < bound(_untrained(result).get(metric, 0.0), best) for result in results]
         identical = {shared(other, "strategy") for other in alike[_scores(group)]} - {name}

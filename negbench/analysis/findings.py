@@ -144,6 +144,27 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
     return _sorted(results, document, [verdict.rounded() for verdict in verdicts])
 
 
+def judged_again(runs: Path, name: str, metric: str) -> Findings:
+    """Judge a comparison by another metric, from the stored ranks and by the rules of its verdicts; store nothing.
+
+    Args:
+        runs: runs folder.
+        name: of the comparison.
+        metric: as `Rules.metric`.
+
+    Raises:
+        UnknownNameError: a data set has no such metric, and its ranks do not give it.
+        RunError: as `judged`.
+    """
+    known = stored(runs, name).main
+    rules = Rules(metric=metric)
+    if known:
+        baselines = {verdict.baseline for verdict in known if verdict.baseline_asked}
+        baseline = baselines.pop() if len(baselines) == 1 else None
+        rules = Rules(baseline, known[0].margin, metric=metric)
+    return judged(runs, name, rules)
+
+
 def _sorted(results: pd.DataFrame, document: Mapping[str, Any], verdicts: Iterable[Verdict]) -> Findings:
     """Tell gains and contrasts from verdicts on strategies; leave out those whose runs were deleted since."""
     finished = {key_of(cells) for cells in groups_of(results)}

@@ -133,7 +133,9 @@ def line_of(group: pd.DataFrame, row: Verdict | None = None) -> dict[str, object
     if row is not None:
         line |= row_line(row)
     for name in _headline(group, row):
-        line[metric_column(name).key] = known(group, f"metrics/{name}")
+        stored = known(group, f"metrics/{name}")
+        if stored:  # a metric that follows from ranks is the verdict's alone
+            line[metric_column(name).key] = stored
     line |= {"negatives": negatives_text(negatives_of(group)), "distinct": distinct_of(group), "seeds": len(group)}
     return line
 

@@ -91,7 +91,8 @@ def rates_answer(document: Mapping[str, Any]) -> list[str]:
     parts = []
     if at_rate:
         rates = "; ".join(f"{rate:g} for {listed(members, _NAMED)}" for rate, members in at_rate.items())
-        parts.append(f"Learning rates, chosen on {_dev_part(chosen)} with seed {chosen[0].seed}: {rates}.")
+        by = f" by {label_of(chosen[0].metric)}" if chosen[0].metric else ""
+        parts.append(f"Learning rates, chosen{by} on {_dev_part(chosen)} with seed {chosen[0].seed}: {rates}.")
     errors = [picked.error for picked in chosen if picked.error is not None]
     if errors:
         near = f"Of rates within one standard error of the best ({span(errors)} points), "

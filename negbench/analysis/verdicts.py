@@ -20,10 +20,10 @@ from negbench.analysis.frame import config_of, facts_of, first_run, folders_of, 
 from negbench.analysis.prices import more_seeds
 from negbench.analysis.statistics import Difference
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
-from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import together
 from negbench.grid.looks import Looks
+from negbench.metrics.names import metric_named
 from negbench.scoring.values import KnownQueries, Values, values_of
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first one present; else the first strategy
@@ -65,17 +65,17 @@ class Rules:
             self.main(names[0], names)
 
     def main(self, default: str, metrics: Sequence[str]) -> str:
-        """Return the metric that verdicts are about: the requested one of these, else the default.
+        """Return the metric that verdicts are about: the requested one, of these or of the ranks, else the default.
 
         Raises:
             UnknownNameError: no metric has this name, or is printed so in tables.
         """
-        if self.metric is None or self.metric in metrics:
-            return self.metric or default
-        printed = [m for m in metrics if self.metric in (label_of(m), label_of(m).removeprefix("average "))]
-        if not printed:
-            raise UnknownNameError("--metric", self.metric, list(metrics))
-        return next((name for name in headline_metrics(metrics) if name in printed), printed[0])
+        if self.metric is None:
+            return default
+        named = metric_named(self.metric, metrics)
+        if named is None:
+            raise UnknownNameError("--metric", self.metric, [*metrics, "R@K", "MRR", "nDCG@K"])
+        return named
 
     def choose(self, plugins: Mapping[str, str]) -> str | None:
         """Choose the baseline among these strategies (label -> plug-in); None if the requested one is not there."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from negbench.errors import printable
+from negbench.metrics.names import short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,17 +18,7 @@ if TYPE_CHECKING:
 
 def label_of(metric: str) -> str:
     """Shorten a metric's name for tables and plots: 'average/recall_at_10' -> 'average R@10'."""
-    *group, name = metric.split("/")
-    for long, short in (
-        ("subset_recall_at_", "Rs@"),
-        ("neg_recall_at_", "NegRecall@"),
-        ("recall_at_", "R@"),
-        ("map_at_", "mAP@"),
-        ("hit_at_", "hit@"),
-        ("cirqrs_at_", "CIRQRS@"),
-    ):
-        name = name.replace(long, short)
-    return " ".join([*group, name])
+    return short(metric)
 
 
 def percent(value: Any, digits: int = 1) -> str:

@@ -17,7 +17,17 @@ from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.datasets.galleries import by_key
 from negbench.datasets.stream import Stream
 from negbench.errors import DataError, OptionError
-from negbench.files.image_files import EXTENSIONS, ImageFiles, Spellings, check_names, is_picture, one_spelling
+from negbench.files.image_files import (
+    COMMON,
+    EXTENSIONS,
+    ImageFiles,
+    Spellings,
+    check_names,
+    is_picture,
+    one_spelling,
+    without_extension,
+)
+from negbench.files.picture_kinds import as_shown, picture_remarks
 from negbench.files.triplet_files import TripletRow, TripletTable, read_names, read_triplets
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
@@ -46,6 +56,8 @@ class TripletOptions(FolderOptions):
         val_fraction: share of the rows that becomes val; used where the file has no column `split`.
         seed: of the hash by which targets go to val.
         exclude_reference: whether a query's own reference is left out when ranking.
+        as_shown: read pictures as viewers show them: turned as their EXIF says, transparent parts on white. Otherwise
+            their pixels are read as they are stored.
     """
 
     file: Path | tuple[Path, ...] | None = None
@@ -54,6 +66,7 @@ class TripletOptions(FolderOptions):
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     seed: NonNegativeInt = 0
     exclude_reference: bool = False
+    as_shown: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +119,14 @@ class Triplets(Dataset):
         remarks = tuple(f"{name}: {remark}" for remark in _remarks(table, rows, split))
         names, groups = columns_of(galleries)
         data = cls(kind, split, queries, names, groups, content, None, (), remarks, part, table.spelled)
-        found = _find_images(names, homes) if images else None
+        if not images:
+            return data.loaded(None, files[0], allow_missing=options.allow_missing)
+        found = _find_images(names, homes)
+        pictures = [paths[0] for paths in found.paths.values()]
+        said = picture_remarks(dict.fromkeys(pictures), as_shown=options.as_shown)
+        if options.as_shown:
+            found = replace(found, paths=as_shown(found.paths))
+        data = replace(data, remarks=(*remarks, *said))
         return data.loaded(found, files[0], allow_missing=options.allow_missing)
 
     @classmethod
@@ -217,17 +237,25 @@ def _galleries(queries: Sequence[Query], added: Sequence[str], *, mined: bool) -
 
 
 def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
-    """Find files by path below one of the folders; plain names and numbers also anywhere below the first."""
+    """Find files by path below one of the folders; plain names and numbers also anywhere below the first.
+
+    Names that differ from a file's in spelling alone (`Spellings`) are found below the first folder.
+    """
     paths: dict[str, tuple[Path, ...]] = {}
     for name in names:
-        ends = [""] if is_picture(name) else sorted(EXTENSIONS)
+        ends = [""] if is_picture(name) else [*COMMON, *sorted(EXTENSIONS.difference(COMMON))]
         tried = (folder / f"{name}{end}" for folder in folders for end in ends)
         if direct := next((path for path in tried if os.path.isfile(path)), None):  # noqa: PTH113 - names of any length
             paths[name] = (direct,)
-    elsewhere = [name for name in names if name not in paths and "/" not in name]
+    elsewhere = [name for name in names if name not in paths]
     if elsewhere:
-        indexed = ImageFiles.scan(folders[0]).paths
-        spellings = Spellings(indexed)
-        paths |= {name: indexed[found] for name in elsewhere if (found := spellings.find(name))}
+        by_name = ImageFiles.scan(folders[0]).paths
+        by_path = ImageFiles.scan(folders[0], key=without_extension).paths
+        name_spellings, path_spellings = Spellings(by_name), Spellings(by_path)
+        for name in elsewhere:
+            if "/" not in name and (found := name_spellings.find(name)):
+                paths[name] = by_name[found]
+            elif "/" in name and (found := path_spellings.find(name)) and found.count("/") == name.count("/"):
+                paths[name] = by_path[found]
     check_names(paths, [found[0] for found in paths.values()])
     return ImageFiles(folders[0], paths)

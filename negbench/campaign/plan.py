@@ -134,7 +134,7 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     planned = ComparisonPlan(asked, folder, found.cells, size=_size(axes, found.cells))
     if asked.lr not in (None, "grid") or _searches_rates(asked):
         return planned
-    planned = replace(planned, rates=Rates.of(planned.cells, runs, DATA))
+    planned = replace(planned, rates=Rates.of(planned.cells, runs, DATA, asked.metric))
     check_name(planned.trials.path, "comparison")
     return planned.at_best_rates()
 

@@ -59,6 +59,7 @@ def forewarnings(
             with threads(run.config.compute.threads), display.stage("evaluate", note="before training"):
                 splits, options = run.splits, run.config.dataset.options
                 reasons += of_data(splits.train, splits.val, margin, options, stored)
+                reasons += run.scene.unseen
                 reasons += _of_scores(run)
         except Exception:  # whatever a plug-in raises: its own run reports it, and the others go on
             continue

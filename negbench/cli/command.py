@@ -1,6 +1,7 @@
 """Make a typer command from an options model: one flag per field, with the field's help."""
 
 import inspect
+import os
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from negbench.cli.output import Outlook, show_plan, with_output
+from negbench.display import notes
 from negbench.machine.signals import limit_hours
 from negbench.settings.options import DryRunOptions, LimitOptions, Options, extra_of
 
@@ -46,6 +48,7 @@ class Command:
             asked = self.model.parsed(chosen)
             if hours is not None:
                 limit_hours(hours)
+            notes(_unused_variables(asked))
             return show_plan(self.outlook, asked) if self.outlook and planning else self.call(asked)
 
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -54,6 +57,21 @@ class Command:
         command.__name__ = name
         cls = type(f"_{name.title()}", (_Grouped,), {"examples": self.examples})
         app.command(name, cls=cls, help=self.help)(with_output(command))
+
+
+# variables of the environment that other tools read, and the option that does the same here; those of Hugging Face
+# (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE, HF_ENDPOINT) and RAY_ADDRESS are used as they are
+_VARIABLES = {"tracking_uri": "MLFLOW_TRACKING_URI", "name": "MLFLOW_EXPERIMENT_NAME", "storage": "OPTUNA_STORAGE"}
+
+
+def _unused_variables(asked: Options) -> list[str]:
+    """Return a line for each variable that is set for MLflow or Optuna where its option is not given."""
+    lines = []
+    for field, variable in _VARIABLES.items():
+        if variable in os.environ and field in type(asked).model_fields and getattr(asked, field) is None:
+            flag = "--" + field.replace("_", "-")
+            lines.append(f"{variable} is set and not used: give {flag} to use it here")
+    return lines
 
 
 def of(

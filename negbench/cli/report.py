@@ -13,17 +13,20 @@ from negbench.settings.options import Report
     Report,
     "negbench report demo",
     "negbench report demo --galleries 5",
+    "negbench report demo --metric R@20",
     "negbench report demo --card --figures pdf",
     "negbench report demo --latex --columns R@1,R@10",
     help="Write one HTML file with the tables and figures of a comparison or of claims.",
 )
 def report(asked: Report) -> dict[str, Any]:
     """Build the page and print its path."""
-    from negbench.analysis.findings import stored
+    from negbench.analysis.answer import say
+    from negbench.analysis.findings import judged_again, stored
     from negbench.display import notes
     from negbench.errors import NegbenchError, install_line
     from negbench.machine import files
     from negbench.report.build import write_report
+    from negbench.report.finish import print_findings
     from negbench.report.tables import leader_text
     from negbench.settings.layers import plugin_layer
 
@@ -31,7 +34,8 @@ def report(asked: Report) -> dict[str, Any]:
     plugin_layer(asked.plugin)
     runs = files.runs_dir(asked.runs_dir)
     if asked.latex or asked.markdown:
-        text = leader_text(stored(runs, asked.name), asked)
+        findings = stored(runs, asked.name) if asked.metric is None else judged_again(runs, asked.name, asked.metric)
+        text = leader_text(findings, asked)
         typer.echo(text)
         if asked.out:
             files.write_text(asked.out, text)
@@ -42,6 +46,10 @@ def report(asked: Report) -> dict[str, Any]:
         copied = share(runs, asked.name, asked.share)
         shown.print(f"{copied[0]} and {len(copied) - 1} runs", highlight=False, soft_wrap=True)
         return {"shared": copied}
+    if asked.metric is not None:
+        findings = judged_again(runs, asked.name, asked.metric)
+        print_findings(shown, findings)
+        return {"answer": say(findings), "statistics": [verdict.plain() for verdict in findings.verdicts]}
     if asked.card:
         from negbench.report.result_card import write_result_card
 

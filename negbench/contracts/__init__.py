@@ -29,7 +29,9 @@ from negbench.contracts.optional import HoldsFeatures as HoldsFeatures
 from negbench.contracts.optional import ListsFeatures as ListsFeatures
 from negbench.contracts.optional import Outline as Outline
 from negbench.contracts.optional import Outlines as Outlines
+from negbench.contracts.optional import SeesTexts as SeesTexts
 from negbench.contracts.optional import SubQuery as SubQuery
+from negbench.contracts.optional import TextsSeen as TextsSeen
 from negbench.contracts.query import Query as Query
 from negbench.contracts.ranges import Range as Range
 from negbench.contracts.ranges import tunable as tunable

@@ -95,6 +95,29 @@ class ListsFeatures(HoldsFeatures, Protocol):
         """Return the ids without features, in order."""
 
 
+@dataclass(frozen=True)
+class TextsSeen:
+    """What a text encoder sees of some texts.
+
+    Args:
+        rows: [n, K], what it computes their vectors from: equal rows give equal vectors.
+        longer: number of texts of which it reads the beginning only.
+        limit: tokens that it reads; 0: any number.
+    """
+
+    rows: Tensor
+    longer: int = 0
+    limit: int = 0
+
+
+@runtime_checkable
+class SeesTexts(Protocol):
+    """A backbone that tells what it sees of texts, so that those it cannot tell apart are counted."""
+
+    def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
+        """Return what its text encoder sees of texts."""
+
+
 @runtime_checkable
 class FreezesTexts(Protocol):
     """A backbone with a frozen part of its text encoding, which can be computed once."""

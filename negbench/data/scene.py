@@ -21,6 +21,7 @@ from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, O
 from negbench.data.batch_size import EMBED_BATCH, batch_size, largest_operation
 from negbench.data.held import check_pictures, reads_pixels, with_features
 from negbench.data.reading import HeldRows, PictureSource, Source, read_ahead
+from negbench.data.unseen import unseen_texts
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.files.reader import noted
@@ -255,6 +256,7 @@ class EncodedSplits(Features):
     also: Split | None
     row_of: Mapping[str, int]  # image id -> feature row, one for pictures that are equal byte for byte
     untrained: dict[Hashable, Any] = field(default_factory=dict)  # results of the initial weights, which runs share
+    unseen: tuple[str, ...] = ()  # a line if the backbone cannot tell texts apart
 
     def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> EncodedSplits:
         """Return the scene with one epoch's train split (`Dataset.at_epoch`); itself if that split is unchanged."""
@@ -307,6 +309,7 @@ def open_scene(
         dev=read[id(splits.dev)] if splits.dev is not None else None,
         also=read[id(splits.also)] if splits.also is not None else None,
         row_of=row,
+        unseen=tuple(unseen_texts(backbone, splits.parts)),
     )
 
 

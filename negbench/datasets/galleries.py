@@ -17,6 +17,7 @@ from negbench.metrics.compiled import SMALLEST
 from negbench.metrics.fixed import KINDS
 from negbench.metrics.metric import Metric, PerQuery, stored
 from negbench.metrics.mistakes import kinds_by_attributes, mistakes
+from negbench.metrics.named import metric_of_ranks
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns
@@ -509,9 +510,14 @@ class Galleries:
 
     @classmethod
     def per_query(cls, ranks: QueryRanks, names: Iterable[str]) -> dict[str, PerQuery]:
-        """Return the per-query values of those `names` that are declared as means over queries (`metrics`)."""
-        declared = cls.metrics(ranks) | cls.mistake_metrics(ranks)
-        return {name: declared[name].of(ranks) for name in names if name in declared}
+        """Return the per-query values of those `names` that are declared as means over queries, or follow from ranks.
+
+        See `metrics` and `negbench.metrics.named`.
+        """
+        own = cls.metrics(ranks)
+        declared = own | cls.mistake_metrics(ranks)
+        found = {name: declared.get(name) or metric_of_ranks(name, own) for name in names}
+        return {name: metric.of(ranks) for name, metric in found.items() if metric is not None}
 
 
 def by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:

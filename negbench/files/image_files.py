@@ -2,36 +2,54 @@
 
 import os
 import re
+import unicodedata
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from operator import eq
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote
 
 from negbench.errors import DataError
 from negbench.files.reader import list_files, quoted
 from negbench.machine.contents import stamp
-from negbench.machine.files import opened
+from negbench.machine.file_kinds import file_kind
+from negbench.machine.files import inside_tar, opened
 from negbench.machine.received import opened_picture, read_bytes
+from negbench.machine.shown import plain_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp"})
+COMMON = (".jpg", ".jpeg", ".png", ".webp")
+# what else PIL reads as one picture; of equal ids one of COMMON comes first
+_LESS_COMMON = (".apng", ".avif", ".bmp", ".dib", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".pbm", ".pcx", ".pgm")
+EXTENSIONS = frozenset((*COMMON, *_LESS_COMMON, ".pnm", ".ppm", ".qoi", ".tga", ".tif", ".tiff"))
+_OTHERS = (".heic", ".heif", ".jxl", ".svg", ".psd", ".eps", ".exr", ".hdr", ".dng", ".cr2", ".nef", ".arw", ".raw")
 THREADS = 4  # default number of threads that decode images
 _AHEAD = 64  # images decoded before they are asked for, at most
+
+_NO_FILE = "no file"
 
 T = TypeVar("T")
 Key = Callable[[PurePath], str]  # path below the root -> id
 
 
 def is_picture(name: str | PurePath) -> bool:
-    """Whether a file's name ends as a picture's does, in any case."""
+    """Whether a file's name ends as that of a picture that is read, in any case: one function for all commands."""
     return PurePath(name).suffix.lower() in EXTENSIONS
+
+
+def unread_format(name: str | PurePath) -> str | None:
+    """Return why a picture of this name is not read; None for one that is, and for what is no picture."""
+    ending = PurePath(name).suffix.lower()
+    if ending not in _OTHERS:
+        return None
+    return f"{ending} is not read ({', '.join(COMMON)}, .gif, .bmp, .tif, .avif and others are): save it as .png"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +70,7 @@ class ImageFiles:
     def scan(
         cls, root: Path, *, key: Key | None = None, files: Iterable[Path] | None = None, tree: str = ""
     ) -> "ImageFiles":
-        """Index every .jpg, .jpeg, .png and .webp (in any case) below a folder; links to folders are followed.
+        """Index every picture (`is_picture`) below a folder; links to folders are followed.
 
         Args:
             root: folder to walk.
@@ -61,11 +79,13 @@ class ImageFiles:
             tree: for errors, as `ImageFiles.tree`.
         """
         by_id: dict[str, tuple[Path, ...]] = {}
+        less_common: dict[str, tuple[Path, ...]] = {}
         for path in list_files(root) if files is None else files:
             if is_picture(path):
                 name = path.stem if key is None else key(path.relative_to(root))
-                by_id[name] = (*by_id.get(name, ()), path)
-        return cls(root, by_id, tree)
+                kind = by_id if path.suffix.lower() in COMMON else less_common
+                kind[name] = (*kind.get(name, ()), path)
+        return cls(root, less_common | by_id, tree)
 
     def path(self, image: str) -> Path:
         """File of an image. Raises DataError where there is none."""
@@ -82,7 +102,7 @@ class ImageFiles:
         bad = {}
         for image in images:
             if image not in self.paths:
-                bad[image] = "no file"
+                bad[image] = _NO_FILE
                 continue
             first, *copies = self.paths[image]
             for copy in copies:
@@ -93,11 +113,11 @@ class ImageFiles:
         return bad
 
     def undecodable(self, images: Iterable[str]) -> dict[str, str]:
-        """Return image id -> "cannot be decoded", for those of the images that have such a file, in their order."""
+        """Return image id -> why its file cannot be decoded, for those of the images whose file cannot, in order."""
         paths = {image: self.paths[image][0] for image in images}
         with ThreadPoolExecutor(THREADS) as pool:
-            sound = pool.map(lambda path: _is_sound(path, stamp(path)), paths.values())
-            return {image: "cannot be decoded" for image, good in zip(paths, sound, strict=True) if not good}
+            faults = pool.map(lambda path: _fault(path, stamp(path)), paths.values())
+            return {image: fault for image, fault in zip(paths, faults, strict=True) if fault}
 
     def require(
         self, images: Iterable[str], *, allow_missing: bool, named: Callable[[Collection[str]], str] = lambda bad: ""
@@ -118,19 +138,52 @@ class ImageFiles:
             more = (", ..." if len(bad) > 5 else "") + (f"; expected: {self.tree}" if self.tree else "")
             raise DataError(
                 f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}"
-                f"{self._alike(bad)}{named(bad)}; put them there, or leave them out with --allow-missing "
+                f"{self._near(bad)}{named(bad)}; put them there, or leave them out with --allow-missing "
                 "(allow_missing=True): the result is then partial"
             )
         return tuple(bad)
 
-    def _alike(self, images: Iterable[str]) -> str:
-        """Show for an error, where no id names a file, one that is called like one of these images."""
-        there = {} if self.paths else ImageFiles.scan(self.root).paths
-        for *folders, name in map(_parts, images):
+    def _near(self, bad: Mapping[str, str]) -> str:
+        """Show for an error the file that one of the missing images may mean, and why it is not read as it is."""
+        lacking = [image for image, why in bad.items() if why == _NO_FILE]
+        if not lacking:
+            return ""
+        if not self.paths and (found := self._by_path(lacking)):
+            return found
+        there = _all_names(self.root)
+        by_form = dict[str, list[Path]]()
+        for path in there:
+            by_form.setdefault(_form(path.stem), []).append(path)
+        for image in lacking:
+            *folders, name = _parts(image)
+            near = by_form.get(_form(name)) or by_form.get(_form(PurePath(name).stem))
+            if near:
+                nearest = [_shared(path, folders) for path in near]
+                return f"; {self._difference(image, [near[i] for i, n in enumerate(nearest) if n == max(nearest)])}"
+        return ""
+
+    def _by_path(self, lacking: Sequence[str]) -> str:
+        """Where no id at all names a file: show one that is called like one of these images, with its folders."""
+        there = ImageFiles.scan(self.root).paths
+        for *folders, name in map(_parts, lacking):
             if found := there.get(name):
-                near = max(found, key=lambda path: sum(map(eq, path.parts[-2::-1], reversed(folders))))
+                near = max(found, key=lambda path: _shared(path, folders))
                 return f"; there is {quoted(near.relative_to(self.root).as_posix())}: name images by such paths"
         return ""
+
+    def _difference(self, image: str, near: Sequence[Path]) -> str:
+        """Say what the files that are called nearly like an image are, and why none of them is taken."""
+        path, shown = near[0], quoted(near[0].relative_to(self.root).as_posix())
+        if path.is_symlink() and not path.exists():
+            return f"{shown} is a link to {quoted(path.readlink())}, which is not there: fetch what it leads to"
+        if (why := unread_format(path)) is not None:
+            return f"there is {shown}, but {why}"
+        if len(near) > 1:
+            others = ", ".join(quoted(other.relative_to(self.root).as_posix()) for other in near[:3])
+            return f"there are {others}, spelled alike: name {quoted(image)} as its file is"
+        if not is_picture(path):
+            return f"there is {shown}, whose ending is none of a picture"
+        return f"there is {shown}, in another folder or of another spelling"
 
     def open(self, image: str) -> "Image":
         """Open an image, decoded, in the mode of its file. Raises DataError naming a file that cannot be read."""
@@ -154,16 +207,27 @@ def read_image(path: Path) -> "Image":
     except DataError:
         raise
     except Exception as error:  # a damaged file can make PIL raise anything
-        why = (str(error).splitlines() or [type(error).__name__])[0]
+        plain = plain_path(path) or path
         raise DataError(
-            f"{path} is not a readable image: fetch it again, or delete it and leave it out with "
-            f"--allow-missing; `negbench data verify` lists all such files ({why})"
+            f"{plain} is not a readable image: {_why(plain, error)}, or leave it out with --allow-missing; "
+            "`negbench data verify` lists all such files"
         ) from error
 
 
+def _why(path: Path, error: Exception) -> str:
+    """Return why PIL cannot read a file, and what to do."""
+    if isinstance(error, DataError):
+        return str(error).partition(" is not read: ")[2] or str(error)
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    if "cannot identify image file" in reason:
+        kind = None if inside_tar(path) else file_kind(path)
+        return f"it is {kind}" if kind else "it is in no format that Pillow reads: fetch it again, or save it as .png"
+    return f"{reason}: fetch it again"
+
+
 @cache
-def _is_sound(path: Path, then: tuple[int, ...]) -> bool:
-    """Whether a file can be decoded: PNG by its checksums, JPEG at an eighth of its size, which reads every byte."""
+def _fault(path: Path, then: tuple[int, ...]) -> str:
+    """Return why a file cannot be decoded; "" if it can: PNG by its checksums, JPEG at an eighth of its size."""
     try:
         with warnings.catch_warnings(action="ignore"), opened(path) as file, opened_picture(path, file) as image:
             if image.format == "PNG":
@@ -171,9 +235,9 @@ def _is_sound(path: Path, then: tuple[int, ...]) -> bool:
             else:
                 image.draft(image.mode, (1, 1))
                 image.load()
-    except Exception:  # as in `read_image`
-        return False
-    return True
+    except Exception as error:  # as in `read_image`
+        return _why(plain_path(path) or path, error)
+    return ""
 
 
 def decoded(
@@ -236,15 +300,21 @@ def readable(outcomes: Iterable[T | DataError]) -> Iterator[T]:
 
 
 class Spellings:
-    """Finds ids by other spellings: with folders before, an ending behind, and a whole number by a padded one."""
+    """Finds ids by other spellings.
+
+    These are: with folders before, an ending behind, a whole number by a padded one; and in another normal form of
+    Unicode, in another case, or with percent signs for characters, where one id alone fits.
+    """
 
     def __init__(self, known: Iterable[str]) -> None:
         self._known = frozenset(known)
         self._by_stem: dict[str, list[str]] = {}
         self._by_number: dict[str, list[str]] = {}
+        self._by_form: dict[str, list[str]] = {}
         for name in self._known:
             stem = _parts(name)[-1]
             self._by_stem.setdefault(stem, []).append(name)
+            self._by_form.setdefault(_form(stem), []).append(name)
             if number := re.search(r"(?:^0*|\D0+)(\d+?)$", stem):
                 self._by_number.setdefault(number[1], []).append(name)
 
@@ -255,10 +325,18 @@ class Spellings:
         *folders, stem = _parts(name)
         if any(_parts(folder)[-1] in self._by_stem for folder in folders):  # a list with slashes between
             return None
-        fitting = self._by_stem.get(stem) or self._by_number.get(stem.lstrip("0") or "0", [])
+        exact = self._by_stem.get(stem) or self._by_number.get(stem.lstrip("0") or "0", [])
         # the folders above the file that both names have, from the last one up, must be the same
-        fitting = [known for known in fitting if all(map(eq, reversed(folders), _parts(known)[-2::-1]))]
-        return fitting[0] if len(fitting) == 1 else None
+        exact = [known for known in exact if all(map(eq, reversed(folders), _parts(known)[-2::-1]))]
+        if exact:
+            return exact[0] if len(exact) == 1 else None
+        forms = [_form(folder) for folder in reversed(folders)]
+        alike = [
+            known
+            for known in self._by_form.get(_form(stem), [])
+            if all(map(eq, forms, map(_form, _parts(known)[-2::-1])))
+        ]
+        return alike[0] if len(alike) == 1 else None
 
 
 def one_spelling(names: Sequence[str], known: Iterable[str]) -> list[str]:
@@ -275,6 +353,25 @@ def check_names(names: Iterable[str], places: Iterable[object]) -> None:
     for name, place in zip(names, places, strict=True):
         if first.setdefault(place, name) != name:
             raise DataError(f"{quoted(first[place])} and {quoted(name)} are one image, {place}: write one name for it")
+
+
+@lru_cache(maxsize=2**16)
+def _form(name: str) -> str:
+    """Return what all spellings of a name have in common: composed, without percent signs, in one case."""
+    return unicodedata.normalize("NFC", unquote(name)).casefold()
+
+
+def _shared(path: Path, folders: Sequence[str]) -> int:
+    """Return how many folders above a file are as an id names them, counted from the file."""
+    return sum(map(eq, path.parts[-2::-1], reversed(folders)))
+
+
+def _all_names(root: Path) -> list[Path]:
+    """Return everything below a folder that is no folder, links to nothing included, sorted."""
+    found = []
+    for folder, _, names in os.walk(root):
+        found += [Path(folder, name) for name in names]
+    return sorted(found)
 
 
 def _parts(name: str) -> list[str]:

@@ -107,9 +107,9 @@ class Reader:
         for name in ("", card.name, card.name.replace("-", "_")):
             if (Path(given) / name / marker).exists():
                 return cls(Path(given) / name)
-        raise DataError(
-            f"{card.name}: {given} has no {marker}; {expected.replace('fetch emoji', f'fetch emoji --out {given!r}')}"
-        )
+        several = f"; of several data sets name each folder, as {card.name}:root=DIR,OTHER:root=DIR"
+        fetch = expected.replace("fetch emoji", f"fetch emoji --out {given!r}")
+        raise DataError(f"{card.name}: {given} has no {marker}; {fetch}{several}")
 
     @cached_property
     def files(self) -> list[Path]:

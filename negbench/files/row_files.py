@@ -187,8 +187,10 @@ def _entries(data: Any, path: Path) -> list[Any]:
         if len(inner) == len(data):
             column = "split" if all(key.lower() in SPLITS for key in data) else "key"
             return [{column: key, **_values(row, f"{path}: {key}")} for key, rows in data.items() for row in rows]
-        if len({isinstance(value, list) and len(value) for value in data.values()} - {False}) == 1:
-            return [dict(zip(data, row, strict=True)) for row in zip(*data.values(), strict=True)]
+        lists = [value for value in data.values() if isinstance(value, list)]
+        lengths = {len(value) for value in lists}
+        if len(lists) == len(data) and len(lengths) == 1:
+            return [dict(zip(data, row, strict=True)) for row in zip(*lists, strict=True)]
     if not isinstance(data, list):
         raise DataError(f"{path}: expected a list of objects, a row each, got {quoted(data)}")
     return data

@@ -139,7 +139,7 @@ def read_names(path: Path) -> tuple[list[str], str]:
     reader, folders = Reader(path.parent), (path.absolute().parent,)
     if path.suffix in (".npz", ".npy", ".parquet"):
         note(path)
-        ids = [_image(name, f"{path}: ids", folders) for name in read_vectors(path, "ids")[0]]
+        ids = [_image(name, f"{path}: ids", folders) for name in read_vectors(path, "ids", once="image")[0]]
         return list(dict.fromkeys(ids)), hashlib.sha256("\n".join(ids).encode()).hexdigest()
     names = dict.fromkeys(_image(line.strip(), where, folders) for where, line in reader.lines(path))
     return list(names), reader.content

@@ -19,6 +19,7 @@ class PickedRate:
             finished.
         queries: size of the dev part.
         generated: whether the dev part was generated, instead of carved from train.
+        metric: the one by which the rate was chosen, if it is not the data set's main metric.
     """
 
     labels: Mapping[str, str]
@@ -28,6 +29,7 @@ class PickedRate:
     error: float | None = None
     queries: int = 0
     generated: bool = False
+    metric: str = ""
 
     @property
     def beyond(self) -> float | None:

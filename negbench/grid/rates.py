@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from negbench.data.scene import DataCache
+from negbench.errors import UnknownNameError
 from negbench.grid.cells import Cell
 from negbench.grid.comparison import GroupKey, group_key, together
 from negbench.grid.picked_rate import PickedRate
 from negbench.metrics.fixed import DEV_QUERIES
+from negbench.metrics.names import metric_named
 from negbench.plugins.registry import registry
 from negbench.scoring.values import Values, values_of
 from negbench.settings.config import RunConfig
@@ -37,31 +39,33 @@ class Rates:
 
     Args:
         trials: trials of each group, that of the configured rate first; their label `settings` names the rate.
+        metric: by which rates are chosen, as `metric_named` takes it; None: the data set's main metric.
     """
 
     trials: Mapping[GroupKey, tuple[Cell, ...]]
+    metric: str | None = None
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], runs: Path, cache: DataCache) -> "Rates":
+    def of(cls, cells: Sequence[Cell], runs: Path, cache: DataCache, metric: str | None = None) -> "Rates":
         """Plan each group's trials from its first cell, with those that finished ones ask for."""
         trials = {
             place: tuple(_trial(first, first.config.train.lr * by, runs, cache) for by in FACTORS)
             for place, (first, *_) in together(cells, lambda cell: group_key(cell.labels)).items()
         }
-        return cls(trials).grown(runs, cache)
+        return cls(trials, metric).grown(runs, cache)
 
     def grown(self, runs: Path, cache: DataCache) -> "Rates":
         """Add the next trial of each group whose trials are finished and whose best rate is the lowest or highest."""
         trials = dict(self.trials)
         for place, cells in self.trials.items():
             while len(cells) < len(FACTORS) + MORE:
-                chosen = _chosen(cells, runs)
+                chosen = _chosen(cells, runs, self.metric)
                 beyond = chosen.beyond if all(value is not None for _, value in chosen.tried) else None
                 if beyond is None:
                     break
                 cells = (*cells, replace(_trial(cells[0], beyond, runs, cache), remarks=()))  # told before
             trials[place] = cells
-        return Rates(trials)
+        return Rates(trials, self.metric)
 
     @property
     def cells(self) -> list[Cell]:
@@ -70,18 +74,19 @@ class Rates:
 
     def chosen(self, runs: Path) -> dict[GroupKey, PickedRate]:
         """Return each group's rate, chosen from the trials finished so far."""
-        return {place: _chosen(trials, runs) for place, trials in self.trials.items()}
+        return {place: _chosen(trials, runs, self.metric) for place, trials in self.trials.items()}
 
 
-def _chosen(trials: Sequence[Cell], runs: Path) -> PickedRate:
-    by_rate = {cell.config.train.lr: _values(runs, cell) for cell in trials}
+def _chosen(trials: Sequence[Cell], runs: Path, metric: str | None) -> PickedRate:
+    by_rate = {cell.config.train.lr: _values(runs, cell, metric) for cell in trials}
     first = trials[0]
     known = {rate: values for rate, values in by_rate.items() if values is not None}
     lr, error = choose(known, first.config.train.lr)
     tried = tuple(sorted((rate, None if values is None else values.mean) for rate, values in by_rate.items()))
     queries = max((values.values.size for values in known.values()), default=0)
     labels = {axis: label for axis, label in first.labels.items() if axis != "settings"}
-    return PickedRate(labels, first.seed, lr, tried, error, queries, first.config.eval.dev == "generated")
+    generated = first.config.eval.dev == "generated"
+    return PickedRate(labels, first.seed, lr, tried, error, queries, generated, metric or "")
 
 
 def choose(known: Mapping[float, Values], configured: float) -> tuple[float, float | None]:
@@ -148,13 +153,16 @@ def _with_rate(config: RunConfig, rate: float) -> RunConfig:
     return config.model_copy(update={"train": config.train.model_copy(update={"lr": rate})})
 
 
-def _values(runs: Path, cell: Cell) -> Values | None:
-    """Return the per-query values of a finished trial on its main metric."""
+def _values(runs: Path, cell: Cell, metric: str | None) -> Values | None:
+    """Return the per-query values of a finished trial on a metric, None: its main metric."""
     held = best_of(runs, cell.hash)
-    return None if held is None or held.status != "finished" else _read(held)
+    return None if held is None or held.status != "finished" else _read(held, metric)
 
 
 @lru_cache(maxsize=1024)  # planning, each look and the answer ask for the same trials
-def _read(run: RunFolder) -> Values:
-    metric = run.result["main_metric"]
-    return values_of([run], [metric])[metric]
+def _read(run: RunFolder, metric: str | None) -> Values:
+    result = run.result
+    name = result["main_metric"] if metric is None else metric_named(metric, list(result["metrics"]))
+    if name is None:
+        raise UnknownNameError("--metric", str(metric), list(result["metrics"]))
+    return values_of([run], [name])[name]

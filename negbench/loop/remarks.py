@@ -23,6 +23,7 @@ MOVES_SCORES = False  # only reads results and settings
 
 Row = tuple[str, RunConfig, ResolvedConfig]  # name, configuration as read, the same resolved
 
+_REPEATED = 0.99  # share of the draws that are different images, below which it is said
 _FALLBACKS = 0.10  # of the queries
 _COLLAPSED = 0.98  # length of the mean of the unit query vectors
 _PINNED = 0.01  # of the loss, relative, in the last quarter of the epochs
@@ -37,11 +38,14 @@ def remarks_of(config: ResolvedConfig, loss: Loss, state: State, queries: int) -
         state: the final one; its points and its behaviour are examined.
         queries: number of train queries.
     """
-    return [*_mined(state, queries), *_collapsed(state), *_pinned(config, loss, state)]
+    return [*_mined(state, queries, config.train.draws), *_collapsed(state), *_pinned(config, loss, state)]
 
 
-def _mined(state: State, queries: int) -> list[str]:
-    """Report targets with copies, ties cut, and stale pools and frequent fallbacks of each refresh (or epoch)."""
+def _mined(state: State, queries: int, draws: float) -> list[str]:
+    """Report targets with copies, ties cut, draws that repeat, and stale pools and frequent fallbacks of refreshes.
+
+    `draws` is the number of negatives drawn per query and step.
+    """
     remarks = [line for row in state.behaviour[:1] for line in copied(row, queries)]
     for row in state.behaviour:
         when = f"epoch {int(row['epoch'])}"
@@ -50,6 +54,12 @@ def _mined(state: State, queries: int) -> list[str]:
         share = (row.get("fallback_below", 0.0) + row.get("fallback_any", 0.0)) / queries
         if share > _FALLBACKS:
             remarks.append(f"{when}: {share:.0%} of the queries had an empty pool and drew from a fallback")
+    fewest = min((row["distinct"] for row in state.behaviour if row.get("distinct")), default=draws)
+    if fewest < draws * _REPEATED:
+        remarks.append(
+            f"draws repeat: of {draws:g} negatives per query and step {fewest:.1f} are different images, as pools are "
+            "smaller than asked for"
+        )
     if cut := sum(row.get("cut_ties", 0.0) for row in state.behaviour):
         remarks.append(f"{cut:,.0f} pools cut a tie: of images with one score they hold those first in the corpus")
     return remarks

@@ -155,6 +155,7 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) ->
         scene = cache.scene(planned.config, splits, backbone, precision.device, display)
         opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "display": display}
         known = {each.name: getattr(planned, each.name) for each in fields(planned)}
+        known["remarks"] = (*planned.remarks, *scene.unseen)
         made = OpenRun(**known, splits=splits, check=check, precision=precision, step=step, **opened)
         return replace(made, step=fitting_plan(made))
 
@@ -216,7 +217,8 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
         log.info("%s", line)
     with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, found):
         if found == "reuse":
-            return RunResult(folder, folder.result, reused=True)
+            lacking = None if "experiment" in bench.tags else bench.tracker.copy_lacking(folder)
+            return RunResult(folder, folder.result, tracking_error=lacking, reused=True)
         if found == "resume":  # "auto" may have meant something else on the machine that started it
             started = folder.manifest.get("started", {})
             precision = Precision.of(run.config, started.get("precision"))

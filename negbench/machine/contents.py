@@ -13,6 +13,7 @@ from pathlib import Path
 
 from negbench.errors import DataError, NegbenchError
 from negbench.machine.files import atomic_write, inside_tar, locked, read_json, seal, sha256_of
+from negbench.machine.shown import plain_path
 
 SETTLED = 2 * 10**9  # ns after which a file's times distinguish it from its next version
 Stamped = list[int | str]  # size, time of modification and of the inode's change in ns, inode; then SHA-256
@@ -61,9 +62,14 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
 
 
 def stamp(path: Path | str) -> tuple[int, ...]:
-    """Return size, times and inode of a file, one of which changes with it; () if there is none."""
-    if (found := inside_tar(path) if "@" in str(path) else None) is not None:
-        return (found[2], *stamp(found[0])[1:])
+    """Return size, times and inode of a file, one of which changes with it; () if there is none.
+
+    Of a file inside a tar file, and of a picture as viewers show it (`machine.shown`), those of the file that is read.
+    """
+    if "@" in str(path):
+        if (found := inside_tar(path)) is not None:
+            return (found[2], *stamp(found[0])[1:])
+        path = plain_path(path) or path
     try:
         status = os.stat(path)  # noqa: PTH116  # of a string, in half the time
     except (OSError, ValueError):  # the latter: a null byte in its name
@@ -74,7 +80,7 @@ def stamp(path: Path | str) -> tuple[int, ...]:
 def named_in(options: Iterable[object]) -> dict[Path, tuple[int, ...]]:
     """Return the files that options name, such as weights, with their stamps; of a folder, the files in it."""
     texts = [str(value) for value in options if isinstance(value, str | Path)]
-    names = {name for text in texts for name in (text, *re.split("lavis:|,tower=|,key=", text)) if name}
+    names = {name for text in texts for name in (text, *re.split("lavis:|,tower=|,key=|,prefix=", text)) if name}
     expanded = [os.path.expanduser(name) for name in sorted(names)]  # noqa: PTH111  # Path's refuses "~nobody"
     paths = [Path(name) for name in expanded if stamp(name)]
     return {each: stamp(each) for path in paths for each in (sorted(path.glob("*")) or [path])}
@@ -106,4 +112,4 @@ def _file_sha256(name: str) -> str:
     try:
         return sha256_of(Path(name))
     except OSError as error:
-        raise DataError(f"cannot read {name}: {error.strerror}") from error
+        raise DataError(f"cannot read {name}: {error.strerror or error}") from error

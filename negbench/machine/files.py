@@ -18,6 +18,7 @@ from typing import IO, Any, Literal
 
 from negbench.errors import DataError, NegbenchError, cause_among, out_of_memory, quoted
 from negbench.machine.received import check_regular, opened_file, read_bytes, read_json_text, read_text
+from negbench.machine.shown import plain_path, shown_picture
 
 MOVES_SCORES = False  # where files are, not what they contain
 
@@ -81,8 +82,10 @@ def _file_name(text: str) -> str:
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[IO[Any]]:
+def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w", *, new: bool = False) -> Iterator[IO[Any]]:
     """Open a temporary sibling; on success it is flushed to disk and renamed to `path`, on failure removed.
+
+    With `new`, a file that another process has put there meanwhile stays, and what is written here goes.
 
     A reader therefore sees the old file or the new one, never half of one. In a sealed folder (see `seal`) its hash is
     listed before the file appears. Raises NegbenchError if the disk is full or the folder cannot be written.
@@ -97,10 +100,13 @@ def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[
             yield file
             file.flush()
             os.fsync(file.fileno())
-            if (path.parent / SUMS).exists():
-                # before its rename: a kill between the two leaves a listed file, old or new
-                _add_line(path.parent / SUMS, _sum_line(path.name, temporary))
-            temporary.replace(path)  # within the block: closing the file releases its lock
+            if new:
+                _put_new(temporary, path)
+            else:
+                if (path.parent / SUMS).exists():
+                    # before its rename: a kill between the two leaves a listed file, old or new
+                    _add_line(path.parent / SUMS, _sum_line(path.name, temporary))
+                temporary.replace(path)  # within the block: closing the file releases its lock
         _sync_folder(path.parent)
     except NegbenchError:
         raise
@@ -110,6 +116,17 @@ def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[
         raise NegbenchError(f"cannot write {path}: {refused.strerror or refused}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _put_new(temporary: Path, path: Path) -> None:
+    """Give a file its name unless one has it."""
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        return
+    except OSError:  # a disk without hard links
+        if not path.exists():
+            temporary.replace(path)
 
 
 def _temporary(path: Path) -> tuple[int, Path]:
@@ -185,7 +202,7 @@ def seal(folder: Path) -> None:
     if sums.exists():
         return
     there = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
-    with atomic_write(sums) as file:
+    with atomic_write(sums, new=True) as file:  # of two processes that seal it, one may have written a file already
         file.writelines(_sum_line(path.name, path) for path in there)
 
 
@@ -196,7 +213,13 @@ def sha256_of(path: Path) -> str:
 
 
 def opened(path: Path) -> io.BufferedReader | io.BytesIO:
-    """Open a file to read it; so is one inside a tar file, named TAR/@OFFSET+SIZE/NAME, without unpacking."""
+    """Open a file to read it; so is one inside a tar file, named TAR/@OFFSET+SIZE/NAME, without unpacking.
+
+    A picture named FOLDER/@shown/NAME is read as viewers show it (`machine.shown`).
+    """
+    plain = plain_path(path)
+    if plain is not None:
+        return io.BytesIO(shown_picture(plain))
     if (found := inside_tar(path)) is None:
         return opened_file(path)
     tar, offset, size = found
@@ -216,11 +239,14 @@ def _sum_line(name: str, source: Path) -> str:
 
 
 def delete(path: Path) -> None:
-    """Delete a file that is no longer needed, and remove it from a sealed folder's list."""
+    """Delete a file that is no longer needed, and remove it from a sealed folder's list.
+
+    Another process may delete the same file meanwhile.
+    """
     if path.exists():
         if (path.parent / SUMS).exists():
             _add_line(path.parent / SUMS, f"{_DELETED}  {path.name}\n")
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def _add_line(sums: Path, line: str) -> None:

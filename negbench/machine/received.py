@@ -446,13 +446,16 @@ def opened_picture(path: Path, file: BinaryIO) -> Iterator[Image]:
         try:
             image = pil.open(file, formats=formats)
         except pil.DecompressionBombError as error:
-            raise DataError(f"{path} is not read: {_pixels_of(error)} pixels, more than pictures have") from error
+            raise DataError(f"{path} is not read: it has {_pixels_of(error)}: make it smaller") from error
     with image:
         check_fits(path, 4 * image.width * image.height)
         yield image
 
 
 def _pixels_of(error: Exception) -> str:
-    """Return the number of pixels in Pillow's error."""
-    words = [word.strip("()") for word in str(error).split()]
-    return next((f"{int(word):,}" for word in words if word.isdecimal()), "too many")
+    """Return the number of pixels in Pillow's error, and its limit."""
+    numbers = [int(word.strip("()")) for word in str(error).split() if word.strip("()").isdecimal()]
+    if len(numbers) != 2:
+        return "more pixels than Pillow reads"
+    has, limit = (f"{number / 1e6:,.0f} million" for number in numbers)
+    return f"{has} pixels, more than Pillow's limit of {limit}"

@@ -15,13 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from negbench import display
+from negbench.contracts import SeesTexts, TextsSeen
+from negbench.data.unseen import equal_vectors, text_lines
 from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.files.image_files import ImageFiles, decoded, readable
+from negbench.files.picture_kinds import picture_remarks
 from negbench.loop.record import peak_memory_mib
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import atomic_write, cache_dir
 from negbench.machine.room import device_named
+from negbench.machine.shown import plain_path
 from negbench.own.init import Scan, dataset_of, load_split, survey
 from negbench.plugins.registry import import_file, line_in, on_one_line
 from negbench.settings.command_options import Embed
@@ -62,12 +66,14 @@ class EmbeddedFolder:
 def embed_folder(asked: Embed) -> EmbeddedFolder:
     """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
     scan = survey(asked.folder, asked.columns, asked.allow_missing)
-    files, texts = _named(scan, asked.gallery)
+    files, texts = _named(scan, asked.gallery, asked.as_shown)
     contents, first = _distinct(files)
     row = {content: index for index, content in enumerate(first)}
     _check_room(scan, asked.overwrite)
     with display.progress("embed") as shown:
-        encoded, words = _encoded(asked, {name: files[name] for name in first.values()}, texts, shown)
+        encoded, words, unseen = _encoded(asked, {name: files[name] for name in first.values()}, texts, shown)
+    pictures = dict.fromkeys(plain_path(each.path(name)) or each.path(name) for name, each in files.items())
+    display.notes([*picture_remarks(pictures, as_shown=asked.as_shown, option="--as-shown"), *unseen])
     images = encoded[[row[contents[name]] for name in files]]
     (scan.folder / IMAGES).unlink(missing_ok=True)  # so that a kill in between leaves no files of two encoders
     with atomic_write(scan.folder / TEXTS, "wb") as file:
@@ -81,7 +87,7 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
 def outlook(asked: Embed) -> list[str]:
     """Embed a batch of images and one of texts; say what is read, and what embedding all takes."""
     scan, shown, size = survey(asked.folder, asked.columns, asked.allow_missing), display.Display(), asked.batch_size
-    files, texts = _named(scan, asked.gallery)
+    files, texts = _named(scan, asked.gallery, asked.as_shown)
     _, first = _distinct(files)
     _check_room(scan, asked.overwrite)
     some = list(first.values())[:size]
@@ -101,21 +107,31 @@ def _distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], dict[b
 
 def _encoded(
     asked: Embed, files: dict[str, ImageFiles], texts: Sequence[str], shown: display.Display
-) -> tuple[Tensor, Tensor]:
-    """Encode images [N, C] or [N, L, C] and texts [n, C_t], one batch after another."""
+) -> tuple[Tensor, Tensor, list[str]]:
+    """Encode images [N, C] or [N, L, C] and texts [n, C_t] in batches; also say what the encoder does not see."""
     used, size = _opened(asked.encoder, asked.device), asked.batch_size
     with torch.no_grad():
         with shown.stage("images", total=len(files)) as advance:
             images = used.vectors("encode_image", _decoded(files, size), advance)
         with shown.stage("texts", total=len(texts)) as advance:
             parts = (texts[start : start + size] for start in range(0, len(texts), size))
-            return images, used.vectors("encode_text", ((part, part) for part in parts), advance)
+            words = used.vectors("encode_text", ((part, part) for part in parts), advance)
+    return images, words, _unseen(used, images, words, texts)
+
+
+def _unseen(used: "_Used", images: Tensor, words: Tensor, texts: Sequence[str]) -> list[str]:
+    """Return a line about texts that are cut or get one vector, and one about different images that get one."""
+    seen = TextsSeen(words)
+    if isinstance(used.encoder, SeesTexts):
+        with used.blamed():
+            seen = replace(used.encoder.texts_seen(texts), rows=words)
+    return [*text_lines(seen), *equal_vectors(images, "images")]
 
 
 # --- what is embedded ----------------------------------------------------------------------------------------------
 
 
-def _named(scan: Scan, gallery: Path | None) -> tuple[dict[str, ImageFiles], list[str]]:
+def _named(scan: Scan, gallery: Path | None, as_shown: bool) -> tuple[dict[str, ImageFiles], list[str]]:
     """Return (image id -> its files, texts), each once, in order of appearance over all splits.
 
     Raises:
@@ -123,7 +139,9 @@ def _named(scan: Scan, gallery: Path | None) -> tuple[dict[str, ImageFiles], lis
     """
     if scan.triplets is None:
         raise DataError(f"{scan.folder}: nothing to embed yet: {'; '.join(scan.missing)}")
-    given = {} if gallery is None else {"gallery": gallery}
+    given: dict[str, Any] = {"as_shown": as_shown}
+    if gallery is not None:
+        given["gallery"] = gallery
     data = [load_split(scan, split, images=True, **given) for split in scan.triplets[1].splits]
     files = {image: each.files for each in data for image in each.all_images if each.files is not None}
     return files, list(dict.fromkeys(query.text for each in data for query in each.queries))

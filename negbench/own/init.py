@@ -21,13 +21,21 @@ from negbench.data.held import with_features
 from negbench.data.scene import DataCache, load_backbone
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, printable
-from negbench.files.image_files import EXTENSIONS
+from negbench.files.image_files import is_picture
 from negbench.files.reader import list_files
 from negbench.files.row_files import ENDINGS, SPLITS, read_rows
 from negbench.files.triplet_files import TripletTable, read_triplets, split_word
-from negbench.files.vector_files import NAMES, files_of, read_vectors
+from negbench.files.vector_files import (
+    NAMES,
+    UNNAMED_INDEX,
+    conversion,
+    names_beside,
+    numbered_columns,
+    read_list,
+    read_vectors,
+)
 from negbench.machine.files import cache_dir, sweep, write_text
-from negbench.machine.received import npz_arrays, open_parquet, read_text
+from negbench.machine.received import npy_array, npz_arrays, open_parquet, read_text
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, build_config, resolved
@@ -44,12 +52,12 @@ _PANDAS = {".xlsx": "excel", ".xls": "excel", ".pkl": "pickle", ".feather": "fea
 _READS = {".tsv": ", sep='\\t'", ".jsonl": ", lines=True"}
 _SAVE = "to_json({!r}, orient='records', lines=True)"
 _CONVERT = {  # what was seen, and the line that converts it
-    ".pt": "np.savez('{1}.npz', {2}=names, features=torch.load('{0}').numpy()); of a dict of names and vectors, "
-    "{2}=[*d], features=torch.stack([*d.values()]).numpy()",
     ".arrow": "datasets.Dataset.from_file('{0}').to_json('{1}.jsonl')",
     **dict.fromkeys((".tar", ".tar.gz", ".tgz"), "tar xf {0}"),
     **{".zip": "unzip {0}", ".gz": "gunzip {0}", ".bz2": "bunzip2 {0}", ".zst": "unzstd {0}"},
 }
+# weights of a model, which are no embeddings
+_MODELS = re.compile(r"(.*model.*|optim.*|sched.*|training_args|rng_state.*|epoch_.*|checkpoint.*)\.\w+", re.IGNORECASE)
 _COUNTED = 100_000  # files looked at
 _SHOWN = 3  # tables without triplets
 _READ_IT = f'read it before you add plugins = ["{PLUGIN}"]'
@@ -133,7 +141,7 @@ def survey(folder: Path, columns: str = "", allow_missing: bool = False) -> Scan
     if not scan.trusted:
         scan.warnings.append(f"the recipe leaves out {PLUGIN}, which init did not write here: {_READ_IT}")
     files = [file for file in list_files(scan.folder)[:_COUNTED] if not file.name.startswith(".")]
-    scan.images = Counter(file.suffix.lower() for file in files if file.suffix.lower() in EXTENSIONS)
+    scan.images = Counter(file.suffix.lower() for file in files if is_picture(file))
     if scan.images:
         kinds = ", ".join(f"{count:,} {ending}" for ending, count in scan.images.most_common())
         scan.present.append(f"{scan.images.total():,} images ({kinds})")
@@ -146,10 +154,15 @@ def survey(folder: Path, columns: str = "", allow_missing: bool = False) -> Scan
 
 def _conversion(file: Path) -> str:
     """Return a file's name with the line that converts it; "" for one that needs none."""
-    if (ending := file.suffix.lower()) in _PANDAS and ending not in ENDINGS:
+    ending = file.suffix.lower()
+    if ending in _PANDAS and ending not in ENDINGS:
         return f"{file.name}: {_reading(file)}.{_SAVE.format(f'{file.stem}.jsonl')}"
-    line = next((line for end, line in _CONVERT.items() if file.name.lower().endswith(end)), "")
-    return line and f"{file.name}: {line.format(file.name, file.stem, 'texts' if 'text' in file.stem else 'ids')}"
+    if ending not in ENDINGS and not _MODELS.fullmatch(file.name) and (line := conversion(file)):
+        return f"{file.name}: {line}"
+    for end, line in _CONVERT.items():
+        if file.name.lower().endswith(end):
+            return f"{file.name}: {line.format(file.name, file.stem)}"
+    return ""
 
 
 def _reading(file: Path) -> str:
@@ -249,8 +262,7 @@ def _vectors(scan: Scan, file: Path) -> None:
     role = next((role for role, names in _NAMES.items() if keys & {*NAMES[names]}), None)
     table = file.suffix == ".parquet" and len(keys) != 2 and "features" not in keys
     if role is None or len(keys) == 1 or table:
-        named = ", ".join(sorted(keys)[:9])
-        has = f"has {named}" if keys else f"has no names: list them in {file.stem}.txt, one a line"
+        has = f"has {', '.join(sorted(keys)[:9])}" if keys else _nameless(file)
         scan.unused += [] if table else [f"{file.name} {has}"]
         return
     if role == "images" and "text" in file.stem.lower():
@@ -266,14 +278,35 @@ def _vectors(scan: Scan, file: Path) -> None:
     scan.present.append(f"{file.name}: embeddings of {role}")
 
 
+def _nameless(file: Path) -> str:
+    """Say that a .npy file lacks its names, and which list beside it may hold them."""
+    rows = len(npy_array(file))
+    says = f"({rows:,} vectors) has no names: list them in {file.stem}.txt, one a line"
+    for other in sorted(file.parent.iterdir()):
+        if other.suffix not in (".txt", ".json") or not other.is_file():
+            continue
+        with suppress(NegbenchError):
+            if len(read_list(other)) == rows:
+                line = f"cp {shell(other)} {shell(file.with_suffix(other.suffix))}"
+                return f"{says}; {other.name} has as many lines: if these are the names, {line}"
+    return says
+
+
 def _keys(file: Path) -> set[str]:
     """Return the names of the arrays in a file of embeddings; a .npy file holds those that its own name says."""
     if file.suffix == ".parquet":
-        return {*open_parquet(file).schema_arrow.names}
+        import pyarrow
+
+        schema = open_parquet(file).schema_arrow
+        types = {field.name: field.type for field in schema}
+        numeric = {name: "f4" for name, kind in types.items() if pyarrow.types.is_primitive(kind)}
+        numbered = numbered_columns(numeric)
+        names = [name for name in types if name not in numbered] + ["features"] * bool(numbered)
+        return {"ids" if name == UNNAMED_INDEX else name for name in names}
     if file.suffix == ".npz":
         with npz_arrays(file) as arrays:
             return {*arrays.files}
-    return {"texts" if "text" in file.stem.lower() else "ids", "features"} if files_of(file)[1].is_file() else set()
+    return {"texts" if "text" in file.stem.lower() else "ids", "features"} if names_beside(file).is_file() else set()
 
 
 def _check(scan: Scan) -> None:
@@ -319,6 +352,7 @@ def _check(scan: Scan) -> None:
         given = f" --columns {shlex.quote(scan.columns)}" if scan.columns else ""
         if scan.allow_missing:
             given += " --allow-missing"
+        scan.present += [f"found and not read: {line}" for line in scan.unused]
         scan.present.append(
             f"no embeddings: `negbench embed {shell(scan.folder)}{given} --encoder ...` makes them with your own "
             "encoder"
@@ -341,12 +375,11 @@ def _usable(scan: Scan, data: Dataset, config: RunConfig, backbone: Backbone | N
             data = with_features(data, backbone, config)
         backbone.tokenize([query.text for query in data.queries])
     elif data.files is not None and (bad := data.files.undecodable(data.all_images)):
-        shown = ", ".join(str(data.files.path(image)) for image in [*bad][:_SHOWN])
-        if len(bad) > _SHOWN:
-            shown += ", ..."
+        shown = ", ".join(f"{data.files.path(image)} ({why})" for image, why in [*bad.items()][:_SHOWN])
+        more = ", ..." if len(bad) > _SHOWN else ""
         raise DataError(
-            f"{len(bad):,} of {len(data.all_images):,} images cannot be decoded: {shown}{data.naming(bad)}; fetch them "
-            "again, or leave them out with --allow-missing"
+            f"{len(bad):,} of {len(data.all_images):,} images cannot be decoded: {shown}{more}{data.naming(bad)}; mend "
+            "them, or leave them out with --allow-missing"
         )
     return data
 

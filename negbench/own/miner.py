@@ -21,6 +21,7 @@ from negbench.contracts import Strategy, check_option
 from negbench.contracts.splitmix import splitmix
 from negbench.datasets.galleries import answers_of, several
 from negbench.errors import OptionError, quoted
+from negbench.files.vector_files import as_floats
 from negbench.metrics.equal_rows import Copies
 from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
@@ -178,11 +179,13 @@ class Miner:
 
     def _embeddings(self, name: str, given: Any) -> Tensor:
         try:
+            if isinstance(given, np.ndarray):
+                given = as_floats(given, name)
             tensor = torch.as_tensor(given, device=self._device).detach()
         except (TypeError, ValueError, RuntimeError) as error:
             raise OptionError(f"{name} must be convertible to a torch tensor: {error}") from error
-        if not tensor.is_floating_point() or tensor.ndim not in (2, 3) or not len(tensor):
-            raise OptionError(f"{name} must be floats, [rows, width], got {tuple(tensor.shape)} {tensor.dtype}")
+        if tensor.is_complex() or tensor.ndim not in (2, 3) or not len(tensor):
+            raise OptionError(f"{name} must be numbers, [rows, width], got {tuple(tensor.shape)} {tensor.dtype}")
         tensor = tensor.float()
         length = tensor.norm(dim=-1).reshape(len(tensor), -1)
         bad = (~length.isfinite()).any(1).nonzero()

@@ -120,10 +120,21 @@ def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
         names |= {"neg": full["negatives"].map(lambda images: [*map(str, images)])}
         judged = {"pos_scores": full["positive"].map(lambda score: [score]), "neg_scores": full["scores"]}
         return pd.DataFrame(names | judged)
+    if asked.with_reference:
+        query = _with_reference(full)
     columns = {"anchor": query, "positive": full["target"]}
     columns |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(asked.draws)}
     scores = [[own, *others] for own, others in zip(full["positive"], full["scores"], strict=True)]
     return pd.DataFrame({**columns, "score": pd.Series(scores, index=full.index, dtype=object)})
+
+
+def _with_reference(frame: pd.DataFrame) -> "pd.Series[Any]":
+    """Return an object of text and reference image for each query: what sentence-transformers encodes together."""
+    if "reference" not in frame:
+        raise OptionError("--with-reference: embeddings in files name no reference images: mine a data set")
+    pairs = zip(frame["text"], frame["reference"], strict=True)
+    cells = [{"text": text, "image": image} for text, image in pairs]
+    return pd.Series(cells, index=frame.index, dtype=object)
 
 
 def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
@@ -179,7 +190,7 @@ def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
         filters=Filters.of(mining),
     )
     texts, queries = _vectors("--queries", asked.queries)
-    names, images = _vectors("--images", asked.images)
+    names, images = _vectors("--images", asked.images, once="image")
     known = _targets(asked.targets, asked.images, names)
     total = len(known["target"])
     if most:
@@ -209,15 +220,12 @@ def _settings(sets: Sequence[str]) -> MiningConfig:
     return build_config([{"strategy": "in-batch"}, *map(set_layer, sets)]).mining
 
 
-def _vectors(flag: str, file: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """Read embeddings and their names; [] where a file has none."""
+def _vectors(flag: str, file: Path, once: str = "") -> tuple[list[str], np.ndarray[Any, Any]]:
+    """Read embeddings and their names, [] where a file has none; `once` as for `read_vectors`."""
     try:
-        names, vectors = read_vectors(file, "")
+        return read_vectors(file, "", once)
     except DataError as error:
         raise DataError(f"{flag} {error}") from error
-    if names and len(names) != len(vectors):
-        raise DataError(f"{flag} {file}: {len(names)} names, but {len(vectors)} embeddings")
-    return names, vectors
 
 
 def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:

@@ -30,6 +30,23 @@ from negbench.store.runfolder import final_values
 from negbench.store.tracking import Tracker
 
 
+def print_findings(console: Console, findings: Findings) -> None:
+    """Print the tables and the answer of findings that are not stored."""
+    _print_tables(console, tables(findings), findings, None)
+    console.print("\nanswer", style="bold", highlight=False)
+    for line in say(findings):
+        console.print(line, highlight=False, markup=False)
+
+
+def _print_tables(console: Console, listed: Sequence[Table], findings: Findings, folder: Path | None) -> None:
+    """Print the tables that are no details, and the notes; the folder holds the whole tables as .csv, if given."""
+    for table in listed:
+        if not table.detail or log.isEnabledFor(logging.DEBUG):
+            console.print(_grid(table, None if folder is None else folder / f"{table.name}.csv"))
+    for note in findings.notes():
+        console.print(f"note: {note}", highlight=False, markup=False)
+
+
 def finish(
     console: Console,
     runs: Path,
@@ -56,11 +73,7 @@ def finish(
     same = bool(unchanged(folder, inputs))
     findings = stored(runs, name) if same else judged(runs, name, rules)
     listed, answer = tables(findings), Comparison(folder).answer if same else say(findings)
-    for table in listed:
-        if not table.detail or log.isEnabledFor(logging.DEBUG):
-            console.print(_grid(table, folder / f"{table.name}.csv"))
-    for line in [f"note: {note}" for note in findings.notes()]:
-        console.print(line, highlight=False, markup=False)
+    _print_tables(console, listed, findings, folder)
     page, kept = folder / "report" / "index.html", same or os.access(folder, os.W_OK)  # others' may be read-only
     if same:
         parent.complete()
@@ -98,13 +111,18 @@ def _renew(
     return written
 
 
-def _grid(table: Table, file: Path) -> Grid:
-    """Build a table for the terminal; columns with the same value in every row are folded into the caption."""
+def _grid(table: Table, file: Path | None) -> Grid:
+    """Build a table for the terminal; columns with the same value in every row are folded into the caption.
+
+    `file` holds the whole table, if it is stored.
+    """
     parts = [f"{column} {value}" for column, value in table.constant.items()]
     if NEGATIVES.title in table.frame:
         count = table.constant.get(NEGATIVES.title)
         parts = [*parts[: -1 if count else None], f"negatives{f' {count}' if count else ':'} per query and step"]
-    return Grid(table.frame.drop(columns=list(table.constant)), table.title, ", ".join(parts), rest=str(file))
+    return Grid(
+        table.frame.drop(columns=list(table.constant)), table.title, ", ".join(parts), rest=str(file or "--markdown")
+    )
 
 
 def _summary(group: pd.DataFrame, rows: Sequence[Verdict], axes: Sequence[str]) -> SummaryRun:

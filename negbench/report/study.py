@@ -20,7 +20,7 @@ from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
 from negbench.tuning.book import StudyStore
 from negbench.tuning.final import FEWEST, epochs_of, final_name, finished, importance
-from negbench.tuning.study_answer import study_answer
+from negbench.tuning.study_answer import failures, study_answer
 
 _BEST = 5  # most trials printed on the terminal
 
@@ -73,7 +73,7 @@ def finish(console: Console, book: StudyStore, rules: Rules | None, tracking_uri
         finish_comparison(console, book.folder.parent, final_name(book.name), tracking_uri, rules)
     answer = study_answer(book, rules)
     console.print("\nwhat the study found", style="bold", highlight=False)
-    for line in answer:
+    for line in [*answer, *failures(book)]:
         console.print(line, highlight=False, markup=False)
     written = [book.folder / name for name in ("trials.csv", "importance.csv", "answer.md")]
     texts = (csv_text(trials), csv_text(shares), "\n\n".join(answer) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from negbench.display import notes
 from negbench.errors import NegbenchError, quoted
 from negbench.files.image_files import Spellings
 from negbench.machine.received import check_text, read_bytes
@@ -27,6 +29,8 @@ Ranking = Sequence[str | int] | Mapping[str, float]  # ids, best first; or the s
 _HEADER = ("version", "metric")  # keys of CIRR's submission files that are not queries
 _SUBSET = "recall_subset"  # value of "metric" in a CIRR file that ranks within subsets
 _UNLISTED = torch.finfo(torch.float32).min
+_FEW = 3  # fewer listed images say nothing about the meaning of their scores
+_NEARLY = 0.9  # share of the queries that is hardly by chance
 _BLOCK = 128  # queries whose scores are held at once
 
 
@@ -97,6 +101,35 @@ def first_columns(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> 
         query = quoted(dataset.queries[short[0]].id)
         raise NegbenchError(f"the ranking of query {query} lists fewer than {k} images ({len(short):,} queries)")
     return top.columns
+
+
+def doubts(dataset: Dataset, rankings: Mapping[str, Ranking]) -> list[str]:
+    """Return a line for each reason to think that the scores of rankings mean something else than how well images fit.
+
+    Args and errors are those of `ranks_of_rankings`.
+    """
+    listed = _listed(dataset, rankings)
+    constant, last = 0, 0
+    for row, (columns, scores) in enumerate(zip(listed.columns, listed.scores, strict=True)):
+        if len(scores) < _FEW:
+            continue
+        if bool((scores == scores[0]).all()):
+            constant += 1
+            continue
+        of_target = scores[columns == dataset.target_columns[row]]
+        last += len(of_target) > 0 and bool(of_target[0] == scores.min())
+    lines, count = list[str](), len(listed.scores)
+    if constant:
+        lines.append(
+            f"the scores of {constant:,} of {count:,} queries are all equal: equal scores count against the model, so "
+            "that these targets rank last; perhaps another column or a model without weights was written"
+        )
+    if last and last >= _NEARLY * count:
+        lines.append(
+            f"in {last:,} of {count:,} queries the target has the lowest score, or comes last: are the scores "
+            "distances (write their negatives), or the rankings in reverse?"
+        )
+    return lines
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,10 +259,13 @@ def _entries(query: Query, ranking: Ranking) -> dict[str, float]:
 def read_trec(path: Path) -> dict[str, dict[str, float]]:
     """Read a TREC run file as query id -> {image id: score}; like trec_eval, ignore its column of ranks.
 
+    A note says so if that column contradicts the scores.
+
     Raises:
         NegbenchError: the file cannot be read, or a line, named by its number, has another format.
     """
     by_query: dict[str, dict[str, float]] = {}
+    places: dict[str, list[tuple[float, float]]] = {}
     for number, line in enumerate(_text(path).splitlines(), start=1):
         if not line.strip():
             continue
@@ -245,6 +281,31 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
         if image in by_query.setdefault(query, {}):
             raise NegbenchError(f"{path}: line {number}: image {image!r} of query {query!r} occurs twice")
         by_query[query][image] = score
+        with suppress(ValueError):
+            places.setdefault(query, []).append((float(fields[3]), score))
     if not by_query:
         raise NegbenchError(f"{path} holds no ranking")
+    notes(_contradictions(places, path))
     return by_query
+
+
+def _contradictions(places: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> list[str]:
+    """Say in how many queries the column of ranks contradicts the scores; nothing if in none.
+
+    Args:
+        places: query -> (rank, score) of each image.
+        path: for the line.
+    """
+    contradicted, reverse = 0, 0
+    for pairs in places.values():
+        steps = list(itertools.pairwise(sorted(pairs)))
+        rises = sum(one[0] < other[0] and one[1] < other[1] for one, other in steps)
+        falls = sum(one[0] < other[0] and one[1] > other[1] for one, other in steps)
+        contradicted += rises > 0
+        reverse += rises > 0 and falls == 0
+    if not contradicted:
+        return []
+    line = f"the ranks and the scores of {path} contradict each other in {contradicted:,} of {len(places):,} queries"
+    if reverse >= _NEARLY * len(places):
+        return [f"{line}: are the scores distances? Scores count, the highest first: write the negatives of distances"]
+    return [f"{line}: the scores count, as for trec_eval"]

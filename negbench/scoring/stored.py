@@ -17,7 +17,7 @@ from negbench.datasets.preferences import PreferenceFormat
 from negbench.errors import DataError, OptionError
 from negbench.metrics.changes import recall_by_change
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.scoring.rankings import highest_ranks, ranks_of_rankings, read_rankings
+from negbench.scoring.rankings import doubts, highest_ranks, ranks_of_rankings, read_rankings
 from negbench.settings.config import PluginConfig
 from negbench.settings.layers import merged
 
@@ -104,7 +104,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     worst, best = ranks_of_rankings(dataset, rankings), highest_ranks(dataset, rankings)
     known, possible = _measured(dataset, worst), _measured(dataset, best)
     unknown = tuple(name for name, value in known.items() if value != possible[name] and not math.isnan(value))
-    scores = benchmark_scores(dataset, worst, str(path))
+    scores = benchmark_scores(dataset, worst, str(path), tuple(doubts(dataset, rankings)))
     if not unknown:
         return scores
     exact = (worst.target_rank == best.target_rank).numpy()

@@ -63,6 +63,7 @@ class Embed(Options):
     gallery: Path | None = option(None, "File of further images to encode, one per line.", metavar="FILE")
     columns: str = option("", "Column names, as for negbench init.", metavar="OURS=THEIRS,...")
     allow_missing: bool = option(False, "Embed what is there; marks results partial.")
+    as_shown: bool = option(False, "Turn pictures as their EXIF says, and put transparent ones on white.")
     overwrite: bool = option(False, "Replace existing files.")
 
 
@@ -141,6 +142,11 @@ class Mine(SubjectOptions):
         "sentence-transformers: anchor, positive, negative_1, ..., score; flagembedding: query, pos, neg and their "
         "scores [default: by the ending of --out].",
     )
+    with_reference: bool = option(
+        False,
+        "With --format sentence-transformers: an anchor holds text and reference image, {'text': ..., 'image': ...}, "
+        "the library's form of multimodal inputs.",
+    )
     queries: Path | None = option(None, "Query embeddings: [Q, D] floats; files as for --images.", metavar="FILE")
     images: Path | None = option(
         None,
@@ -170,6 +176,8 @@ class Mine(SubjectOptions):
         ending = {"parquet": ".parquet", "jsonl": ".jsonl", "flagembedding": ".jsonl"}.get(self.format or "")
         if ending not in (None, self.out.suffix):
             raise ValueError(f"--format {self.format} needs an --out that ends in {ending}")
+        if self.with_reference and self.format != "sentence-transformers":
+            raise ValueError("--with-reference needs --format sentence-transformers: others have a column reference")
         return self
 
     @model_validator(mode="after")

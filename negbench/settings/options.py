@@ -431,6 +431,10 @@ class Report(RunsOptions, PluginOptions):
     """Options of `negbench report`."""
 
     name: str = option(..., "Name of a comparison or of claims.", argument=True)
+    metric: str | None = option(
+        None,
+        "Only print tables and answer by this metric, from the stored ranks: one of the data set, R@K, MRR or nDCG@K.",
+    )
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
     card: bool = option(False, "Also write card.json and card.md, with which others can repeat it and compare.")
     figures: Literal["svg", "pdf", "png"] = option("svg", "Also write the figures in this form, for a paper.")
@@ -450,6 +454,9 @@ class Report(RunsOptions, PluginOptions):
             self.model_fields_set & ({"card", "figures", "galleries"} if printing else {"columns", "epochs"})
         ):
             raise OptionError(f"--{name} {need}")
+        if self.metric is not None and not printing:
+            for name in sorted(self.model_fields_set & {"card", "figures", "galleries", "out"}):
+                raise OptionError(f"--{name} has no effect beside --metric, which writes no page")
         return self
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -223,7 +224,18 @@ class Tracker:
             raise RunError(f"{self.shown} is not used ({why})") from error
         except Exception as error:
             why = " ".join(f"{type(error).__name__}: {error}".strip().split("\n")[0].split())
-            raise RunError(f"{self.shown} fails ({without_secrets(why, self.uri)})") from error
+            remedy = self._remedy(why)
+            raise RunError(f"{self.shown} fails ({without_secrets(why, self.uri)}){remedy}") from error
+
+    def _remedy(self, why: str) -> str:
+        """Return the way out of an experiment that was deleted in MLflow's pages; "" for any other failure."""
+        found = re.search(r"experiment (\S+) must be in the 'active' state", why)
+        if found is None:
+            return ""
+        number = found[1].strip("'\"")
+        restore = f"MLFLOW_TRACKING_URI={self.shown} mlflow experiments restore -x {number}"
+        remove = f"mlflow gc --backend-store-uri {self.shown} --experiment-ids {number}"
+        return f": the experiment was deleted; restore it, `{restore}`, or remove it for good, `{remove}`"
 
     def experiment(self, client: MlflowClient, name: str) -> str:
         """Return the id of the experiment `name`, created if absent."""
@@ -315,6 +327,21 @@ class Tracker:
             if (kept := noted(note)) and not kept.get("whole"):
                 write_json(note, {**kept, "whole": True})
         return False
+
+    def copy_lacking(self, folder: RunFolder) -> str | None:
+        """Copy a finished run whose copy an earlier command could not make; return why that fails, None otherwise.
+
+        The folder's note says whether its copy is whole, so that the store is not asked each time.
+        """
+        kept = noted(folder.path / NOTE, self.shown)
+        if not self.enabled or (self.there and kept is not None and kept.get("whole")):
+            return None
+        try:
+            if self.ensure(folder):
+                notes([f"run {folder.run_id} is copied into {self.shown}, which an earlier command could not do"])
+        except NegbenchError as error:
+            return str(error)
+        return None
 
     def holds(self, folder: RunFolder, status: str = "FINISHED", statuses: Mapping[str, str] | None = None) -> bool:
         """Whether the store has a whole copy, which ended so, or had one that was deleted; arguments as for `state`."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from negbench.analysis.columns import WORDS
 from negbench.analysis.findings import stored
@@ -32,6 +32,17 @@ def study_answer(book: StudyStore, rules: Rules | None) -> list[str]:
     if best is not zero and zero is not None:
         lines.append(f"{default[0].upper()}{default[1:]}: {_scored(book, zero)}.")
     return [*lines, _better(book, best, rules), _flatness(book, done)]
+
+
+def failures(book: StudyStore) -> list[str]:
+    """Say of each failed trial why it failed; empty where none did."""
+    failed = [trial for trial in book.frozen() if trial.state == TrialState.FAIL]
+    lines = []
+    for trial in failed:
+        lines.append(f"Trial {trial.number} failed: {trial.user_attrs['error']} ({settings_text(trial.params)}).")
+    if failed:
+        lines.append(f"{len(failed)} of {book.trials} trials failed: rerun the command to compute them again.")
+    return lines
 
 
 def _scored(book: StudyStore, trial: FrozenTrial) -> str:

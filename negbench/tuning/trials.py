@@ -5,7 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import optuna
 
 from negbench.display import log
+from negbench.errors import RunError
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Notify, outcome_of
 from negbench.loop.runs import DATA, Bench, plan_run, run_config
@@ -127,11 +128,15 @@ class Trials:
         return result
 
     def _drop_large_files(self, planned: PlannedRun) -> None:
-        """Delete a cell's weights, checkpoint and pools: forty take many gigabytes, and the best is trained again."""
+        """Delete a cell's weights, checkpoint and pools: forty take many gigabytes, and the best is trained again.
+
+        Several processes may have a trial of this cell: one that computes it holds its lock, and deletes them later.
+        """
         for folder in runs_of(self._bench.runs, planned.hash):
-            for pattern in LARGE_FILES:
-                for path in folder.path.glob(pattern):
-                    files.delete(path)
+            with suppress(RunError), folder.lock():
+                for pattern in LARGE_FILES:
+                    for path in folder.path.glob(pattern):
+                        files.delete(path)
 
 
 def _main(result: RunResult) -> float:

@@ -66,6 +66,17 @@ def test_transformers_folder(lavis, tmp_path, vision, text):
     assert ours.text_encoder.config.hidden_dropout_prob == 0.1
 
 
+def test_only_the_text_side_trains_with_frozen_images():
+    whole, text = (build(Blip, init="random", size="toy", frozen=frozen) for frozen in (None, "images"))
+    assert (whole.frozen_images, text.frozen_images) == (False, True)
+    assert (Blip.freezes(whole.options), Blip.freezes(text.options)) == (False, True)
+    trained = {name.split(".")[0] for name, parameter in text.named_parameters() if parameter.requires_grad}
+    assert trained == {"text_encoder", "text_proj", "temp"}
+    everything = {name.split(".")[0] for name, _ in whole.named_parameters()}
+    assert everything == trained | {"vision_model", "vision_proj"}
+    assert text.identity.trainable_parameters < whole.identity.trainable_parameters
+
+
 def test_a_folders_tokenizer_and_image_processor(lavis, tmp_path):
     from transformers import BertTokenizer
     from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil

@@ -384,3 +384,26 @@ def test_the_feature_key_is_the_towers_and_the_preprocessings(tmp_path):
 
     assert key() == key(fusion="sum", seed=9) == key(attribute_weights=True)
     assert len({key(), key(pad="square"), key(target_ratio=1.5)}) == 3
+
+
+def test_only_the_text_encoder_trains_with_frozen_images():
+    whole, text, none = (toy(frozen=frozen) for frozen in (False, "images", True))
+    assert (whole.frozen_images, text.frozen_images, none.frozen_images) == (False, True, True)
+    assert text.feature_key == none.feature_key  # the stored features are the same
+    features = text.image_features(pixels())
+    assert not features.requires_grad
+    torch.testing.assert_close(features, none.image_features(pixels()))
+    trained = {name for name, parameter in text.named_parameters() if parameter.requires_grad}
+    assert not any(name.startswith("clip.visual.") for name in trained)
+    by_side = {name for name, _ in text.clip.named_parameters() if not name.startswith("visual.")}
+    assert {f"clip.{name}" for name in by_side} <= trained
+    text.train()
+    assert not text.clip.visual.training
+    assert text.clip.transformer.training
+    assert text.frozen_text(text.tokenize(TEXTS)).keys() == text.tokenize(TEXTS).keys()
+    with torch.enable_grad():
+        text.queries(features, TEXTS).sum().backward()
+    assert text.clip.token_embedding.weight.grad is not None
+    assert text.clip.visual.proj.grad is None
+    assert text.identity.details["frozen"] == "images"
+    assert toy(frozen="images", gamma=0.5).options.ratio == 0.5

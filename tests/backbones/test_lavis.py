@@ -106,7 +106,7 @@ def test_sprc_prompt_tokens_are_left_out(lavis):
     assert torch.equal(family.scores(family.load_state(sprc)), family.scores(family.load_state(family.state)))
 
 
-WRAPPED = [("eva_clip_g", "module."), ("clip_vit_L", "_orig_mod."), ("blip", "clip_model.")]
+WRAPPED = [("eva_clip_g", "module."), ("clip_vit_L", "net.encoder."), ("blip", "clip_model.")]
 
 
 @pytest.mark.parametrize(("family", "prefix"), [*WRAPPED, ("blip", "model.module._orig_mod.")], indirect=["family"])
@@ -115,11 +115,17 @@ def test_prefixes_of_wrappers_are_dropped(family, prefix):
     inside = {name.replace("encoder.", "encoder._orig_mod.", 1): tensor for name, tensor in family.state.items()}
     wrapped = {prefix + name: tensor for name, tensor in inside.items()}
     assert family.load_state({"state_dict": wrapped}).identity.sha256 == plain
-    twice = wrapped | {f"model.{prefix}{name}": tensor for name, tensor in inside.items()}  # which are the weights?
+    twice = wrapped | {f"ema.{name}": tensor + 1 for name, tensor in inside.items()}  # which are the weights?
     with pytest.raises(WeightsError) as error:
         family.load_state(twice)
-    assert prefix in str(error.value)
-    assert len(str(error.value)) < 600
+    message = str(error.value)
+    short = prefix.replace("module._orig_mod.", "")  # as wrappers inside of names are dropped first
+    assert f"holds 2 models, behind the prefixes {', '.join(sorted(('ema.', short)))}: name the one" in message
+    path = family.lavis.save(twice)
+    chosen = family.load(Path(f"{path},prefix={prefix}"))
+    assert chosen.identity.sha256 == plain
+    assert chosen.identity.details["weights_prefix"] == short
+    assert chosen.identity.details["weights_left_out"] == ["ema.*"]
 
 
 @pytest.mark.parametrize("family", FAMILIES[1:], indirect=True)
@@ -181,7 +187,7 @@ def test_not_a_checkpoint(family):
         (torch.zeros(3), "holds no state dict: expected named tensors.*got Tensor"),
         ({"model": {}}, "holds no state dict.*with keys model"),
         ({"a": {"x": torch.zeros(1)}, "b": {"x": torch.zeros(1)}}, r"the state dicts a, b: name .*pth,key=a$"),
-        ({f"net.{name}": tensor for name, tensor in family.state.items()}, r"no key starts with .*; it has net\."),
+        ({f"net/{name}": tensor for name, tensor in family.state.items()}, r"no key starts with .*; it has net/"),
         ({3: torch.zeros(1)}, "holds no state dict"),
         ({"model": {"weight": torch.zeros(1)}}, "is not a LAVIS BLIP"),
     ]

@@ -75,7 +75,7 @@ def test_where_no_id_names_a_file_one_is_shown(tmp_path):
     for known, images, shown in (
         ((), ["C:/old/z/9.jpg", "C:/old/y/1.jpg"], "; there is 'a/y/1.jpg': name images by such paths; put them there"),
         ((), ["y/3"], "(no file); put them there"),
-        (("2",), ["old/y/1.jpg"], "(no file); put them there"),  # as 2 is found, 1 may have been deleted
+        (("2",), ["old/y/1.jpg"], "(no file); there is 'a/y/1.jpg', in another folder or of another spelling; put"),
     ):
         files = ImageFiles(tmp_path, {name: (tmp_path / f"a/y/{name}.jpg",) for name in known})
         with pytest.raises(DataError, match=re.escape(shown)):
@@ -131,6 +131,6 @@ def test_an_id_is_found_by_other_spellings_if_one_alone_fits():
     known = ["a", "b.jpg", "men/c", "x/d", "y/d", "000017", "COCO_val_000018", "z19", "020", "00020", "e f.v2"]
     table = {"a.PNG": "a", "./dev/a": "a", r"dev\a.webp": "a", "b": "b.jpg", "c": "men/c", "all/men/c.png": "men/c",
              "women/c": None, "d": None, "y/d.jpg": "y/d", "17": "000017", "0017.jpg": "000017", "19": None, "20": None,
-             "18": "COCO_val_000018", "020": "020", "e f.v2.jpg": "e f.v2", "e f": None, "A": None, "a/b": None,
+             "18": "COCO_val_000018", "020": "020", "e f.v2.jpg": "e f.v2", "e f": None, "A": "a", "a/b": None,
              "a.jpg/b.jpg": None}  # fmt: skip
     assert {name: Spellings(known).find(name) for name in table} == table

@@ -95,6 +95,31 @@ def test_every_group_runs_at_a_rate_within_one_error_of_its_best_trial(vector_se
     assert len(list(computed.glob("*/result.json"))) == sum(len(each["tried"]) for each in document["rates"]) + 4
 
 
+def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any(vector_sets, tmp_path, said):
+    """R@3 is stored nowhere: it follows from the ranks of the trials and of the runs."""
+    asked = asked_of(vector_sets, tmp_path, metric="R@3", seeds="3,1", strategies="all-corpus,top-k")
+    comparison = api.compare(asked)
+    document = read_json(tmp_path / "c" / "comparison.json")
+    cells = read_json(tmp_path / "c-rates" / "comparison.json")["cells"]
+    for each in document["rates"]:
+        assert each["metric"] == "R@3"
+        for rate, value in each["tried"]:
+            own = [
+                RunFolder(tmp_path / cell["run"])
+                for cell in cells
+                if cell["strategy"] == each["labels"]["strategy"] and cell["settings"] == f"lr={rate:g}"
+            ]
+            frame = own[0].ranks()
+            found = (frame["target_rank"] <= 3).groupby(frame["group"]).mean().mean()
+            assert value in (pytest.approx(found), pytest.approx((frame["target_rank"] <= 3).mean()))
+    assert any("Learning rates, chosen by R@3 on" in line for line in comparison.answer)
+    out = said("report", "c", "--runs-dir", tmp_path, "--metric", "nDCG@2").out
+    assert "nDCG@2" in out
+    assert "R@3" not in out.split("answer")[0]
+    rows = comparison.statistics
+    assert set(rows[rows["main"]]["metric"]) <= {"recall_at_3", "average/recall_at_3"}
+
+
 def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets, tmp_path):
     """From a rate too low to one too high."""
     sets = (*without(vector_sets, "schedule.n_def"), "train.lr=0.02")

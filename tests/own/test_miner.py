@@ -120,9 +120,10 @@ MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
     ({"image_embeddings": _IMAGES * 1e-16}, "image_embeddings row 0 is the zero vector or nearly so"),
     ({"image_embeddings": _IMAGES * (torch.arange(N) != 6)[:, None]}, "image_embeddings row 6 is the zero vector"),
     ({"query_embeddings": _QUERIES[:, :5]}, r"with the same D, got \(30, 5\) and \(40, 8\)"),
-    ({"query_embeddings": _QUERIES[0]}, r"query_embeddings must be floats, \[rows, width\], got \(8,\)"),
-    ({"image_embeddings": _IMAGES.long()}, r"image_embeddings must be floats.*int64"),
-    ({"query_embeddings": _QUERIES[:0]}, r"query_embeddings must be floats.*\(0, 8\)"),
+    ({"query_embeddings": _QUERIES[0]}, r"query_embeddings must be numbers, \[rows, width\], got \(8,\)"),
+    ({"image_embeddings": _IMAGES.to(torch.complex64)}, r"image_embeddings must be numbers.*complex64"),
+    ({"image_embeddings": np.array([["a"]])}, r"image_embeddings: its vectors must be numbers, got <U1"),
+    ({"query_embeddings": _QUERIES[:0]}, r"query_embeddings must be numbers.*\(0, 8\)"),
     ({"targets": _TARGETS[:4]}, r"targets must be 30 whole numbers, got \(4,\) int64"),
     ({"targets": _TARGETS.float()}, r"targets must be 30 whole numbers, got \(30,\) float32"),
     (

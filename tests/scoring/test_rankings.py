@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from negbench.benchmarks.fashioniq import FashionIQOptions
 from negbench.contracts import Query
 from negbench.datasets.dataset import Dataset, columns_of
 from negbench.errors import NegbenchError
-from negbench.scoring.rankings import highest_ranks, ranks_of_rankings, read_rankings
+from negbench.scoring.rankings import doubts, highest_ranks, ranks_of_rankings, read_rankings
 from negbench.testing.datasets import toy_table
 
 
@@ -235,3 +236,66 @@ def test_the_package_stays_light():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'evaluate'"):
         _ = negbench.metrics.evaluate
+
+
+# --- doubts ------------------------------------------------------------------------------------------------------
+
+
+def run_file(folder: Path, score: Callable[[int], float], rank: Callable[[int], object] = lambda place: place) -> Path:
+    """Write a TREC run of twelve queries with five images, whose scores and ranks are functions of the place."""
+    lines = [f"q{query} Q0 i{place} {rank(place)} {score(place)} t" for query in range(12) for place in range(1, 6)]
+    (folder / "run.trec").write_text("\n".join(lines))
+    return folder / "run.trec"
+
+
+RUNS: dict[str, tuple[Any, Any, str]] = {
+    "distances": (lambda place: 0.1 * place, lambda place: place, "12 of 12 queries: are the scores distances?"),
+    "one pair": (lambda place: [9, 8, 7, 6, 6.5][place - 1], lambda place: place, "12 of 12 queries: the scores count"),
+    "right": (lambda place: -place, lambda place: place, ""),
+    "equal ranks": (lambda place: place, lambda place: 0, ""),
+    "no ranks": (lambda place: place, lambda place: "-", ""),
+    "ties": (lambda place: [3, 3, 2, 2, 1][place - 1], lambda place: place, ""),
+}
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_ranks_that_contradict_their_scores_are_noted(tmp_path, case, logged):
+    score, rank, message = RUNS[case]
+    read_rankings(run_file(tmp_path, score, rank))
+    said = [record.getMessage() for record in logged]
+    assert len(said) == bool(message)
+    assert all(message in line and "the ranks and the scores of" in line for line in said)
+
+
+def scored(data: Dataset, score: Callable[[bool, int], float]) -> dict[str, dict[str, float]]:
+    """Return scores of each query's gallery: a function of whether the image is the target, and of its place."""
+    found = {}
+    for query in data.queries:
+        images = [data.images[column] for column in data.groups[query.group].tolist()]
+        found[query.id] = {image: score(image == query.target, place) for place, image in enumerate(images)}
+    return found
+
+
+DOUBTS: dict[str, tuple[Callable[[bool, int], float], str]] = {
+    "distances": (lambda target, place: 0.0 if target else 1.0 + place, "30 of 30 queries the target has the lowest"),
+    "constant": (lambda target, place: 0.5, "the scores of 30 of 30 queries are all equal"),
+    "right": (lambda target, place: 100.0 if target else -float(place), ""),
+    "by chance": (lambda target, place: float(place * 37 % 11), ""),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTS)
+def test_scores_that_mean_something_else_are_doubted(case):
+    data = make("circo")
+    score, message = DOUBTS[case]
+    lines = doubts(data, scored(data, score))
+    assert len(lines) == bool(message)
+    assert all(message in line for line in lines)
+
+
+def test_lists_in_reverse_are_doubted():
+    data = make("fashioniq")
+    lists = {query: sorted(row, key=row.get) for query, row in scored(data, DOUBTS["right"][0]).items()}
+    assert ["or the rankings in reverse" in line for line in doubts(data, lists)] == [True]
+    best_first = {query: row[::-1] for query, row in lists.items()}
+    assert doubts(data, best_first) == []

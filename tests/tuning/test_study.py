@@ -14,17 +14,19 @@ import optuna
 import pytest
 from mlflow.tracking import MlflowClient
 from optuna.trial import FrozenTrial, Trial, TrialState
+from rich.console import Console
 
 from negbench import api
+from negbench.analysis.words import settings_text
 from negbench.cli.main import run as negbench
 from negbench.data import scene
 from negbench.errors import NegbenchError
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Here
-from negbench.loop.runs import DATA
+from negbench.loop.runs import DATA, plan_run
 from negbench.metrics.fixed import DEV_QUERIES
 from negbench.report.loaded import StudyResult
-from negbench.report.study import importance_frame, trials_frame
+from negbench.report.study import finish, importance_frame, trials_frame
 from negbench.settings.config import resolved
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
@@ -184,6 +186,37 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_
     assert again.user_attrs["runs"] == before.user_attrs["runs"]
     copies = [run.info.status for run in mlflow_runs(tmp_path, "s") if "trial" in run.data.tags]
     assert copies == ["FINISHED"]  # it replaces the interrupted one
+
+
+def test_a_cell_that_another_process_computes_keeps_its_files(vector_sets, tmp_path):
+    book = (job := Job(tmp_path / "s", spec_of(vector_sets), None, 1, None)).open()
+    book.work(Trials(job), print)
+    (run,) = book.frozen()[0].user_attrs["runs"]
+    cell, trials = RunFolder(job.folder / "cells" / run), Trials(job)
+    planned = plan_run(cell.config, trials._bench.cache)
+    (cell.path / "checkpoint.pt").touch()
+    with cell.lock():
+        trials._drop_large_files(planned)
+        assert (cell.path / "checkpoint.pt").exists()
+    trials._drop_large_files(planned)
+    assert not (cell.path / "checkpoint.pt").exists()
+
+
+def test_the_end_of_the_command_says_why_a_trial_failed(vector_sets, tmp_path, capsys):
+    book = StudyStore(tmp_path / "s", spec_of(vector_sets), trials=3)
+
+    def objective(trial: Trial) -> float:
+        if trial.number == 1:
+            raise NegbenchError("mend [this]")
+        return 0.5
+
+    book.work(objective, print)
+    capsys.readouterr()
+    finish(Console(width=300), book, None, "none")
+    shown = capsys.readouterr().out
+    failed = open_book(tmp_path, "s").frozen()[1]
+    assert failed.user_attrs["error"] == "mend [this]"
+    assert f"Trial 1 failed: mend [this] ({settings_text(failed.params)}).\n1 of 3 trials failed: rerun" in shown
 
 
 def mlflow_runs(runs: Path, name: str) -> list[Any]:

@@ -1,0 +1,128 @@
+"""What is special about pictures: turned by EXIF, transparent, animated, of 16 bits, in CMYK. Counted, to be said."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from negbench.errors import NegbenchError
+from negbench.machine.contents import SETTLED, stamp
+from negbench.machine.files import atomic_write, cache_dir, locked, opened, read_json, seal
+from negbench.machine.received import opened_picture
+from negbench.machine.shown import is_transparent, shown_path
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_ORIENTATION = 0x0112  # tag of EXIF
+_WORDS = {  # kind -> what is said of it, and what is said if it is applied
+    "turned": ("are turned by EXIF orientation, which is not applied: {} turns them", "are turned as EXIF says"),
+    "transparent": (
+        "have transparent parts, whose hidden colours are read: {} puts them on white",
+        "have transparent parts, put on white",
+    ),
+    "animated": ("are animated: their first frame is read",) * 2,
+    "deep": ("have 16 bits or more for a colour: their upper 8 are read",) * 2,
+    "cmyk": ("are in CMYK: they are converted to RGB without their colour profile",) * 2,
+}
+
+
+def picture_remarks(
+    files: Iterable[Path], *, as_shown: bool = False, option: str = "--set dataset.as_shown=true"
+) -> list[str]:
+    """Return a line for each kind of special pictures, with their number.
+
+    Args:
+        files: of the pictures, each once.
+        as_shown: whether orientation and transparency are applied.
+        option: what the user types to apply them.
+    """
+    kinds = picture_kinds(files)
+    counts = Counter(kind for found in kinds.values() for kind in found)
+    lines = []
+    for kind, words in _WORDS.items():
+        if counts[kind]:
+            lines.append(f"{counts[kind]:,} of {len(kinds):,} images {words[as_shown].format(option)}")
+    return lines
+
+
+def picture_kinds(files: Iterable[Path]) -> dict[Path, tuple[str, ...]]:
+    """Return file -> the kinds of special pictures that it is; () for a plain one, or one that cannot be read.
+
+    Only headers are read, and the transparency of pictures that may have some; files that have not changed since are
+    not read again.
+    """
+    files = list(files)
+    memory = cache_dir() / "features" / "pictures.json"
+    known = _remembered(memory)
+    stamps = {path: [*stamp(path)] for path in files}
+    unread = [path for path in files if known.get(str(path.absolute()), [[]])[0] != stamps[path]]
+    with ThreadPoolExecutor(8) as pool:
+        read = dict(zip(unread, pool.map(_kinds, unread), strict=True))
+    now = time.time_ns()
+    fresh = {}
+    for path, kinds in read.items():
+        if stamps[path] and now - max(stamps[path][1:3]) > SETTLED:
+            fresh[str(path.absolute())] = [stamps[path], list(kinds)]
+    if fresh:
+        with suppress(NegbenchError):  # a cache that cannot be written: the files are read again
+            seal(memory.parent)
+            with locked(memory.with_suffix(".lock")), atomic_write(memory) as file:
+                file.write(json.dumps(_remembered(memory) | fresh))
+    return {path: read[path] if path in read else tuple(known[str(path.absolute())][1]) for path in files}
+
+
+def _remembered(memory: Path) -> dict[str, Any]:
+    try:
+        return dict(read_json(memory)) if memory.exists() else {}
+    except NegbenchError:
+        return {}
+
+
+def _kinds(path: Path) -> tuple[str, ...]:
+    try:
+        with opened(path) as file, opened_picture(path, file) as image:
+            found = {
+                "turned": _is_turned(image),
+                "transparent": is_transparent(image),
+                "animated": bool(getattr(image, "is_animated", False)),
+                "deep": _is_deep(image),
+                "cmyk": image.mode in ("CMYK", "YCCK"),
+            }
+    except Exception:  # whatever a damaged file makes PIL raise: reading it reports that
+        return ()
+    return tuple(kind for kind, holds in found.items() if holds)
+
+
+def _is_turned(image: "Image") -> bool:
+    if image.format == "PNG" and "exif" not in image.info:  # PIL would decode it to look behind the pixels
+        return False
+    return image.getexif().get(_ORIENTATION, 1) in range(2, 9)
+
+
+def _is_deep(image: "Image") -> bool:
+    """Whether a picture has 16 bits or more for a colour; of several colours PIL reads 8 by itself."""
+    return (
+        image.mode.startswith("I")
+        or image.mode == "F"
+        or any(";16" in str(part) for tile in image.tile for part in tile)
+    )
+
+
+# --- as viewers show them ----------------------------------------------------------------------------------------
+
+
+def as_shown(paths: Mapping[str, tuple[Path, ...]]) -> dict[str, tuple[Path, ...]]:
+    """Return the files of pictures, those that viewers turn or put on white by paths that read them so.
+
+    See `machine.shown`; the contents of such a path, and so a run's identity, are those of the changed picture.
+    """
+    kinds = picture_kinds(path for files in paths.values() for path in files)
+    special = {path for path, found in kinds.items() if {"turned", "transparent"} & {*found}}
+    return {
+        name: tuple(shown_path(path) if path in special else path for path in files) for name, files in paths.items()
+    }
