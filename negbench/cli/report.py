@@ -49,7 +49,7 @@ def report(asked: Report) -> dict[str, Any]:
     if asked.metric is not None:
         findings = judged_again(runs, asked.name, asked.metric)
         print_findings(shown, findings)
-        return {"answer": say(findings), "statistics": [verdict.plain() for verdict in findings.verdicts]}
+        return {"answer": say(findings)}
     if asked.card:
         from negbench.report.result_card import write_result_card
 
