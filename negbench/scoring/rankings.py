@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from negbench.display import notes
 from negbench.errors import NegbenchError, quoted
 from negbench.files.image_files import Spellings
 from negbench.machine.received import check_text, read_bytes
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from negbench.metrics.query_ranks import QueryRanks
 
 Ranking = Sequence[str | int] | Mapping[str, float]  # ids, best first; or the score of each id
+
+_log = logging.getLogger("negbench")
 
 _HEADER = ("version", "metric")  # keys of CIRR's submission files that are not queries
 _SUBSET = "recall_subset"  # value of "metric" in a CIRR file that ranks within subsets
@@ -285,7 +287,8 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
             places.setdefault(query, []).append((float(fields[3]), score))
     if not by_query:
         raise NegbenchError(f"{path} holds no ranking")
-    notes(_contradictions(places, path))
+    for doubt in _contradictions(places, path):
+        _log.warning("note: %s", doubt)
     return by_query
 
 
