@@ -28,6 +28,7 @@ from negbench.errors import OptionError, WeightsError
 
 _log = logging.getLogger("negbench")
 
+_TRANSFORMERS_SCALE = 2.6592  # its constant logit scale: log(1 / 0.07), of no model's training
 INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 
@@ -153,7 +154,8 @@ class BlipFamily(Composed):
             sizes = _lavis.configured(cls.random_sizes[options.size], options.config or {}, source="")
             backbone = cls(sizes, options, seed)
             randomise(backbone, seed)
-            origin = Origin(f"random:{seed}", "", details={"size": options.size})
+            about = {"size": options.size, **_temperature(backbone.temp, "default")}
+            origin = Origin(f"random:{seed}", "", details=about)
         elif source.kind == "lavis":
             backbone, origin = cls._from_lavis(source, options, seed)
         else:
@@ -253,9 +255,12 @@ class BlipFamily(Composed):
             _log.warning("note: %s: left out, as no score here reads them: %s", source.path, ", ".join(parts))
         backbone = cls(_lavis.configured(sizes, config, source=source.label), options, seed)
         _lavis.load_state(backbone, state, sizes.layout, source.path)
-        return backbone, Origin(
-            source.label, "local", source.path.parent, {"keys_left_out": len(dropped), **found.details}
-        )
+        about = {
+            "keys_left_out": len(dropped),
+            **found.details,
+            **_temperature(state["temp"], "default" if lacks else "file"),
+        }
+        return backbone, Origin(source.label, "local", source.path.parent, about)
 
     @classmethod
     def _from_transformers(cls, source: Source, options: FamilyOptions, seed: int) -> tuple[Self, Origin]:
@@ -263,15 +268,19 @@ class BlipFamily(Composed):
 
         folder = _weights.files_of(source, cls.advice)[0].parent
         config, state = _weights.read_pretrained(getattr(transformers, cls.their_class), folder)
-        tensors = {"temp": torch.tensor(DEFAULT_TEMPERATURE)}  # transformers' class has none
+        stored = _stored_temperature(folder)
+        if stored is None:
+            _log.warning("note: %s: it holds no temperature, which starts at %s", folder, DEFAULT_TEMPERATURE)
+        tensors = {"temp": torch.tensor(DEFAULT_TEMPERATURE if stored is None else stored)}
         for name, tensor in state.items():
-            if not name.startswith("itm_head."):
+            if not name.startswith(("itm_head.", "logit_scale")):
                 tensors[cls._our_name(name)] = tensor
         sizes = _lavis.sizes_of_pretrained(cls.published, config, tensors, str(folder))
         backbone = cls(sizes, options, seed, config)
         backbone.transform = replace(backbone.transform, **_weights.read_pixels(folder, sizes.image_size))
         _lavis.assign(backbone, tensors, folder)
-        return backbone, Origin(source.label, folder.name if source.kind == "hub" else "local", folder)
+        about = _temperature(tensors["temp"], "default" if stored is None else "file")
+        return backbone, Origin(source.label, folder.name if source.kind == "hub" else "local", folder, about)
 
     def _complete(self, origin: Origin) -> None:
         """Finish construction once the parameters are filled: tokenizer, sub-queries, freezing, and hashes."""
@@ -377,6 +386,23 @@ class BlipFamily(Composed):
 
 def _computed_again(layer: Callable[..., Any], *inputs: Any) -> Any:
     return checkpoint(layer, *inputs, use_reentrant=False, context_fn=recomputing)
+
+
+def _temperature(start: Tensor, source: str) -> dict[str, Any]:
+    """Return what an identity says of the temperature at the start: its value, and whether a file or we chose it."""
+    return {"temperature": round(float(start.detach()), 6), "temperature_from": source}
+
+
+def _stored_temperature(folder: Path) -> float | None:
+    """Return the temperature of a folder that transformers saved; None without one, or with transformers' constant.
+
+    Its classes had none until a constant `logit_scale` of 2.6592, whatever the model learned, was proposed
+    (huggingface/transformers, pull request 48583).
+    """
+    known = _weights.tensor_in(folder, "logit_scale")
+    if known is None or abs(float(known) - _TRANSFORMERS_SCALE) < 1e-4:
+        return None
+    return math.exp(-float(known))
 
 
 def randomise(module: nn.Module, seed: int) -> None:

@@ -266,11 +266,22 @@ def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tens
     refuse(
         f"{folder} does not fit {model_class.__name__}",
         missing=info["missing_keys"],
-        unexpected=(key for key in info["unexpected_keys"] if not key.endswith("position_ids")),
+        unexpected=(key for key in info["unexpected_keys"] if not key.endswith(("position_ids", "logit_scale"))),
         wrong_shape=(str(mismatch[0]) for mismatch in info["mismatched_keys"]),
     )
     model = merge_adapter(model, folder)
     return model.config, dict(model.state_dict())
+
+
+def tensor_in(folder: Path, name: str) -> Tensor | None:
+    """Return the tensor of this name in a folder's safetensors; None if there is none. Raises WeightsError."""
+    from safetensors import safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
+        with loading(f"{file} "), safe_open(file, "pt") as opened:
+            if name in opened.keys():  # noqa: SIM118 -- it is no mapping
+                return opened.get_tensor(name)
+    return None
 
 
 def shapes_in(folder: Path) -> dict[str, Tensor]:

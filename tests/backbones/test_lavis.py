@@ -1,5 +1,6 @@
 """LAVIS checkpoints: reading, writing and reading back, missing or unexpected keys, sizes."""
 
+import math
 import pickle
 import re
 from argparse import Namespace
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from negbench.backbones._lavis import LAYOUTS, Blip2Sizes, BlipSizes, check_names, configured, read_tower
@@ -173,6 +175,25 @@ def test_covr2_is_refused_by_name(lavis):
     theirs = {key: value for key, value in family.state.items() if key != "temp" and not key.startswith("itm_head")}
     with pytest.raises(WeightsError, match=r"model\.pth is CoVR-2's BLIP-2 .* mean of normalised tokens"):
         family.load_state(theirs)
+
+
+@pytest.mark.parametrize(
+    ("scale", "temperature", "source"),
+    [(None, 0.07, "default"), (2.6592, 0.07, "default"), (3.0, math.exp(-3.0), "file")],
+    ids=["none", "transformers' constant", "learned"],
+)
+@pytest.mark.parametrize("name", ["blip", "blip2"])
+def test_a_folder_says_where_its_temperature_comes_from(lavis, tmp_path, logged, name, scale, temperature, source):
+    lavis.hub(name, tmp_path / "saved")
+    file = tmp_path / "saved" / "model.safetensors"
+    if scale is not None:
+        save_file({**load_file(file), "logit_scale": torch.tensor(scale)}, file, {"format": "pt"})
+    model = build(Blip if name == "blip" else Blip2, weights=str(tmp_path / "saved"))
+    assert float(model.temperature.detach()) == pytest.approx(temperature, rel=1e-4)
+    details = model.identity.details
+    assert (details["temperature"], details["temperature_from"]) == (pytest.approx(temperature, abs=1e-4), source)
+    notes = [each.getMessage() for each in logged if "temperature" in each.getMessage()]
+    assert len(notes) == (source == "default")
 
 
 class _Stranger:
