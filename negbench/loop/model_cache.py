@@ -53,18 +53,28 @@ class ModelCache:
 
         What has a stage is shared by the runs that begin with the same weights; its seconds count for each of them.
         """
-        run, known = self.run, self._values
         if stage and self.state.step == 0:
-            known, key = run.scene.untrained, (key, run.config.model_dump_json(include={"compute", "eval", "mining"}))
-        seconds, before = run.display.seconds, run.display.seconds.get(stage, 0.0)
-        if key not in known:
-            with run.display.stage(stage, note=note) if stage else nullcontext():
-                value = make()
-            known[key] = value, seconds.get(stage, 0.0) - before
-        elif known is not self._values:
-            seconds[stage] = before + known[key][1]
-        kept: Value = known[key][0]
-        return kept
+            settings = self.run.config.model_dump_json(include={"compute", "eval", "mining"})
+            return self._once_untrained((key, settings), make, stage, note)
+        if key not in self._values:
+            with self.run.display.stage(stage, note=note) if stage else nullcontext():
+                self._values[key] = make()
+        value: Value = self._values[key]
+        return value
+
+    def _once_untrained(self, key: Hashable, make: Callable[[], Value], stage: str, note: str) -> Value:
+        """Return what `make` made for the initial weights, in whichever run; count the seconds that it took then."""
+        untrained = self.run.scene.untrained
+        seconds = self.run.display.seconds
+        before = seconds.get(stage, 0.0)
+        if key in untrained:
+            seconds[stage] = before + untrained[key][1]
+        else:
+            with self.run.display.stage(stage, note=note):
+                made = make()
+            untrained[key] = made, seconds.get(stage, 0.0) - before
+        value: Value = untrained[key][0]
+        return value
 
     def mined_scene(self) -> EncodedSplits:
         """Return the scene to mine: the epoch's own if epochs redraw pairs; other texts do not change what is mined."""

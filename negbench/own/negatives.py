@@ -254,10 +254,12 @@ def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:
         return int(number[1]) if number else None
 
     def found(row: FileRow, column: str, value: Any) -> Any:
-        place, text = row.place(column), isinstance(value, str)
-        index = image(value) if (names or row.cells if text else numbered) else None
+        place = row.place(column)
         if value is None:
             raise DataError(f"{place} is missing")
+        text = isinstance(value, str)
+        may_be_id = bool(names or row.cells) if text else numbered
+        index = image(value) if may_be_id else None
         if not text and index not in (None, value) and value < len(names):
             raise DataError(f"{place}: {value} is a row and the id of another: write ids as texts")
         if index is None and text:

@@ -481,44 +481,77 @@ def _plain(value: Any) -> Any:
 
 
 def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
+    """Complete the schedule of a run's pools: the epochs that define them, and how far each definition counts."""
     strategy: Any = registry.get("strategies", config.strategy.name)
-    rule = config.schedule.rule or strategy.schedule
-    start = getattr(strategy, "starts", (0,))[-1]  # a switch's last part starts here; earlier ones are its warm-up
-    if start:
-        given = config.schedule.warmup
-        if start >= epochs or given not in (None, start):
-            where = f"the run has {epochs} epochs" if start >= epochs else f"schedule.warmup is {given}: leave it out"
-            raise OptionError(
-                f"strategy {quoted(config.strategy.name)}: its last part starts at epoch {start}; {where}"
-            )
-    own = strategy.n_def  # 1: scores do not change the pools, but those of a filter may
-    if own == 1 and strategy.scope == "corpus" and config.mining.follows_scores:
-        own = _FILTERED_N_DEF
-    if own == 1:  # defined once, before its first epoch; a batch strategy has no pools to define
-        once = (start,) if strategy.scope == "corpus" else ()
-        none = {"rule": strategy.schedule, "n_def": 1, "warmup": start}
-        return {**none, "refresh_epochs": once, "refresh_counts": tuple(range(len(once)))}
-    n_def, every, listed = config.schedule.n_def or own, config.schedule.refresh_every, config.schedule.refresh_epochs
-    given = start or config.schedule.warmup
-    warmup = max(1, epochs // n_def) if given is None else given
-    counts = config.schedule.refresh_counts
-    if listed is None and every is not None:
-        listed = tuple(range(warmup, epochs, every))
-        under_n_def = refresh_epochs(epochs, n_def, rule=rule, warmup=given)
-        counts = tuple(max(0, sum(each <= epoch for each in under_n_def) - 1) for epoch in listed)
-    elif listed is None:
-        listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup) or ((start,) if start else ())
-    elif list(listed) != sorted(set(listed)) or any(not 0 <= e < epochs for e in listed):
-        raise OptionError(f"schedule.refresh_epochs must increase within 0..{epochs - 1}, got {quoted(list(listed))}")
+    start = _start_of_last_part(config, strategy, epochs)
+    n_def = _definitions(config, strategy)
+    if n_def == 1:  # pools are defined once, before their first epoch; a batch strategy has none to define
+        defined = (start,) if strategy.scope == "corpus" else ()
+        counts = tuple(range(len(defined)))
+        rule = strategy.schedule
+        return {"rule": rule, "n_def": 1, "warmup": start, "refresh_epochs": defined, "refresh_counts": counts}
+    schedule = config.schedule
+    rule = schedule.rule or strategy.schedule
+    n_def = schedule.n_def or n_def
+    given_warmup = start or schedule.warmup
+    warmup = max(1, epochs // n_def) if given_warmup is None else given_warmup
+    counts = schedule.refresh_counts
+    if schedule.refresh_epochs is not None:
+        listed = schedule.refresh_epochs
+        if list(listed) != sorted(set(listed)) or any(not 0 <= epoch < epochs for epoch in listed):
+            wanted = f"must increase within 0..{epochs - 1}"
+            raise OptionError(f"schedule.refresh_epochs {wanted}, got {quoted(list(listed))}")
+    elif schedule.refresh_every is not None:
+        listed = tuple(range(warmup, epochs, schedule.refresh_every))
+        counts = _counts_under(refresh_epochs(epochs, n_def, rule=rule, warmup=given_warmup), listed)
+    else:
+        listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup)
+        if not listed and start:
+            listed = (start,)
     if start and start not in listed[:1]:
         raise OptionError(
             f"schedule.refresh_epochs must begin with {start}, where the last part of strategy "
             f"{quoted(config.strategy.name)} starts, got {quoted(list(listed))}"
         )
-    counts = tuple(range(len(listed))) if counts is None else counts
+    if counts is None:
+        counts = tuple(range(len(listed)))
     if len(counts) != len(listed):
         raise OptionError(f"schedule.refresh_counts must have {len(listed)} numbers, got {quoted(list(counts))}")
     return {"rule": rule, "n_def": n_def, "warmup": warmup, "refresh_epochs": listed, "refresh_counts": counts}
+
+
+def _start_of_last_part(config: RunConfig, strategy: Any, epochs: int) -> int:
+    """Return the epoch at which a switch's last part starts, for which earlier parts are the warm-up; else 0.
+
+    Raises:
+        OptionError: the run ends before, or the schedule names another warm-up.
+    """
+    start = int(getattr(strategy, "starts", (0,))[-1])
+    where = ""
+    if start >= epochs:
+        where = f"the run has {epochs} epochs"
+    elif config.schedule.warmup not in (None, start):
+        where = f"schedule.warmup is {config.schedule.warmup}: leave it out"
+    if start and where:
+        raise OptionError(f"strategy {quoted(config.strategy.name)}: its last part starts at epoch {start}; {where}")
+    return start
+
+
+def _definitions(config: RunConfig, strategy: Any) -> int:
+    """Return how often the strategy defines its pools; where a filter follows the scores, more than once."""
+    n_def = int(strategy.n_def)
+    if n_def == 1 and strategy.scope == "corpus" and config.mining.follows_scores:
+        return _FILTERED_N_DEF
+    return n_def
+
+
+def _counts_under(planned: Sequence[int], listed: Sequence[int]) -> tuple[int, ...]:
+    """Return for each listed epoch how many of the planned definitions came before the one in force."""
+    counts = []
+    for epoch in listed:
+        passed = sum(definition <= epoch for definition in planned)
+        counts.append(max(0, passed - 1))
+    return tuple(counts)
 
 
 def refresh_epochs(epochs: int, n_def: int, *, rule: Rule = "multiples", warmup: int | None = None) -> tuple[int, ...]:

@@ -163,13 +163,17 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 value = {"name": value}
             before = result.get(key)
             if isinstance(value, Mapping) and isinstance(before, dict):
-                renamed = key in SECTIONS and len({part["name"] for part in (before, value) if "name" in part}) > 1
-                result[key] = dict(value) if renamed else {**before, **value}
+                result[key] = dict(value) if key in SECTIONS and _renames(before, value) else {**before, **value}
             elif key == "plugins" and isinstance(before, list | tuple) and isinstance(value, list | tuple):
                 result[key] = [*before, *(file for file in value if file not in before)]
             else:
                 result[key] = dict(value) if isinstance(value, Mapping) else value
     return result
+
+
+def _renames(before: Mapping[str, Any], section: Mapping[str, Any]) -> bool:
+    """Whether a section names another plug-in than the one below it."""
+    return "name" in before and "name" in section and before["name"] != section["name"]
 
 
 def plugin_layer(files: Sequence[Path] | None) -> dict[str, Any]:
@@ -186,9 +190,13 @@ def plugin_layer_of(section: str, given: PluginSpec | None) -> dict[str, Any]:
 
 def dataset_layer(name: PluginSpec | None, root: Path | None, allow_missing: bool) -> dict[str, Any]:
     """Return `--dataset`, `--data-root` and `--allow-missing` as a section."""
-    section: dict[str, Any] = plugin_layer_of("dataset", name).get("dataset", {})
-    section |= {} if root is None else {"root": str(root)}
-    section |= {"allow_missing": True} if allow_missing else {}
+    section: dict[str, Any] = {}
+    if name is not None:
+        section |= plugin_section("datasets", name)
+    if root is not None:
+        section["root"] = str(root)
+    if allow_missing:
+        section["allow_missing"] = True
     return {"dataset": section} if section else {}
 
 
@@ -199,7 +207,8 @@ def flag_layer(asked: DatasetOptions) -> dict[str, Any]:
         layer |= plugin_layer_of("backbone", asked.backbone)
     if isinstance(asked, RunSettings):
         layer |= plugin_layer_of("strategy", asked.strategy) | plugin_layer_of("loss", asked.loss)
-        layer |= {} if asked.seed is None else {"seed": asked.seed}
+        if asked.seed is not None:
+            layer["seed"] = asked.seed
     return layer
 
 
