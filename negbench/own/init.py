@@ -301,7 +301,9 @@ def _keys(file: Path) -> set[str]:
         types = {field.name: field.type for field in schema}
         numeric = {name: "f4" for name, kind in types.items() if pyarrow.types.is_primitive(kind)}
         numbered = numbered_columns(numeric)
-        names = [name for name in types if name not in numbered] + ["features"] * bool(numbered)
+        names = [name for name in types if name not in numbered]
+        if numbered:
+            names.append("features")
         return {"ids" if name == UNNAMED_INDEX else name for name in names}
     if file.suffix == ".npz":
         with npz_arrays(file) as arrays:
