@@ -57,7 +57,7 @@ class Reading:
     ready: "Future[tuple[Tensor, torch.cuda.Event | None]]" = field(default_factory=Future)
 
 
-class Source(ABC):
+class RowSource(ABC):
     """Images by position: `source(index)` is [n, ...] float32 on `device`, index [n] int64.
 
     Attributes:
@@ -233,7 +233,9 @@ def _select(values: Tensor, place: Tensor) -> Tensor:
     return values.index_select(0, place.to(values.device))
 
 
-def read_ahead(source: Source, items: Iterable[Item], images_of: Callable[[Item], Sequence[Tensor]]) -> Iterator[Item]:
+def read_ahead(
+    source: RowSource, items: Iterable[Item], images_of: Callable[[Item], Sequence[Tensor]]
+) -> Iterator[Item]:
     """Yield items; while one is used, the images of the next two are read.
 
     Args:
@@ -267,7 +269,7 @@ class InTurn:
         parts: positions [n] int64 of each.
     """
 
-    def __init__(self, source: Source, parts: Sequence[Tensor]) -> None:
+    def __init__(self, source: RowSource, parts: Sequence[Tensor]) -> None:
         self._source, self._parts = source, parts
         self._reading: Reading | None = None  # of the part that comes now
 
@@ -285,7 +287,7 @@ class InTurn:
 # --- kinds of sources ------------------------------------------------------------------------------------------------
 
 
-class HeldRows(Source):
+class HeldRows(RowSource):
     """A table [N, ...] in memory, on its own device."""
 
     def __init__(self, table: Tensor) -> None:
@@ -373,7 +375,7 @@ def _close(files: Sequence[int | None]) -> None:
                 os.close(file)
 
 
-class StoredFeatures(Source):
+class StoredFeatures(RowSource):
     """Stored image features [n, L, C] by position, made by `FeatureStore.load`.
 
     The first images, as many as fit a budget, are held on the device in the stored precision; the others are read.
@@ -461,7 +463,7 @@ class StoredFeatures(Source):
         self._rows.read(int(self._position[position]), out)
 
 
-class PictureSource(Source):
+class PictureSource(RowSource):
     """Pictures, decoded anew at each call, for a tower that trains: [n, C, H, W] by place in `file`.
 
     Args:

@@ -20,7 +20,7 @@ from torch import Tensor
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.data.batch_size import EMBED_BATCH, batch_size, largest_operation
 from negbench.data.held import check_pictures, reads_pixels, with_features
-from negbench.data.reading import HeldRows, PictureSource, Source, read_ahead
+from negbench.data.reading import HeldRows, PictureSource, RowSource, read_ahead
 from negbench.data.unseen import unseen_texts
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
@@ -216,7 +216,7 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
 class Features:
     """Source of image features."""
 
-    source: Source
+    source: RowSource
     frozen: bool
     encoded: int  # images encoded just now; 0 when all were in the store
     team: Team = field(default=ALONE, kw_only=True)  # the processes that embed
@@ -321,7 +321,7 @@ def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> S
 
 def _stored(
     config: RunConfig, backbone: Backbone, ids: list[str], file: dict[str, Path], device: torch.device, display: Display
-) -> tuple[Source, int]:
+) -> tuple[RowSource, int]:
     """Return the source of features, and how many images were encoded for it."""
     from negbench.data import features
 

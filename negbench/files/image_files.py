@@ -20,7 +20,7 @@ from negbench.machine.contents import stamp
 from negbench.machine.file_kinds import file_kind
 from negbench.machine.files import inside_tar, opened
 from negbench.machine.received import opened_picture, read_bytes
-from negbench.machine.shown import plain_path
+from negbench.machine.viewed import plain_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image

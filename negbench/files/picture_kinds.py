@@ -13,7 +13,7 @@ from negbench.errors import NegbenchError
 from negbench.machine.contents import SETTLED, stamp
 from negbench.machine.files import atomic_write, cache_dir, locked, opened, read_json, seal
 from negbench.machine.received import opened_picture
-from negbench.machine.shown import is_transparent, shown_path
+from negbench.machine.viewed import is_transparent, shown_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -119,7 +119,7 @@ def _is_deep(image: "Image") -> bool:
 def as_shown(paths: Mapping[str, tuple[Path, ...]]) -> dict[str, tuple[Path, ...]]:
     """Return the files of pictures, those that viewers turn or put on white by paths that read them so.
 
-    See `machine.shown`; the contents of such a path, and so a run's identity, are those of the changed picture.
+    See `machine.viewed`; the contents of such a path, and so a run's identity, are those of the changed picture.
     """
     kinds = picture_kinds(path for files in paths.values() for path in files)
     special = {path for path, found in kinds.items() if {"turned", "transparent"} & {*found}}

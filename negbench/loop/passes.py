@@ -29,7 +29,7 @@ from negbench.contracts import Backbone, Calls, Rows, SubQuery, computing
 from negbench.contracts.calls import T, Tokens
 from negbench.contracts.dropout import Side, checking_generators
 from negbench.data.batch_size import EMBED_BATCH
-from negbench.data.reading import InTurn, Source
+from negbench.data.reading import InTurn, RowSource
 from negbench.data.scene import FeatureSource
 from negbench.machine.team import ALONE, Team
 
@@ -109,7 +109,7 @@ class Passes(Calls):
         """
         learns = torch.is_grad_enabled()
         size = min(self.micro_batch or EMBED_BATCH, EMBED_BATCH) if learns else EMBED_BATCH
-        if isinstance(read, Source):  # while a part is computed, the next one is read
+        if isinstance(read, RowSource):  # while a part is computed, the next one is read
             read = InTurn(read, pictures[self.team.share(len(pictures))].split(size))
         if self._at_once and not sparing and (not learns or self._keeps_few(read, pictures)):
             return torch.cat([self.candidates(read(own), own) for own in pictures.split(size)])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from negbench.errors import DataError, NegbenchError
 from negbench.machine.files import atomic_write, inside_tar, locked, read_json, seal, sha256_of
-from negbench.machine.shown import plain_path
+from negbench.machine.viewed import plain_path
 
 SETTLED = 2 * 10**9  # ns after which a file's times distinguish it from its next version
 Stamped = list[int | str]  # size, time of modification and of the inode's change in ns, inode; then SHA-256
@@ -64,7 +64,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
 def stamp(path: Path | str) -> tuple[int, ...]:
     """Return size, times and inode of a file, one of which changes with it; () if there is none.
 
-    Of a file inside a tar file, and of a picture as viewers show it (`machine.shown`), those of the file that is read.
+    Of a file inside a tar file, and of a picture as viewers show it (`machine.viewed`), those of the file that is read.
     """
     if "@" in str(path):
         if (found := inside_tar(path)) is not None:

@@ -18,7 +18,7 @@ from typing import IO, Any, Literal
 
 from negbench.errors import DataError, NegbenchError, cause_among, out_of_memory, quoted
 from negbench.machine.received import check_regular, opened_file, read_bytes, read_json_text, read_text
-from negbench.machine.shown import plain_path, shown_picture
+from negbench.machine.viewed import plain_path, shown_picture
 
 MOVES_SCORES = False  # where files are, not what they contain
 
@@ -215,7 +215,7 @@ def sha256_of(path: Path) -> str:
 def opened(path: Path) -> io.BufferedReader | io.BytesIO:
     """Open a file to read it; so is one inside a tar file, named TAR/@OFFSET+SIZE/NAME, without unpacking.
 
-    A picture named FOLDER/@shown/NAME is read as viewers show it (`machine.shown`).
+    A picture named FOLDER/@shown/NAME is read as viewers show it (`machine.viewed`).
     """
     plain = plain_path(path)
     if plain is not None:

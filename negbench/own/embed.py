@@ -25,7 +25,7 @@ from negbench.loop.record import peak_memory_mib
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import atomic_write, cache_dir
 from negbench.machine.room import device_named
-from negbench.machine.shown import plain_path
+from negbench.machine.viewed import plain_path
 from negbench.own.init import Scan, dataset_of, load_split, survey
 from negbench.plugins.registry import import_file, line_in, on_one_line
 from negbench.settings.command_options import Embed

@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from negbench.backbones._preprocess import Preprocess
-from negbench.data.reading import MappedRows, PictureSource, ShardRows, Source, StoredFeatures, read_ahead
+from negbench.data.reading import MappedRows, PictureSource, RowSource, ShardRows, StoredFeatures, read_ahead
 from negbench.files.image_files import decoded, readable
 from negbench.machine.contents import content_hashes, stamp
 from negbench.machine.heap import keep_memory
@@ -76,7 +76,7 @@ def shard_of(path: Path) -> ShardRows:
     return ShardRows(rows, path, offset, (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
-def ways_of(paths: Sequence[Path]) -> tuple[Source, Callable[[Tensor], Tensor]]:
+def ways_of(paths: Sequence[Path]) -> tuple[RowSource, Callable[[Tensor], Tensor]]:
     """Return the source that reads ahead, and a reader of mapped rows, as steps had it before."""
     shards = [shard_of(path) for path in paths]
     total = sum(len(shard.rows) for shard in shards)
@@ -128,7 +128,7 @@ def waits_of(
 
 
 def compare(
-    what: str, before: Callable[[Tensor], Tensor], source: Source, plan: list[tuple[Tensor, Tensor]], step: float
+    what: str, before: Callable[[Tensor], Tensor], source: RowSource, plan: list[tuple[Tensor, Tensor]], step: float
 ) -> None:
     """Print the waits of both ways, which take their turn every ten steps."""
     ahead, now, processor = list[float](), list[float](), 0.0

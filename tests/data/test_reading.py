@@ -11,7 +11,7 @@ from torch import Tensor
 
 from negbench.data import reading
 from negbench.data.features import FeatureStore, feature_budget
-from negbench.data.reading import HeldRows, InTurn, PictureSource, Source, read_ahead, reading_threads
+from negbench.data.reading import HeldRows, InTurn, PictureSource, RowSource, read_ahead, reading_threads
 from negbench.errors import DataError
 from negbench.machine.contents import content_hashes, stamp
 from tests.runs import config_of, run
@@ -104,7 +104,7 @@ def test_a_file_of_another_stamp_is_not_opened(store, monkeypatch):
 # --- what is read when -----------------------------------------------------------------------------------------------
 
 
-class Noting(Source):
+class Noting(RowSource):
     """Images whose values are their positions; notes which were read."""
 
     def __init__(self) -> None:
@@ -243,13 +243,13 @@ def test_a_cpu_holds_four_gibibytes_at_most_half_of_its_memory(memory, budget, l
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Note each request that was put together or read then: whether a step, a refresh or a scoring made it."""
     found = list[bool]()
-    gathered = Source._gathered
+    gathered = RowSource._gathered
 
-    def note(self: Source, index: Tensor, is_held: Tensor) -> Tensor:
+    def note(self: RowSource, index: Tensor, is_held: Tensor) -> Tensor:
         found.append(len(index) > 2)  # one and two images are asked for to measure what they take
         return gathered(self, index, is_held)
 
-    monkeypatch.setattr(Source, "_gathered", note)
+    monkeypatch.setattr(RowSource, "_gathered", note)
     return found
 
 

@@ -16,7 +16,7 @@ from negbench.files.image_files import EXTENSIONS, ImageFiles, Spellings, is_pic
 from negbench.files.picture_kinds import picture_kinds, picture_remarks
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import opened
-from negbench.machine.shown import plain_path, shown_path
+from negbench.machine.viewed import plain_path, shown_path
 
 
 def picture(seed: int = 0, width: int = 6, height: int = 4) -> Image.Image:
