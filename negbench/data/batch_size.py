@@ -45,7 +45,8 @@ def _operations(compute: Callable[[int], object], items: int) -> list[int]:
     """Return the bytes that each operation read and wrote."""
     with _Operations() as seen:
         compute(items)
-    return seen.bytes
+    sizes: list[int] = seen.bytes
+    return sizes
 
 
 class _Operations(TorchFunctionMode):
