@@ -202,7 +202,8 @@ def npy_array(path: Path) -> np.ndarray[Any, Any]:
     with opened_file(path) as file:
         check_fits(path, _check_array(file, os.fstat(file.fileno()).st_size, str(path)))
         file.seek(0)
-        return np.load(file, allow_pickle=False)
+        array: np.ndarray[Any, Any] = np.load(file, allow_pickle=False)
+    return array
 
 
 def npz_arrays(path: Path) -> np.lib.npyio.NpzFile:
@@ -222,7 +223,7 @@ def npz_arrays(path: Path) -> np.lib.npyio.NpzFile:
                 if entry.filename.endswith(".npy"):
                     _check_entry(pack, entry, path)
         file.seek(0)
-        loaded = np.load(file, allow_pickle=False)
+        loaded: np.lib.npyio.NpzFile = np.load(file, allow_pickle=False)
         loaded.fid = file  # closed with it
         return loaded
     except BaseException:
