@@ -109,7 +109,7 @@ def _is_deep(image: "Image") -> bool:
     return (
         image.mode.startswith("I")
         or image.mode == "F"
-        or any(";16" in str(part) for tile in image.tile for part in tile)
+        or any(";16" in str(part) for tile in getattr(image, "tile", ()) for part in tile)
     )
 
 

@@ -137,7 +137,7 @@ def start_helper(task: Assignment) -> Any:
     pickle.dump(task, helper.stdin)
     helper.stdin.flush()
     assert helper.stdout is not None
-    helper.stdout = io.TextIOWrapper(helper.stdout, encoding="utf-8")  # type: ignore[assignment, arg-type]
+    helper.stdout = io.TextIOWrapper(helper.stdout, encoding="utf-8")  # type: ignore[assignment]
     return helper
 
 

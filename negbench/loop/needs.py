@@ -15,8 +15,8 @@ from negbench.errors import PausedError
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.schedule import Stage, stages_of
 from negbench.loop.types import OpenRun, State
-from negbench.machine.free_memory import machine_memory
-from negbench.machine.room import Need, check_disk, check_memory, size
+from negbench.machine.free_memory import machine_memory, size
+from negbench.machine.room import Need, check_disk, check_memory
 from negbench.mining.composite import batch_rules
 from negbench.mining.pool_file import row_bytes
 from negbench.plugins.registry import registry

@@ -199,7 +199,10 @@ class Passes(Calls):
         learns = torch.is_grad_enabled()
         again = learns and size > 0
         kind = self.backbone.device.type
-        precision = {"dtype": torch.get_autocast_dtype(kind), "enabled": torch.is_autocast_enabled(kind)}
+        precision: dict[str, Any] = {
+            "dtype": torch.get_autocast_dtype(kind),
+            "enabled": torch.is_autocast_enabled(kind),
+        }
         # a weight that autocast converts without a graph, and keeps, would have no gradient when it is used next
         first = torch.autocast(kind, cache_enabled=False, **precision) if again else nullcontext()
         setting = "compute.micro_batch" if self.micro_batch else "compute.processes"
@@ -227,7 +230,9 @@ class Passes(Calls):
         share = self.team.share(sizes[0])
         own = like.new_empty(share.stop - share.start, *sizes[1:], *like.shape[len(sizes) :])
         for part, tensor in zip(parts, made, strict=False):  # none of a process without rows
-            rows = slice(part[0].start - share.start, part[0].stop - share.start)
+            block = part[0]
+            assert isinstance(block, slice)  # parts are blocks of rows
+            rows = slice(block.start - share.start, block.stop - share.start)
             own[(rows, *part[1:])] = tensor
         return self.team.gather(own, sizes[0])
 

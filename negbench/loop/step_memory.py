@@ -62,7 +62,7 @@ class Ledger(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now, self.peak, self.operations = 0, 0, 0.0
         self._alive: dict[int, weakref.ref[Any]] = {}
 
@@ -269,7 +269,7 @@ def _fake(architecture: Architecture) -> Iterator[Backbone]:
         copying = FakeCopyMode(mode)
         with copying:
             backbone = copy.deepcopy(architecture.backbone, _blanks(architecture.backbone))
-        with _Zeros():
+        with _Zeros():  # type: ignore[no-untyped-call]
             yield backbone
 
 
