@@ -303,7 +303,7 @@ def verdicts_of(table: VerdictTable, rules: Rules, key: str | None = None) -> li
         rules: how they are compared.
         key: seeds the intervals [default: `seed_text` of the table and the metric].
     """
-    verdicts = []
+    verdicts: list[Verdict] = []
     baseline = table.baseline(rules)
     for metric, values in table.values.items():
         text = seed_text(table.table_key, metric) if key is None else key

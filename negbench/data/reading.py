@@ -346,7 +346,7 @@ class MappedRows:
         if file is None:
             out.copy_(shard.rows[place])
             return
-        target = memoryview(out.view(-1).view(torch.uint8).numpy())
+        target = memoryview(out.view(-1).view(torch.uint8).numpy().data)
         start, done = shard.offset + place * len(target), 0
         while done < len(target):
             count = os.preadv(file, [target[done:]], start + done)

@@ -114,8 +114,8 @@ class Jobs:
                 raise OptionError("--tracking-uri has a password, which the jobs would show: give it in MLFLOW_*")
             words += ["--tracking-uri", uri]
         files.write_text(self.folder / "cells.jsonl", "".join(rows))
-        line = f"python -m negbench.grid.jobs {shlex.quote(str(self.folder))} NUMBER {shlex.join(words)}"
-        raise PendingError(f"run `{line}` for 0 to {len(rows) - 1}, then this command again")
+        command = f"python -m negbench.grid.jobs {shlex.quote(str(self.folder))} NUMBER {shlex.join(words)}"
+        raise PendingError(f"run `{command}` for 0 to {len(rows) - 1}, then this command again")
 
 
 def _note(folder: Path, key: str) -> Path:
@@ -182,8 +182,10 @@ def compute_line(folder: Path, number: int, trusted: Trusted) -> Event:
 
 def _trusted_plugin(wanted: str, given: Sequence[Path], where: str) -> Path:
     """Return the given plug-in file that a line wants: the one of its path, or else of its name."""
-    for fits in (lambda file: file.resolve() == Path(wanted).resolve(), lambda file: file.name == Path(wanted).name):
-        found = [file for file in given if fits(file)]
+    path = Path(wanted)
+    same_path = [file for file in given if file.resolve() == path.resolve()]
+    same_name = [file for file in given if file.name == path.name]
+    for found in (same_path, same_name):
         if len(found) == 1:
             return found[0].resolve()
     name = shlex.quote(printable(Path(wanted).name))

@@ -220,10 +220,11 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
     axes.axvline(0, color=GREY, linewidth=1)
     for title, end, _ in shown:
         write(title, -1, end, color=GREY, fontsize=8)
-    for y, row in enumerate(lines):
-        if isinstance(row, str):
-            axes.text(-0.01, y, row, transform=beside, ha="right", va="center", color=GREY, fontstyle="italic")
+    for y, line in enumerate(lines):
+        if isinstance(line, str):
+            axes.text(-0.01, y, line, transform=beside, ha="right", va="center", color=GREY, fontstyle="italic")
             continue
+        row = line
         before = lines[y - 1] if y else ""
         if not isinstance(before, str) and _block(before) != _block(row):
             axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")

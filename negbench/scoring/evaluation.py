@@ -123,9 +123,9 @@ def _by_picture(
         blocks.merge(tables)
         blocks.merge(queries, place)
         copies = Copies.by_key(tables["keys"], lambda some: scene.features(backbone, pictures[some.cpu()]))
-    tokens = copies.level(tables["tokens"][None])[0]
-    references = functional.normalize(tokens.mean(1), dim=-1)[place.to(device)]
-    candidates = tokens[torch.searchsorted(pictures, images).to(device)]
+    levelled = copies.level(tables["tokens"][None])[0]
+    references = functional.normalize(levelled.mean(1), dim=-1)[place.to(device)]
+    candidates = levelled[torch.searchsorted(pictures, images).to(device)]
     own, *others = [queries[f"{number}"] for number in range(len(texts))]
     return Embeddings(own, candidates, references, tuple(others))
 

@@ -295,7 +295,8 @@ class RunFolder:
     def table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
         """Read what `write_table` wrote, or some columns of it."""
         with intact(self.path / f"{name}.parquet") as file:
-            return read_parquet(file, columns).to_pandas()
+            frame: pd.DataFrame = read_parquet(file, columns).to_pandas()
+        return frame
 
     def write_checkpoint(self, state: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""

@@ -136,7 +136,8 @@ class Tracker:
         if self.uri.startswith(("postgresql", "mysql", "mssql")):
             patience.within(patience.PATIENCE, self.uri, lambda: create_engine(self.uri).connect().close())
         if self._is_server:
-            request_utils.TCPKeepAliveHTTPAdapter = patience.bounded(request_utils.TCPKeepAliveHTTPAdapter)
+            adapter = patience.bounded(request_utils.TCPKeepAliveHTTPAdapter)
+            request_utils.TCPKeepAliveHTTPAdapter = adapter  # type: ignore[misc, assignment]
         client = MlflowClient(tracking_uri=self.uri)
         if not self._is_file:
             patience.within(patience.seconds_for(), self.uri, lambda: client.search_experiments(max_results=1))
