@@ -314,7 +314,7 @@ def _slices(whole: slice, size: int) -> list[slice]:
     return [slice(start, min(start + size, whole.stop)) for start in range(whole.start, whole.stop, size)]
 
 
-def _rows(inputs: Tensor | Tokens, rows: slice) -> Tensor | Tokens:
+def _rows(inputs: Tensor | Tokens, rows: slice | Tensor) -> Tensor | Tokens:
     if isinstance(inputs, Tensor):
         return inputs[rows]
     return {name: value[rows] for name, value in inputs.items()}

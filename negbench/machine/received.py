@@ -224,7 +224,7 @@ def npz_arrays(path: Path) -> np.lib.npyio.NpzFile:
                     _check_entry(pack, entry, path)
         file.seek(0)
         loaded: np.lib.npyio.NpzFile = np.load(file, allow_pickle=False)
-        loaded.fid = file  # closed with it
+        loaded.fid = file  # type: ignore[assignment]  # closed with it
         return loaded
     except BaseException:
         file.close()

@@ -126,8 +126,8 @@ def _by_picture(
     levelled = copies.level(tables["tokens"][None])[0]
     references = functional.normalize(levelled.mean(1), dim=-1)[place.to(device)]
     candidates = levelled[torch.searchsorted(pictures, images).to(device)]
-    own, *others = [queries[f"{number}"] for number in range(len(texts))]
-    return Embeddings(own, candidates, references, tuple(others))
+    composed = [queries[f"{number}"] for number in range(len(texts))]
+    return Embeddings(composed[0], candidates, references, tuple(composed[1:]))
 
 
 def wordings_of(backbone: Backbone, split: Split) -> list[Tokens]:

@@ -487,9 +487,9 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     n_def = _definitions(config, strategy)
     if n_def == 1:  # pools are defined once, before their first epoch; a batch strategy has none to define
         defined = (start,) if strategy.scope == "corpus" else ()
-        counts = tuple(range(len(defined)))
         rule = strategy.schedule
-        return {"rule": rule, "n_def": 1, "warmup": start, "refresh_epochs": defined, "refresh_counts": counts}
+        in_order = tuple(range(len(defined)))
+        return {"rule": rule, "n_def": 1, "warmup": start, "refresh_epochs": defined, "refresh_counts": in_order}
     schedule = config.schedule
     rule = schedule.rule or strategy.schedule
     n_def = schedule.n_def or n_def
