@@ -327,7 +327,8 @@ def run_of(runs: Path, seed: int, *, world: str = "", first: int = 0, cluster: b
     ranks = QueryRanks(queries, ("",) * 12, rank, rank, Ragged.of([[r] for r in rank.tolist()]), cluster=names)
     folder = RunFolder(runs / f"{seed}-{world}-{first}")
     config = build_config([{"strategy": {"name": "qure"}, "dataset": {"name": "triplets"}, "seed": seed}])
-    folder.write_manifest({"config": config.model_dump(mode="json"), "dataset": {"world": world} if world else {}})
+    dataset = {"world": world} if world else {}
+    folder.write_manifest({"config": config.model_dump(mode="json"), "hash": "0" * 64, "dataset": dataset})
     folder.write_ranks(ranks.to_frame())
     return folder
 
