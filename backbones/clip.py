@@ -169,7 +169,7 @@ class Clip(TwoTowers):
         except WeightsError:  # not here
             blueprint = _open_clip.random_blueprint(options.model, False, options.activation, seed)
         with torch.device("meta"):
-            return cls(options, seed, replace(blueprint, file=None))
+            return cls(options, seed, replace(blueprint, files=()))
 
     @classmethod
     def freezes(cls, options: ClipOptions) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from negbench.analysis.findings import stored
+from negbench.analysis.frame import facts_of, folders_of
 from negbench.analysis.statistics import Design, Difference, ValueTable, contrasts
 from negbench.scoring.values import Values, values_of
 
@@ -38,9 +39,11 @@ def corners(folder: Path) -> dict[frozenset[str], Values]:
     keys = [dial.key for dial in findings.dials.axes]
     values = {}
     for group in findings.groups:
-        metric = group.results[0]["main_metric"]
-        taken = [key.removeprefix("system.") for key in keys if group.facts[key] != PLAIN]
-        values[tuple(taken)] = values_of(group.runs, [metric])[metric]
+        folders = folders_of(group)
+        metric = folders[0].result["main_metric"]
+        facts = facts_of(group)
+        taken = [key.removeprefix("system.") for key in keys if facts[key] != PLAIN]
+        values[tuple(taken)] = values_of(folders, [metric])[metric]
     if len(values) < 2 ** len(keys) or len({each.seeds for each in values.values()}) > 1:
         raise SystemExit(f"{folder}: not all corners are finished with the same seeds: rerun the comparison")
     ordered = sorted(values, key=lambda taken: (len(taken), [keys.index(f"system.{factor}") for factor in taken]))

@@ -24,6 +24,7 @@ import pandas as pd
 from scipy import stats
 
 from negbench.analysis.findings import stored
+from negbench.analysis.frame import config_of, folders_of, labels_of
 from negbench.contracts import DEFAULT_TEMPERATURE
 from negbench.mining.window import WINDOW, middle
 
@@ -41,15 +42,17 @@ def rows(folder: Path) -> pd.DataFrame:
     """
     records = []
     for group in stored(folder.parent, folder.name).groups:
-        config, first = group.configs[0], group.results[0]["regime_by_refresh"][0]
+        results = [run.result for run in folders_of(group)]
+        config, first = config_of(group), results[0]["regime_by_refresh"][0]
         own = config.strategy.options if config.strategy.name == WINDOW else None
         rank = np.sqrt((own["start"] + 1) * own["stop"]) if own else np.nan
-        scores = [100 * result["metrics"][result["main_metric"]] for result in group.results]
+        scores = [100 * result["metrics"][result["main_metric"]] for result in results]
         half = len(scores) // 2
         tau = config.loss.options.get("tau") or 0.0
         inputs = (rank, config.train.num_negatives, tau, first["target_rank_median"])
         ends = (np.mean(scores[:half]), np.mean(scores[half:]))
-        records.append((str(group.labels.get("point", "")), group.labels["strategy"], *inputs, *ends))
+        labels = labels_of(group)
+        records.append((str(labels.get("point", "")), labels["strategy"], *inputs, *ends))
     return pd.DataFrame(records, columns=COLUMNS)
 
 

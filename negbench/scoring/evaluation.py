@@ -190,7 +190,8 @@ def _images_at_once(backbone: Backbone, scene: Features, rows: Tensor) -> int:
     def compute(some: Tensor) -> Tensor:
         return backbone.candidates(scene.features(backbone, rows[some]))
 
-    return scene.at_once("images", compute, len(rows))
+    with backbone.evaluating():
+        return scene.at_once("images", compute, len(rows))
 
 
 def _queries_at_once(backbone: Backbone, scene: Features, split: Split, texts: Tokens) -> int:
@@ -200,7 +201,8 @@ def _queries_at_once(backbone: Backbone, scene: Features, split: Split, texts: T
         features = scene.features(backbone, split.references[some])
         return backbone.queries(features, {name: value[some].to(backbone.device) for name, value in texts.items()})
 
-    return scene.at_once("queries", compute, len(split.references))
+    with backbone.evaluating():
+        return scene.at_once("queries", compute, len(split.references))
 
 
 def _texts_at_once(backbone: Backbone, scene: Features, split: Split) -> int:
@@ -210,7 +212,8 @@ def _texts_at_once(backbone: Backbone, scene: Features, split: Split) -> int:
     def compute(some: Tensor) -> Tensor:
         return backbone.text_queries({name: value[some].to(backbone.device) for name, value in texts.items()})
 
-    return scene.at_once("texts", compute, len(split.references))
+    with backbone.evaluating():
+        return scene.at_once("texts", compute, len(split.references))
 
 
 # --- ranks -----------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ VARIED: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
             **{"gamma": []},  # refused while the encoders are frozen
         },
     ),
-    "blip": (TOY | {"freeze_images": True}, BLIP | {"captions": ["as_is"], "freeze_images": [False]}),
+    "blip": (TOY | {"freeze_images": True}, BLIP | {"captions": ["as_is"], "freeze_images": [False], "frozen": []}),
     "blip2": (TOY, BLIP | {"pooling": ["text"]}),
     "lite": ({}, {"dim": [24], "hidden": [16], "fusion": ["sum"], "gamma": [0.1]}),
     "tiny": ({}, {"weights": ["random"], "fusion": ["sum"], "attribute_weights": [True]}),

@@ -44,7 +44,7 @@ def hand(tmp_path: Path) -> SettingRun:
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
     result = {"main_metric": "r", "metrics": {"r": 0.4}, "refresh_epochs": [2, 4]}
     (tmp_path / "result.json").write_text(json.dumps(result))
-    (tmp_path / "config.json").write_text(json.dumps({"dataset": {"scored": "val"}}))
+    (tmp_path / "config.json").write_text(json.dumps({"config": {}, "hash": "0" * 64, "dataset": {"scored": "val"}}))
     mined = [((10, 5), (0.1, 0.2)), ((20, 5), (0.3, math.nan)), ((24, 2), (0.2, 0.4))]
     for refresh, (sizes, shares) in enumerate(mined):
         pd.DataFrame({"pool_size": sizes, "band_mean": shares}).to_parquet(tmp_path / f"mining-{refresh:02d}.parquet")

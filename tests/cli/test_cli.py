@@ -25,7 +25,7 @@ def test_light_commands_import_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "HEAVY [] [0, 0, 0, 0]\n" in done.stdout, done.stdout[-500:] + done.stderr
-    assert done.stdout.strip().endswith("PLAN 2 ['torch', 'numpy']"), done.stdout[-500:] + done.stderr
+    assert done.stdout.strip().endswith("PLAN 2 ['torch', 'numpy', 'pandas']"), done.stdout[-500:] + done.stderr
 
 
 def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch):

@@ -19,7 +19,7 @@ NAME = f"run-{HASH[:8]}"
 
 
 def manifest() -> dict[str, Any]:
-    return {"hash": HASH}
+    return {"hash": HASH, "config": {}}
 
 
 def holder(runs: str, pipe: Connection, finishes: bool) -> None:

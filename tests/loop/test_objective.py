@@ -385,7 +385,7 @@ def test_scores_are_float32_under_autocast(cell):
     seen = []
 
     class Watched:
-        candidate_set, uses_aspects, tau = "pair", False, 0.01
+        candidate_set, uses_aspects, tau, least_weight = "pair", False, 0.01, 0.0
 
         def evaluate(self, given: LossInput) -> Tensor:
             seen.append(given.negatives)

@@ -351,7 +351,7 @@ def test_splitmix_gives_the_published_stream():
 
 @pytest.mark.parametrize(("bits", "want"), [(0, 2.0**-53), (-1, 1 - 2.0**-53), (-(2**63), 0.5 + 2.0**-53)])
 def test_uniform_is_never_0_and_never_1(bits, want, monkeypatch):
-    monkeypatch.setattr("negbench.mining.draws.splitmix", lambda seed, count: seed)
+    monkeypatch.setattr("negbench.contracts.splitmix.splitmix", lambda seed, count: seed)
     assert float(uniform(torch.tensor(bits), torch.tensor(0))) == want
 
 
