@@ -67,3 +67,10 @@ def verdict(**columns: Any) -> Verdict:
 def without(sets: list[str], *keys: str) -> tuple[str, ...]:
     """Leave out keys: those that a dial varies, or that no strategy of a test reads."""
     return tuple(text for text in sets if not text.startswith(keys))
+
+
+# what runs of every version have in result.json, for runs made by hand
+RESULT: dict[str, Any] = {
+    "metrics": {}, "main_metric": "m", "reported_epoch": 1, "selected_on": "last", "behaviour": {},
+    "behaviour_by_refresh": [], "steps": 1, "negatives_seen": 0, "seconds": {}, "peak_memory_mib": {}, "remarks": [],
+}  # fmt: skip

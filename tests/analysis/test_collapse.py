@@ -12,7 +12,7 @@ from negbench.api import compare
 from negbench.settings.config import build_config
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
-from tests.made import group
+from tests.made import RESULT, group
 
 
 def test_the_bound_lies_between_the_untrained_model_and_the_best_run():
@@ -31,7 +31,8 @@ def group_of(runs: Path, strategy: str, ends: dict[int, float], untrained: float
         folder = RunFolder(runs / f"{strategy}-{seed}")
         config = build_config([{"strategy": {"name": "qure"}, "dataset": {"name": "fashioniq"}, "seed": seed}])
         folder.write_manifest({"config": config.model_dump(mode="json"), "hash": "0" * 64})
-        folder.write_result({"metrics": {"m": end, "n": 1.0}, "baselines": {"untrained": {"m": untrained, "n": 1.0}}})
+        baselines = {"untrained": {"m": untrained, "n": 1.0}}
+        folder.write_result({**RESULT, "metrics": {"m": end, "n": 1.0}, "baselines": baselines})
         folders.append(folder)
     return group({"strategy": strategy}, folders)
 

@@ -42,7 +42,10 @@ def hand(tmp_path: Path) -> SettingRun:
         points += [{"step": 1, "epoch": epoch, "train/loss": [4.0, 3.0, 3.5, 2.5, 3.0][epoch]}]
         points += [{"step": 1, "epoch": epoch, "val/r": value}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
-    result = {"main_metric": "r", "metrics": {"r": 0.4}, "refresh_epochs": [2, 4]}
+    counts = {"reported_epoch": 5, "steps": 1, "negatives_seen": 1}
+    nothing = {"behaviour": {}, "behaviour_by_refresh": [], "seconds": {}, "peak_memory_mib": {}, "remarks": []}
+    result = {"main_metric": "r", "metrics": {"r": 0.4}, "refresh_epochs": [2, 4], "selected_on": "last"}
+    result |= {**counts, **nothing}
     (tmp_path / "result.json").write_text(json.dumps(result))
     (tmp_path / "config.json").write_text(json.dumps({"config": {}, "hash": "0" * 64, "dataset": {"scored": "val"}}))
     mined = [((10, 5), (0.1, 0.2)), ((20, 5), (0.3, math.nan)), ((24, 2), (0.2, 0.4))]

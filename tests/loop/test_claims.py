@@ -13,6 +13,7 @@ import pytest
 
 from negbench.errors import RunError
 from negbench.store.runfolder import RunFolder, best_of, claimed, new_folder, runs_of
+from tests.made import RESULT
 
 HASH = "0123456789abcdef"
 NAME = f"run-{HASH[:8]}"
@@ -27,7 +28,7 @@ def holder(runs: str, pipe: Connection, finishes: bool) -> None:
         pipe.send((folder.run_id, step))
         pipe.recv()
         if finishes:
-            folder.write_result({"metrics": {}})
+            folder.write_result(RESULT)
         else:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -56,12 +57,12 @@ def test_steps_of_a_claim(tmp_path):
         folder.write_error("mend this")
     with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert (folder.run_id, step) == (f"{NAME}-2", "anew")  # the failed attempt is kept for inspection
-        folder.write_result({"metrics": {"a": 1.0}})
+        folder.write_result({**RESULT, "metrics": {"a": 1.0}})
     with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert (folder.run_id, step) == (f"{NAME}-2", "reuse")
     late = new_folder(tmp_path, NAME)  # for example a copy
     late.write_manifest(manifest())
-    late.write_result({"metrics": {"a": 2.0}})
+    late.write_result({**RESULT, "metrics": {"a": 2.0}})
     assert best_of(tmp_path, HASH) == late
     assert late.run_id == f"{NAME}-3"
     with claimed(tmp_path, NAME, "f" * 16, lambda: {"hash": "f" * 16}) as (folder, step):

@@ -58,10 +58,10 @@ def small(monkeypatch: pytest.MonkeyPatch, limited: Callable[..., None]) -> None
     """Limit memory to a gibibyte and runs to one epoch."""
     whole = loop.train_epoch
 
-    def one(run: Any, parts: Any, state: Any, batches: Any) -> Any:
+    def one(run: Any, parts: Any, state: Any, *more: Any) -> Any:
         if state.epoch > 0:
             raise NegbenchError("enough for a test")
-        return whole(run, parts, state, batches)
+        return whole(run, parts, state, *more)
 
     monkeypatch.setattr(loop, "train_epoch", one)
     limited(2**30)

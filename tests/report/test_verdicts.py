@@ -29,7 +29,7 @@ from negbench.plugins.registry import registry
 from negbench.scoring.values import Values
 from negbench.settings.config import build_config
 from negbench.store.runfolder import RunFolder
-from tests.made import again, verdict
+from tests.made import RESULT, again, verdict
 from tests.made import group as group_from
 
 LABELS = {"dataset": "d", "loss": "l", "backbone": "b"}
@@ -72,7 +72,7 @@ def group_of(
             "seconds": {"train": 2.0 + seed},
             "peak_memory_mib": {"process": 500.0 + seed},
         }
-        folder.write_result(result)
+        folder.write_result({**RESULT, **result})
         folders.append(folder)
     by_axis = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": dataset, **labels}
     facts = {"plugin": strategy.split("(")[0].split()[0]}  # of hand-made labels
