@@ -72,5 +72,5 @@ def without(sets: list[str], *keys: str) -> tuple[str, ...]:
 # what runs of every version have in result.json, for runs made by hand
 RESULT: dict[str, Any] = {
     "metrics": {}, "main_metric": "m", "reported_epoch": 1, "selected_on": "last", "behaviour": {},
-    "behaviour_by_refresh": [], "steps": 1, "negatives_seen": 0, "seconds": {}, "peak_memory_mib": {}, "remarks": [],
+    "behaviour_by_refresh": [], "steps": 0, "negatives_seen": 0, "seconds": {}, "peak_memory_mib": {}, "remarks": [],
 }  # fmt: skip

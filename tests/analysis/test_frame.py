@@ -84,8 +84,8 @@ def test_values_per_query_are_in_the_order_of_the_rows(results):
 
 
 def test_what_has_no_values_per_query_is_one_line(results, tmp_path):
-    with pytest.raises(UnknownNameError, match="unknown metric 'recall_at_11' in the results on f@1: did you mean"):
-        per_query(results.reset_index(drop=True), "recall_at_11")
+    with pytest.raises(UnknownNameError, match="unknown metric 'recoll_at_10' in the results on f@1: did you mean"):
+        per_query(results.reset_index(drop=True), "recoll_at_10")
     other = group_of(tmp_path, "qure", 0.5, seeds=(4,), dataset="g@1")
     for run in other["stored"]:
         run.folder.write_ranks(ranks_of(1, 0.5, queries=60).to_frame())

@@ -58,7 +58,7 @@ def test_an_image_bomb_is_refused(tmp_path, refused):
     encoder = tmp_path / "encoder.py"
     encoder.write_text("class Mine:\n    encode_image = encode_text = lambda self, given: None\n", encoding="utf-8")
     line = refused(["embed", str(tmp_path), "--encoder", f"{encoder}:Mine"], "png is not read: ")
-    assert "3,600,000,000 pixels" in line
+    assert "3,600 million pixels" in line
 
 
 def test_a_clock_that_goes_back_changes_nothing(vector_flags, tmp_path, monkeypatch):
