@@ -1,7 +1,7 @@
 """Random features for the data set `vectors` instead of encoded ones: a world whose every property is an option.
 
-Every value of every attribute has a random unit vector e in R^C, C = `dim`. With weights w_a = 0.9^a over the
-attributes, scaled to unit length together, token l of an image is::
+Every value of every attribute has a random unit vector e in R^C, C = `dim`. With weights w_a = decay^a, a = 0 .. 5 over
+colour, sleeve, neckline, pattern, length and print, scaled to unit length together, token l of an image is::
 
     x_l = sum_a w_a e(a, value) + noise * g_l / sqrt(C)          g_l ~ N(0, I), of the image's id alone
 
@@ -40,7 +40,6 @@ PAPER = "ours"
 
 BUCKETS = 64  # vectors shared by the words that no caption holds
 MAX_TOKENS = 32  # BLIP-2's number of queries
-DECAY = 0.9  # weight of each attribute over that of the one before
 KIND = 0.5  # weight of the vector of a second and third category, in worlds that have them
 
 _PHRASES = phrases()
@@ -59,6 +58,8 @@ class VectorOptions:
         tokens: tokens per image, 1 .. 32, each with noise of its own; an image's score is the maximum over them.
         noise: length of an image's own random part relative to its attributes, 0 .. 10: it distinguishes the target
             from its twins, and hides the attributes. At 0 twins are equal, and a target at best ties with them.
+        decay: weight of each attribute over that of the one before (colour, sleeve, neckline, pattern, length, print),
+            above 0, at most 1: at 0.9 all count alike, at 0.5 colour is strong and a print is faint, as in clothes.
         alignment: cosine of the text's and the images' vector of a value, 0 .. 1: how well untrained encoders agree.
         hidden: capacity: width of the hidden layer beside the fusion, 0 (none) .. 65536.
         fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
@@ -71,6 +72,7 @@ class VectorOptions:
     dim: SharedWidth = 64
     tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 4
     noise: Annotated[float, Field(ge=0, le=10)] = 0.7
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.9
     alignment: Annotated[float, Field(ge=0, le=1)] = 0.3
     hidden: HiddenWidth = 0
     fusion: FusionKind = "sum"
@@ -92,10 +94,10 @@ class Vectors(GivenFeatures):
         super().__init__((dim, dim), dim, options.fusion, generator, hidden)
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
         self.options, self.world = options, world
-        self._values, table = _encoders(dim, options.alignment, torch.Generator().manual_seed(world))
+        self._values, table = _encoders(options, torch.Generator().manual_seed(world))
         self.register_buffer("text_table", table, persistent=False)
         frozen = {"dim": dim, "tokens": options.tokens, "noise": options.noise, "world": world}
-        frozen |= {"alignment": options.alignment}
+        frozen |= {"decay": options.decay, "alignment": options.alignment}
         self._feature_key = key_sha256({"backbone": "vectors", **frozen})
         fusion = f"{options.fusion} fusion" + (f" + {hidden} hidden" if hidden else "")
         about = self._about(fusion, dim, "relu" if hidden else "", options.tokens)
@@ -175,9 +177,10 @@ def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
     return tokens
 
 
-def _encoders(dim: int, alignment: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _encoders(options: VectorOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw the frozen vectors: [attributes, values, dim] of images, [n, dim] of a text's tokens."""
-    weights = DECAY ** torch.arange(len(ATTRIBUTES), dtype=torch.float32)
+    dim, alignment = options.dim, options.alignment
+    weights = options.decay ** torch.arange(len(ATTRIBUTES), dtype=torch.float32)
     weights = weights / weights.norm()
     choices = {name: values(CATEGORIES[0], name) for name in ATTRIBUTES}
     shape = (len(ATTRIBUTES), max(map(len, choices.values())), dim)

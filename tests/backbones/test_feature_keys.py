@@ -45,7 +45,7 @@ VARIED: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     "vectors": (
         {},
         {
-            **{"dim": [24], "tokens": [2], "noise": [0.1], "alignment": [0.5], "world": [3]},
+            **{"dim": [24], "tokens": [2], "noise": [0.1], "decay": [0.5], "alignment": [0.5], "world": [3]},
             **{"hidden": [16], "fusion": ["gated"], "attribute_weights": [True]},
         },
     ),

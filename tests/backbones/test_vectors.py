@@ -56,12 +56,27 @@ def test_tokens_are_views_of_one_image():
     assert (cosines - torch.eye(8)).abs().max() < 0.6
 
 
-def test_weights_of_the_attributes_fall():
+@pytest.mark.parametrize("decay", [None, 1.0, 0.5])
+def test_weights_of_the_attributes_fall(decay):
     ids = ("dress-val-0-000000-0", *(f"dress-val-0-{'0' * a}1{'0' * (5 - a)}-0" for a in range(6)))
-    clean = features(ids, noise=0.0, dim=1024)[:, 0]
+    options = {} if decay is None else {"decay": decay}
+    clean = features(ids, noise=0.0, dim=1024, **options)[:, 0]
     moved = (clean[1:] - clean[0]).norm(dim=-1)  # sqrt 2 times the weight if random vectors are orthogonal
-    torch.testing.assert_close(moved / moved[0], torch.tensor([0.9**a for a in range(6)]), rtol=0.1, atol=0)
+    expected = torch.tensor([(decay or 0.9) ** a for a in range(6)])
+    torch.testing.assert_close(moved / moved[0], expected, rtol=0.1, atol=0)
     assert clean[0].norm() == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.5])
+def test_texts_weigh_attributes_as_images_do(decay):
+    backbone = load(dim=64, decay=decay)
+    named = {value: phrase for phrase, value in phrases().items() if value}
+    lengths = []
+    for attribute in ATTRIBUTES:
+        phrase = named[attribute, values("dress", attribute)[0]]
+        text = backbone.frozen_text(backbone.tokenize([" ".join(phrase)]))
+        lengths.append(text["pooled"].norm().item())
+    assert [length / lengths[0] for length in lengths] == pytest.approx([decay**a for a in range(6)], rel=1e-5)
 
 
 def test_a_look_is_the_lines():
