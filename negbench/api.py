@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from negbench.analysis.verdicts import Rules
     from negbench.campaign.driver import Course
     from negbench.campaign.plan import ComparisonPlan
-    from negbench.checks.audit import AuditResult
     from negbench.contracts import Backbone, Loss, Strategy
     from negbench.datasets.dataset import Dataset
     from negbench.loop.types import PlannedRun
+    from negbench.own.audit import AuditResult
     from negbench.own.embed import EmbeddedFolder
     from negbench.own.negatives import MinedNegatives
     from negbench.papers.planning import JudgedClaims
@@ -272,7 +272,7 @@ def audit(asked: Audit | None = None, **options: Any) -> AuditResult:
     Raises:
         NegbenchError: a user's mistake.
     """
-    from negbench.checks.audit import run_audit
+    from negbench.own.audit import run_audit
     from negbench.settings.command_options import Audit
 
     return run_audit((asked or Audit()).replace(**options))

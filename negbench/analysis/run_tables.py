@@ -13,7 +13,7 @@ from negbench.loop.step_plan import StepPlan
 from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
-    from negbench.checks.audit import AuditResult
+    from negbench.own.audit import AuditResult
 
 
 def metrics_frame(folder: RunFolder) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from negbench.checks.forewarn import forewarn
+from negbench.campaign.forewarn import forewarn
 from negbench.display import log
 from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, Outcome

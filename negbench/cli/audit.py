@@ -16,7 +16,7 @@ def audit(asked: Audit) -> dict[str, Any]:
     """Audit and print."""
     from negbench.analysis.regime_card import in_words
     from negbench.analysis.run_tables import audit_table
-    from negbench.checks.audit import run_audit
+    from negbench.own.audit import run_audit
 
     audited, console = run_audit(asked), output.console()
     console.print(audit_table(audited))

@@ -17,14 +17,15 @@ from negbench.settings.command_options import Doctor
 )
 def doctor(asked: Doctor) -> dict[str, Any]:
     """Print one line per check; exit code 2 if something is wrong."""
-    from negbench.checks.doctor import examine
     from negbench.errors import ProblemsError
+    from negbench.own.doctor import examine
 
     remarks = []
     for remark in examine(asked):
         remarks.append(remark)
         if not output.wants_json():
-            typer.echo(f"{remark.part:9} {'PROBLEM: ' * remark.problem}{remark.text}")
+            mark = "PROBLEM: " if remark.problem else ""
+            typer.echo(f"{remark.part:9} {mark}{remark.text}")
     problems = sum(remark.problem for remark in remarks)
     document = {"problems": problems, "findings": [asdict(remark) for remark in remarks]}
     if problems:

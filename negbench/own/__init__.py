@@ -1,1 +1,1 @@
-"""Negatives for your own data: mining, embedding, and recipes made from a folder."""
+"""Your data and your machine, without a comparison: recipes from a folder, audit, mining, embedding, check-up."""

@@ -14,9 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench.checks.audit import audit
-from negbench.checks.forewarn import forewarnings, of_data
-from negbench.checks.subject import open_subject
+from negbench.campaign.forewarn import forewarnings, of_data
 from negbench.data.held import with_features
 from negbench.data.scene import DataCache, load_backbone
 from negbench.display import Display
@@ -36,6 +34,8 @@ from negbench.files.vector_files import (
 )
 from negbench.machine.files import cache_dir, sweep, write_text
 from negbench.machine.received import npy_array, npz_arrays, open_parquet, read_text
+from negbench.own.audit import audit
+from negbench.own.subject import open_subject
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, build_config, resolved

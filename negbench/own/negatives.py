@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from negbench.checks.audit import configured
-from negbench.checks.subject import generator_of, open_subject
 from negbench.data.scene import threads
 from negbench.display import duration, notes, progress
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
@@ -28,6 +26,7 @@ from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import NO_FALLBACK, copied
 from negbench.own.miner import Miner
+from negbench.own.subject import configure, generator_of, open_subject
 from negbench.settings.command_options import Audit, Mine
 from negbench.settings.config import MiningConfig, build_config
 from negbench.settings.layers import parse_set, plugin_layer, set_layer
@@ -139,7 +138,7 @@ def _with_reference(frame: pd.DataFrame) -> "pd.Series[Any]":
 
 def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     """Apply a corpus strategy to a split scored by one model."""
-    config, strategies, folder = configured(asked, asked.strategy)
+    config, strategies, folder = configure(asked, asked.strategy)
     if len(strategies) > 1:
         raise OptionError(f"--strategy {asked.strategy}: name one strategy")
     (strategy,) = strategies.values()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from negbench.campaign.plan import over_recipe, plan_comparison
-from negbench.checks.audit import configured
 from negbench.errors import NegbenchError, OptionError
+from negbench.own.subject import configure
 from negbench.settings.command_options import Audit
 from negbench.settings.config import ResolvedConfig
 from negbench.settings.options import Compare
@@ -60,7 +60,7 @@ def test_what_can_reach_no_value_or_not_all_is_refused(mistakes, tmp_path):
 
 def test_an_audit_reads_its_strategies_alike():
     asked = Audit(dataset="vectors", backbone="vectors", sets=("strategy.k=5",))
-    _, strategies, _ = configured(asked, "top-k,after-target:k=7")
+    _, strategies, _ = configure(asked, "top-k,after-target:k=7")
     assert list(strategies) == ["top-k(k=5)", "after-target(k=7)"]
     with pytest.raises(OptionError, match="no option of qure"):
-        configured(asked, "top-k,qure")
+        configure(asked, "top-k,qure")

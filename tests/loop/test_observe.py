@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from negbench.api import make_strategy
-from negbench.checks.audit import audit
-from negbench.checks.subject import open_subject
 from negbench.display import Display
 from negbench.loop.observe import card_epochs
 from negbench.loop.remarks import remarks_of
@@ -18,6 +16,8 @@ from negbench.loop.runs import Bench, run_config
 from negbench.loop.schedule import stages_of
 from negbench.loop.types import State
 from negbench.mining.regime import Regime
+from negbench.own.audit import audit
+from negbench.own.subject import open_subject
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
 from negbench.settings.config import resolved

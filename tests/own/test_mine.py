@@ -6,11 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from negbench.checks.audit import configured
-from negbench.checks.subject import open_subject
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.own.negatives import _SAMPLE, _mined, write_negatives
+from negbench.own.subject import configure, open_subject
 from negbench.settings.command_options import Audit, Mine
 
 
@@ -18,7 +17,7 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_pat
     sets = (*vector_sets, "mining.exclude_reference=true")
     asked = Mine(strategy="top-k:k=1", out=tmp_path / "n.parquet", dataset="vectors", sets=sets, draws=2, seed=5)
     mined = write_negatives(asked)
-    config, _, _ = configured(asked, asked.strategy)
+    config, _, _ = configure(asked, asked.strategy)
     subject = open_subject(config, "train", Audit(queries=0), Display())
     task, data = subject.task, subject.dataset
     for row, query in enumerate(data.queries):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from negbench.checks.forewarn import forewarnings
+from negbench.campaign.forewarn import forewarnings
 from negbench.display import Display
 from negbench.loop.runs import DATA
 from negbench.settings.config import build_config

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from negbench.analysis.run_tables import audit_frame
 from negbench.api import make_strategy
-from negbench.checks.audit import audit, diversity
-from negbench.checks.subject import Subject, open_subject
 from negbench.contracts import relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.mining.window import window
+from negbench.own.audit import audit, diversity
+from negbench.own.subject import Subject, open_subject
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder

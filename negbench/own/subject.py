@@ -1,7 +1,8 @@
-"""Subject of an audit or of mining: a split scored by one model, or a sample of its queries."""
+"""What an audit looks at and `mine` mines: strategies with their settings, and a split scored by one model."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,17 +11,22 @@ from negbench.contracts import HoldsFeatures, PlaneName, Strategy
 from negbench.data.held import unfamiliar, with_features
 from negbench.data.scene import DataCache, EncodedSplits, Splits, device_of, open_scene, threads
 from negbench.datasets.dataset import Dataset, QueryRanks
-from negbench.display import Display
+from negbench.display import Display, notes
 from negbench.errors import DataError, OptionError
+from negbench.grid.axes import axis_of, label
 from negbench.loop.checkpoint import stream
 from negbench.loop.mining_task import listed_plane, mining_task, offline_planes
 from negbench.loop.precision import Precision
 from negbench.loop.remarks import idle_exclusions
+from negbench.machine.files import runs_dir
 from negbench.mining.task import MiningTask
+from negbench.plugins.registry import option_defaults, registry
 from negbench.scoring.scorers import load_weights
-from negbench.settings.command_options import Audit
-from negbench.settings.config import ResolvedConfig
-from negbench.store.runfolder import RunFolder
+from negbench.settings.command_options import Audit, SubjectOptions
+from negbench.settings.config import ResolvedConfig, build_config, resolved
+from negbench.settings.layers import layers_of
+from negbench.store.runfolder import RunFolder, find_run
+from negbench.systems.system import with_system
 
 
 def generator_of(options: Audit, purpose: str) -> torch.Generator:
@@ -60,6 +66,56 @@ class Subject:
         listed = listed_plane(strategy, self.dataset, self.task.queries.device)
         planes = {name: plane.shard(self.rows) for name, plane in listed.items()}
         return replace(self.task, planes={**self.task.planes, **planes})
+
+
+def configure(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, dict[str, Strategy], RunFolder | None]:
+    """Return the strategies' common configuration, the strategies by label, and the run whose weights are used.
+
+    Reports the parts of a recipe's system that the backbone or the data set does not support.
+
+    Args:
+        asked: model, data set and seed.
+        strategies: names, tables or text as `negbench.grid.axes.expand` takes them; None: the run's, or all
+            corpus strategies.
+
+    Raises:
+        NegbenchError: a user's mistake, such as a batch strategy.
+    """
+    recipe, *flags = layers_of(asked)
+    recipe.pop("seed", None)  # the seed of its runs, not of the audit
+    folder = None
+    base: dict[str, Any] = {"seed": asked.seed}
+    if asked.run is not None:
+        folder = find_run(runs_dir(asked.runs_dir), asked.run)
+        folder.check_plugins()
+        base = folder.config.model_dump(mode="json")
+
+    layers: list[dict[str, Any]] = [{}]  # the run's own strategy
+    if strategies is not None or folder is None:
+        layers = [{"strategy": section} for section in axis_of("strategy", strategies or "all", [recipe, *flags])]
+    if strategies is None and folder is None:
+        layers = [layer for layer in layers if registry.make("strategies", layer["strategy"]["name"]).scope == "corpus"]
+
+    cache = DataCache()
+    configs = []
+    unsupported: list[str] = []
+    for layer in layers:
+        whole, remarks = with_system([base, recipe, *flags, layer], cache)
+        configs.append(resolved(build_config([whole])))
+        unsupported += remarks
+    notes(dict.fromkeys(unsupported))
+
+    by_label: dict[str, Strategy] = {}
+    for config in configs:
+        chosen = config.strategy
+        defaults = option_defaults(registry.get("strategies", chosen.name))
+        name = label({"name": chosen.name, **chosen.options}, defaults)
+        if name in by_label:
+            raise OptionError(f"--strategy names {name} twice")
+        by_label[name] = registry.make("strategies", chosen.name, **chosen.options)
+        if by_label[name].scope != "corpus":
+            raise OptionError(f"strategy {name} chooses among the members of a batch: it cannot be mined ahead")
+    return configs[0], by_label, folder
 
 
 def open_subject(

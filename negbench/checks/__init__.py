@@ -1,1 +1,0 @@
-"""Checks before anything is trained: what strategies would draw, what data cannot show, and this machine."""
