@@ -238,12 +238,8 @@ class BlipFamily(Composed):
         config = options.config or {}
         found, sizes = cls._read_lavis(source, config)
         state = found.state
-        lacks = "temp" not in state  # a plain number in CoVR's classes
-        if lacks and "query_tokens" in state and "itm_head.weight" not in state:
-            raise WeightsError(
-                f"{source.path} is CoVR-2's BLIP-2 (it has neither temp nor itm_head), which pools by another formula: "
-                "the mean of normalised tokens, for queries and candidates; give the BLIP-2 of LAVIS, QuRe or SPRC"
-            )
+        lacks = "temp" not in state
+        _refuse_covr2(state, source.path)
         state.setdefault("temp", torch.tensor(DEFAULT_TEMPERATURE))
         skeleton = cls(sizes.skeleton(), options, seed)
         dropped = _lavis.check_names(skeleton, state, sizes.layout, source.path)
@@ -386,6 +382,23 @@ class BlipFamily(Composed):
 
 def _computed_again(layer: Callable[..., Any], *inputs: Any) -> Any:
     return checkpoint(layer, *inputs, use_reentrant=False, context_fn=recomputing)
+
+
+def _refuse_covr2(state: Mapping[str, Tensor], path: Path) -> None:
+    """Raise WeightsError for the BLIP-2 of CoVR-2, whose tensors have LAVIS's names.
+
+    Its class saves the whole Q-Former with its word head, as those of LAVIS, QuRe and SPRC do, and no matching head,
+    which all of those have. Its temperature is a plain number in the published code, and in the file if it was made
+    a parameter. Files from which both heads were taken are read if they have a temperature.
+    """
+    if "query_tokens" not in state or "itm_head.weight" in state:
+        return
+    has_words = any(name.startswith("Qformer.cls.") for name in state)
+    if has_words or "temp" not in state:
+        raise WeightsError(
+            f"{path} is CoVR-2's BLIP-2 (it has no itm_head), which pools by another formula: the mean of normalised "
+            "tokens, for queries and candidates; give the BLIP-2 of LAVIS, QuRe or SPRC"
+        )
 
 
 def _temperature(start: Tensor, source: str) -> dict[str, Any]:

@@ -169,12 +169,28 @@ def test_what_only_training_reads_is_left_out_with_a_remark(lavis, logged):
         family.load_state({**family.state, "image_encoder_m.x": torch.zeros(1)})
 
 
-def test_covr2_is_refused_by_name(lavis):
-    """Its class pools by another formula; it has LAVIS's names, a plain number for temp, and no matching head."""
+HEADS = ("itm_head.", "Qformer.cls.")  # matching and words: LAVIS, QuRe and SPRC save both, CoVR-2 the second
+COVR2 = {  # what a file lacks, and whether it is CoVR-2's
+    "temp a number": (("temp", "itm_head."), True),
+    "temp a parameter": (("itm_head.",), True),
+    "temp a number, no word head": (("temp", *HEADS), True),
+    "LAVIS's": ((), False),
+    "LAVIS's without temp": (("temp",), False),
+    "without heads": (HEADS, False),
+    "without the word head": (("Qformer.cls.",), False),
+}
+
+
+@pytest.mark.parametrize(("lacking", "refused"), COVR2.values(), ids=COVR2)
+def test_covr2_is_refused_by_name(lacking, refused, lavis):
+    """Its class pools by another formula; it has LAVIS's names, here behind a wrapper's, and no matching head."""
     family = Family(lavis, "eva_clip_g")
-    theirs = {key: value for key, value in family.state.items() if key != "temp" and not key.startswith("itm_head")}
-    with pytest.raises(WeightsError, match=r"model\.pth is CoVR-2's BLIP-2 .* mean of normalised tokens"):
-        family.load_state(theirs)
+    state = {f"model.{key}": value for key, value in family.state.items() if not key.startswith(lacking)}
+    if refused:
+        with pytest.raises(WeightsError, match=r"model\.pth is CoVR-2's BLIP-2 .* mean of normalised tokens"):
+            family.load_state({"model": state})
+    else:
+        family.load_state({"model": state})
 
 
 @pytest.mark.parametrize(
