@@ -106,9 +106,11 @@ def run(
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
     given |= {"recipe": recipe, "sets": tuple(sets) or None}
     asked = (options or Run()).replace(**{key: value for key, value in given.items() if value is not None})
-    display, named = Display(progress_console()), {"system": asked.system} if asked.system else {}
+    display = Display(progress_console())
+    named = {"system": asked.system} if asked.system else {}
     with display.live():
-        bench, planned = Bench.open(asked.runs_dir, asked.tracking_uri), plan_of(asked)
+        bench = Bench.open(asked.runs_dir, asked.tracking_uri)
+        planned = plan_of(asked)
         return run_config(planned, replace(bench, cache=DATA, display=display, tags=named))
 
 
@@ -147,7 +149,8 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     from negbench.campaign.driver import carried_out
     from negbench.grid.compute import Execution
 
-    asked, console = (asked or Compare()).replace(**options), console or _silent()
+    asked = (asked or Compare()).replace(**options)
+    console = console or _silent()
     execution = Execution.of(asked)
     planned, rules, course = plan_compare(asked, _say(console))
     path = planned.folder.path
@@ -164,7 +167,8 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
 
 def _can_draw() -> bool:
     """Whether pages can be drawn; if not, note before anything is computed that there will be none."""
-    if line := install_line("matplotlib"):
+    line = install_line("matplotlib")
+    if line:
         notes([f"no page will be written, all else will: {line}, then `negbench report NAME`"])
     return line is None
 
@@ -208,7 +212,8 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
     """
     from negbench.settings.options import Study
 
-    asked, console = (asked or Study()).replace(**options), console or _silent()
+    asked = (asked or Study()).replace(**options)
+    console = console or _silent()
     require("optuna", "sklearn", *(("cmaes",) if asked.sampler == "cmaes" else ()))  # sklearn: importance of knobs
 
     from negbench.campaign.driver import carried_out
@@ -217,7 +222,8 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
     from negbench.report.study import finish
     from negbench.tuning.search import plan_study, studied
 
-    execution, plan = Execution.of(asked), plan_study(asked)
+    execution = Execution.of(asked)
+    plan = plan_study(asked)
     _can_draw()
     book = plan.job.open()
     with carried_out(studied(plan, book), execution, _say(console)) as done:
@@ -245,13 +251,17 @@ def claims(asked: Claims | None = None, *, console: Console | None = None, **opt
     from negbench.report.build import write_report
     from negbench.settings.command_options import Claims
 
-    asked, console = (asked or Claims()).replace(**options), console or _silent()
-    say, execution, plan = _say(console), Execution.of(asked), plan_claims(asked)
+    asked = (asked or Claims()).replace(**options)
+    console = console or _silent()
+    say = _say(console)
+    execution = Execution.of(asked)
+    plan = plan_claims(asked)
     say(plan.line())
     page = _can_draw()
     with carried_out(plan.course(), execution, say) as done:
         plan.folder.parent(asked.tracking_uri).complete()
-        judged, path = plan.written(done.outcomes), plan.folder.path
+        judged = plan.written(done.outcomes)
+        path = plan.folder.path
         console.print(table.shown(judged.claims))
         say(f"{table.counts(judged.claims)} ({judged.about})")
         written = [path / "claims.md", path / "claims.json"]

@@ -177,5 +177,6 @@ def install_line(*modules: str) -> str | None:
 
 def require(*modules: str) -> None:
     """Raise NegbenchError with the install command if one of these modules is missing."""
-    if line := install_line(*modules):
+    line = install_line(*modules)
+    if line:
         raise NegbenchError(line)

@@ -52,7 +52,9 @@ class Mochi(SyntheticStrategy):
         def share(count: int) -> Tensor:
             return step.random(count).to(step.images.dtype)[:, :, None, None]
 
-        one, other, a = some(self.pairs), some(self.pairs), share(self.pairs)
+        one = some(self.pairs)
+        other = some(self.pairs)
+        a = share(self.pairs)
         b = share(self.with_query) / 2
         query = step.queries[:, None, None].to(step.images.dtype)
         mixed = torch.cat([a * one + (1 - a) * other, b * query + (1 - b) * some(self.with_query)], dim=1)

@@ -38,7 +38,8 @@ class Ngame(OrderedBatches):
 
     def order(self, epoch: Epoch) -> Tensor:
         """[Q] int64, cluster by cluster."""
-        parts, clusters = [torch.randperm(len(epoch.target), generator=epoch.generator)], list[Tensor]()
+        parts = [torch.randperm(len(epoch.target), generator=epoch.generator)]
+        clusters = list[Tensor]()
         while parts:
             part = parts.pop()
             if len(part) <= self.cluster:

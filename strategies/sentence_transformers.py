@@ -65,7 +65,8 @@ class SentenceTransformers(Strategy):
         columns = top_columns(view.scores, self.window + 1, view.allowed.scatter(1, view.target[:, None], True))
         at = columns.clamp(min=0)
         left = (columns >= 0) & (columns != view.target[:, None])
-        scores, positive = at_least_float32(view.scores).gather(1, at), at_least_float32(view.positive)[:, None]
+        scores = at_least_float32(view.scores).gather(1, at)
+        positive = at_least_float32(view.positive)[:, None]
         if self.absolute_margin is not None:
             left &= ~(scores + self.absolute_margin > positive)
         if self.relative_margin is not None:

@@ -38,7 +38,8 @@ class ShiftedTopK(Strategy):
 
     def check_gallery(self, size: int) -> None:
         """Raise OptionError if the window has no rank in a gallery of this size."""
-        start, stop = rank(self.start, size), rank(self.stop, size)
+        start = rank(self.start, size)
+        stop = rank(self.stop, size)
         check_option("start", self.start, start < stop, f"below stop ({self.stop}) in a gallery of {size} images")
         if start >= size:
             raise OptionError(f"start = {self.start} lies outside a gallery of {size} images: choose a smaller start")

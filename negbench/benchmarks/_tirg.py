@@ -70,7 +70,8 @@ class ClassDataset(Dataset):
         kept = labels.without(missing)
         pairs = TrainingPairs(kept, language) if split == "train" and kept.images else None
         queries = tests(kept) if pairs is None else pairs.draw(pairs.count)
-        columns, part = columns_of({GROUP: kept.images}), f"{pairs.count} pairs drawn for every epoch" if pairs else ""
+        columns = columns_of({GROUP: kept.images})
+        part = f"{pairs.count} pairs drawn for every epoch" if pairs else ""
         data = cls(card, split, queries, *columns, labels.content, files, missing, labels.remarks, part, pairs=pairs)
         return data.loaded(None, labels.place)
 
@@ -250,7 +251,9 @@ class TrainingPairs:
         """
         chance = random.Random("/".join(map(str, (0, *epoch_and_seed))))  # a string seed: the same on every machine
         prefix = f"train-{epoch_and_seed[0]}" if epoch_and_seed else "train"
-        images, captions, words = self.labels.images, self.labels.captions, self.language
+        images = self.labels.images
+        captions = self.labels.captions
+        words = self.language
         sources = [place for place, own in enumerate(self.classes) if self.families[own]]
         queries = []
         for number, source in enumerate(chance.choices(sources, k=count)):

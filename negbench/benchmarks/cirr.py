@@ -135,7 +135,8 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
     closed = split == "test1" and "target_hard" not in entry
     caption = get(entry, "caption", str, where)
     reference = image_id(get(entry, "reference", str, where), f"{where}: key 'reference'")
-    group, inside = get(entry, "img_set", dict, where), f"{where}: key 'img_set'"
+    group = get(entry, "img_set", dict, where)
+    inside = f"{where}: key 'img_set'"
     members = strings(get(group, "members", list, inside), f"{inside}: key 'members'")
     name = str(get(entry, "pairid", int, where))
     target = None if closed else image_id(get(entry, "target_hard", str, where), f"{where}: key 'target_hard'")

@@ -75,7 +75,8 @@ def changed_words(source: str, target: str) -> tuple[str, str]:
     def first(words: list[str], others: list[str]) -> str:
         return next((word for word in words if word not in others), words[-1])
 
-    before, after = source.split(), target.split()
+    before = source.split()
+    after = target.split()
     return first(before, after), first(after, before)
 
 

@@ -94,7 +94,8 @@ class Icir(Dataset):
 
     def _ranked(self, block: Block) -> QueryRanks:
         """Rank a block, adding the authors' average precision: equal scores keep the order of the database."""
-        right, scores = self._right(block.rows, block.local, len(block.columns)), block.scores.float().cpu()
+        right = self._right(block.rows, block.local, len(block.columns))
+        scores = block.scores.float().cpu()
         place = places(scores, torch.ones_like(right))[right]
         lengths = right.sum(1)
         own = trapezoid_average_precision(Ragged(place, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])))
@@ -137,7 +138,8 @@ def _id(path: PurePath) -> str:
 
 def _in(tar: Path) -> Iterator[tuple[str, Path]]:
     """Yield id and place of every picture in a shard; KEY.json beside KEY.jpg says in `img_path` which it is."""
-    pictures, names = dict[str, Path](), dict[str, str]()
+    pictures = dict[str, Path]()
+    names = dict[str, str]()
     try:
         check_regular(tar)
         with tarfile.open(tar, "r:") as archive:

@@ -142,6 +142,7 @@ def _test_queries(labels: Labels) -> list[Query]:
     queries = list[Query]()
     for image, before in zip(labels.images, labels.captions, strict=True):
         for after in (each for each in states[before.split()[1]] if each != before):
-            name, target = f"test-{len(queries):06d}", labels.of_class[after][0]
+            name = f"test-{len(queries):06d}"
+            target = labels.of_class[after][0]
             queries.append(labels.query(name, (image, target), (before, after), LANGUAGE))
     return queries

@@ -91,7 +91,9 @@ class Triplets(Dataset):
         other is. Without these, and for train without val, whole targets go to val by a hash of target and seed: about
         `val_fraction` of them, and the same ones when rows are added.
         """
-        gallery, root, exclude = options.gallery, options.root, options.exclude_reference
+        gallery = options.gallery
+        root = options.root
+        exclude = options.exclude_reference
         if not options.file:
             raise OptionError(
                 "file must be given: name FILE.jsonl (.csv) instead of triplets, or --set dataset.file=FILE.jsonl"
@@ -101,7 +103,8 @@ class Triplets(Dataset):
         table = read_triplets(files, options.columns, homes)
         name = ", ".join(file.name for file in files)
         rows, part = _of_split(table, split, options.val_fraction, options.seed, name)
-        added, content = list[str](), table.content
+        added = list[str]()
+        content = table.content
         if gallery is not None:
             added, of_gallery = read_names(gallery)
             named = [(row.reference, row.target, *row.relevant, *row.negatives) for row in table.rows]
@@ -245,13 +248,15 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
     for name in names:
         ends = [""] if is_picture(name) else [*COMMON, *sorted(EXTENSIONS.difference(COMMON))]
         tried = (folder / f"{name}{end}" for folder in folders for end in ends)
-        if direct := next((path for path in tried if os.path.isfile(path)), None):  # noqa: PTH113 - names of any length
+        direct = next((path for path in tried if os.path.isfile(path)), None)  # noqa: PTH113 - names of any length
+        if direct:
             paths[name] = (direct,)
     elsewhere = [name for name in names if name not in paths]
     if elsewhere:
         by_name = ImageFiles.scan(folders[0]).paths
         by_path = ImageFiles.scan(folders[0], key=without_extension).paths
-        name_spellings, path_spellings = Spellings(by_name), Spellings(by_path)
+        name_spellings = Spellings(by_name)
+        path_spellings = Spellings(by_path)
         for name in elsewhere:
             if "/" not in name and (found := name_spellings.find(name)):
                 paths[name] = by_name[found]

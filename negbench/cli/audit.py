@@ -18,7 +18,8 @@ def audit(asked: Audit) -> dict[str, Any]:
     from negbench.analysis.run_tables import audit_table
     from negbench.own.audit import run_audit
 
-    audited, console = run_audit(asked), output.console()
+    audited = run_audit(asked)
+    console = output.console()
     console.print(audit_table(audited))
     console.print(f"regime  {in_words([audited.regime])}", highlight=False)
     if audited.window:

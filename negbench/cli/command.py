@@ -44,7 +44,8 @@ class Command:
 
         def command(**given: Any) -> Any:
             chosen = {field: value for field, value in given.items() if value not in (None, [], ())}
-            planning, hours = chosen.pop("dry_run", False), chosen.pop("max_hours", None)
+            planning = chosen.pop("dry_run", False)
+            hours = chosen.pop("max_hours", None)
             asked = self.model.parsed(chosen)
             if hours is not None:
                 limit_hours(hours)
@@ -118,7 +119,8 @@ class _Grouped(TyperCommand):
         """Write the sections, the command's own options first."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            if (row := parameter.get_help_record(ctx)) is not None:
+            row = parameter.get_help_record(ctx)
+            if row is not None:
                 argument = parameter.param_type_name == "argument"
                 title = "Arguments" if argument else getattr(parameter, "rich_help_panel", None) or "Output"
                 sections.setdefault(title, []).append(row)
@@ -146,9 +148,11 @@ def _ordered(model: type[Options]) -> list[str]:
 
 
 def _parameter(name: str, model: type[Options], hint: Any) -> inspect.Parameter:
-    field, extra = model.model_fields[name], extra_of(model.model_fields[name])
+    field = model.model_fields[name]
+    extra = extra_of(model.model_fields[name])
     kind = extra["cli"] or _flag_type(hint)
-    required, default = field.is_required(), field.default
+    required = field.is_required()
+    default = field.default
     help = field.description or ""
     if not (required or isinstance(default, bool) or default in (None, (), "") or "[default" in help):
         help = f"{help} [default: {default}]"

@@ -104,7 +104,8 @@ def encode(asked: EncodeData) -> None:
         run = open_run(build_config([whole]), display, cache)
     if not run.scene.frozen or isinstance(run.backbone, HoldsFeatures):
         raise OptionError(f"backbone '{run.config.backbone.name}' with these options stores no features")
-    count, encoded = len(run.scene.row_of), run.scene.encoded
+    count = len(run.scene.row_of)
+    encoded = run.scene.encoded
     typer.echo(f"{count:,} images: {encoded:,} encoded, {count - encoded:,} stored before")
 
 

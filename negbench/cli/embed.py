@@ -26,7 +26,8 @@ def embed(asked: Embed) -> dict[str, Any]:
     """Embed, print."""
     from negbench.own.embed import embed_folder
 
-    embedded, console = embed_folder(asked), output.console()
+    embedded = embed_folder(asked)
+    console = output.console()
     for path, shape in ((embedded.images, embedded.image_shape), (embedded.texts, embedded.text_shape)):
         console.print(f"{'wrote':8} {path}: {shape[0]:,} {path.stem}, {list(shape)}", highlight=False, soft_wrap=True)
     columns = ["--columns", asked.columns] if asked.columns else []

@@ -28,7 +28,8 @@ def options_of(kind: str, name: str) -> list[Option]:
     """Import a plug-in and return its options, with the texts of the first class or module that documents each."""
     cls = registry.get(kind, name)
     declared = options_class(cls)
-    hints, ranges = typing.get_type_hints(declared), tunable_ranges(declared)
+    hints = typing.get_type_hints(declared)
+    ranges = tunable_ranges(declared)
     documents = [*map(inspect.getdoc, declared.__mro__), sys.modules[cls.__module__].__doc__]
     texts = [_documented(document or "") for document in documents]
     return [

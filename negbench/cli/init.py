@@ -25,7 +25,8 @@ def init(asked: Init) -> dict[str, Any]:
             console.print(f"{title:8} {printable(line)}", highlight=False, markup=False)
     if not scan.comparable:
         raise DataError(f"{asked.folder}: cannot start yet: {'; '.join(scan.missing)}")
-    written, steps = write(scan), commands(scan)
+    written = write(scan)
+    steps = commands(scan)
     for path in written:
         console.print(f"{'wrote':8} {printable(str(path))}", highlight=False, soft_wrap=True, markup=False)
     console.print("next", highlight=False)

@@ -125,7 +125,8 @@ def _all(listing: Any) -> None:
 
 def _one(plugin: Mapping[str, Any]) -> None:
     """Print every option with its type, default, range and docstring text."""
-    name, section = plugin["name"], plugin["section"]
+    name = plugin["name"]
+    section = plugin["section"]
     _print(f"{name}  ", plugin["summary"])
     _print("source: ", plugin["paper"] or "none named")
     options = f"\noptions, as --set {section}.NAME=VALUE or --{section} {name}:NAME=VALUE:"
@@ -139,7 +140,8 @@ def _one(plugin: Mapping[str, Any]) -> None:
 
 def _print(lead: str, text: str) -> None:
     """Print a text after its lead: wrapped and indented on a terminal, without one on a single line, for grep."""
-    console, line = output.console(), lead + " ".join(text.split())
+    console = output.console()
+    line = lead + " ".join(text.split())
     if console.is_terminal:
         rest = " " * len(lead)  # keep names and paths whole, for copying
         line = textwrap.fill(

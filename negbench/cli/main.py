@@ -90,7 +90,8 @@ def run(arguments: list[str] | None = None) -> int:
         document = error.document if isinstance(error, ProblemsError) else None
         return _fail(str(error), arguments, error.code, document)
     except TyperException as error:
-        message, context = error.format_message(), getattr(error, "ctx", None)
+        message = error.format_message()
+        context = getattr(error, "ctx", None)
         if context is not None and message == context.get_help():  # no command was named
             typer.echo(message, err=True)
             return 2

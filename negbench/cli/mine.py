@@ -30,7 +30,8 @@ def mine(asked: Mine) -> dict[str, Any]:
     from negbench.display import log
     from negbench.own.negatives import write_negatives
 
-    mined, console = write_negatives(asked), output.console()
+    mined = write_negatives(asked)
+    console = output.console()
     if mined.source:
         console.print(mined.source, highlight=False)
     short = int((mined.frame["negatives"].map(len) < asked.draws).sum())

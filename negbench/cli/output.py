@@ -38,7 +38,8 @@ class _Handler(logging.Handler):
 @contextmanager
 def logged() -> Iterator[None]:
     """Send the logger `negbench` to standard error while a command runs."""
-    logger, handler = logging.getLogger("negbench"), _Handler()
+    logger = logging.getLogger("negbench")
+    handler = _Handler()
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -55,7 +55,8 @@ def report(asked: Report) -> dict[str, Any]:
 
         for path in write_result_card(runs, asked.name):
             shown.print(str(path), highlight=False, soft_wrap=True)
-    if line := install_line("matplotlib"):
+    line = install_line("matplotlib")
+    if line:
         if not asked.card:
             raise NegbenchError(line)
         notes([f"no page: {line}"])

@@ -20,7 +20,8 @@ def _outlook(asked: Run, say: Callable[[str], None]) -> Any:
     from negbench.loop.runs import DATA
     from negbench.machine import files
 
-    runs, config = files.runs_dir(asked.runs_dir), api.plan_of(asked).config
+    runs = files.runs_dir(asked.runs_dir)
+    config = api.plan_of(asked).config
     return Round(ComparisonFolder(runs / "run"), plan([config], runs, Display(), DATA)), []
 
 

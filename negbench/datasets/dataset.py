@@ -119,7 +119,10 @@ class Dataset(Galleries, ABC):
 
     def without(self, missing: Sequence[str], place: Path | str) -> Self:
         """Return this split without some images and the queries that need them; DataError if no query is left."""
-        queries, images, groups, gone = self.queries, self.images, self.groups, {*missing}
+        queries = self.queries
+        images = self.images
+        groups = self.groups
+        gone = {*missing}
         absent = (*self.missing, *missing)
         if gone:
             galleries = {name: [images[column] for column in columns] for name, columns in groups.items()}

@@ -232,9 +232,11 @@ class Galleries:
             [b, n] int8: 1 + the place of the kind in `KINDS`, 0 for an image that is no judged negative.
         """
         if self.attributed is not None:
-            if (kept := self._kept_kinds) is None:
+            kept = self._kept_kinds
+            if kept is None:
                 return self._attributed_kinds(self.attributed, rows, columns)
-            kept, every = kept.index_select(0, rows), len(columns) == len(self.images)
+            kept = kept.index_select(0, rows)
+            every = len(columns) == len(self.images)
             return kept if every and torch.equal(columns, torch.arange(len(columns))) else kept.index_select(1, columns)
         table = torch.zeros(len(rows), len(self.images), dtype=torch.int8)
         for place, row in enumerate(rows.tolist()):
@@ -281,7 +283,8 @@ class Galleries:
         return [f"{count:,} {self.split} queries list their own reference as relevant: it is {effect}"]
 
     def _relevant_columns(self, index: int) -> list[int]:
-        query, group = self.queries[index], int(self.group_index[index])
+        query = self.queries[index]
+        group = int(self.group_index[index])
         named = ([] if query.target is None else [query.target]) + list(query.relevant)
         if self.card.exclude_reference:
             named = [image for image in named if image != query.reference]
@@ -346,13 +349,15 @@ class Galleries:
         for each in self._blocks(score_block, block):
             blocks.append(each.rows)
             parts.append(self._ranked(each))
-        ranks, rows = QueryRanks.concatenated(parts), torch.cat(blocks) if blocks else torch.zeros(0)
+        ranks = QueryRanks.concatenated(parts)
+        rows = torch.cat(blocks) if blocks else torch.zeros(0)
         return ranks.select(torch.argsort(rows)) if bool((rows.diff() < 0).any()) else ranks
 
     def _ranked(self, block: Block) -> QueryRanks:
         """Rank the queries of one block."""
         rows, columns, local, scores = block
-        target, left_out = local[self.target_columns[rows]], self._left_out(rows, local)
+        target = local[self.target_columns[rows]]
+        left_out = self._left_out(rows, local)
         target_rank = target_ranks(scores, target, left_out=left_out).cpu()
         if self.relevant is None:
             has = target_rank > 0
@@ -383,7 +388,8 @@ class Galleries:
             return ranks
         values = dict[str, Tensor]()
         for rows, columns, local, scores in self._blocks(score_block, block):
-            kinds, allowed = self.kind_table(rows, columns), self._allowed(rows, local, len(columns))
+            kinds = self.kind_table(rows, columns)
+            allowed = self._allowed(rows, local, len(columns))
             own = mistakes(scores, kinds, ranks.relevant_ranks.select(rows), self.kinds, allowed)
             for name, value in own.items():
                 values.setdefault(name, torch.empty(len(ranks), dtype=torch.float64))[rows] = value
@@ -412,7 +418,8 @@ class Galleries:
                     best = top_columns(scores, k, left_out=self._left_out(rows, local)).cpu()
                 else:
                     best = top_columns(scores, k, mask(rows, local, len(columns))).cpu()
-                width, there = best.shape[1], best >= 0
+                width = best.shape[1]
+                there = best >= 0
                 top[rows, :width] = torch.where(there, columns[best.clamp(min=0)], -1)
                 values[rows, :width] = scores.float().cpu().gather(1, best.clamp(min=0)).where(there, -torch.inf)
         return Top(top, values)

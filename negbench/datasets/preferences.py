@@ -136,7 +136,8 @@ class PreferenceFormat(Dataset):
             Likert scores, and the p of no correlation; normality_p: of the Shapiro-Wilk test that the scores are normal
             (CIRQRS tables 2 and 3; scipy's p is inexact above 5,000 scores).
         """
-        first, hits = self.first, self.hits
+        first = self.first
+        hits = self.hits
         values = (
             preference_rate(sets, first),
             preference_rate(sets, first, ties=True),

@@ -34,7 +34,8 @@ def submittable(dataset: Dataset) -> Submittable:
     if not isinstance(dataset, Submittable):
         raise DataError(f"{dataset.card.name} has no test server: there is no submission to write")
     missing = [f"{len(dataset.missing)} images are missing"] if dataset.missing else []
-    if lacking := [*missing, *([f"only {dataset.part} is loaded"] if dataset.part else [])]:
+    lacking = [*missing, *([f"only {dataset.part} is loaded"] if dataset.part else [])]
+    if lacking:
         raise DataError(
             f"{dataset.card.name} {dataset.split}: a submission needs every query and image, "
             f"but {' and '.join(lacking)}"

@@ -166,17 +166,20 @@ class ImageFiles:
         """Where no id at all names a file: show one that is called like one of these images, with its folders."""
         there = ImageFiles.scan(self.root).paths
         for *folders, name in map(_parts, lacking):
-            if found := there.get(name):
+            found = there.get(name)
+            if found:
                 near = max(found, key=lambda path: _shared(path, folders))
                 return f"; there is {quoted(near.relative_to(self.root).as_posix())}: name images by such paths"
         return ""
 
     def _difference(self, image: str, near: Sequence[Path]) -> str:
         """Say what the files that are called nearly like an image are, and why none of them is taken."""
-        path, shown = near[0], quoted(near[0].relative_to(self.root).as_posix())
+        path = near[0]
+        shown = quoted(near[0].relative_to(self.root).as_posix())
         if path.is_symlink() and not path.exists():
             return f"{shown} is a link to {quoted(path.readlink())}, which is not there: fetch what it leads to"
-        if (why := unread_format(path)) is not None:
+        why = unread_format(path)
+        if why is not None:
             return f"there is {shown}, but {why}"
         if len(near) > 1:
             others = ", ".join(quoted(other.relative_to(self.root).as_posix()) for other in near[:3])
@@ -315,7 +318,8 @@ class Spellings:
             stem = _parts(name)[-1]
             self._by_stem.setdefault(stem, []).append(name)
             self._by_form.setdefault(_form(stem), []).append(name)
-            if number := re.search(r"(?:^0*|\D0+)(\d+?)$", stem):
+            number = re.search(r"(?:^0*|\D0+)(\d+?)$", stem)
+            if number:
                 self._by_number.setdefault(number[1], []).append(name)
 
     def find(self, name: str) -> str | None:

@@ -65,7 +65,8 @@ def list_files(root: Path) -> list[Path]:
     Raises:
         DataError: a folder that cannot be read.
     """
-    paths, entered = list[str](), set[tuple[int, int]]()
+    paths = list[str]()
+    entered = set[tuple[int, int]]()
 
     def fail(error: OSError) -> NoReturn:
         raise DataError(f"folder {error.filename} cannot be read: {error.strerror or error}") from error
@@ -155,9 +156,11 @@ class Reader:
         try:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            if other := _BINARY.get(raw[:4], _BINARY.get(raw[:2])):
+            other = _BINARY.get(raw[:4], _BINARY.get(raw[:2]))
+            if other:
                 raise DataError(f"{path} is no text, but begins as {other} files do: give it that ending") from error
-            code, file = _encoding(raw), shlex.quote(str(path))
+            code = _encoding(raw)
+            file = shlex.quote(str(path))
             line = f"iconv -f {code} -t UTF-8 {file} > new && mv new {file}"
             raise DataError(
                 f"{path} is not UTF-8 (byte {error.start}) but seems to be {code}: {line}, or fetch it again"

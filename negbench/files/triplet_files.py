@@ -92,21 +92,26 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
         OptionError: another extension, or columns that cannot be read.
         DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
     """
-    files, named = [file.absolute() for file in files], _named(columns)
+    files = [file.absolute() for file in files]
+    named = _named(columns)
     table, *keys = named.pop(PATHS, "").rsplit(":", 2)
     lookup = [Path(os.path.normpath(files[0].parent / table))] if table else []
     root = Path(os.path.commonpath([file.parent for file in files]))
     paths = [row for file in lookup for row in read_rows(file)]
-    if lacking := [key for key in keys if all(at(row.values, key) is None for row in paths)]:
+    lacking = [key for key in keys if all(at(row.values, key) is None for row in paths)]
+    if lacking:
         raise DataError(f"{lookup[0]}: no column {quoted(lacking[0])} for {PATHS} ({_has(paths)})")
     known = dict[str, str]()
     for row in paths:
         name, path = (_string(at(row.values, key), row.place(key)) for key in keys)
         if known.setdefault(name, path) != path:
             raise DataError(f"{row.where}: {quoted(name)} is {quoted(known[name])} in another row: leave one out")
-    rows, present, form = list[TripletRow](), dict[str, None](), _Form(named, known)
+    rows = list[TripletRow]()
+    present = dict[str, None]()
+    form = _Form(named, known)
     for file in files:
-        if not (read := read_rows(file, header=not form.by_place)):
+        read = read_rows(file, header=not form.by_place)
+        if not read:
             raise DataError(f"{file}: it contains no triplet")
         form.check(file, read)
         present |= dict.fromkeys(name for row in read for name in row.values)
@@ -136,7 +141,8 @@ def read_names(path: Path) -> tuple[list[str], str]:
 
     Raises DataError that names a bad line.
     """
-    reader, folders = Reader(path.parent), (path.absolute().parent,)
+    reader = Reader(path.parent)
+    folders = (path.absolute().parent,)
     if path.suffix in (".npz", ".npy", ".parquet"):
         note(path)
         ids = [_image(name, f"{path}: ids", folders) for name in read_vectors(path, "ids", once="image")[0]]
@@ -268,7 +274,8 @@ class _Form:
         return None if (value := self._value(row, column)) is None else _string(value, row.place(column))
 
     def _texts(self, row: FileRow, column: str = "text") -> tuple[str, ...]:
-        value, place = self._value(row, column), row.place(column)
+        value = self._value(row, column)
+        place = row.place(column)
         if value in (None, "", []):
             return ()
         listed = unwritten(value)
@@ -277,7 +284,8 @@ class _Form:
         return (_string(value, place),)
 
     def _images(self, row: FileRow, column: str) -> tuple[str, ...]:
-        if (value := unwritten(self._value(row, column))) is None:
+        value = unwritten(self._value(row, column))
+        if value is None:
             return ()
         many = column in LISTS or isinstance(value, list) or (row.cells and SEPARATOR in value)
         many = many or bool(re.fullmatch(r"\s*\[.*\]\s*", str(value)))

@@ -234,7 +234,8 @@ def _named(arrays: Any, keys: list[str], path: Path, names: str) -> tuple[list[s
         if name not in keys:
             raise DataError(f"{path} has no '{name}', only {', '.join(map(repr, keys[:10])) or 'nothing'}")
     try:
-        named, vectors = arrays[wanted].tolist() if wanted else [], arrays[key]
+        named = arrays[wanted].tolist() if wanted else []
+        vectors = arrays[key]
     except ValueError as error:
         raise DataError(f"{path} holds Python objects: save ids with np.array(ids, dtype=str) ({error})") from error
     return [name.decode() if isinstance(name, bytes) else str(name) for name in named], vectors

@@ -47,5 +47,6 @@ class HnNCE(Loss):
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""
-        hardened, log_alpha = Hardened.of(given, self.beta), math.log(self.alpha)
+        hardened = Hardened.of(given, self.beta)
+        log_alpha = math.log(self.alpha)
         return mean_of_rows(softplus(hardened.log_sum - log_alpha) + log_alpha, hardened.some)

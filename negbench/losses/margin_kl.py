@@ -95,7 +95,8 @@ class MarginKL(Loss):
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider. Raises ValueError where an aspect's scores do not fit the negatives."""
-        gap, total = given.gap, self._divergence(given)
+        gap = given.gap
+        total = self._divergence(given)
         total = total + self.lambda_rank * mean_over_rows((self.margin + gap).relu(), given.mask, given.weights)
         for aspect in given.aspects:
             if aspect.positive.shape != given.positive.shape or aspect.negatives.shape != given.negatives.shape:

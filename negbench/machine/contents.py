@@ -46,7 +46,8 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
     if absent:
         image, path = absent[0]
         raise DataError(f"{len(absent)} of {len(images)} images have no file, the first: '{image}' at {path}")
-    now, fresh = time.time_ns(), dict[str, Stamped]()
+    now = time.time_ns()
+    fresh = dict[str, Stamped]()
     with ThreadPoolExecutor(8) as pool:
         hashes = pool.map(_file_sha256, (name for _, name, _ in unread))
         for (image, name, there), value in zip(unread, hashes, strict=True):
@@ -67,7 +68,8 @@ def stamp(path: Path | str) -> tuple[int, ...]:
     Of a file inside a tar file, and of a picture as viewers show it (`machine.viewed`), those of the file that is read.
     """
     if "@" in str(path):
-        if (found := inside_tar(path)) is not None:
+        found = inside_tar(path)
+        if found is not None:
             return (found[2], *stamp(found[0])[1:])
         path = plain_path(path) or path
     try:

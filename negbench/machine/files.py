@@ -111,7 +111,8 @@ def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w", *, new: bool
     except NegbenchError:
         raise
     except Exception as error:
-        if (refused := cause_among(error, (OSError,))) is None:
+        refused = cause_among(error, (OSError,))
+        if refused is None:
             raise
         raise NegbenchError(f"cannot write {path}: {refused.strerror or refused}") from error
     finally:
@@ -220,7 +221,8 @@ def opened(path: Path) -> io.BufferedReader | io.BytesIO:
     plain = plain_path(path)
     if plain is not None:
         return io.BytesIO(shown_picture(plain))
-    if (found := inside_tar(path)) is None:
+    found = inside_tar(path)
+    if found is None:
         return opened_file(path)
     tar, offset, size = found
     with opened_file(Path(tar)) as file:
@@ -307,7 +309,8 @@ def intact(path: Path, fix: str = _FIX) -> Iterator[Path]:
         ImportError: reading it needs a package that is missing.
     """
     try:
-        if wrong := flaw(path):
+        wrong = flaw(path)
+        if wrong:
             if path.name not in names_in(path.parent):
                 raise DamagedError(f"{path} is not read: {SUMS} beside it does not list it")
             raise DamagedError(f"{path} is damaged ({wrong}): {fix}")
@@ -338,7 +341,8 @@ def trusted(folder: Path, name: str) -> Iterator[None]:
     own = f"{glob.escape(name)}.*"
     with locked(folder / ".trusted.lock"):
         (folder / SUMS).touch()
-        if damaged := [path for path in folder.glob(own) if flaw(path)]:
+        damaged = [path for path in folder.glob(own) if flaw(path)]
+        if damaged:
             _say_once(f"{folder}: files are damaged, or listed in no {SUMS}; they are deleted and made again")
         for path in damaged:
             delete(path)
@@ -423,7 +427,8 @@ def _holding(file: IO[Any], path: Path, way: int) -> Iterator[None]:
         BlockingIOError: `way` does not wait, and another process holds the lock.
         NegbenchError: the file system has no locks, or NEGBENCH_LOCKS has another value.
     """
-    if kind := os.environ.get(SOFT):
+    kind = os.environ.get(SOFT)
+    if kind:
         if kind != "soft":
             raise NegbenchError(f"{SOFT}={quoted(kind)}: expected soft, or leave it unset for the system's locks")
         with _held_softly(path, wait=not way & fcntl.LOCK_NB):

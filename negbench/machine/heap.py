@@ -6,8 +6,10 @@ from functools import cache
 
 MOVES_SCORES = False  # the numbers in it stay the same
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_KEPT, _LARGEST = 2**28, 2**25  # bytes: what stays free at most, and what malloc takes from there at most (its limit)
+_TRIM_THRESHOLD = -1  # of glibc's malloc.h, as the next
+_MMAP_THRESHOLD = -3
+_KEPT = 2**28  # bytes that stay free at most
+_LARGEST = 2**25  # bytes that malloc takes from there at most (its limit)
 
 
 @cache

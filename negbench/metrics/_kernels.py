@@ -35,7 +35,9 @@ def _key(bits: Any) -> Any:
 @compiled
 def _range(bits: Any, eligible: Any, ends: Any) -> Any:
     """Return a row's eligible count and whether bins can separate its scores, whose lowest and highest go to `ends`."""
-    count, low, high = np.int32(0), _LARGEST, ~_LARGEST
+    count = np.int32(0)
+    low = _LARGEST
+    high = ~_LARGEST
     for j in range(len(bits)):
         key = np.int32(_key(bits[j]))
         count = np.int32(count + eligible[j])
@@ -50,7 +52,10 @@ def _range(bits: Any, eligible: Any, ends: Any) -> Any:
 @compiled
 def _bins(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any) -> None:
     """Write each score's bin to `bin_of`, counted from the highest score down; from `bins` on if it is not eligible."""
-    top, scale, outside, last = ends[1], np.float32(bins) / (ends[1] - ends[0]), np.int32(bins), np.int32(bins - 1)
+    top = ends[1]
+    scale = np.float32(bins) / (ends[1] - ends[0])
+    outside = np.int32(bins)
+    last = np.int32(bins - 1)
     for j in range(len(scores)):
         bin_of[j] = min(np.int32((top - scores[j]) * scale), last) if eligible[j] else outside + (j & (_OUTSIDE - 1))
 
@@ -150,7 +155,8 @@ def _edges(
         upper = lower
     if stop == count:
         lower = upper
-    high, low = np.empty(counts[upper], np.float32), np.empty(counts[lower] if lower != upper else 0, np.float32)
+    high = np.empty(counts[upper], np.float32)
+    low = np.empty(counts[lower] if lower != upper else 0, np.float32)
     _gather(scores, eligible, ends, bin_of, upper, lower, high, low)
     _sort(high)
     _sort(low)
@@ -179,11 +185,14 @@ def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
 @compiled
 def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen: Any, left: Any) -> None:
     """Choose the eligible images at the places start, ..., stop - 1 ([B] each) of the descending order."""
-    bin_of, counts = np.empty(_AT_ONCE, np.int32), np.empty(_BINS + _OUTSIDE, np.uint32)
-    ends, edges = np.empty(2, np.float32), np.empty(2, np.float32)
+    bin_of = np.empty(_AT_ONCE, np.int32)
+    counts = np.empty(_BINS + _OUTSIDE, np.uint32)
+    ends = np.empty(2, np.float32)
+    edges = np.empty(2, np.float32)
     for i in range(len(scores)):
         count, spread = _range(bits[i], eligible[i], ends)
-        first, stopped = start[i], min(stop[i], count)
+        first = start[i]
+        stopped = min(stop[i], count)
         if stopped <= first:
             chosen[i] = False
         elif first == 0 and stopped == count:
@@ -215,7 +224,9 @@ def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
     Returns how many there are (0: too few or too many), and a width in bins that no other drop exceeds. A drop across n
     empty bins is wider than n - 1 bins and narrower than n + 2, rounding included.
     """
-    lengths, full, size = np.zeros(bins, np.int32), np.empty(bins, np.int32), 0
+    lengths = np.zeros(bins, np.int32)
+    full = np.empty(bins, np.int32)
+    size = 0
     for k in range(bins):
         full[size] = k
         size += marks[k] != 0
@@ -270,7 +281,8 @@ def _drops(
 def _between(scores: Any, eligible: Any, edges: Any, order: Any, certain: Any, apart: Any, chosen: Any) -> Any:
     """Choose the images between the first neighbours in `order` that are far enough apart; return whether any are."""
     for step in range(certain - 1):
-        upper, lower = min(order[step], order[step + 1]), max(order[step], order[step + 1])
+        upper = min(order[step], order[step + 1])
+        lower = max(order[step], order[step + 1])
         if _fill(scores, eligible, edges[lower, 0], edges[upper, 1], chosen) > apart:
             return True
     return False
@@ -283,9 +295,12 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
     The largest drops span empty bins: drops across the longest runs of empty bins are compared exactly, and the bins
     bound all other drops.
     """
-    bin_of, ends = np.empty(_AT_ONCE, np.int32), np.empty(2, np.float32)
-    marks, runs = np.empty(_MORE_BINS + _OUTSIDE, np.uint8), np.empty((_MOST, 2), np.int64)
-    edges, order = np.empty((_MOST, 2), np.float32), np.empty(_MOST, np.int64)
+    bin_of = np.empty(_AT_ONCE, np.int32)
+    ends = np.empty(2, np.float32)
+    marks = np.empty(_MORE_BINS + _OUTSIDE, np.uint8)
+    runs = np.empty((_MOST, 2), np.int64)
+    edges = np.empty((_MOST, 2), np.float32)
+    order = np.empty(_MOST, np.int64)
     for i in range(len(scores)):
         count, spread = _range(bits[i], eligible[i], ends)
         chosen[i] = False
@@ -305,11 +320,18 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
 @compiled
 def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, drawn: Any, out: Any) -> None:
     """Fill `out` [5, B] with the fields of `ranks.Tally`."""
-    width, ends = scores.shape[1], np.empty(2, np.float32)
+    width = scores.shape[1]
+    ends = np.empty(2, np.float32)
     for i in range(len(scores)):
         size = _range(bits[i], pool[i], ends)[0]
-        own, one, lowest, highest = scores[i, target[i]], scores[i, drawn[i]], ends[0], ends[1]
-        reached, first, last, ahead = np.int32(0), np.int32(0), np.int32(0), np.int32(0)
+        own = scores[i, target[i]]
+        one = scores[i, drawn[i]]
+        lowest = ends[0]
+        highest = ends[1]
+        reached = np.int32(0)
+        first = np.int32(0)
+        last = np.int32(0)
+        ahead = np.int32(0)
         for j in range(width):
             reached = np.int32(reached + (allowed[i, j] & (scores[i, j] >= own)))
             first = np.int32(first + (allowed[i, j] & (scores[i, j] > highest)))
@@ -332,7 +354,9 @@ def reaching(scores: Any, counted: Any, values: Any, out: Any) -> None:
 @compiled
 def nearest_below(scores: Any, bits: Any, rows: Any, allowed: Any, bound: Any, column: Any) -> None:
     """Fill `column` [R] with `ranks.nearest_below` of the rows [R] and what they allow [R, N]."""
-    below, ends, width = np.empty(scores.shape[1], np.bool_), np.empty(2, np.float32), scores.shape[1]
+    below = np.empty(scores.shape[1], np.bool_)
+    ends = np.empty(2, np.float32)
+    width = scores.shape[1]
     for r in range(len(rows)):
         own, first = scores[rows[r]], width
         _fill(own, allowed[r], -_ANY, np.nextafter(bound[rows[r]], -_ANY), below)

@@ -35,7 +35,8 @@ def average_precision_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
     lengths = relevant_ranks.lengths
     if not len(lengths):
         raise NegbenchError("average precision needs at least one query, got none")
-    if none := int((lengths < 1).sum()):
+    none = int((lengths < 1).sum())
+    if none:
         raise NegbenchError(f"average precision needs a relevant image for every query: {none} have none")
     ranks = sorted_rows(relevant_ranks)
     row = torch.arange(len(ranks)).repeat_interleave(lengths)

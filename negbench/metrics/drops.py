@@ -69,9 +69,11 @@ def between_drops(scores: Tensor, eligible: Tensor, apart: int = 0) -> Tensor:
     Returns:
         [B, N] bool: images after the earlier drop and before the later one; none where there are no such drops.
     """
-    if (fast := kernels(scores)) is None:
+    fast = kernels(scores)
+    if fast is None:
         return _between_sorted(scores, eligible, apart)
-    pool, left = torch.empty_like(eligible), np.zeros(len(scores), np.bool_)
+    pool = torch.empty_like(eligible)
+    left = np.zeros(len(scores), np.bool_)
     fast.between_drops(*arrays(scores, eligible), apart, pool.numpy(), left)
     if left.any():
         rows = torch.from_numpy(left)
@@ -103,7 +105,8 @@ def _neighbours(drop: Tensor, apart: int, most: int = _WALK) -> Tensor:
     wide = (walk.diff(dim=1).abs() > apart) & real[:, 1:]
     step = wide.int().argmax(1, keepdim=True)  # the first True
     has_pair = wide.gather(1, step)
-    first, second = walk.gather(1, step), walk.gather(1, step + 1)
+    first = walk.gather(1, step)
+    second = walk.gather(1, step + 1)
     pair = torch.cat([first, torch.where(has_pair, second, first)], dim=1)
     if part and len(rest := (~has_pair[:, 0]).nonzero().squeeze(1)):
         pair[rest] = _neighbours(drop[rest], apart, drop.shape[1])
@@ -129,7 +132,8 @@ def drop_prominence(drop: Tensor) -> Prominence:
         drop: [B, P], the result of `drops`, with any number of rows.
     """
     real = drop >= 0
-    falls, number = ranked_scores(drop, real), count(real)
+    falls = ranked_scores(drop, real)
+    number = count(real)
     middle = (_at(falls, (number - 1) // 2) + _at(falls, number // 2)) / 2
     largest = torch.where(number >= 1, _at(falls, number * 0) / middle, torch.nan)
     second = torch.where(number >= 3, _at(falls, number * 0 + 1) / _at(falls, number * 0 + 2), torch.nan)

@@ -36,7 +36,9 @@ class Copies(NamedTuple):
         """`of` by comparing, in Python, those rows that share their first number: few operations of torch."""
         numbers = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy(force=True)
         heads = numbers[:, 0, 0].tolist()
-        often, kinds, pairs = Counter(heads), dict[bytes, int](), list[tuple[int, int]]()
+        often = Counter(heads)
+        kinds = dict[bytes, int]()
+        pairs = list[tuple[int, int]]()
         if len(often) < len(heads):
             repeated = (at for at, head in enumerate(heads) if often[head] > 1)
             pairs = [(at, kinds.setdefault((numbers[at] + 0.0).tobytes(), at)) for at in repeated]  # + 0: no -0
@@ -47,7 +49,8 @@ class Copies(NamedTuple):
     def by_key(cls, keys: Tensor, read: Callable[[Tensor], Tensor]) -> Self:
         """Find the copies among N rows; `read` returns those whose key [N] int64 another row has, too."""
         ordered, place = keys.sort()
-        same, repeated = ordered[1:] == ordered[:-1], torch.zeros_like(keys, dtype=torch.bool)
+        same = ordered[1:] == ordered[:-1]
+        repeated = torch.zeros_like(keys, dtype=torch.bool)
         if not same.any():
             return cls(place[:0], place[:0])
         repeated[1:] |= same

@@ -42,7 +42,8 @@ def kinds_by_attributes(asked: Tensor, changed: Tensor, shown: Tensor) -> tuple[
     wrong = np.zeros((len(asked), len(shown)), weights.dtype)
     for want, weight, has in zip(asked.numpy().T, weights.T, shown.T.contiguous().numpy(), strict=True):
         wrong += (want[:, None] != has).view(np.int8) * weight[:, None]
-    of_text, one = wrong & ((1 << width) - 1), 1 << width
+    of_text = wrong & ((1 << width) - 1)
+    one = 1 << width
     composed = (wrong == one) | ((wrong == 1) & (changed.sum(1) > 1).numpy()[:, None])
     visual = (wrong > 0) & (wrong < one) & ~composed
     textual = (of_text == 0) & (wrong > one)
@@ -77,7 +78,9 @@ def mistakes(
     scores = checked_scores(scores).cpu()
     allowed = torch.ones_like(kinds, dtype=torch.bool) if allowed is None else allowed
     wrong = (kinds > 0) & allowed
-    none, size, total = ~wrong.any(1), count(allowed).clamp(max=CUT), count(wrong)
+    none = ~wrong.any(1)
+    size = count(allowed).clamp(max=CUT)
+    total = count(wrong)
     first = among_first(scores, wrong, CUT, allowed)
     found = count(first).double()
     named = {

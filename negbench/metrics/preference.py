@@ -98,7 +98,8 @@ def spearman_test(scores: Tensor, ratings: Tensor) -> tuple[float, float]:
     """
     from scipy.stats import spearmanr
 
-    x, y = scores.flatten().double().numpy(), ratings.flatten().double().numpy()
+    x = scores.flatten().double().numpy()
+    y = ratings.flatten().double().numpy()
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan"), float("nan")
     found = spearmanr(x, y)
@@ -140,6 +141,7 @@ def cirqrs_at_k(scores: Tensor, k: int) -> Tensor:
     """
     check_option("k", k, k >= 1, ">= 1")
     means = scores[:, :k].double().nanmean(1)
-    if len(without := means.isnan().nonzero()):
+    without = means.isnan().nonzero()
+    if len(without):
         raise NegbenchError(f"CIRQRS needs an image for every query: query {int(without[0, 0])} has none")
     return means

@@ -123,7 +123,8 @@ def window(
         return torch.zeros_like(eligible)
     start, stop = (torch.as_tensor(edge, device=scores.device).clamp(0, width).expand(rows) for edge in (start, stop))
     if ranked is None and (fast := kernels(scores)) is not None:
-        chosen, left = torch.empty_like(scores, dtype=torch.bool), np.zeros(rows, np.bool_)
+        chosen = torch.empty_like(scores, dtype=torch.bool)
+        left = np.zeros(rows, np.bool_)
         fast.window(*arrays(scores, eligible), start.numpy(), stop.numpy(), chosen.numpy(), left)
         crowded = torch.from_numpy(left).nonzero().squeeze(1)
     else:
@@ -145,13 +146,15 @@ def window(
 def _at_places(scores: Tensor, eligible: Tensor, places: Tensor) -> Tensor:
     """[B, P]: `ranked_scores` at `places` [B, P]; of long rows on a CPU only bins that hold such a place are sorted."""
     table = masked_scores(scores, eligible)
-    low, high = scores.amin(1, keepdim=True), table.amax(1, keepdim=True)
+    low = scores.amin(1, keepdim=True)
+    high = table.amax(1, keepdim=True)
     spread = (high.clamp(min=low) - low).clamp(min=1e-30)
     if table.shape[1] <= _BINS or table.device.type != "cpu" or not bool(spread.isfinite().all()):
         return ranked_scores(scores, eligible).gather(1, places)
     (rows, width), wide = table.shape, _BINS + 1  # the last bin is for images that are not eligible
     above = (high.clamp(min=low) - table).mul_((_BINS - 1) / spread).clamp_(max=_BINS)
-    row, bins = np.arange(rows), above.numpy().astype(np.int32)
+    row = np.arange(rows)
+    bins = above.numpy().astype(np.int32)
     upto = np.bincount((bins + (row * wide)[:, None]).ravel(), minlength=rows * wide).cumsum()
     found = list[Tensor]()
     for own in (places.numpy() + (row * width)[:, None]).T:  # places among the scores of all rows
@@ -185,7 +188,8 @@ def nearest_below(scores: Tensor, rows: Tensor, allowed: Tensor, bound: Tensor) 
         allowed: [R, N] bool, the images that count.
         bound: [B] of the same precision.
     """
-    if (fast := kernels(scores)) is not None:
+    fast = kernels(scores)
+    if fast is not None:
         fast.nearest_below(*arrays(scores), rows.numpy(), allowed.numpy(), bound.numpy(), (out := rows.clone()).numpy())
         return out
     own = scores if len(rows) == len(scores) else scores[rows]
@@ -218,17 +222,21 @@ def tally(scores: Tensor, allowed: Tensor, pool: Tensor, target: Tensor, drawn: 
         allowed, pool: [B, N] bool, no pool empty.
         target, drawn: [B] int64 columns.
     """
-    if (fast := kernels(scores)) is not None:
+    fast = kernels(scores)
+    if fast is not None:
         counts = torch.empty(5, len(scores), dtype=torch.int64)
         fast.tally(*arrays(scores, allowed, pool), target.numpy(), drawn.contiguous().numpy(), counts.numpy())
         return Tally(*counts)
-    size, room = count(pool), count(allowed)
+    size = count(pool)
+    room = count(allowed)
     reached = count(allowed & at_most(scores.gather(1, target[:, None]), scores))
     ahead = count(allowed & less(scores.gather(1, drawn[:, None]), scores))
     if torch.equal(size, room):  # the pool holds all allowed images
         return Tally(size, reached, torch.zeros_like(size), room - 1, ahead)
-    low, high = masked_scores(scores, pool, low=False).amin(1), masked_scores(scores, pool).amax(1)
-    first, last = count(allowed & less(high[:, None], scores)), count(allowed & at_most(low[:, None], scores)) - 1
+    low = masked_scores(scores, pool, low=False).amin(1)
+    high = masked_scores(scores, pool).amax(1)
+    first = count(allowed & less(high[:, None], scores))
+    last = count(allowed & at_most(low[:, None], scores)) - 1
     return Tally(size, reached, first, last, ahead)
 
 
@@ -265,7 +273,8 @@ def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None, left_out:
     top = best.indices[:, :k].sort(1).values
     top = top.gather(1, descending(scores.gather(1, top)))
     # fewer candidates than k, or the last one's score is another's, too: which of them comes first is open
-    if len(crowded := (best.values[:, k - 1] == best.values[:, k]).nonzero().squeeze(1)):
+    crowded = (best.values[:, k - 1] == best.values[:, k]).nonzero().squeeze(1)
+    if len(crowded):
         top[crowded] = _top_of_window(scores[crowded], k, None if allowed is None else allowed.to(top.device)[crowded])
     return top
 
@@ -281,7 +290,8 @@ def _without(top: Tensor, left_out: Tensor, k: int) -> Tensor:
 def _top_of_window(scores: Tensor, k: int, allowed: Tensor | None) -> Tensor:
     """Return `top_columns` of float32 scores, 1 <= k <= N, for any k."""
     chosen = window(scores, torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed, 0, k)
-    found, size = members(chosen), count(chosen)
+    found = members(chosen)
+    size = count(chosen)
     top = _padded(found % scores.shape[1], size, k, -1)
     own = scores.gather(1, top.clamp(min=0)).masked_fill(top < 0, -torch.inf)
     return top.gather(1, descending(own))
@@ -298,9 +308,11 @@ def among_first(scores: Tensor, which: Tensor, k: int, allowed: Tensor) -> Tenso
     """
     which = which & allowed
     last = masked_scores(scores, allowed).topk(min(k, scores.shape[1])).values[:, -1:]
-    above, tied = allowed & less(last, scores), which & (scores == last)
+    above = allowed & less(last, scores)
+    tied = which & (scores == last)
     left = k - count(above)
-    if len(crowded := (count(tied) > left).nonzero().squeeze(1)):
+    crowded = (count(tied) > left).nonzero().squeeze(1)
+    if len(crowded):
         tied[crowded] &= tied[crowded].cumsum(1) <= left[crowded, None]
     return (above & which) | tied
 

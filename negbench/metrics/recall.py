@@ -43,7 +43,8 @@ def expected_hits_at_k(ranks: Tensor, gallery_size: Tensor, k: int, size: int) -
     """
     check_option("k", k, k >= 1, ">= 1")
     kept = torch.arange(min(k, size), dtype=torch.float64)  # images before the target that stay
-    ahead, behind = (ranks - 1)[:, None].double(), (gallery_size - ranks)[:, None].double()
+    ahead = (ranks - 1)[:, None].double()
+    behind = (gallery_size - ranks)[:, None].double()
     ways = _log_choose(ahead, kept) + _log_choose(behind, size - 1 - kept) - _log_choose(ahead + behind, size - 1.0)
     return ways.exp().sum(1)
 

@@ -44,7 +44,8 @@ def other_recall_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
     """
     check_option("k", k, k >= 1, ">= 1")
     rest = others(relevant_ranks)
-    row, hits = torch.arange(len(rest)).repeat_interleave(rest.lengths), (rest.values <= k).double()
+    row = torch.arange(len(rest)).repeat_interleave(rest.lengths)
+    hits = (rest.values <= k).double()
     return torch.zeros(len(rest), dtype=torch.float64).index_add_(0, row, hits) / rest.lengths
 
 
@@ -68,9 +69,11 @@ def false_negative_rate(relevant_ranks: Ragged, gallery_size: Tensor, band: str)
     target = relevant_ranks.values[relevant_ranks.offsets[:-1]]
     low, _, high = band.partition("-")
     if band == "above the target":
-        first, last = torch.ones_like(target), target - 1
+        first = torch.ones_like(target)
+        last = target - 1
     else:
-        first, last = torch.full_like(target, int(low)), gallery_size.clamp(max=int(high) if high else None, min=0)
+        first = torch.full_like(target, int(low))
+        last = gallery_size.clamp(max=int(high) if high else None, min=0)
     rest = others(relevant_ranks)
     row = torch.arange(len(rest)).repeat_interleave(rest.lengths)
     inside = (first[row] <= rest.values) & (rest.values <= last[row])

@@ -24,7 +24,8 @@ def semantic_separation(queries: Tensor, references: Sequence[Hashable], texts: 
         >>> semantic_separation(rows, ["a", "a", "b"], ["red", "blue", "red"])
         0.0
     """
-    every, alike = _squares(queries, references), _squares(queries, list(zip(references, texts, strict=True)))
+    every = _squares(queries, references)
+    alike = _squares(queries, list(zip(references, texts, strict=True)))
     total, pairs = (a - b for a, b in zip(every, alike, strict=True))  # each pair twice
     return total / pairs if pairs else float("nan")
 

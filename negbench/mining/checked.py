@@ -22,7 +22,9 @@ def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> Sc
 
 def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
     """Return the strategy's pools for a corpus or a batch; raise NegbenchError if they violate `Strategy.pool`."""
-    before, answer, name = _versions(view), strategy.pool(view), type(strategy).__name__
+    before = _versions(view)
+    answer = strategy.pool(view)
+    name = type(strategy).__name__
     if _versions(view) != before:  # the loss may use the same score tensor
         raise NegbenchError(f"{name}.pool modified its view; change a copy (.clone())")
     if not isinstance(answer, Tensor) or answer.shape != view.scores.shape:
@@ -44,8 +46,10 @@ def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
 
 def synthetic_of(strategy: SyntheticStrategy, shown: BankStep) -> tuple[Tensor, Tensor]:
     """Return the synthetic negatives; raise NegbenchError if they violate `SyntheticStrategy.synthetic`."""
-    given, name = (shown.pool, shown.queries, shown.images), f"{type(strategy).__name__}.synthetic"
-    before, answer = _versions(shown.view, *given), strategy.synthetic(shown)
+    given = (shown.pool, shown.queries, shown.images)
+    name = f"{type(strategy).__name__}.synthetic"
+    before = _versions(shown.view, *given)
+    answer = strategy.synthetic(shown)
     if _versions(shown.view, *given) != before:
         raise NegbenchError(f"{name} modified its inputs; change a copy (.clone())")
     if not isinstance(answer, tuple) or len(answer) != 2 or not all(isinstance(one, Tensor) for one in answer):

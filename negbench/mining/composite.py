@@ -162,7 +162,8 @@ def _made(
     handed: list[dict[str, str]] = []
     fields: list[tuple[str, Any, Any]] = []
     for key, part in zip(names, parts, strict=True):
-        hints, prefix = typing.get_type_hints(part, include_extras=True), re.sub(r"\W+", "_", key)
+        hints = typing.get_type_hints(part, include_extras=True)
+        prefix = re.sub(r"\W+", "_", key)
         own = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
         fields += [(own[f.name], hints[f.name], _copied(f, own)) for f in dataclasses.fields(part)]
         handed.append(own)
@@ -174,7 +175,8 @@ def _made(
     kind = next(each for each in (BankStrategy, BatchStrategy, Strategy) if issubclass(like, each))
     if issubclass(like, BatchStrategy):
         attributes["corrupts"] = like.corrupts
-    title, bases = "".join(word.capitalize() for word in re.split(r"\W+", name)), (base, kind)
+    title = "".join(word.capitalize() for word in re.split(r"\W+", name))
+    bases = (base, kind)
     made: type[Strategy] = dataclasses.make_dataclass(
         title, fields, bases=bases, frozen=True, kw_only=True, namespace=attributes
     )

@@ -47,7 +47,8 @@ def score_curves(task: MiningTask, sample: int = 500) -> Curves:
     ]
     *each, scores = zip(*parts, strict=True)
     order, length, places = (torch.cat(values) for values in each)
-    back, shortest = order.argsort(), min(block.shape[1] for block in scores)
+    back = order.argsort()
+    shortest = min(block.shape[1] for block in scores)
     mean = torch.cat([block[:, :shortest] for block in scores]).double().mean(0)
     return Curves(rows.numpy(), length[back].numpy(), places[back].numpy(), mean.numpy())
 

@@ -89,7 +89,8 @@ def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:
         [B, D] int64 columns, in the order of the draws.
     """
     entries, start, size = _members(weights > 0)
-    log_weight, entries = weights.flatten()[entries].double().log(), entries % weights.shape[1]
+    log_weight = weights.flatten()[entries].double().log()
+    entries = entries % weights.shape[1]
     drawn = torch.empty(len(weights), draws, dtype=torch.int64, device=weights.device)
     cycle = 0
     while len(rows := (size * cycle < draws).nonzero().squeeze(1)):

@@ -68,7 +68,8 @@ class Filters:
         if self.guide_margin is not None:
             keep &= ~above_positive(view.plane("guide"), view.target, self.guide_margin)
         for name in ("max_judge", "max_target", "max_reference"):
-            if (limit := getattr(self, name)) is not None:
+            limit = getattr(self, name)
+            if limit is not None:
                 keep &= ~(view.plane(_READS[name]) > limit)
         return keep
 

@@ -35,7 +35,8 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
     if column is None or keys is None:
         lacks = "no column 'query', nor reference, text and target" if column else "no column 'negatives' or 'negative'"
         raise DataError(f"{path}: {lacks} (it has {', '.join(map(quoted, has))})")
-    ids, spellings = {written: image for image, written in dataset.spelled.items()}, Spellings(dataset.all_images)
+    ids = {written: image for image, written in dataset.spelled.items()}
+    spellings = Spellings(dataset.all_images)
 
     def read(value: Any) -> str:
         name = str(value).strip()
@@ -53,7 +54,8 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
         found = places.get(tuple(parts), ())
         known += len(found)
         for place in found:
-            target, own = dataset.queries[place].target, values.get("target")
+            target = dataset.queries[place].target
+            own = values.get("target")
             if own is not None and read(own) != target:
                 raise DataError(f"{row.where}: target {quoted(own)}, but the data's is {quoted(target)}: mine again")
             if str(values.get("fallback")).lower() in _KEPT:
@@ -64,7 +66,8 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
                     raise DataError(f"{row.place(column)}: {dataset.identity} has no image {quoted(each)}")
                 lists[place] += [dataset.column_of[read(each)] for each in names]
     if not known:
-        row, own = rows[0], [getattr(dataset.queries[0], "id" if name == "query" else name) for name in keys]
+        row = rows[0]
+        own = [getattr(dataset.queries[0], "id" if name == "query" else name) for name in keys]
         theirs = [row.values[name] for name in keys]
         raise DataError(
             f"{path} lists negatives of no query of {dataset.identity}: {' and '.join(keys)} are {quoted(theirs)} "

@@ -87,7 +87,8 @@ def mine(
             for scored in _scored(task, rows, corpus, refresh, strategy):
                 answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
                 seed = splitmix(base, task.ids.cpu()[scored.rows]).to(answer.device)
-                drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), inside(answer)
+                drawn = draw(answer, seed, draws, per_epoch=per_epoch)
+                pool = inside(answer)
                 block = statistics_of(scored, pool, drawn) | {"fallback": fallback}
                 if task.kinds is not None:
                     block |= _kind_statistics(task, scored, corpus, drawn)
@@ -136,7 +137,8 @@ def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _Corpus]]:
 
 def _block_rows(images: int, tables: int) -> int:
     """Return the number of queries per block: whole tiles, if it holds one."""
-    most, height = max(1, min(BLOCK, BLOCK_ENTRIES // (tables * max(1, images)))), tile_rows(images)
+    most = max(1, min(BLOCK, BLOCK_ENTRIES // (tables * max(1, images))))
+    height = tile_rows(images)
     return most // height * height or most
 
 
@@ -144,7 +146,8 @@ def _corpus(task: MiningTask, index: int, height: int) -> _Corpus:
     columns = task.groups[index].cpu()
     local = torch.full((len(task.candidates),), -1)
     local[columns] = torch.arange(len(columns))
-    if len(lost := ((task.group.cpu() == index) & (local[task.target.cpu()] < 0)).nonzero().squeeze(1)):
+    lost = ((task.group.cpu() == index) & (local[task.target.cpu()] < 0)).nonzero().squeeze(1)
+    if len(lost):
         raise NegbenchError(
             f"query {int(task.ids[lost[0]])}: its target, column {int(task.target[lost[0]])}, is not in its corpus, "
             f"gallery group {index}; add it to the corpus or drop the query ({len(lost)} such queries)"
@@ -155,13 +158,15 @@ def _corpus(task: MiningTask, index: int, height: int) -> _Corpus:
 
 def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy) -> Iterator[ScoredBlock]:
     """Score a block, and yield it in parts."""
-    device, width = task.queries.device, len(corpus.columns)
+    device = task.queries.device
+    width = len(corpus.columns)
     scores = tiled_relevance(task.queries[rows.to(device)], corpus.images, corpus.scores)
     wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
     planes: dict[str, Tensor] = {name: task.planes[name].block(rows, corpus.columns) for name in wanted}
     height = max(1, (_PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES) // width)
     for top, own, table in zip(range(0, len(rows), height), rows.split(height), scores.split(height), strict=True):
-        if len(bad := (~table.sum(1).isfinite()).nonzero()):
+        bad = (~table.sum(1).isfinite()).nonzero()
+        if len(bad):
             raise NegbenchError(
                 f"query {int(task.ids[own[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
                 "try a tenth of train.lr, or --set train.precision=fp32"
@@ -172,7 +177,8 @@ def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strat
         known = torch.zeros(len(own), dtype=torch.bool)
         if task.relevant is not None:
             chosen = task.relevant.select(own)
-            relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
+            relevant = chosen.mask(corpus.local, width).to(device)
+            known = chosen.lengths > 0
         judged = task.kinds is not None and (strategy.reads_truth or "kind_random" not in task.kept)
         kinds = _kinds(task, own, corpus.columns, device) if judged else None
         target = corpus.local[task.target.cpu()[own]].to(device)
@@ -189,7 +195,8 @@ def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strat
         )
         shown = filtered(view, task.filters, strategy)
         room = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
-        if len(alone := (room == 0).nonzero()):
+        alone = (room == 0).nonzero()
+        if len(alone):
             raise NegbenchError(
                 f"query {int(task.ids[own[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
                 "negative; enlarge the corpus or exclude fewer images"
@@ -231,7 +238,8 @@ def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
     column = nearest_below(view.scores, empty, allowed, view.positive)
-    some, answer = column >= 0, answer.clone()
+    some = column >= 0
+    answer = answer.clone()
     answer[empty[some], column[some]] = 1
     answer[empty[~some]] = allowed[~some].to(answer.dtype)
     code[empty] = torch.where(some, BELOW_TARGET, ANY_ALLOWED).to(code.dtype)

@@ -128,7 +128,8 @@ def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tens
     codes = kinds if relevant is None else kinds.masked_fill(relevant, len(SHARES) - 1)
     if weights.dtype == torch.bool and codes.numel() >= _LARGE:
         upto = torch.stack([count(weights & at_most(codes, code)) for code in range(len(SHARES))], dim=1)
-        sums, total = upto.diff(dim=1, prepend=torch.zeros_like(upto[:, :1])), upto[:, -1:]
+        sums = upto.diff(dim=1, prepend=torch.zeros_like(upto[:, :1]))
+        total = upto[:, -1:]
     else:
         total = weights.sum(1, keepdim=True)
         sums = torch.zeros(len(kinds), len(SHARES), dtype=torch.float64, device=kinds.device)
@@ -191,8 +192,10 @@ def _statistics(parts: list[Any]) -> list[tuple[int, dict[str, float]]]:
     """`batch_statistics` of n batches of one shape, from the fields of `BatchPools`; bits as of each alone."""
     stacked: Iterator[Any] = (None if part[0] is None else torch.stack(part) for part in parts)
     scores, positive, allowed, pool, drawn, relevant, kinds = stacked  # [n, B, M]
-    weights, inside = drawn.double(), pool > 0
-    size, total = inside.sum(2), weights.sum(2)
+    weights = drawn.double()
+    inside = pool > 0
+    size = inside.sum(2)
+    total = weights.sum(2)
     of_pool = of_draws = torch.full_like(total, torch.nan)
     if relevant is not None:  # a row with nothing but False is of a query of which nothing is known
         known = relevant.any(2)
@@ -244,9 +247,13 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
 
 def _band(scored: ScoredBlock, pool: Tensor, tallied: Tally) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the rank percentiles of each pool's first, mean and last member, among the allowed, and `cut_tie`."""
-    view, room = scored.view, scored.room
-    size, first, last = tallied.size, tallied.first.clone(), tallied.last.clone()
-    last_rank, cut = (room - 1).clamp(min=1), torch.zeros_like(size, dtype=torch.bool)
+    view = scored.view
+    room = scored.room
+    size = tallied.size
+    first = tallied.first.clone()
+    last = tallied.last.clone()
+    last_rank = (room - 1).clamp(min=1)
+    cut = torch.zeros_like(size, dtype=torch.bool)
     if torch.equal(size, room):  # the pools hold all allowed images: no need to sort
         end = ((room - 1) / last_rank).float()
         return torch.zeros_like(end), end / 2, end, cut

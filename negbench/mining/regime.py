@@ -122,7 +122,8 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
 
 def _measured(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
     """Return name -> values [b] of a block's queries."""
-    drop, room = block.drops, block.length - 1
+    drop = block.drops
+    room = block.length - 1
     largest, second = drop_prominence(drop)
     ends = steepest(drop)
     start = ends.amin(1)  # ranks among the allowed images: the target, above the band, is none of them
@@ -158,10 +159,12 @@ def _quantile(rows: Tensor, count: Tensor, share: float) -> Tensor:
 
 def _false_negatives(task: MiningTask, block: Rankings, scores: Tensor) -> dict[str, Tensor]:
     """Count per query [b]: known relevant images; allowed and wrong ones (all, right above, right below the target)."""
-    wrong, known = torch.zeros_like(block.allowed), torch.zeros_like(block.length)
+    wrong = torch.zeros_like(block.allowed)
+    known = torch.zeros_like(block.length)
     if task.relevant is not None:
         chosen = task.relevant.select(block.rows)
-        wrong, known = chosen.mask(block.local, wrong.shape[1]) & block.allowed, chosen.lengths
+        wrong = chosen.mask(block.local, wrong.shape[1]) & block.allowed
+        known = chosen.lengths
     parts = {"": (wrong, block.length - 1)}
     place = block.reached - 1  # of the first allowed image that scores less than the target
     for where, start, stop in (("_above", place - NEAR, place), ("_below", place, place + NEAR)):

@@ -52,7 +52,9 @@ def window(target: float, negatives: int, images: float, tau: float | None = Non
         target, negatives, tau: as for `middle`.
         images: number of images ranked, target included.
     """
-    rank, least = middle(target, negatives, tau), 2 * negatives
-    centre, starts = math.log(rank), range(max(1, min(math.ceil(rank), int(images) - least)))
+    rank = middle(target, negatives, tau)
+    least = 2 * negatives
+    centre = math.log(rank)
+    starts = range(max(1, min(math.ceil(rank), int(images) - least)))
     start = min(starts, key=lambda start: abs(math.log((start + 1) * (start + max(start, least))) / 2 - centre))
     return f"{WINDOW}:start={start}:stop={min(start + max(start, least), max(int(images), 1))}"

@@ -87,7 +87,8 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
 
 def _data() -> Iterator[tuple[str, bool]]:
     """Report the folder of data sets, and the cache with its damaged files."""
-    if root := os.environ.get("NEGBENCH_DATA"):
+    root = os.environ.get("NEGBENCH_DATA")
+    if root:
         there = Path(root).is_dir()
         yield f"NEGBENCH_DATA is {root}{'' if there else ', which is not a folder'}", not there
     text, problem = _room(cache_dir())

@@ -86,7 +86,9 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
 
 def outlook(asked: Embed) -> list[str]:
     """Embed a batch of images and one of texts; say what is read, and what embedding all takes."""
-    scan, shown, size = survey(asked.folder, asked.columns, asked.allow_missing), display.Display(), asked.batch_size
+    scan = survey(asked.folder, asked.columns, asked.allow_missing)
+    shown = display.Display()
+    size = asked.batch_size
     files, texts = _named(scan, asked.gallery, asked.as_shown)
     _, first = _distinct(files)
     _check_room(scan, asked.overwrite)
@@ -109,7 +111,8 @@ def _encoded(
     asked: Embed, files: dict[str, ImageFiles], texts: Sequence[str], shown: display.Display
 ) -> tuple[Tensor, Tensor, list[str]]:
     """Encode images [N, C] or [N, L, C] and texts [n, C_t] in batches; also say what the encoder does not see."""
-    used, size = _opened(asked.encoder, asked.device), asked.batch_size
+    used = _opened(asked.encoder, asked.device)
+    size = asked.batch_size
     with torch.no_grad():
         with shown.stage("images", total=len(files)) as advance:
             images = used.vectors("encode_image", _decoded(files, size), advance)

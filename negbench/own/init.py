@@ -172,7 +172,8 @@ def _reading(file: Path) -> str:
 
 def _triplets(scan: Scan, files: Sequence[Path]) -> None:
     """Record the files of triplets, or what is wrong with every other table."""
-    tables, unread = dict[Path, TripletTable](), dict[Path, str]()
+    tables = dict[Path, TripletTable]()
+    unread = dict[Path, str]()
     for file in files:
         if file.suffix.lower() in ENDINGS:
             try:
@@ -213,7 +214,8 @@ def _joins(files: Sequence[Path]) -> list[str]:
         with suppress(NegbenchError):
             columns[file] = {name for row in read_rows(file)[:1] for name in row.values}
     for one, other in combinations(columns, 2):
-        if (shared := sorted(columns[one] & columns[other])) and columns[one] != columns[other]:
+        shared = sorted(columns[one] & columns[other])
+        if shared and columns[one] != columns[other]:
             line = f"{_reading(one)}.merge({_reading(other)}, on={shared[0]!r}).{_SAVE.format('joined.jsonl')}"
             return [f"{one.name} and {other.name} share the column {shared[0]!r}: if one completes the other, {line}"]
     return []
@@ -241,7 +243,8 @@ def _chosen(scan: Scan, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]
     words = {file: word for file, table in tables.items() if (word := _word(scan, file, table))}
     if "train" not in words.values():
         return (next((file for file in tables if file not in words), next(iter(tables))),)
-    kinds, first = dict[str, set[str]](), dict[str, Path]()
+    kinds = dict[str, set[str]]()
+    first = dict[str, Path]()
     for file, word in words.items():
         name = re.sub(rf"{word}|-\d+-of-\d+", "", file.relative_to(scan.folder).as_posix(), flags=re.IGNORECASE)
         kinds.setdefault(name, set()).add(word)
@@ -329,7 +332,8 @@ def _check(scan: Scan) -> None:
     if scan.missing:
         return
     assert scan.triplets is not None
-    margin, stored = float(Compare.model_fields["margin"].default) / 100, scan.images.total()
+    margin = float(Compare.model_fields["margin"].default) / 100
+    stored = scan.images.total()
     own = {"dataset": dataset_of(scan), "backbone": {"name": "precomputed", **_backbone(scan)}}
     config = build_config([{**own, "strategy": "in-batch"}])
     parts = []
@@ -344,7 +348,8 @@ def _check(scan: Scan) -> None:
     scan.train, scan.val = len(train.queries), len(val.queries)
     if scan.vectors:
         with _noting(scan):
-            stored, asked = len(read_vectors(scan.vectors["images"], "ids")[0]), Audit()
+            stored = len(read_vectors(scan.vectors["images"], "ids")[0])
+            asked = Audit()
             scan.window = audit(open_subject(resolved(config), "train", asked, Display()), {}, asked).window
     scan.present.append(f"{scan.train:,} train and {scan.val:,} val queries, {len(val.images):,} images in val")
     if scan.vectors:
@@ -420,7 +425,8 @@ def write(scan: Scan) -> list[Path]:
     Raises:
         OptionError: the user has edited the recipe.
     """
-    target, plugin = scan.folder / RECIPE, scan.plugin
+    target = scan.folder / RECIPE
+    plugin = scan.plugin
     if target.exists() and not _untouched(read_text(target, errors="replace")):
         backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(scan).items())
         use = f"set name = {toml('precomputed')}, {backbone} in its [backbone], or " if backbone else ""
@@ -490,7 +496,8 @@ def toml(value: Any) -> str:
 def commands(scan: Scan) -> list[str]:
     """Return the commands to run next, in order."""
     folder = shell(scan.folder)
-    own, mine = f"--recipe {folder}/{RECIPE}", ",my-strategy" * scan.trusted
+    own = f"--recipe {folder}/{RECIPE}"
+    mine = ",my-strategy" * scan.trusted
     return [
         f"negbench audit {own} --strategy qure,top-k{mine}",
         f"negbench compare {own} --name first",

@@ -131,7 +131,8 @@ class Miner:
         pools = Path(self._folder.name) / f"pools-{self.refreshes}.npy"
         generator = torch.Generator().manual_seed(int(number) & (2**63 - 1))
         files = PoolFiles(pools, self._previous if shape == self._shape else None)  # of one shape, to be compared
-        refresh, draws = self.refreshes, self.draws
+        refresh = self.refreshes
+        draws = self.draws
         mined = mine(
             task, self.strategy, refresh=refresh, draws=draws, generator=generator, files=files, progress=progress
         )
@@ -173,7 +174,9 @@ class Miner:
         if exclude_relevant:
             parts = [part for part in (left_out, known) if part is not None]
             left_out = Ragged.of([[c for part in parts for c in part.row(i).tolist()] for i in range(len(queries))])
-        whole, group, groups = images_of(images), torch.zeros_like(target), [torch.arange(len(images))]
+        whole = images_of(images)
+        group = torch.zeros_like(target)
+        groups = [torch.arange(len(images))]
         planes = {"target": EmbeddedPlane(whole[target.to(whole.device)], whole[:, None])}
         return MiningTask(queries, images, target, group, groups, left_out, known, planes=planes, filters=self._filters)
 

@@ -149,7 +149,9 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
         queries = [subject.dataset.queries[row] for row in subject.rows.tolist()]  # all, or the sample of a dry run
         images = subject.dataset.images
         with threads(config.compute.threads), display.stage("draw", total=len(queries)) as advance:
-            task, draws, generator = subject.task_of(strategy), asked.draws, generator_of(every, "draws")
+            task = subject.task_of(strategy)
+            draws = asked.draws
+            generator = generator_of(every, "draws")
             mined = mine(task, strategy, refresh=asked.refresh, draws=draws, generator=generator, progress=advance)
 
     def written(image: str | None) -> str | None:
@@ -193,7 +195,8 @@ def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     known = _targets(asked.targets, asked.images, names)
     total = len(known["target"])
     if most:
-        queries, known = queries[:most], {name: values[:most] for name, values in known.items()}
+        queries = queries[:most]
+        known = {name: values[:most] for name, values in known.items()}
     target = known.pop("target")
     with progress("mine") as display, display.stage("draw", total=len(target)) as advance:
         mined = miner.refresh(
@@ -214,7 +217,8 @@ _SETTINGS = ("mining.exclude_relevant", "mining.margin", "mining.relative_margin
 def _settings(sets: Sequence[str]) -> MiningConfig:
     """Return the filters of `--set`; refuse settings that embeddings in files leave without effect."""
     for text in sets:
-        if (key := ".".join(parse_set(text)[0])) not in _SETTINGS:
+        key = ".".join(parse_set(text)[0])
+        if key not in _SETTINGS:
             raise UnknownNameError("setting", key, _SETTINGS, where="mining from embeddings in files")
     return build_config([{"strategy": "in-batch"}, *map(set_layer, sets)]).mining
 
@@ -243,7 +247,8 @@ def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:
     has = names_of(rows[0].values if rows else {})
     if "target" not in has:
         raise DataError(f"--targets {file}: no column 'target' among {', '.join(has)}")
-    row_of, spellings = {name: index for index, name in enumerate(names)}, Spellings(names)
+    row_of = {name: index for index, name in enumerate(names)}
+    spellings = Spellings(names)
     numbered = bool(names) and all(name.isdecimal() for name in names)  # a number is then an id, and no row
 
     def image(value: Any) -> int | None:

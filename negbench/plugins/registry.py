@@ -273,7 +273,9 @@ def checked_options(cls: type, given: Mapping[str, Any], name: str = "") -> Any:
 
     An int passes for a float, a string for a Path, a list for a tuple.
     """
-    kind, section, name = options_class(cls), _section_of(cls), name or cls.__name__
+    kind = options_class(cls)
+    section = _section_of(cls)
+    name = name or cls.__name__
     defaults = option_defaults(cls)
     for key in given:
         if key not in defaults:
@@ -408,7 +410,8 @@ def _changed(module: str) -> Path | None:
 
 def check_unchanged(plugin: Plugin) -> None:
     """Raise NegbenchError if a file of the plug-in has changed since it was imported."""
-    if (file := _changed(plugin.module)) is not None:
+    file = _changed(plugin.module)
+    if file is not None:
         raise NegbenchError(
             f"{_SINGULAR[plugin.kind]} '{plugin.name}': {file} changed after it was imported: rerun the command "
             "(in a notebook: restart Python, unless it is the file of --plugin)"

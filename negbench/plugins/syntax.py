@@ -68,7 +68,9 @@ def traits(module: str, path: Path) -> Traits:
 
 @cache
 def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> Traits:
-    content, package, memory = _read(path), path.name == "__init__.py", _memory()
+    content = _read(path)
+    package = path.name == "__init__.py"
+    memory = _memory()
     key = hashlib.sha256(f"{module} {package}\n".encode() + content).hexdigest()
     if key not in memory:
         tree = parse(path, content)
@@ -83,7 +85,8 @@ def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> Traits:
 def _memory() -> dict[str, Any]:
     """Return key -> traits that earlier commands found with this code and Python; this one adds its own at its end."""
     name = f"{files.sha256_of(Path(__file__))[:16]}-{sys.implementation.cache_tag}.json"
-    file, known = files.cache_dir() / "code" / name, dict[str, Any]()
+    file = files.cache_dir() / "code" / name
+    known = dict[str, Any]()
     with suppress(NegbenchError):  # there is none, or it is damaged
         known |= files.read_json(file)
     atexit.register(_keep, file, known, len(known))
@@ -123,9 +126,11 @@ def _spec(module: str) -> ModuleSpec | None:
     # search the parent's folder if possible: `find_spec` would import the parent, and torch with it
     parent = module.rpartition(".")[0]
     if parent:
-        if (above := _spec(parent)) is None or above.submodule_search_locations is None:
+        above = _spec(parent)
+        if above is None or above.submodule_search_locations is None:
             return None
-        if (spec := PathFinder.find_spec(module, above.submodule_search_locations)) is not None:
+        spec = PathFinder.find_spec(module, above.submodule_search_locations)
+        if spec is not None:
             return spec
     try:
         return importlib.util.find_spec(module)

@@ -297,7 +297,8 @@ class ResolvedConfig(RunConfig):
             if is_score_file(settings["mining"].get(name, "")):
                 del settings["mining"][name]
         schedule = {"refresh_epochs": list(self.schedule.refresh_epochs)}
-        if (counts := list(self.schedule.refresh_counts)) != [*range(len(counts))]:
+        counts = list(self.schedule.refresh_counts)
+        if counts != [*range(len(counts))]:
             schedule["refresh_counts"] = counts
         return {**settings, **schedule}
 
@@ -325,7 +326,8 @@ def moved(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     tables = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
     for (section, name), (now, new) in _MOVED.items():
-        table, target = tables.get(section), tables.get(now, {})
+        table = tables.get(section)
+        target = tables.get(now, {})
         if isinstance(table, dict) and isinstance(target, dict) and name in table:
             value = table.pop(name)
             if value is not False:
@@ -406,7 +408,8 @@ def _check_keys(values: Mapping[str, Any]) -> None:
                         f"{key}.{name}: a large batch passes in parts, with the gradients of the whole batch and all "
                         "of its negatives, by --set compute.micro_batch=8; train.batch_size stays the whole batch"
                     )
-                if (reason := _GONE.get(f"{key}.{name}")) is not None:
+                reason = _GONE.get(f"{key}.{name}")
+                if reason is not None:
                     raise OptionError(f"{key}.{name} is no longer a setting: {reason}; leave it out")
                 if name not in _OWN[key].model_fields:
                     raise UnknownNameError("key", f"{key}.{name}", [f"{key}.{n}" for n in _OWN[key].model_fields])
@@ -465,7 +468,8 @@ def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = Non
 
 def _resolved_also(config: RunConfig, sections: Mapping[str, Any]) -> dict[str, Any] | None:
     """Complete `eval.also`, in the data set's root unless it has its own; None for a trial, whose curve nobody sees."""
-    also, root = config.eval.also, sections["dataset"].get("root")
+    also = config.eval.also
+    root = sections["dataset"].get("root")
     if also is None or not config.eval.reported:
         return None
     if "world" in option_defaults(registry.get("datasets", also.name)):
@@ -573,5 +577,6 @@ def refresh_epochs(epochs: int, n_def: int, *, rule: Rule = "multiples", warmup:
         return ()
     if rule == "multiples":
         return tuple(range(start, epochs, interval))
-    parts, rest = n_def - 1, max(0, epochs - start)
+    parts = n_def - 1
+    rest = max(0, epochs - start)
     return tuple(dict.fromkeys(start + part * rest // parts for part in range(parts))) if rest else ()

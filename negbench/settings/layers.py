@@ -55,7 +55,8 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """
     path = _recipe_file(path)
     try:
-        if (size := path.stat().st_size) > _RECIPE_BYTES or not path.is_file():
+        size = path.stat().st_size
+        if size > _RECIPE_BYTES or not path.is_file():
             what = f"has {size:,} bytes" if path.is_file() else "is no regular file"
             raise NegbenchError(f"--recipe {path}: {what}; expected a TOML file of at most {_RECIPE_BYTES:,} bytes")
         recipe = tomllib.loads(read_text(path))
@@ -70,7 +71,8 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         recipe["plugins"] = [str((path.parent / file).resolve()) for file in files]
     if "extends" not in recipe:
         return recipe
-    below, above = path.parent / str(recipe.pop("extends")), (*above, path.resolve())
+    below = path.parent / str(recipe.pop("extends"))
+    above = (*above, path.resolve())
     if below.resolve() in above:
         raise NegbenchError(f"--recipe {path}: extends {below}, which extends it in turn")
     return merged([read_recipe(below, above), recipe])

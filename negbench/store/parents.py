@@ -73,7 +73,8 @@ class Parent:
                 status = _PENDING
                 raise
             finally:
-                if kept := self._kept():
+                kept = self._kept()
+                if kept:
                     with suppress(Exception):  # `end_abandoned` does it later
                         self.tracker.client().set_terminated(kept["run_id"], status=status)
 
@@ -133,8 +134,11 @@ class Parent:
         check_links(self.folder)
         with self._lock():
             self.tracker.end_abandoned()
-            client, pending = self.tracker.client(), self.tracker.state(self.folder / NOTE) == _PENDING
-            parent, digest, trials = self._run(client), self._digest(), self._trials()
+            client = self.tracker.client()
+            pending = self.tracker.state(self.folder / NOTE) == _PENDING
+            parent = self._run(client)
+            digest = self._digest()
+            trials = self._trials()
             for folder in set(self._lacking()) - trials.keys():
                 self.tracker.ensure(RunFolder(folder))
             copied = sum(self._copied(*each) for each in trials.items())
@@ -165,14 +169,16 @@ class Parent:
 
     def _runs(self) -> list[Path]:
         """Return the folders of a comparison's finished runs."""
-        file, root = self.folder / "comparison.json", self.tracker.root
+        file = self.folder / "comparison.json"
+        root = self.tracker.root
         names = dict.fromkeys(row["run"] for row in read_json(file)["cells"]) if file.exists() else {}
         plain = [name for name in names if name and Path(name).name == name != ".."]  # a received folder's may lead out
         return [root / name for name in plain if (root / name / "result.json").exists()]
 
     def _lacking(self) -> list[Path]:
         """Return the folders of those of the runs and trials whose notes name no whole copy."""
-        shown, trials = self.tracker.shown, self._trials().items()
+        shown = self.tracker.shown
+        trials = self._trials().items()
         lost = [place for place, each in trials if each["lost"] or not noted(place / NOTE, shown)]
         return lost + [run for run in self._runs() if not (noted(run / NOTE, shown) or {}).get("whole")]
 
@@ -199,7 +205,8 @@ class Parent:
 
     def _run(self, client: MlflowClient) -> str:
         """Find or create the run, which is running from now on, and note its id."""
-        note, name = self.folder / NOTE, self.folder.name
+        note = self.folder / NOTE
+        name = self.folder.name
         if self.tracker.state(note) not in ("", "deleted"):
             kept = self._kept()
             run_id = run_of(client, kept)
@@ -217,7 +224,8 @@ class Parent:
         """Replace the summary runs, and send answer and artifacts."""
         if not (self.folder / _HELD).exists():
             return
-        held, experiment = read_json(self.folder / _HELD), self.tracker.experiment(client, self.folder.name)
+        held = read_json(self.folder / _HELD)
+        experiment = self.tracker.experiment(client, self.folder.name)
         for earlier in client.search_runs([experiment], f"tags.`{PARENT}` = '{parent}' and {SUMMARIES}"):
             delete_run(client, earlier.info.run_id)
         for each in (SummaryRun(**given) for given in held["summaries"]):
@@ -225,7 +233,8 @@ class Parent:
             run_id = str(client.create_run(experiment, tags=tags, run_name=each.name).info.run_id)
             log_values(client, run_id, each.params, [(key, value, 0) for key, value in each.metrics.items()])
             client.set_terminated(run_id)
-        if answer := held["answer"][:_TAG_LIMIT]:
+        answer = held["answer"][:_TAG_LIMIT]
+        if answer:
             client.set_tag(parent, _DESCRIPTION, answer)
             client.set_experiment_tag(experiment, _DESCRIPTION, answer)
         for path in (self.folder / name for name in held["artifacts"]):
@@ -244,7 +253,8 @@ def restore(tracker: Tracker) -> Iterator[str]:
     """
     with tracker.answering():
         yield from tracker.set_aside()
-        if ended := tracker.end_abandoned():
+        ended = tracker.end_abandoned()
+        if ended:
             yield f"marked as ended, because their process is gone: {', '.join(ended)}"
         statuses = tracker.statuses() if tracker.enabled else {}
         folders = {path.parent for kind in ("comparison", "study") for path in tracker.root.glob(f"*/{kind}.json")}

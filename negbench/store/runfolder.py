@@ -235,7 +235,8 @@ class RunFolder:
         """What `write_result` wrote; RunError if the run is not finished or has lost some of its files."""
         if self.status != "finished":
             raise RunError(f"run {self.run_id} is not finished ({self.status})")
-        if lost := self.lost():
+        lost = self.lost()
+        if lost:
             raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {_AGAIN}")
         value = printable_json(read_json(self.path / "result.json"))
         with intact(self.path / "result.json"):

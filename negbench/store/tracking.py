@@ -126,7 +126,8 @@ class Tracker:
         from sqlalchemy import create_engine
 
         for name in ("mlflow", "alembic", "sqlalchemy"):  # lines for each table, tracebacks of what is raised as well
-            if (logger := logging.getLogger(name)).level != logging.CRITICAL:  # setting it empties all loggers' caches
+            logger = logging.getLogger(name)
+            if logger.level != logging.CRITICAL:  # setting it empties all loggers' caches
                 logger.setLevel(logging.CRITICAL)
         # MLflow tries a server seven times and a database ten times, for minutes
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -172,11 +173,14 @@ class Tracker:
         """
         if self.uri != default_uri(self.root):
             return []
-        place, here, store = self.root / _HOME, str(self.root.resolve()), self.root / "mlflow.db"
+        place = self.root / _HOME
+        here = str(self.root.resolve())
+        store = self.root / "mlflow.db"
         for path in (store, self.root / "artifacts", *self.root.glob("artifacts/*")):
             if path.is_symlink():  # MLflow would write through it
                 raise RunError(f"{path} is a link: replace it by what it leads to")
-        said, moved = list[str](), not place.exists() or read_text(place) != here
+        said = list[str]()
+        moved = not place.exists() or read_text(place) != here
         if store.exists() and moved:
             store.replace(store.with_name("mlflow-moved.db"))
             said = [f"{self.root} was moved or copied: its MLflow store is now mlflow-moved.db, beside a new one"]
@@ -242,7 +246,8 @@ class Tracker:
         """Return the id of the experiment `name`, created if absent."""
         from mlflow.exceptions import MlflowException
 
-        if (known := client.get_experiment_by_name(name)) is None:
+        known = client.get_experiment_by_name(name)
+        if known is None:
             location = (self.root.resolve() / "artifacts").as_uri() if self._is_file else None
             with suppress(MlflowException):  # another process made it
                 client.create_experiment(name, artifact_location=location, tags=dict([_KIND]))
@@ -279,7 +284,8 @@ class Tracker:
         Raises:
             RunError: the run is not finished, or the store fails.
         """
-        kept, details = noted(folder.path / NOTE) or {}, folder.result
+        kept = noted(folder.path / NOTE) or {}
+        details = folder.result
         tags = {key: value for key, value in kept.get("tags", {}).items() if key != PARENT}  # may be of another store
         log = RunLog(self, folder)
         log.start(folder.config.flat(), tags)
@@ -325,7 +331,8 @@ class Tracker:
             if not self.holds(folder):
                 self.export(folder)
                 return True
-            if (kept := noted(note)) and not kept.get("whole"):
+            kept = noted(note)
+            if kept and not kept.get("whole"):
                 write_json(note, {**kept, "whole": True})
         return False
 
@@ -401,14 +408,16 @@ class Tracker:
         Returns:
             Names of the ended runs.
         """
-        client, ended = self.client(), list[str]()
+        client = self.client()
+        ended = list[str]()
         known = [experiment.experiment_id for experiment in client.search_experiments()]
         runs = client.search_runs(known, "attributes.status = 'RUNNING'", max_results=1000) if known else []
         running = {run.info.run_id: run.info.run_id for run in runs}
         running |= {run.data.tags.get(TOKEN, run.info.run_id): run.info.run_id for run in runs}
         places = [*self.root.glob(f"*/{NOTE}"), *self.root.glob(f"*/trials/*/{NOTE}")]
         for note in places if running else ():
-            kept, folder = noted(note, self.shown), RunFolder(note.parent)
+            kept = noted(note, self.shown)
+            folder = RunFolder(note.parent)
             run_id = "" if kept is None else running.get(kept["run_id"] or kept["token"], "")
             if not run_id:
                 continue
@@ -477,7 +486,8 @@ class RunLog:
         """Send what is buffered and close."""
         self._wait()
         self.guarded(self.flush)
-        if (client := self._client) is not None:
+        client = self._client
+        if client is not None:
             self.guarded(lambda: client.set_terminated(self.run_id, status=status))
             if status == "FINISHED":
                 self.guarded(lambda: self._note(whole=True))
@@ -491,10 +501,14 @@ class RunLog:
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         client = self.tracker.client()
-        note, name, shown = self.folder.path / NOTE, self.folder.run_id, self.tracker.shown
-        if (earlier := noted(note, shown)) and (run_id := run_of(client, earlier)):
+        note = self.folder.path / NOTE
+        name = self.folder.run_id
+        shown = self.tracker.shown
+        earlier = noted(note, shown)
+        if earlier and (run_id := run_of(client, earlier)):
             delete_run(client, run_id)
-        if above := noted(self.tracker.root / tags["experiment"] / NOTE, shown) if "experiment" in tags else None:
+        above = noted(self.tracker.root / tags["experiment"] / NOTE, shown) if "experiment" in tags else None
+        if above:
             tags = {**tags, PARENT: above["run_id"]}
         experiment = (above or {}).get("experiment_id")
         experiment = experiment or self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
@@ -512,8 +526,11 @@ class RunLog:
 
     def _take(self) -> Callable[[], None]:
         """Empty the buffer; return a function that sends what was in it."""
-        params, points, client = self._params, self._buffer, self._client
-        self._params, self._buffer = {}, []
+        params = self._params
+        points = self._buffer
+        client = self._client
+        self._params = {}
+        self._buffer = []
         self._sent = time.monotonic()
 
         def send() -> None:

@@ -44,7 +44,9 @@ def parse(codes: str) -> Emoji:
     """
     kept = "-".join(code for code in codes.split("-") if code != VARIATION)
     parts = _long([part.split("-") for part in kept.split(f"-{JOINER}-")])
-    family, tones, who = [], [], []
+    family = []
+    tones = []
+    who = []
     hair = facing = ""
     for number, part in enumerate(parts):
         tones += [TONES[code] for code in part[1:] if code in TONES]
@@ -58,7 +60,8 @@ def parse(codes: str) -> Emoji:
         else:
             family.append(PERSON if base in ADULTS else base)
             who += [ADULTS[base]] if base in ADULTS else []
-    tones, who = [*tones, "", ""], [*(who or ["person"]), ""]
+    tones = [*tones, "", ""]
+    who = [*(who or ["person"]), ""]
     return Emoji("-".join(family), Look(tones[0], tones[1], who[0], who[1], hair, facing))
 
 

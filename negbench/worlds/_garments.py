@@ -157,7 +157,8 @@ def render(attributes: Attributes, nuisance: Nuisance) -> Pixels:
 def _canonical(nuisance: Nuisance) -> tuple[_Ints, _Ints]:
     """Map each grid pixel to the garment: x from -512 (left) to 512 and y from the top down, at scale 1."""
     axis = 2 * np.arange(_GRID, dtype=np.int32) + 1 - _GRID
-    x, y = axis[None, :] - nuisance.shift[0], axis[:, None] - nuisance.shift[1]
+    x = axis[None, :] - nuisance.shift[0]
+    y = axis[:, None] - nuisance.shift[1]
     u = (_STEP * 256 * x + _STEP * nuisance.tilt * y // 4) // nuisance.scale
     v = (_STEP * 256 * y - _STEP * nuisance.tilt * x // 4) // nuisance.scale
     return (-u if nuisance.mirror else u), v + _CENTRE
@@ -175,7 +176,8 @@ def _silhouette(attributes: Attributes, nuisance: Nuisance, side: _Ints, v: _Int
     if not length:
         return torso, np.zeros_like(torso)
     sine, cosine = _ARMS[nuisance.arm]
-    across_x, down = side - (shoulder - 42), v - (_TOP + 72)
+    across_x = side - (shoulder - 42)
+    down = v - (_TOP + 72)
     along = (across_x * sine + down * cosine) >> 10
     across = np.abs((across_x * cosine - down * sine) >> 10)
     sleeves = (along >= -60) & (along <= length) & (across <= 62 - along // 22) & (v >= slant)
@@ -215,7 +217,8 @@ def _palette(attributes: Attributes, nuisance: Nuisance) -> _Ints:
     """[264, 3] colours of the paints."""
     first, second = (np.array(c, np.int32) for c in nuisance.backdrop_colours)
     backdrop = first + ((second - first) * np.arange(257, dtype=np.int32)[:, None] >> 8)
-    base, black = np.array(COLOURS[attributes.colour], np.int32), np.zeros(3, np.int32)
+    base = np.array(COLOURS[attributes.colour], np.int32)
+    black = np.zeros(3, np.int32)
     light = base @ (2, 5, 1) > 8 * 128
     accent = np.array((20, 20, 24) if light else (250, 250, 250), np.int32)  # black on light, white on dark
     # of each paint of the cloth: the colour that is mixed in, and its weight, of 256
@@ -226,7 +229,9 @@ def _palette(attributes: Attributes, nuisance: Nuisance) -> _Ints:
 def _backdrop(nuisance: Nuisance) -> _Paints:
     """[grid, grid] paints of the background."""
     axis = np.arange(_GRID, dtype=np.int16)
-    x, y, period = axis[None, :], axis[:, None], nuisance.backdrop_period
+    x = axis[None, :]
+    y = axis[:, None]
+    period = nuisance.backdrop_period
     paints = np.zeros((_GRID, _GRID), np.int16)
     if nuisance.backdrop == "gradient":
         paints[:] = 2 * y
@@ -243,13 +248,15 @@ def _backdrop(nuisance: Nuisance) -> _Paints:
 def _pattern(attributes: Attributes, nuisance: Nuisance, u: _Ints, v: _Ints, on_sleeve: _Mask) -> _Paints:
     """[grid, grid] paints of the cloth, as if it covered the whole picture."""
     cloth = np.full((_GRID, _GRID), _BASE, np.int16)
-    period, half = nuisance.period, nuisance.period // 2
+    period = nuisance.period
+    half = nuisance.period // 2
     if attributes.pattern == "striped":
         marked = (v + nuisance.phase) % period < half
     elif attributes.pattern == "checked":
         marked = ((u + nuisance.phase) % period < half // 2) | ((v + nuisance.phase) % period < half // 2)
     elif attributes.pattern == "dotted":
-        across, down = (u + nuisance.phase) % period - half, (v + nuisance.phase) % period - half
+        across = (u + nuisance.phase) % period - half
+        down = (v + nuisance.phase) % period - half
         marked = across**2 + down**2 < 9 * period * period // 100
     elif attributes.pattern == "colourblock":
         marked = on_sleeve | (v > _WAIST + 20)

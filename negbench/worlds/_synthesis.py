@@ -152,7 +152,8 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
 def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mapping[str, Attributes]) -> Attributed:
     """Return what tells the kinds of a world's images, given all garments by id; the category is an attribute, too."""
     codes = {image: (CATEGORIES.index(each.category), *codes_of(each)) for image, each in garments.items()}
-    targets, references = [str(query.target) for query in queries], [query.reference for query in queries]
+    targets = [str(query.target) for query in queries]
+    references = [query.reference for query in queries]
     rows = ([codes[image] for image in ids] for ids in (targets, references, images))
     asked, before, shown = (torch.tensor(row, dtype=torch.int8) for row in rows)
     return Attributed(asked, asked != before, shown)
@@ -181,7 +182,8 @@ def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
     for _ in range(100 * images):
         if abs(wrong) <= 1:
             break
-        giver, taker = stream.below(len(sizes)), stream.below(len(sizes) + 1)
+        giver = stream.below(len(sizes))
+        taker = stream.below(len(sizes) + 1)
         taken = sizes[taker] if taker < len(sizes) else 0
         change = 2 * (taken - sizes[giver]) + 2
         if giver != taker and abs(wrong + change) < abs(wrong):
@@ -241,7 +243,8 @@ def _queries(
     stream: Stream, garments: list[Attributes], owner: list[int], sizes: list[int], lines: Sequence[int], count: int
 ) -> list[tuple[int, int]]:
     """Draw (reference, target) of every query within one line; targets are spread evenly over all images."""
-    codes, line = np.array([codes_of(garment) for garment in garments]), np.array(lines)
+    codes = np.array([codes_of(garment) for garment in garments])
+    line = np.array(lines)
     members = by_key((group, image) for image, group in enumerate(owner))
     by_size = sorted(stream.shuffled(range(len(owner))), key=lambda image: sizes[owner[image]])
 
@@ -300,7 +303,9 @@ def check(folder: Path) -> Spec:
     fix = "move the folder elsewhere and make it again"
     try:
         raw = json.loads(read_json_text(path))
-        generator, files, _ = int(raw["generator"]), dict(raw["files"]), raw["pixels"]
+        generator = int(raw["generator"])
+        files = dict(raw["files"])
+        raw["pixels"]  # must be there
         if generator != GENERATOR:
             raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: leave root out")
         spec = Spec(**{each.name: raw["spec"][each.name] for each in fields(Spec)})

@@ -25,8 +25,11 @@ def _said(table: Mapping[str, Sequence[str]]) -> dict[str, tuple[Clause, ...]]:
 
 
 _TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
-_OPENINGS, _JOINTS, _DESCRIPTIONS = _TABLES["openings"], _TABLES["joints"], _TABLES["descriptions"]
-_NOUNS, _VAGUE = _TABLES["nouns"], _said(_TABLES["vague"])
+_OPENINGS = _TABLES["openings"]
+_JOINTS = _TABLES["joints"]
+_DESCRIPTIONS = _TABLES["descriptions"]
+_NOUNS = _TABLES["nouns"]
+_VAGUE = _said(_TABLES["vague"])
 _COLOUR_WORDS: dict[str, list[str]] = _TABLES["colours"]
 _COLOUR_FORMS: list[str] = _TABLES["colour_forms"]
 _COLOUR_CLAUSES = _said({c: [f.format(w) for w in own for f in _COLOUR_FORMS] for c, own in _COLOUR_WORDS.items()})

@@ -145,7 +145,8 @@ class EmojiPictures(Dataset):
         """
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
         choice = options.choice(split)
-        artists, sources = choice.artists, choice.references
+        artists = choice.artists
+        sources = choice.references
         kind = card(choice)
         reader = Reader.find(options.root, kind, marker=f"{artists[0]}/icons.json", tree=TREE)
         world = read_world([icons(reader, artist) for artist in ARTISTS if artist in {*artists, *sources}])
@@ -320,7 +321,8 @@ def _askable(world: EmojiWorld, members: Sequence[Emoji], options: PictureChoice
 
 
 def _query(world: EmojiWorld, ask: Ask, split: str, options: PictureChoice) -> Query:
-    reference, target = world.images[ask.shown][ask.artist], world.images[ask.wanted][ask.target]
+    reference = world.images[ask.shown][ask.artist]
+    target = world.images[ask.wanted][ask.target]
     named = options.style in ARTISTS
     key = f"{options.seed} {reference} {ask.wanted}"
     others = [] if named else [image for image in _by(world, ask.wanted, options.artists) if image != target]

@@ -131,9 +131,11 @@ class VectorWorld(Dataset):
             raise OptionError(
                 "data set 'vectors' has no images to encode: use --backbone vectors or --dataset synthetic"
             )
-        spec, look = options.spec(), options.look
+        spec = options.spec()
+        look = options.look
         many = replace(spec, val_queries=max(spec.val_queries, DEV_QUERIES)) if split == "dev" else spec
-        names, queries = list[str](), list[Query]()
+        names = list[str]()
+        queries = list[Query]()
         for part in _parts(many, split, in_lines=look > 0):
             codes = ("".join(_DIGITS[code] for code in codes_of(attributes)) for attributes in part.attributes)
             own = [f"{part.category}-{split}-{spec.world}-{code}-{number:05}" for number, code in enumerate(codes)]
@@ -194,16 +196,20 @@ def _queries(part: WorldPart, start: int) -> Iterator[Query]:
     texts = {image: _description(part.attributes[image]) for image in described}
     rows = zip(part.queries, part.captions, part.relevant(), strict=True)
     for number, ((reference, target), captions, relevant) in enumerate(rows, start):
-        name, shown, wanted = f"{part.split}-{number:05}", part.images[reference], part.images[target]
+        name = f"{part.split}-{number:05}"
+        shown = part.images[reference]
+        wanted = part.images[target]
         query = Query(name, shown, joined(*captions), wanted, GROUP, tuple(relevant), captions)
         yield replace(query, reference_text=texts.get(reference), target_text=texts.get(target))
 
 
 def _mislabelled(queries: list[Query], images: list[str], options: VectorWorldOptions) -> list[Query]:
     """Give the share `wrong` of the queries a random target that does not answer them; what does stays relevant."""
-    order, result = random.Random(f"wrong {options.spec().world}"), list(queries)
+    order = random.Random(f"wrong {options.spec().world}")
+    result = list(queries)
     for row in order.sample(range(len(queries)), round(options.wrong * len(queries))):
-        query, wrong = queries[row], order.choice(images)
+        query = queries[row]
+        wrong = order.choice(images)
         while wrong in (*query.relevant, query.reference):
             wrong = order.choice(images)
         text = _description(attributes_of(wrong))
