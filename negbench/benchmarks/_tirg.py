@@ -146,9 +146,11 @@ class Labels:
         """Return the labels without the missing images."""
         gone = set(missing)
         kept = [index for index, image in enumerate(self.images) if image not in gone]
-        columns = (self.images, self.captions, self.kinds)
-        images, captions, kinds = ([column[index] for index in kept] if column else [] for column in columns)
-        return Labels(images, captions, kinds)
+        return Labels(
+            [self.images[index] for index in kept],
+            [self.captions[index] for index in kept],
+            [self.kinds[index] for index in kept] if self.kinds else [],
+        )
 
     @cached_property
     def of_class(self) -> dict[str, list[str]]:
@@ -211,7 +213,8 @@ class TrainingPairs:
     @cached_property
     def classes(self) -> list[Class]:
         """Class of each image."""
-        return list(zip(self.labels.kinds or [""] * self.count, self.labels.captions, strict=True))
+        kinds = self.labels.kinds or ["" for _ in range(self.count)]
+        return list(zip(kinds, self.labels.captions, strict=True))
 
     @cached_property
     def targets(self) -> dict[Class, list[int]]:
@@ -227,10 +230,12 @@ class TrainingPairs:
     @cached_property
     def families(self) -> dict[Class, list[tuple[Class, str]]]:
         """Class -> families in which it has a neighbour, each with its word. Raises DataError if there is no pair."""
-        families = {
-            own: [(f, word) for f, word in self._families_of(own) if any(w != word for _, w in self.members.get(f, ()))]
-            for own in dict.fromkeys(self.classes)
-        }
+        families: dict[Class, list[tuple[Class, str]]] = {}
+        for own in dict.fromkeys(self.classes):
+            families[own] = []
+            for family, word in self._families_of(own):
+                if any(other != word for _, other in self.members.get(family, ())):
+                    families[own].append((family, word))
         if not any(families.values()):
             raise DataError("no two classes of images are one word apart: there is no training pair")
         return families

@@ -92,10 +92,11 @@ class Cirr(Submittable):
 
     def _group_members(self, rows: Tensor, local: Tensor, width: int) -> Tensor:
         """[b, width] bool: the other members of each query's image group."""
-        members = [
-            [self.column_of[m] for m in query.subset if m != query.reference and m in self.column_of]
-            for query in (self.queries[index] for index in rows.tolist())
-        ]
+        members = []
+        for index in rows.tolist():
+            query = self.queries[index]
+            others = [image for image in query.subset if image != query.reference and image in self.column_of]
+            members.append([self.column_of[image] for image in others])
         return Ragged.of(members).mask(local, width)
 
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:

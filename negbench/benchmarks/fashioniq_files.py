@@ -113,7 +113,8 @@ def _read_category(
         gallery = _distinct(image for query in queries for image in (query.reference, query.target))
     if relevance is not None:
         queries = _with_relevance(queries, relevance, set(gallery), f"relevance of {category} {split}", path)
-    if split == "train" and (texts := _attributes(reader, category, split)):
+    texts = _attributes(reader, category, split) if split == "train" else {}
+    if texts:
         queries = [
             dataclasses.replace(q, reference_text=texts.get(q.reference), target_text=texts.get(q.target or ""))
             for q in queries

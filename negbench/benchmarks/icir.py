@@ -81,7 +81,10 @@ class Icir(Dataset):
         files = None
         if images and home:
             tars = sorted(reader.root.glob("webdataset/*/*.tar"))
-            found = {image: (path,) for tar in tars for image, path in _in(tar)}
+            found = {}
+            for tar in tars:
+                for image, path in _in(tar):
+                    found[image] = (path,)
             files = ImageFiles(reader.root, found, TREE)
         elif images:
             files = ImageFiles.scan(reader.root, key=_id, files=reader.files, tree=TREE)
@@ -145,7 +148,8 @@ def _in(tar: Path) -> Iterator[tuple[str, Path]]:
         with tarfile.open(tar, "r:") as archive:
             for member in archive:
                 key, _, ending = member.name.rpartition("/")[2].partition(".")
-                if ending == "json" and (file := archive.extractfile(member)) is not None:
+                file = archive.extractfile(member) if ending == "json" else None
+                if file is not None:
                     check_unpacked(tar, member.size)  # a sparse file claims what it likes
                     where = f"{tar}: {member.name}"
                     entry = typed(parsed(file.read().decode(), where), dict, where)

@@ -113,7 +113,8 @@ class Triplets(Dataset):
         queries = [_query(row, split, exclude) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)
         galleries = _galleries(queries, added, mined=split == "train")
-        if _in_results(galleries) and (taken := {GROUP, AVERAGE} & galleries.keys()):
+        taken = {GROUP, AVERAGE} & galleries.keys()
+        if taken and _in_results(galleries):
             raise DataError(
                 f"{name}: group {taken.pop()!r} has the name of a column of the results (rows without a group are in "
                 f"{GROUP!r}): rename it, or give a group to every row"
@@ -258,9 +259,13 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
         name_spellings = Spellings(by_name)
         path_spellings = Spellings(by_path)
         for name in elsewhere:
-            if "/" not in name and (found := name_spellings.find(name)):
-                paths[name] = by_name[found]
-            elif "/" in name and (found := path_spellings.find(name)) and found.count("/") == name.count("/"):
-                paths[name] = by_path[found]
+            if "/" in name:
+                found = path_spellings.find(name)
+                if found and found.count("/") == name.count("/"):
+                    paths[name] = by_path[found]
+            else:
+                found = name_spellings.find(name)
+                if found:
+                    paths[name] = by_name[found]
     check_names(paths, [found[0] for found in paths.values()])
     return ImageFiles(folders[0], paths)

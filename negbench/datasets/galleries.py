@@ -202,9 +202,17 @@ class Galleries:
         judged = [row for row, query in enumerate(self.queries) if query.wrong]
         if not judged:
             return []
-        kinds = Counter(kind for row in judged for kind, _ in self.queries[row].wrong)
-        where = {name: {self.images[column] for column in own.tolist()} for name, own in self.groups.items()}
-        lost = sum(i not in where[self.queries[row].group] for row in judged for _, i in self.queries[row].wrong)
+        galleries = {}
+        for name, columns in self.groups.items():
+            galleries[name] = {self.images[column] for column in columns.tolist()}
+        kinds: Counter[str] = Counter()
+        lost = 0
+        for row in judged:
+            query = self.queries[row]
+            for kind, image in query.wrong:
+                kinds[kind] += 1
+                if image not in galleries[query.group]:
+                    lost += 1
         outside = f"; {lost:,} are outside their query's gallery and do not count (dataset.gallery adds images)"
         named = ", ".join(f"{kinds[kind]:,} {kind}" for kind in KINDS if kind in kinds)
         text = f"{self.split}: {kinds.total():,} judged negatives of {len(judged):,} of {len(self.queries):,} queries"
@@ -266,8 +274,10 @@ class Galleries:
         rows = sum(map(len, self.shared_queries))
         if not rows:
             return []
-        most = (Counter(self.queries[row].target for row in same).most_common(1)[0][1] for same in self.shared_queries)
-        first = len(self.queries) - rows + sum(most)
+        first = len(self.queries) - rows
+        for same in self.shared_queries:
+            targets = Counter(self.queries[row].target for row in same)
+            first += targets.most_common(1)[0][1]
         return [
             f"{rows:,} of {len(self.queries):,} {self.split} rows share reference and text with another row, but not "
             "the target: each other's targets answer them too (mining.exclude_relevant leaves these out), and R@1 "
@@ -440,7 +450,10 @@ class Galleries:
             raise NegbenchError(
                 f"the scorer returned {tuple(scores.shape)} for {len(rows)} queries x {len(columns)} images"
             )
-        if scores.sum().isnan() and (nan := scores.isnan()).any():  # a sum is faster
+        if not scores.sum().isnan():  # a sum is faster
+            return scores
+        nan = scores.isnan()
+        if nan.any():  # the sum of infinities is NaN, too
             row, column = nan.nonzero()[0].tolist()
             raise NegbenchError(
                 f"the score of query {self.queries[int(rows[row])].id} and image '{self.images[int(columns[column])]}' "
@@ -552,7 +565,9 @@ def answers_of(same: Sequence[Sequence[int]], target: Sequence[int], relevant: R
         return relevant
     lists = [[] if relevant is None else relevant.row(row).tolist() for row in range(len(target))]
     for rows in same:
-        every = [column for row in rows for column in (target[row], *lists[row])]
+        every = []
+        for row in rows:
+            every += [target[row], *lists[row]]
         for row in rows:
             lists[row] = list(dict.fromkeys([target[row], *every]))
     return Ragged.of(lists)

@@ -9,12 +9,13 @@ from negbench.datasets.dataset import Dataset
 def overlap(train: Dataset, val: Dataset) -> list[str]:
     """Say which queries, targets and images of `val` are in `train`, one line each; nothing where none is."""
     images = set(train.all_images)
-    pairs = {image for q in train.queries for image in (q.reference, str(q.target))}
+    pairs = {query.reference for query in train.queries} | {str(query.target) for query in train.queries}
     targets = {q.target for q in train.queries}
     queries = set(map(_pair, train.queries))
     known = Counter(q.group for q in val.queries if q.target is not None and q.target in targets)
     repeated = sum(_pair(q) in queries for q in val.queries)
-    seen, in_pairs = (sum(image in part for image in val.images) for part in (images, pairs))
+    seen = sum(image in images for image in val.images)
+    in_pairs = sum(image in pairs for image in val.images)
     found = []
     if known:
         groups = ""

@@ -83,8 +83,10 @@ class PreferenceFormat(Dataset):
     @cached_property
     def sets(self) -> Tensor:
         """[Q, 2, 5] int64, columns of the images of either set."""
-        column = self.column_of
-        columns = [[[column[image] for image in members] for members in judged.sets] for judged in self._judged]
+        columns = []
+        for judged in self._judged:
+            for members in judged.sets:
+                columns.append([self.column_of[image] for image in members])
         return torch.tensor(columns, dtype=torch.int64).reshape(-1, 2, SET_SIZE)
 
     @cached_property

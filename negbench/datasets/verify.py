@@ -124,8 +124,12 @@ def _check_annotations(report: Verification, split: str, data: Dataset) -> None:
     remarks = data.card.remarks(data.split, counts)
     report.problems.extend(Problem("counts", remark, split=split) for remark in remarks)
     report.notes.extend(remark for remark in data.remarks if remark not in (*remarks, *report.notes))
-    inside = {group: {data.images[c] for c in columns.tolist()} for group, columns in data.groups.items()}
-    outside = sum(image not in inside[query.group] for query in data.queries for image in query.relevant)
+    inside = {}
+    for group, columns in data.groups.items():
+        inside[group] = {data.images[column] for column in columns.tolist()}
+    outside = 0
+    for query in data.queries:
+        outside += sum(image not in inside[query.group] for image in query.relevant)
     if outside:
         report.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
     gallery = {group: count.gallery for group, count in counts.items()}

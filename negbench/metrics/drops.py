@@ -108,8 +108,10 @@ def _neighbours(drop: Tensor, apart: int, most: int = _WALK) -> Tensor:
     first = walk.gather(1, step)
     second = walk.gather(1, step + 1)
     pair = torch.cat([first, torch.where(has_pair, second, first)], dim=1)
-    if part and len(rest := (~has_pair[:, 0]).nonzero().squeeze(1)):
-        pair[rest] = _neighbours(drop[rest], apart, drop.shape[1])
+    if part:
+        rest = (~has_pair[:, 0]).nonzero().squeeze(1)
+        if len(rest):
+            pair[rest] = _neighbours(drop[rest], apart, drop.shape[1])
     return pair
 
 

@@ -116,8 +116,10 @@ class Metric:
         """Return the metric. Raises NegbenchError without any query, or if a query lacks what the metric needs."""
         covered = self._covered(ranks)
         parts = [covered.of_group(name) for name in covered.groups] if self.over == "groups" else [covered]
-        means = [sum(float(values(part).double().mean()) for part in parts) / len(parts) for values in self.per_query]
-        return sum(means) / len(means)
+        total = 0.0
+        for values in self.per_query:
+            total += sum(float(values(part).double().mean()) for part in parts) / len(parts)
+        return total / len(self.per_query)
 
     def of(self, ranks: QueryRanks) -> PerQuery:
         """Return the metric's per-query values. Raises as `mean`."""

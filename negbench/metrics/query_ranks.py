@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,15 +56,21 @@ class QueryRanks:
     @classmethod
     def concatenated(cls, parts: Sequence[QueryRanks]) -> QueryRanks:
         """Concatenate the queries of all parts; all of them hold subset ranks, or none."""
+        subset_ranks = [part.subset_rank for part in parts if part.subset_rank is not None]
+        clusters = [part.cluster for part in parts if part.cluster is not None]
+        values = {}
+        if parts:
+            for name in parts[0].values:
+                values[name] = _joined([part.values[name] for part in parts])
         return cls(
-            query=tuple(name for part in parts for name in part.query),
-            group=tuple(name for part in parts for name in part.group),
+            query=tuple(chain.from_iterable(part.query for part in parts)),
+            group=tuple(chain.from_iterable(part.group for part in parts)),
             target_rank=_joined([part.target_rank for part in parts]),
             gallery_size=_joined([part.gallery_size for part in parts]),
             relevant_ranks=Ragged.concatenated([part.relevant_ranks for part in parts]),
-            subset_rank=_joined(own) if (own := [p.subset_rank for p in parts if p.subset_rank is not None]) else None,
-            cluster=sum(named, ()) if (named := [p.cluster for p in parts if p.cluster is not None]) else None,
-            values={name: _joined([part.values[name] for part in parts]) for part in parts[:1] for name in part.values},
+            subset_rank=_joined(subset_ranks) if subset_ranks else None,
+            cluster=tuple(chain.from_iterable(clusters)) if clusters else None,
+            values=values,
         )
 
     def select(self, rows: Tensor | Iterable[int]) -> QueryRanks:
@@ -98,7 +105,8 @@ class QueryRanks:
         import pandas as pd
 
         frame = pd.DataFrame({"query": self.query, "group": self.group}, dtype=object)
-        frame["target_rank"], frame["gallery_size"] = self.target_rank.numpy(), self.gallery_size.numpy()
+        frame["target_rank"] = self.target_rank.numpy()
+        frame["gallery_size"] = self.gallery_size.numpy()
         relevant = [self.relevant_ranks.row(row).numpy() for row in range(len(self))]
         frame["relevant_ranks"] = pd.Series(relevant, dtype=object)
         if self.subset_rank is not None:

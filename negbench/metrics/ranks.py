@@ -118,11 +118,13 @@ def window(
         stop: the same; a row with stop <= start has none.
         ranked: `ranked_scores` of these arguments, if already computed.
     """
-    scores, (rows, width) = scores.detach(), scores.shape
+    rows, width = scores.shape
+    scores = scores.detach()
     if not rows or not width:
         return torch.zeros_like(eligible)
     start, stop = (torch.as_tensor(edge, device=scores.device).clamp(0, width).expand(rows) for edge in (start, stop))
-    if ranked is None and (fast := kernels(scores)) is not None:
+    fast = kernels(scores) if ranked is None else None
+    if fast is not None:
         chosen = torch.empty_like(scores, dtype=torch.bool)
         left = np.zeros(rows, np.bool_)
         fast.window(*arrays(scores, eligible), start.numpy(), stop.numpy(), chosen.numpy(), left)
@@ -151,7 +153,8 @@ def _at_places(scores: Tensor, eligible: Tensor, places: Tensor) -> Tensor:
     spread = (high.clamp(min=low) - low).clamp(min=1e-30)
     if table.shape[1] <= _BINS or table.device.type != "cpu" or not bool(spread.isfinite().all()):
         return ranked_scores(scores, eligible).gather(1, places)
-    (rows, width), wide = table.shape, _BINS + 1  # the last bin is for images that are not eligible
+    rows, width = table.shape
+    wide = _BINS + 1  # the last bin is for images that are not eligible
     above = (high.clamp(min=low) - table).mul_((_BINS - 1) / spread).clamp_(max=_BINS)
     row = np.arange(rows)
     bins = above.numpy().astype(np.int32)
@@ -190,7 +193,8 @@ def nearest_below(scores: Tensor, rows: Tensor, allowed: Tensor, bound: Tensor) 
     """
     fast = kernels(scores)
     if fast is not None:
-        fast.nearest_below(*arrays(scores), rows.numpy(), allowed.numpy(), bound.numpy(), (out := rows.clone()).numpy())
+        out = rows.clone()
+        fast.nearest_below(*arrays(scores), rows.numpy(), allowed.numpy(), bound.numpy(), out.numpy())
         return out
     own = scores if len(rows) == len(scores) else scores[rows]
     below = masked_scores(own, allowed & less(own, bound[rows, None]))
@@ -340,7 +344,8 @@ def target_ranks(
         >>> target_ranks(torch.tensor([[-0.1, -0.5, -0.1]]), torch.tensor([0]))
         tensor([2])
     """
-    scores, target = checked_scores(scores), target.to(scores.device)
+    scores = checked_scores(scores)
+    target = target.to(scores.device)
     column = target.clamp(min=0)[:, None]
     ahead = at_most(scores.gather(1, column), scores)
     if allowed is not None:
@@ -399,7 +404,8 @@ def relevant_ranks(
     counted[rows, columns] = False
     if left_out is not None:
         _leave_out(counted, left_out)
-    if width <= _FEW_SLOTS and (fast := kernels(scores)) is not None:
+    fast = kernels(scores) if width <= _FEW_SLOTS else None
+    if fast is not None:
         reach = torch.empty_like(order)
         fast.reaching(scores.detach().numpy(), counted.numpy(), own.numpy(), reach.numpy())
     elif width <= _FEW_SLOTS:  # counting each slot is faster than sorting

@@ -55,7 +55,8 @@ def synthetic_of(strategy: SyntheticStrategy, shown: BankStep) -> tuple[Tensor, 
     if not isinstance(answer, tuple) or len(answer) != 2 or not all(isinstance(one, Tensor) for one in answer):
         raise NegbenchError(f"{name} must return two tensors: the tokens, and a mask of those that exist")
     tokens, there = answer
-    (rows, width), (_, images, _) = shown.queries.shape, shown.images.shape
+    rows, width = shown.queries.shape
+    images = shown.images.shape[1]
     if tokens.ndim != 4 or (len(tokens), *tokens.shape[2:]) != (rows, images, width):
         raise NegbenchError(f"{name} must return [{rows}, S, {images}, {width}] tokens, got {tuple(tokens.shape)}")
     if there.shape != tokens.shape[:2] or there.dtype != torch.bool:

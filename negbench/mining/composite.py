@@ -89,7 +89,8 @@ def batch_rule(strategy: Strategy) -> BatchStrategy | None:
 
 def batch_rules(strategy: Strategy) -> list[BatchStrategy]:
     """Return `batch_rule` of every part that has one."""
-    return [rule for _, part in parts_of(strategy) if (rule := batch_rule(part)) is not None]
+    rules = [batch_rule(part) for _, part in parts_of(strategy)]
+    return [rule for rule in rules if rule is not None]
 
 
 def slots_of(strategy: Strategy) -> tuple[Slot, ...]:

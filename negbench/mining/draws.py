@@ -63,7 +63,8 @@ def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
     Returns:
         [B, D] int64 columns, in the order of the draws.
     """
-    (entries, start, size), step = _members(pool), torch.arange(draws, device=pool.device)[:, None]
+    entries, start, size = _members(pool)
+    step = torch.arange(draws, device=pool.device)[:, None]
     done = step % size  # how many the running cycle has drawn already
     chosen = done + shift_right(splitmix(seed, step), 1) % (size - done)
     drawn = list[Tensor]()

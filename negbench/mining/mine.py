@@ -232,8 +232,10 @@ def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
     if not len(empty):
         return answer, code
     allowed = view.allowed[empty]
-    if view is not scored.view and len(bare := (count(allowed) == 0).nonzero().squeeze(1)):  # filters left nothing
-        allowed[bare] = scored.view.allowed[empty[bare]]
+    if view is not scored.view:
+        bare = (count(allowed) == 0).nonzero().squeeze(1)  # filters left nothing
+        if len(bare):
+            allowed[bare] = scored.view.allowed[empty[bare]]
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)

@@ -100,11 +100,14 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
     """
     part = task.shard(sampled(task, sample))
     blocks = [_measured(part, block) for block in rankings(part)]
-    measured = {name: np.concatenate([block[name].numpy() for block in blocks]) for name in blocks[0]}
+    measured = {}
+    for name in blocks[0]:
+        measured[name] = np.concatenate([block[name].numpy() for block in blocks])
     start = measured["band_start"][~np.isnan(measured["band_start"])]
-    sides = ("", "_above", "_below")
-    counts = {side: (measured[f"wrong{side}"].sum(), measured[f"near{side}"].sum()) for side in sides}
-    rates = {f"false_negatives{side}": float(w / n) if n else math.nan for side, (w, n) in counts.items()}
+    rates = {}
+    for side in ("", "_above", "_below"):
+        near = measured[f"near{side}"].sum()
+        rates[f"false_negatives{side}"] = float(measured[f"wrong{side}"].sum() / near) if near else math.nan
     medians = ("images", "tail", "drop_prominence", "drop_prominence_second")
     known = measured["relevant"][measured["relevant"] > 0]
     return Regime(
@@ -165,23 +168,26 @@ def _false_negatives(task: MiningTask, block: Rankings, scores: Tensor) -> dict[
         chosen = task.relevant.select(block.rows)
         wrong = chosen.mask(block.local, wrong.shape[1]) & block.allowed
         known = chosen.lengths
-    parts = {"": (wrong, block.length - 1)}
+    images = {"": block.length - 1}
+    mistakes = {"": count(wrong)}
     place = block.reached - 1  # of the first allowed image that scores less than the target
     for where, start, stop in (("_above", place - NEAR, place), ("_below", place, place + NEAR)):
-        near = stop.minimum(block.length - 1) - start.clamp(min=0)
-        parts[where] = wrong & window(block.table, block.allowed, start, stop, scores), near
-    return {"relevant": known} | {
-        f"{what}{where}": torch.where(known > 0, each, 0)
-        for where, (part, near) in parts.items()
-        for what, each in (("near", near), ("wrong", count(part)))
-    }
+        images[where] = stop.minimum(block.length - 1) - start.clamp(min=0)
+        mistakes[where] = count(wrong & window(block.table, block.allowed, start, stop, scores))
+    counts = {"relevant": known}
+    for where, number in images.items():
+        counts[f"near{where}"] = torch.where(known > 0, number, 0)
+        counts[f"wrong{where}"] = torch.where(known > 0, mistakes[where], 0)
+    return counts
 
 
 def _fit(rank: Tensor, images: Tensor, val: QueryRanks | None) -> dict[str, float]:
     """Return the recalls in galleries of one size, and their difference."""
     pairs = {"recall_train": (rank, images)}
-    if val is not None and bool((asked := val.target_rank > 0).any()):
-        pairs["recall_val"] = (val.target_rank[asked], val.gallery_size[asked])
+    if val is not None:
+        ranked = val.target_rank > 0
+        if bool(ranked.any()):
+            pairs["recall_val"] = (val.target_rank[ranked], val.gallery_size[ranked])
     size = min(int(images.min()) for _, images in pairs.values())
     recalls = {"recall_train": math.nan, "recall_val": math.nan}
     if size > CUT:  # else every recall is 1

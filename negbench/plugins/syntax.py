@@ -76,7 +76,12 @@ def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> Traits:
         tree = parse(path, content)
         code = hashlib.sha256(canonical(tree).encode()).hexdigest()
         names = sorted({dotted for _, dotted in imported_names(tree, module, package=package)})
-        memory[key] = (code, names, {n: repr(value) for n in _ASKED if (value := constant(tree, n)) is not None})
+        texts = {}
+        for name in _ASKED:
+            value = constant(tree, name)
+            if value is not None:
+                texts[name] = repr(value)
+        memory[key] = (code, names, texts)
     code, names, texts = memory[key]
     return Traits(code, names, {name: ast.literal_eval(text) for name, text in texts.items()})
 
@@ -173,9 +178,12 @@ def closure(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
         if module in modules or traits(module, path).constants.get("MOVES_SCORES") is False:
             continue
         modules[module] = path
-        tops = {name: name.split(".")[0] for name in imports(module, path)}
-        near = (name for name, top in tops.items() if top in packages or (top != "negbench" and is_local(top)))
-        todo += [(name, file) for name in near if (file := locate(name))]
+        for name in imports(module, path):
+            top = name.split(".")[0]
+            if top in packages or (top != "negbench" and is_local(top)):
+                file = locate(name)
+                if file is not None:
+                    todo.append((name, file))
     return modules
 
 

@@ -118,8 +118,11 @@ class WorldPart:
     def relevant(self) -> list[list[str]]:
         """Return per query the target, then every other image with the target's attributes."""
         alike = by_key((attributes, index) for index, attributes in enumerate(self.attributes))
-        same = ((target, alike[self.attributes[target]]) for _, target in self.queries)
-        return [[self.images[target], *(self.images[i] for i in own if i != target)] for target, own in same]
+        lists = []
+        for _, target in self.queries:
+            others = [image for image in alike[self.attributes[target]] if image != target]
+            lists.append([self.images[image] for image in (target, *others)])
+        return lists
 
 
 def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> WorldPart:
@@ -137,9 +140,16 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     stream = Stream(spec.world, "plan", split, category)
     sizes = _group_sizes(stream, spec.images(split), spec.twins)
     _check_possible(category, len(sizes))
-    lines = [min(number // 2, len(sizes) // 2 - 1) for number in range(len(sizes))] if in_lines else [0] * len(sizes)
-    garments = _garments_in_lines(stream, category, lines) if in_lines else _free_garments(stream, category, len(sizes))
-    owner = stream.shuffled([group for group, size in enumerate(sizes) for _ in range(size)])
+    if in_lines:
+        lines = [min(number // 2, len(sizes) // 2 - 1) for number in range(len(sizes))]
+        garments = _garments_in_lines(stream, category, lines)
+    else:
+        lines = [0 for _ in sizes]
+        garments = _free_garments(stream, category, len(sizes))
+    owners: list[int] = []
+    for group, size in enumerate(sizes):
+        owners += [group] * size
+    owner = stream.shuffled(owners)
     queries = _queries(stream, garments, owner, sizes, lines, spec.queries(split))
     attributes = [garments[group] for group in owner]
     captions = [caption_pair(stream, attributes[reference], attributes[target]) for reference, target in queries]
@@ -154,8 +164,13 @@ def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mappin
     codes = {image: (CATEGORIES.index(each.category), *codes_of(each)) for image, each in garments.items()}
     targets = [str(query.target) for query in queries]
     references = [query.reference for query in queries]
-    rows = ([codes[image] for image in ids] for ids in (targets, references, images))
-    asked, before, shown = (torch.tensor(row, dtype=torch.int8) for row in rows)
+
+    def table(ids: Sequence[str]) -> torch.Tensor:
+        return torch.tensor([codes[image] for image in ids], dtype=torch.int8)
+
+    asked = table(targets)
+    before = table(references)
+    shown = table(images)
     return Attributed(asked, asked != before, shown)
 
 
@@ -206,7 +221,8 @@ def _possible(category: str) -> int:
 
 
 def _check_possible(category: str, count: int) -> None:
-    if count > _MOST * (possible := _possible(category)):
+    possible = _possible(category)
+    if count > _MOST * possible:
         raise OptionError(
             f"{count:,} different garments of category {category} are needed, but only {_MOST:.0%} of the {possible:,} "
             "possible ones may be used: ask for fewer images or more twins"
@@ -256,7 +272,8 @@ def _queries(
 
     queries = []
     for number in range(count):
-        distance, possible = apart(owner[target := by_size[(2 * number + 1) * len(owner) // (2 * count)]])
+        target = by_size[(2 * number + 1) * len(owner) // (2 * count)]
+        distance, possible = apart(owner[target])
         groups = np.flatnonzero(distance == stream.pick(possible)).tolist()
         queries.append((stream.pick(members[stream.pick(groups)]), target))
     return stream.shuffled(queries)

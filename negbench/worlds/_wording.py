@@ -118,11 +118,12 @@ def _sentence(stream: Stream, said: list[Clause], category: str) -> str:
     """Make one caption, clauses of one verb together: "is black and has no sleeves" or "is black with no sleeves"."""
     mixed = stream.shuffled(said)
     first = mixed[0].verb
-    groups = [[c.phrase for c in mixed if c.verb == verb] for verb in (first, "has" if first == "is" else "is")]
-    text = f"{first} {stream.pick(_JOINTS).join(groups[0])}"
-    if groups[1]:
+    phrases_of_first = [clause.phrase for clause in mixed if clause.verb == first]
+    phrases_of_other = [clause.phrase for clause in mixed if clause.verb != first]
+    text = f"{first} {stream.pick(_JOINTS).join(phrases_of_first)}"
+    if phrases_of_other:
         link = stream.pick((" with ", " and has ")) if first == "is" else " and is "
-        text += link + " and ".join(groups[1])
+        text += link + " and ".join(phrases_of_other)
     text = stream.pick(_OPENINGS).format(stream.pick(_NOUNS[category])) + text
     if stream.chance(10):
         text = text[0].upper() + text[1:]

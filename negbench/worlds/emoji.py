@@ -181,8 +181,14 @@ class EmojiPictures(Dataset):
         step away from right.
         """
         artist = self.style if self.style in ARTISTS else ""
-        pictures = [(column, each) for column, image in enumerate(self.images) for each in self.shown[image]]
-        drawn = [each if artist else "" for each in (self.images[column].partition("/")[0] for column, _ in pictures)]
+        columns = []
+        pictures = []
+        drawn = []
+        for column, image in enumerate(self.images):
+            for emoji in self.shown[image]:
+                columns.append(column)
+                pictures.append(emoji)
+                drawn.append(image.partition("/")[0] if artist else "")
         asked = [self.asked[query.id] for query in self.queries]
         had = [self.shown[query.reference][0] for query in self.queries]
         ids: dict[str, int] = defaultdict(lambda: len(ids))
@@ -191,10 +197,9 @@ class EmojiPictures(Dataset):
             rows = [(each.family, each.family, *each.look, by) for each, by in zip(emoji, artists, strict=True)]
             return torch.tensor([[ids[value] for value in row] for row in rows], dtype=torch.int16)
 
-        want = coded(asked, [artist] * len(asked))
-        before = coded(had, ["as before"] * len(had) if artist else [""] * len(had))
-        column = torch.tensor([column for column, _ in pictures])
-        return Attributed(want, want != before, coded([each for _, each in pictures], drawn), column)
+        want = coded(asked, [artist for _ in asked])
+        before = coded(had, ["as before" if artist else "" for _ in had])
+        return Attributed(want, want != before, coded(pictures, drawn), torch.tensor(columns))
 
 
 def card(options: PictureChoice) -> DatasetCard:
@@ -266,8 +271,10 @@ def read_world(packages: Iterable[Icons]) -> EmojiWorld:
 
 def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
     """List a split's emoji; each set of families varying in the same attributes is split, so none is in val only."""
-    looks = by_key(world.images).items()
-    kinds = by_key((tuple(len({*values}) > 1 for values in zip(*each, strict=True)), family) for family, each in looks)
+    kinds: dict[tuple[bool, ...], list[str]] = {}
+    for family, looks in by_key(world.images).items():
+        varied = tuple(len({*values}) > 1 for values in zip(*looks, strict=True))
+        kinds.setdefault(varied, []).append(family)
     held_out: set[str] = set()
     for families in kinds.values():
         families.sort(key=lambda family: hashlib.sha256(f"{seed} {family}".encode()).digest())

@@ -137,9 +137,12 @@ class VectorWorld(Dataset):
         names = list[str]()
         queries = list[Query]()
         for part in _parts(many, split, in_lines=look > 0):
-            codes = ("".join(_DIGITS[code] for code in codes_of(attributes)) for attributes in part.attributes)
-            own = [f"{part.category}-{split}-{spec.world}-{code}-{number:05}" for number, code in enumerate(codes)]
-            own = [f"{name}-{line}x{look}" for name, line in zip(own, part.lines, strict=True)] if look else own
+            own = []
+            for number, attributes in enumerate(part.attributes):
+                code = "".join(_DIGITS[code] for code in codes_of(attributes))
+                own.append(f"{part.category}-{split}-{spec.world}-{code}-{number:05}")
+            if look:
+                own = [f"{name}-{line}x{look}" for name, line in zip(own, part.lines, strict=True)]
             names += own
             queries += _queries(replace(part, images=own), len(queries))
         if split == "train":
