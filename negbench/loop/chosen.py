@@ -108,7 +108,7 @@ def choose(
     shown: Slot = "target" if "target" in slots else rule.corrupts[0]
     (view, truth), in_front = views[shown], shown in ("bank", "triple")
     kinds = inputs.kinds if shown in _OF_TARGETS else None
-    kinds = None if kinds is None else _shown(kinds, shown).to(positive.device)
+    kinds = None if kinds is None else of_slot(kinds, shown).to(positive.device)
     pool, drawn = (_weights(part[shown], view, in_front) for part in (slots, kept))
     return kept, BatchPools(view.scores, view.positive, view.allowed, pool, drawn, truth, kinds)
 
@@ -118,7 +118,7 @@ def _view(
 ) -> tuple[ScoreView, Tensor | None]:
     """Return a slot's view for the strategy (a bank's has the target first), and which columns are known relevant."""
     bank, of_targets = slot == "bank", slot in _OF_TARGETS
-    truth = None if inputs.relevant is None or not of_targets else _shown(inputs.relevant, slot).to(scores.device)
+    truth = None if inputs.relevant is None or not of_targets else of_slot(inputs.relevant, slot).to(scores.device)
     own = torch.arange(len(scores), device=scores.device)
     view = ScoreView(
         scores=(torch.cat([positive, scores], dim=1) if bank else scores).detach(),
@@ -127,13 +127,16 @@ def _view(
         relevant=truth if rule.reads_truth else None,
         temperature=inputs.temperature,
         dim=inputs.queries.shape[1],
-        planes={name: _shown(plane, slot) for name, plane in inputs.planes.items() if of_targets},
+        planes={name: of_slot(plane, slot) for name, plane in inputs.planes.items() if of_targets},
     )
     return filtered(view, inputs.filters if of_targets else None, rule), truth
 
 
-def _shown(table: Tensor, slot: Slot) -> Tensor:
-    """Select a slot's columns from a [B, B + K] table over the batch's targets and a bank's images."""
+def of_slot(table: Tensor, slot: Slot) -> Tensor:
+    """Select a slot's columns from a [B, B + K] table over the batch's targets and a bank's images.
+
+    Of "bank" these are [B, 1 + K], a query's own target first.
+    """
     own = table[:, : len(table)]
     if slot == "bank":
         return torch.cat([own.diagonal()[:, None], table[:, len(table) :]], dim=1)

@@ -17,6 +17,7 @@ from negbench.contracts import (
     Loss,
     LossInput,
     QueryInputs,
+    ScoreView,
     Slot,
     Strategy,
 )
@@ -26,13 +27,13 @@ from negbench.data.batch_size import EMBED_BATCH
 from negbench.data.scene import EncodedSplits, Tokens
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
-from negbench.loop.chosen import ChoiceInputs, choose, slot_scores
+from negbench.loop.chosen import ChoiceInputs, choose, of_slot, slot_scores
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.memory import Memory
 from negbench.loop.mining_task import planes_read
 from negbench.loop.passes import Passes
 from negbench.loop.slots import Corrupted, LossExtras, full_precision, joined, loss_of_slots
-from negbench.mining.composite import Composite, batch_rule, batch_rules
+from negbench.mining.composite import Composite, batch_rule, batch_rules, shares_draws
 from negbench.mining.filters import Filters
 from negbench.mining.mined import BatchPools
 from negbench.mining.planes import Plane, batch_planes
@@ -62,18 +63,23 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Scalar `loss` with its gradient, number of `negatives` used, and the `pools` of a batch strategy."""
+    """Scalar `loss` with its gradient, number of `negatives` used, and what is known of them.
+
+    `pools` are a batch strategy's. `shared` holds per query the number of negatives that were drawn for others, and
+    how many of these are known to be relevant to it: [B, 2] float32; None without any, or where nothing is known.
+    """
 
     loss: Tensor
     negatives: int
     pools: BatchPools | None
+    shared: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class _Scores:
     """Scores of a step: positives [B], negatives by slot, and further inputs of some losses.
 
-    `members` holds what they were computed from, for the hybrid terms.
+    `members` holds what they were computed from, for the hybrid terms; `shared` is as in `StepResult`.
     """
 
     positive: Tensor
@@ -81,6 +87,7 @@ class _Scores:
     extras: LossExtras
     pools: BatchPools | None
     members: Members
+    shared: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,33 @@ class _Chosen:
     pools: BatchPools
     allowed: dict[Slot, Tensor]
     images: dict[Slot, Tensor]
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Embedded images: `columns` [C] int64 of the corpus, distinct, and their `tokens` [C, T, D]."""
+
+    columns: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True)
+class _Others:
+    """Draws of all B queries of a batch as negatives of each: M draws a query.
+
+    Attributes:
+        columns: [B M] int64 images, in the order of the draws; one that is drawn twice occurs twice.
+        scores: [B, B M].
+        mask: [B, B M] bool, which are a query's negatives; False for its own draws, which are so anyway.
+        tokens: [K, T, D] of the different images among them.
+        place: [B M] int64, where each one's tokens are.
+    """
+
+    columns: Tensor
+    scores: Tensor
+    mask: Tensor
+    tokens: Tensor
+    place: Tensor
 
 
 @dataclass(frozen=True)
@@ -251,7 +285,7 @@ class Objective(nn.Module):
         if self.hybrid is not None:
             value = value + self.hybrid(scores.members, self.temperature)
         count = sum(int(part.mask.sum()) for part in scores.slots.values())
-        return StepResult(value, count, scores.pools)
+        return StepResult(value, count, scores.pools, scores.shared)
 
     def _note_share(self, scores: Tensor, mask: Tensor, gradient: Tensor) -> None:
         """Set `hardest_share` from negatives' scores, their bool mask and the loss's gradient in them, all [B, M]."""
@@ -303,6 +337,9 @@ class Objective(nn.Module):
             chosen = _rows_of(embedded, position.to(self.device))  # [B, 1 + M, T, D]
             scores = paired_relevance(made.query, chosen)
             drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
+            others = self._draws_of_others(batch, made, chosen[:, 0], _Images(distinct, embedded), position[:, 1:])
+        if others is not None:
+            drawn = Corrupted.side_by_side([drawn, Corrupted(others.scores, others.mask)])
         own, rule = chosen[:, 0], batch_rule(self.strategy)  # a union adds members to the draws
         choice = None if rule is None else self._choose(rule, batch, made, own)
         slots = dict[Slot, Corrupted]({"target": drawn}) if choice is None else joined(drawn, choice.slots)
@@ -311,17 +348,68 @@ class Objective(nn.Module):
             aspects = []
             for name, sub in made.subs.items():
                 parts = paired_relevance(sub.embeddings.float(), chosen)
+                if others is not None:
+                    parts = torch.cat([parts, relevance(sub.embeddings.float(), others.tokens)[:, others.place]], dim=1)
                 if joins:
                     parts = torch.cat([parts, relevance(sub.embeddings.float(), own)], dim=1)
                 aspects.append(AspectScores(name, parts[:, 0], parts[:, 1:], sub.weight, sub.present))
-            extras = self._extras(aspects, batch, made.query, choice, distinct, embedded)
+            extras = self._extras(aspects, batch, made.query, _Images(distinct, embedded), choice, others)
         if self._sparing:
             self._spare(scores[:, 0], slots, extras, position.unique())
         allowed = {} if choice is None else choice.allowed
         if self.hybrid is not None and "target" not in allowed:
             allowed |= {"target": self._allowed("target", batch)}
         members = Members(made.inputs, own, allowed)
-        return _Scores(scores[:, 0], slots, extras, None, members)
+        known = None if others is None else self._known_of_others(batch, others)
+        return _Scores(scores[:, 0], slots, extras, None, members, known)
+
+    def _draws_of_others(
+        self, batch: Batch, made: _Queries, own: Tensor, images: _Images, position: Tensor
+    ) -> _Others | None:
+        """Return the draws of the batch's other queries as each query's negatives; None unless the strategy shares.
+
+        Args:
+            batch: of B queries with M draws each.
+            made: their queries.
+            own: [B, T, D] tokens of their targets.
+            images: what was embedded.
+            position: [B, M] place of each draw among `images`.
+        """
+        if not shares_draws(self.strategy):
+            return None
+        split, rows = self.scene.train, batch.rows
+        used, place = position.flatten().unique(return_inverse=True)
+        columns, tokens = images.columns[used], images.tokens[used.to(images.tokens.device)]
+        scores = relevance(made.query, tokens)
+        allowed = split.allowed_images(rows, columns, self.mining)
+        if self.filters.active:
+            positive = paired_relevance(made.query, own[:, None])
+            every = torch.cat([split.dataset.target_columns[rows], columns])
+            planes = self._planes(rows, made.inputs, every, torch.cat([own, tokens]).detach())
+            view = ScoreView(
+                scores=torch.cat([positive, scores], dim=1).detach(),
+                target=torch.zeros(len(rows), dtype=torch.int64, device=scores.device),
+                allowed=torch.cat([torch.zeros_like(allowed[:, :1]), allowed], dim=1).to(scores.device),
+                temperature=self.divisor,
+                dim=made.query.shape[1],
+                planes={name: of_slot(plane, "bank") for name, plane in planes.items()},
+            )
+            allowed &= self.filters.keep(view)[:, 1:].to(allowed.device)
+        query = torch.arange(len(rows))
+        drawn_for = query.repeat_interleave(position.shape[1])
+        mask = allowed[:, place] & (drawn_for[None, :] != query[:, None])
+        columns, place = columns[place], place.to(scores.device)
+        return _Others(columns, scores[:, place], mask.to(scores.device), tokens, place)
+
+    def _known_of_others(self, batch: Batch, others: _Others) -> Tensor | None:
+        """Return `StepResult.shared`."""
+        answers = self.scene.train.dataset.answers
+        relevant = self.scene.train.relevant_images(batch.rows, others.columns)
+        if answers is None or relevant is None:
+            return None
+        known = answers.lengths[batch.rows] > 0  # of the rest nothing but the target
+        mask = others.mask.cpu() & known[:, None]
+        return torch.stack([mask.sum(1), (mask & relevant).sum(1)], dim=1).float()
 
     # --- batch strategies: the batch's own members, in each slot that the strategy corrupts -----------------------
 
@@ -345,7 +433,7 @@ class Objective(nn.Module):
             else:
                 columns, first = _first_of_each(targets)
                 tokens = embedded[first.to(embedded.device)]
-            extras = self._extras(aspects, batch, made.query, choice, columns, tokens)
+            extras = self._extras(aspects, batch, made.query, _Images(columns, tokens), choice)
         if self._sparing:
             self._spare(choice.positive, choice.slots, extras, used=columns[:0])
         members = Members(made.inputs, embedded, choice.allowed)
@@ -364,9 +452,7 @@ class Objective(nn.Module):
             columns, tokens = torch.cat([columns, images["bank"]]), torch.cat([tokens, bank])
             with full_precision(self.device):
                 by_slot["bank"] = relevance(made.query, bank)
-        with full_precision(self.device):
-            planes = batch_planes(self.reads, self.calls, made.inputs, tokens)
-        planes |= {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
+        planes = self._planes(batch.rows, made.inputs, columns, tokens)
         inputs = ChoiceInputs(
             temperature=self.divisor,
             queries=made.query,
@@ -380,6 +466,12 @@ class Objective(nn.Module):
         )
         slots, pools = choose(rule, by_slot, allowed, inputs)
         return _Chosen(by_slot["target"].diagonal(), slots, pools, allowed, images)
+
+    def _planes(self, rows: Tensor, inputs: QueryInputs, columns: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        """Return name -> [B, C] further scores of images, of `columns` [C] int64 with `tokens` [C, T, D]."""
+        with full_precision(self.device):
+            planes = batch_planes(self.reads, self.calls, inputs, tokens)
+        return planes | {name: plane.block(rows, columns) for name, plane in self.offline.items()}
 
     def _bank(self, rule: BankStrategy, rows: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the bank: [K] int64 columns, [K, T, D] embeddings without a gradient, [B, K] bool allowed images.
@@ -397,8 +489,8 @@ class Objective(nn.Module):
         columns = self._gallery(rows)
         with torch.no_grad():
             tokens = self._embedded(columns)
-        inside = self._in_group[split.dataset.group_index[rows]][:, columns]
-        return columns, tokens, split.allowed_images(rows, columns, self.mining) & inside
+        allowed = split.allowed_images(rows, columns, self.mining) & self._in_own_group(rows, columns)
+        return columns, tokens, allowed
 
     def _allowed(self, slot: Slot, batch: Batch) -> Tensor:
         """Return `Split.batch_allowed` under the run's mining options."""
@@ -415,6 +507,10 @@ class Objective(nn.Module):
             row[columns] = True
         return members
 
+    def _in_own_group(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return [B, C] bool: which images are in a query's own gallery group."""
+        return self._in_group[self.scene.train.dataset.group_index[rows]][:, columns]
+
     def _corpus_of(self, rows: Tensor) -> Tensor:
         """Return [C] int64 columns of the rows' gallery groups if the loss uses the whole corpus; else none."""
         return self._gallery(rows) if self.loss.candidate_set == "corpus" else torch.empty(0, dtype=torch.int64)
@@ -424,8 +520,8 @@ class Objective(nn.Module):
         groups = self.scene.train.dataset.group_index[rows].unique()
         return self._in_group[groups].any(0).nonzero().squeeze(1)
 
-    def _taken(self, batch: Batch, choice: _Chosen | None) -> Tensor:
-        """Return [B, N] bool: images drawn as negatives, or chosen by a batch strategy."""
+    def _taken(self, batch: Batch, choice: _Chosen | None, others: _Others | None) -> Tensor:
+        """Return [B, N] bool: images drawn as negatives, for the query or others, or chosen by a batch strategy."""
         taken = torch.zeros(len(batch.rows), len(self.scene.train.images), dtype=torch.bool)
         if batch.negatives is not None:
             taken.scatter_(1, batch.negatives, True)
@@ -434,6 +530,9 @@ class Objective(nn.Module):
                 mask = choice.slots[slot].mask[:, : len(choice.images[slot])]  # without synthetic negatives
                 row, member = mask.cpu().nonzero(as_tuple=True)
                 taken[row, choice.images[slot][member]] = True
+        if others is not None:
+            row, member = others.mask.cpu().nonzero(as_tuple=True)
+            taken[row, others.columns[member]] = True
         return taken
 
     def _extras(
@@ -441,9 +540,9 @@ class Objective(nn.Module):
         aspects: list[AspectScores],
         batch: Batch,
         query: Tensor,
+        images: _Images,
         choice: _Chosen | None,
-        columns: Tensor,
-        embedded: Tensor,
+        others: _Others | None = None,
     ) -> LossExtras:
         """Combine the aspects with the candidates, besides the negatives, that the loss ranks the target against.
 
@@ -451,19 +550,21 @@ class Objective(nn.Module):
             aspects: scores under sub-queries.
             batch: of B queries.
             query: [B, D].
+            images: distinct ones; the batch's targets or the query's corpus among them are candidates.
             choice: a batch strategy's choice, if any; these images and the drawn ones are not candidates.
-            columns: [C] distinct int64 images; the batch's targets or the query's corpus among them are candidates.
-            embedded: [C, T, D].
+            others: draws of other queries that are negatives of a query, if any: not candidates either.
         """
         kind, dataset, rows = self.loss.candidate_set, self.scene.train.dataset, batch.rows
         if kind == "pair":
             return LossExtras(aspects)
-        mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~self._taken(batch, choice)[:, columns]
+        columns, embedded = images.columns, images.tokens
+        taken = self._taken(batch, choice, others)[:, columns]
+        mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~taken
         if kind == "batch":
             some = torch.isin(columns, dataset.target_columns[rows])
             mask, embedded = mask[:, some], embedded[some.to(embedded.device)]
         else:
-            mask &= self._in_group[dataset.group_index[rows]][:, columns]
+            mask &= self._in_own_group(rows, columns)
         return LossExtras(aspects, relevance(query, embedded), mask.to(query.device))
 
     @property

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from negbench.contracts import Loss, Strategy
 from negbench.data.scene import trained_state
@@ -194,6 +195,8 @@ def train_epoch(
             state.negatives_seen += result.negatives
             if result.pools is not None:
                 held.append(result.pools)
+            if result.shared is not None:
+                state.statistics += shared_statistics(result.shared)
             if held and len(held) * held[-1].scores.numel() >= _HELD:
                 settle()
             if progress is not None:
@@ -260,9 +263,20 @@ def _epoch_values(run: OpenRun, parts: TrainingParts, state: State, loss: float)
     values |= {f"train/temperature_{term}": value for term, value in own_temperatures.items()}
     if state.statistics:
         behaviour = batch_behaviour(state.statistics)
-        state.behaviour.append({"epoch": float(state.epoch), **behaviour})
+        if state.negatives is None:
+            state.behaviour.append({"epoch": float(state.epoch), **behaviour})
+        elif state.behaviour:  # of the draws that a refresh made: of the latest epoch that used them
+            state.behaviour[-1] |= behaviour
         values |= {f"mining/{name}": value for name, value in behaviour.items()}
     return values
+
+
+def shared_statistics(shared: Tensor) -> list[tuple[int, dict[str, float]]]:
+    """Return the share of false negatives among those that a batch's queries share (`StepResult.shared`)."""
+    negatives, false = shared.sum(0).tolist()
+    if negatives == 0:
+        return []
+    return [(int(negatives), {"false_negative_rate_shared": false / negatives})]
 
 
 def batch_behaviour(statistics: list[tuple[int, dict[str, float]]]) -> dict[str, float]:

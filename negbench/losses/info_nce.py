@@ -1,14 +1,18 @@
 """InfoNCE: cross-entropy of the target against its negatives.
 
 Paper: HyCoLe-HNM, eq. 1-4; van den Oord et al., arXiv:1807.03748, eq. 4.
+`hardness` above 0: Lan et al., LLaVE (arXiv:2503.04812; unverified), as in sentence-transformers 6
+(MultipleNegativesRankingLoss, `hardness_mode="all_negatives"`), on whatever negatives the strategy chose.
 Departures: none; the run decides how to combine the negatives of several slots (`hybrid.slots`).
 """
 
 from dataclasses import dataclass
 
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from negbench.contracts import Loss, LossInput
+from negbench.contracts import Loss, LossInput, tunable
+from negbench.contracts.loss import without_masked
 from negbench.losses._rows import cross_entropy
 
 PAPER = "HyCoLe-HNM eq. 1-4"
@@ -20,6 +24,8 @@ class InfoNCE(Loss):
 
     Args:
         tau: temperature, > 0; if left out, the caller's, or 0.07.
+        hardness: alpha >= 0: a negative of score s counts exp(alpha s) times as much, and no gradient flows through
+            this weight; 0: all count alike.
 
     Inputs:
         | positive | negatives | mask          | weights                   | aspects |
@@ -29,6 +35,11 @@ class InfoNCE(Loss):
     are absolute: doubling them equals listing each negative twice.
     """
 
+    hardness: NonNegativeFloat = tunable(0.0, low=0.0, high=10.0)
+
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""
-        return cross_entropy(given.positive, given.negatives, given.mask, given.weights, given.temperature)
+        weights = given.weights
+        if self.hardness > 0:
+            weights = weights * (self.hardness * without_masked(given.negatives, given.mask).detach()).exp()
+        return cross_entropy(given.positive, given.negatives, given.mask, weights, given.temperature)

@@ -44,13 +44,21 @@ class Composite(Strategy):
         return tuple(made)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Union(Composite):
     """A corpus strategy's own draws and a batch strategy's members, in one loss.
 
     A query has M + B - 1 negatives if all members are allowed: its own M draws and the batch's other targets, but not
     other queries' draws. `train.num_negatives` counts the draws; the batch is used whole. Source: standard in text
     retrieval (DPR, arXiv:2004.04906, sec. 3.2).
+
+    Args:
+        shared: whether the draws of the batch's other queries are a query's negatives, too: B - 1 + B M in all, as in
+            sentence-transformers' MultipleNegativesRankingLoss with hard negatives. Left out are a query's own target
+            and what the options of `[mining]` exclude or filter for it; as in a batch, images of all galleries count.
     """
+
+    shared: bool = False
 
     def pool(self, view: ScoreView) -> Tensor:
         """Return the corpus strategy's pools."""
@@ -93,6 +101,11 @@ def batch_rules(strategy: Strategy) -> list[BatchStrategy]:
     return [rule for rule in rules if rule is not None]
 
 
+def shares_draws(strategy: Strategy) -> bool:
+    """Return whether a query's negatives include what was drawn for the batch's other queries."""
+    return isinstance(strategy, Union) and strategy.shared
+
+
 def slots_of(strategy: Strategy) -> tuple[Slot, ...]:
     """Return the slots that a part's negatives corrupt; draws from a corpus corrupt the target."""
     rule = batch_rule(strategy)
@@ -128,6 +141,9 @@ def _union(name: str, find: Find) -> type[Strategy]:
     other = next(part for part in parts if issubclass(part, BatchStrategy))
     if "triple" in other.corrupts:
         raise OptionError(f"strategy {quoted(name)}: whole-batch triples cannot be combined with drawn negatives")
+    for part, key in zip(parts, names, strict=True):
+        if any(field.name == "shared" for field in dataclasses.fields(part)):
+            raise OptionError(f"strategy {quoted(name)}: {quoted(key)} has an option of its own named 'shared'")
     return _made(Union, name, names, parts, like=own)
 
 

@@ -26,7 +26,7 @@ def bradley_terry(loss: BradleyTerry, p: float, negatives: list[float], weights:
 
 
 def info_nce(loss: InfoNCE, p: float, negatives: list[float], weights: list[float]) -> float:
-    rest = sum(w * math.exp(n / TAU) for n, w in zip(negatives, weights, strict=True))
+    rest = sum(w * math.exp(n / TAU + loss.hardness * n) for n, w in zip(negatives, weights, strict=True))
     return -math.log(math.exp(p / TAU) / (math.exp(p / TAU) + rest))
 
 
@@ -63,7 +63,7 @@ def triplet(loss: Triplet, p: float, negatives: list[float], weights: list[float
 
 ROWS: list[tuple[Row, tuple[Loss, ...]]] = [
     (bradley_terry, (BradleyTerry(),)),
-    (info_nce, (InfoNCE(),)),
+    (info_nce, (InfoNCE(), InfoNCE(hardness=3.0))),
     (hcl, (HCL(), HCL(beta=0.0), HCL(tau_plus=0.0, beta=2.0), HCL(tau_plus=0.3))),
     (hn_nce, tuple(HnNCE(alpha=alpha, beta=beta) for alpha in (0.5, 1.0) for beta in (0.0, 0.5, 2.0))),
     (multi_similarity, (MultiSimilarity(), MultiSimilarity(alpha=1, beta=10, base=-0.25))),

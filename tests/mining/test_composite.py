@@ -54,7 +54,7 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets):
         {"name": "all-corpus:2>cirqrs"},
     )
     full = resolved(config_of(vector_sets, "in-batch+qure:variant=release"))
-    assert full.strategy.options == {"variant": "release", "consecutive_threshold": 1}
+    assert full.strategy.options == {"shared": False, "variant": "release", "consecutive_threshold": 1}
     assert labels_of(full)["strategy"] == "in-batch+qure(variant=release)"
     option = next(o for o in options_of("strategies", "in-batch+qure") if o.name == "variant")
     assert (option.type, option.default) == ("paper or release", "paper")
