@@ -65,7 +65,8 @@ class _NotebookProgress(bars.Progress):
     def refresh(self) -> None:
         """Draw the bar again."""
         if time.monotonic() - self._drawn > 0.2:
-            Console(file=(text := io.StringIO()), force_jupyter=False, width=100).print(self.get_renderable())
+            text = io.StringIO()
+            Console(file=text, force_jupyter=False, width=100).print(self.get_renderable())
             self._shown.update({"text/plain": text.getvalue().rstrip()}, raw=True)
             self._drawn = time.monotonic()
 
@@ -218,8 +219,13 @@ class Grid:
             yield Segment(self.text())
             return
         columns = self._cells()
-        ends = [1 + sum(max(map(len, c)) + 3 for c in columns[: n + 1]) for n in range(len(columns))]
-        fitting = max(1, sum(end <= options.max_width for end in ends))
+        width = 1
+        fitting = 0
+        for column in columns:
+            width += max(map(len, column)) + 3
+            if width <= options.max_width:
+                fitting += 1
+        fitting = max(1, fitting)
         left = [c[0] for c in columns[fitting:]]
         folded = f"no room for {', '.join(left)}" if left else ""
         if left and self.rest:
@@ -234,9 +240,12 @@ class Grid:
 
     def text(self) -> str:
         """Return plain text, columns separated by two spaces."""
-        padded = [
-            [f"{v:<{max(map(len, c))}}" if self._is_word(i) else f"{v:>{max(map(len, c))}}" for v in c]
-            for i, c in enumerate(self._cells())
-        ]
+        padded = []
+        for index, column in enumerate(self._cells()):
+            width = max(map(len, column))
+            if self._is_word(index):
+                padded.append([value.ljust(width) for value in column])
+            else:
+                padded.append([value.rjust(width) for value in column])
         lines = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
         return "\n".join(filter(None, (self.title, *lines, self.caption))) + "\n"

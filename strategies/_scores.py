@@ -20,7 +20,11 @@ def violators(view: ScoreView, triplets: Triplets, margin: float) -> Tensor:
     """[B, N] bool: allowed images within the margin: below the target ("semi-hard"), not below ("hard"), or "all"."""
     below = gap(view)
     breaks = view.allowed & (below <= margin)
-    return breaks if triplets == "all" else breaks & ((below > 0) if triplets == "semi-hard" else (below <= 0))
+    if triplets == "semi-hard":
+        return breaks & (below > 0)
+    if triplets == "hard":
+        return breaks & (below <= 0)
+    return breaks
 
 
 def distance(view: ScoreView) -> Tensor:

@@ -62,10 +62,10 @@ class Dqe(Strategy):
     def _shares(self, view: ScoreView) -> Tensor:
         """[B, N] bool: allowed images whose rank quantile lies in the band, found once per number of allowed images."""
         others, row = (count(view.allowed) - 1).clamp(min=1).unique(return_inverse=True)
-        stop, start = (
-            torch.tensor([self._place(edge, n, cut) for n in others.tolist()], device=row.device)[row]
-            for edge, cut in ((self.beta, bisect_right), (self.alpha, bisect_left))
-        )
+        starts = [self._place(self.alpha, number, bisect_left) for number in others.tolist()]
+        stops = [self._place(self.beta, number, bisect_right) for number in others.tolist()]
+        start = torch.tensor(starts, device=row.device)[row]
+        stop = torch.tensor(stops, device=row.device)[row]
         return view.window(view.allowed, stop, start)
 
     @staticmethod

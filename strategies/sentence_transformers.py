@@ -78,6 +78,7 @@ class SentenceTransformers(Strategy):
         place = left.cumsum(1) - 1
         stop = self.range_min + self.num_negatives if self.sampling_strategy == "top" else self.window
         left &= (place >= self.range_min) & (place < stop)
-        pool, (rows, slots) = torch.zeros_like(view.allowed), left.nonzero(as_tuple=True)
+        pool = torch.zeros_like(view.allowed)
+        rows, slots = left.nonzero(as_tuple=True)
         pool[rows, columns[rows, slots]] = True
         return pool

@@ -90,9 +90,12 @@ class Listing(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each group."""
         for title, names in (self.sections or {"Commands": tuple(self.commands)}).items():
-            rows = [(name, self.commands[name]) for name in (name.rstrip("_") for name in names)]
+            rows = []
+            for name in names:
+                typed = name.rstrip("_")
+                rows.append((typed, self.commands[typed].get_short_help_str(limit=300)))
             with formatter.section(title):
-                formatter.write_dl([(name, command.get_short_help_str(limit=300)) for name, command in rows])
+                formatter.write_dl(rows)
 
 
 @dataclass(frozen=True)

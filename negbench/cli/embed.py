@@ -31,7 +31,7 @@ def embed(asked: Embed) -> dict[str, Any]:
     for path, shape in ((embedded.images, embedded.image_shape), (embedded.texts, embedded.text_shape)):
         console.print(f"{'wrote':8} {path}: {shape[0]:,} {path.stem}, {list(shape)}", highlight=False, soft_wrap=True)
     columns = ["--columns", asked.columns] if asked.columns else []
-    missing = ["--allow-missing"] * asked.allow_missing
+    missing = ["--allow-missing"] if asked.allow_missing else []
     step = shlex.join(["negbench", "init", str(embedded.images.parent), *columns, *missing])
     console.print(f"next\n  {step}", highlight=False, soft_wrap=True, markup=False)
     shapes = {"image_shape": embedded.image_shape, "text_shape": embedded.text_shape}

@@ -1,6 +1,7 @@
 """`negbench evaluate`: score a run again, on any data set, or ready-made rankings."""
 
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from negbench.cli import command, output
@@ -26,7 +27,8 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
     """Score and print."""
     from negbench.scoring import benchmark
 
-    (scores, written), console = benchmark.evaluate(asked), output.console()
+    scores, written = benchmark.evaluate(asked)
+    console = output.console()
     if scores is not None:
         _print(console, scores)
     for path in written:
@@ -50,9 +52,10 @@ def _print(console: "Console", scores: "Scores") -> None:
     for metric, value in scores.metrics.items():
         part, _, name = metric.rpartition("/")
         parts.setdefault(part or "all", {})[label_of(name).replace("_", " ")] = _cell(value, percent)
-    names = list(dict.fromkeys(name for values in parts.values() for name in values))
+    names = list(dict.fromkeys(chain.from_iterable(parts.values())))
     table = pd.DataFrame(parts, index=names).fillna("-")
-    table.insert(0, f"metric ({'%' if percent else scores.unit})" if scores.unit else "metric", names)
+    unit = "%" if percent else scores.unit
+    table.insert(0, f"metric ({unit})" if unit else "metric", names)
     main = label_of(str(scores.main).rpartition("/")[2]).replace("_", " ")
     console.print(Grid(table, f"{scores.title}, {len(scores.queries):,} queries", rest="--json", bold=(main,)))
 
@@ -60,4 +63,8 @@ def _print(console: "Console", scores: "Scores") -> None:
 def _cell(value: float, percent: bool) -> str:
     if math.isnan(value):
         return "-"
-    return f"{100 * value:.2f}" if percent else f"{value:.1e}" if 0 < abs(value) < 1e-4 else f"{value:.4f}"
+    if percent:
+        return f"{100 * value:.2f}"
+    if 0 < abs(value) < 1e-4:
+        return f"{value:.1e}"
+    return f"{value:.4f}"

@@ -32,16 +32,14 @@ def options_of(kind: str, name: str) -> list[Option]:
     ranges = tunable_ranges(declared)
     documents = [*map(inspect.getdoc, declared.__mro__), sys.modules[cls.__module__].__doc__]
     texts = [_documented(document or "") for document in documents]
-    return [
-        Option(
-            option,
-            _type_text(hints[option]),
-            "none" if default is None else str(default),
-            _span_text(ranges.get(option)),
-            next((each[option] for each in texts if option in each), ""),
-        )
-        for option, default in option_defaults(cls).items()
-    ]
+    options = []
+    for name, default in option_defaults(cls).items():
+        described = [text[name] for text in texts if name in text]
+        shown_default = "none" if default is None else str(default)
+        described_type = _type_text(hints[name])
+        span = _span_text(ranges.get(name))
+        options.append(Option(name, described_type, shown_default, span, described[0] if described else ""))
+    return options
 
 
 def _type_text(hint: Any) -> str:

@@ -81,7 +81,11 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(**given: Any) -> None:
         chosen = {name: given.pop(name) for name in shared}
         _JSON.set(chosen.get("as_json", False))
-        level = logging.DEBUG if chosen["verbose"] else logging.ERROR if chosen["quiet"] else logging.INFO
+        level = logging.INFO
+        if chosen["verbose"]:
+            level = logging.DEBUG
+        elif chosen["quiet"]:
+            level = logging.ERROR
         logging.getLogger("negbench").setLevel(level)
         document = function(**given)
         if _JSON.get() and document is not None:

@@ -148,8 +148,10 @@ class ImageFiles:
         lacking = [image for image, why in bad.items() if why == _NO_FILE]
         if not lacking:
             return ""
-        if not self.paths and (found := self._by_path(lacking)):
-            return found
+        if not self.paths:
+            found = self._by_path(lacking)
+            if found:
+                return found
         there = _all_names(self.root)
         by_form = dict[str, list[Path]]()
         for path in there:

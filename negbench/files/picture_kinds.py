@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def picture_remarks(
         option: what the user types to apply them.
     """
     kinds = picture_kinds(files)
-    counts = Counter(kind for found in kinds.values() for kind in found)
+    counts = Counter(chain.from_iterable(kinds.values()))
     lines = []
     for kind, words in _WORDS.items():
         if counts[kind]:
@@ -106,11 +107,10 @@ def _is_turned(image: "Image") -> bool:
 
 def _is_deep(image: "Image") -> bool:
     """Whether a picture has 16 bits or more for a colour; of several colours PIL reads 8 by itself."""
-    return (
-        image.mode.startswith("I")
-        or image.mode == "F"
-        or any(";16" in str(part) for tile in getattr(image, "tile", ()) for part in tile)
-    )
+    if image.mode.startswith("I") or image.mode == "F":
+        return True
+    parts = chain.from_iterable(getattr(image, "tile", ()))
+    return any(";16" in str(part) for part in parts)
 
 
 # --- as viewers show them ----------------------------------------------------------------------------------------
@@ -121,8 +121,9 @@ def as_shown(paths: Mapping[str, tuple[Path, ...]]) -> dict[str, tuple[Path, ...
 
     See `machine.viewed`; the contents of such a path, and so a run's identity, are those of the changed picture.
     """
-    kinds = picture_kinds(path for files in paths.values() for path in files)
+    kinds = picture_kinds(chain.from_iterable(paths.values()))
     special = {path for path, found in kinds.items() if {"turned", "transparent"} & {*found}}
-    return {
-        name: tuple(shown_path(path) if path in special else path for path in files) for name, files in paths.items()
-    }
+    shown = {}
+    for name, files in paths.items():
+        shown[name] = tuple(shown_path(path) if path in special else path for path in files)
+    return shown

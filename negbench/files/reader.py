@@ -77,7 +77,10 @@ def list_files(root: Path) -> list[Path]:
             below.clear()
             continue
         entered.add((status.st_dev, status.st_ino))
-        paths += [path for name in files if os.path.isfile(path := os.path.join(folder, name))]  # noqa: PTH113, PTH118
+        for name in files:
+            path = os.path.join(folder, name)  # noqa: PTH118
+            if os.path.isfile(path):  # noqa: PTH113
+                paths.append(path)
     return [Path(path) for path in sorted(paths)]
 
 

@@ -129,10 +129,13 @@ def check_one(entry: str, where: str, known: Callable[[str], bool]) -> None:
 
 def names_of(values: Mapping[str, Any], prefix: str = "") -> list[str]:
     """List the columns of a row, those of an object in it as paths."""
-    nested = ((f"{prefix}{name}", value) for name, value in values.items())
-    return [
-        part for name, value in nested for part in (names_of(value, f"{name}.") if isinstance(value, dict) else [name])
-    ]
+    names = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            names += names_of(value, f"{prefix}{name}.")
+        else:
+            names.append(f"{prefix}{name}")
+    return names
 
 
 # --- formats -----------------------------------------------------------------------------------------------------
@@ -177,7 +180,8 @@ def _rowlike(value: Any) -> bool:
 def _entries(data: Any, path: Path) -> list[Any]:
     if isinstance(data, dict) and data:
         if all(isinstance(value, dict) for value in data.values()):
-            (first, *_), keys = data.values(), {tuple(value) for value in data.values()}
+            first = next(iter(data.values()))
+            keys = {tuple(value) for value in data.values()}
             if len(keys) > 1 or not all(key.isdecimal() for key in first):
                 return [{"key": key, **value} for key, value in data.items()]
             data = {name: [*value.values()] for name, value in data.items()}
@@ -186,7 +190,10 @@ def _entries(data: Any, path: Path) -> list[Any]:
             return next(iter(inner.values()))
         if len(inner) == len(data):
             column = "split" if all(key.lower() in SPLITS for key in data) else "key"
-            return [{column: key, **_values(row, f"{path}: {key}")} for key, rows in data.items() for row in rows]
+            found = []
+            for key, rows in data.items():
+                found += [{column: key, **_values(row, f"{path}: {key}")} for row in rows]
+            return found
         lists = [value for value in data.values() if isinstance(value, list)]
         lengths = {len(value) for value in lists}
         if len(lists) == len(data) and len(lengths) == 1:

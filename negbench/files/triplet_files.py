@@ -72,7 +72,7 @@ class TripletTable:
     def splits(self) -> list[str]:
         """Splits that have rows."""
         named = dict.fromkeys(row.split for row in self.rows if row.split is not None)
-        return [*["train", "val"] * self.divided, *named]
+        return ["train", "val", *named] if self.divided else [*named]
 
 
 def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Path] = ()) -> TripletTable:
@@ -95,17 +95,10 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
     files = [file.absolute() for file in files]
     named = _named(columns)
     table, *keys = named.pop(PATHS, "").rsplit(":", 2)
-    lookup = [Path(os.path.normpath(files[0].parent / table))] if table else []
+    known = {}
+    if table:
+        known = _read_paths(Path(os.path.normpath(files[0].parent / table)), *keys)
     root = Path(os.path.commonpath([file.parent for file in files]))
-    paths = [row for file in lookup for row in read_rows(file)]
-    lacking = [key for key in keys if all(at(row.values, key) is None for row in paths)]
-    if lacking:
-        raise DataError(f"{lookup[0]}: no column {quoted(lacking[0])} for {PATHS} ({_has(paths)})")
-    known = dict[str, str]()
-    for row in paths:
-        name, path = (_string(at(row.values, key), row.place(key)) for key in keys)
-        if known.setdefault(name, path) != path:
-            raise DataError(f"{row.where}: {quoted(name)} is {quoted(known[name])} in another row: leave one out")
     rows = list[TripletRow]()
     present = dict[str, None]()
     form = _Form(named, known)
@@ -114,7 +107,8 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
         if not read:
             raise DataError(f"{file}: it contains no triplet")
         form.check(file, read)
-        present |= dict.fromkeys(name for row in read for name in row.values)
+        for row in read:
+            present |= dict.fromkeys(row.values)
         own = replace(form, folders=(*folders, file.parent))
         word = split_word(file.relative_to(root) if len(files) > 1 else Path(file.name))
         before = rows[-1].number if rows else 0
@@ -122,12 +116,31 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
     _check_separators(rows)
     rows = _with_splits(rows, by_name="split" not in named and "split" not in present)
     names = Counter((row.split, row.id) for row in rows)
-    if "id" not in named and (len(names) < len(rows) or any(row.id is None for row in rows)):  # it names something else
+    lacks_id = any(row.id is None for row in rows)
+    if "id" not in named and (len(names) < len(rows) or lacks_id):  # the column names something else
         rows = [row if row.id is None else replace(row, id=None) for row in rows]
         form = replace(form, named={**named, "id": ""})
-    used = {path if path in present else re.split(r"[.\[]", path)[0] for path in map(form.path, REQUIRED + OPTIONAL)}
+    used = set()
+    for column in REQUIRED + OPTIONAL:
+        path = form.path(column)
+        used.add(path if path in present else re.split(r"[.\[]", path)[0])
     unread = tuple(name for name in present if name not in used)
     return TripletTable(rows, tuple(present), unread, _content(rows), form.spelled)
+
+
+def _read_paths(file: Path, id_column: str, path_column: str) -> dict[str, str]:
+    """Read a table of image paths: id -> path. Raises DataError for a missing column, or an id with two paths."""
+    rows = read_rows(file)
+    for column in (id_column, path_column):
+        if all(at(row.values, column) is None for row in rows):
+            raise DataError(f"{file}: no column {quoted(column)} for {PATHS} ({_has(rows)})")
+    paths: dict[str, str] = {}
+    for row in rows:
+        name = _string(at(row.values, id_column), row.place(id_column))
+        path = _string(at(row.values, path_column), row.place(path_column))
+        if paths.setdefault(name, path) != path:
+            raise DataError(f"{row.where}: {quoted(name)} is {quoted(paths[name])} in another row: leave one out")
+    return paths
 
 
 def _content(rows: Sequence[TripletRow]) -> str:
@@ -166,8 +179,12 @@ def split_word(path: Path) -> str | None:
 def _named(columns: str) -> dict[str, str]:
     """Return our column -> the file's own name of it, or path in a row."""
     named = dict[str, str]()
-    for part in filter(str.strip, columns.split(",")):
-        ours, _, theirs = (each.strip() for each in part.partition("="))
+    for part in columns.split(","):
+        if not part.strip():
+            continue
+        before, _, after = part.partition("=")
+        ours = before.strip()
+        theirs = after.strip()
         known = ours in REQUIRED + OPTIONAL or (ours == PATHS and theirs.count(":") == 2)
         want = f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}, or {PATHS}=FILE:ID:PATH"
         check_option("columns", columns, known and bool(theirs) and ours not in named, f"{want}, each once")
@@ -202,32 +219,48 @@ class _Form:
 
     def check(self, file: Path, rows: Sequence[FileRow]) -> None:
         """Name all columns that no row has at once, and a first line that is a row: one more try is then enough."""
-        names = {name for row in rows for name in row.values}
-        lacking = [
-            column
-            for column in dict.fromkeys((*REQUIRED, *self.named))
-            if self.path(column) not in names and all(at(row.values, self.path(column)) is None for row in rows)
-        ]
-        images = [self.named[column] for column in ("reference", "target") if column in self.named]
-        likely = [path for path in images if is_picture(path) or any(at(row.values, path) == path for row in rows)]
+        names: set[str] = set()
+        for row in rows:
+            names.update(row.values)
+        lacking = []
+        for column in dict.fromkeys((*REQUIRED, *self.named)):
+            path = self.path(column)
+            if path not in names and all(at(row.values, path) is None for row in rows):
+                lacking.append(column)
+        likely = []  # names of columns that look like an image's
+        for column in ("reference", "target"):
+            path = self.named.get(column)
+            if path is not None and (is_picture(path) or any(at(row.values, path) == path for row in rows)):
+                likely.append(path)
         by_place = "name the columns by place, as reference=0,target=1,text=2"
         cells = rows[0].cells and not self.by_place
         if cells and likely:
             raise DataError(f"{file}: line 1 is a row, as it holds {quoted(likely[0])}, and no header: {by_place}")
         if lacking:
-            given = self.named.get
-            what = ", ".join(f"{quoted(given(each))} for {each}" if given(each) else each for each in lacking)
-            named = ",".join(f"{column}=NAME" for column in lacking if not given(column))
-            mend = f": name them with --columns {named} (init, embed) or --set dataset.columns={named}" if named else ""
-            other = f"; if its first line is a row, {by_place}" if cells and {*lacking} <= {*REQUIRED} else ""
-            raise DataError(f"{file}: no column {what} ({_has(rows)}){mend}{other}")
+            shown = []
+            unnamed = []
+            for column in lacking:
+                path = self.named.get(column)
+                if path:
+                    shown.append(f"{quoted(path)} for {column}")
+                else:
+                    shown.append(column)
+                    unnamed.append(f"{column}=NAME")
+            mend = ""
+            if unnamed:
+                named = ",".join(unnamed)
+                mend = f": name them with --columns {named} (init, embed) or --set dataset.columns={named}"
+            if cells and {*lacking} <= {*REQUIRED}:
+                mend += f"; if its first line is a row, {by_place}"
+            raise DataError(f"{file}: no column {', '.join(shown)} ({_has(rows)}){mend}")
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def triplet(self, row: FileRow, number: int, word: str | None) -> TripletRow:
         """Return a row, checked."""
         texts = self._texts(row)
-        (reference, *others), (target, *more) = self._images(row, "reference"), self._images(row, "target")
+        reference, *others = self._images(row, "reference")
+        target, *more = self._images(row, "target")
         if others:
             path = self.path("reference")
             raise DataError(
@@ -271,7 +304,8 @@ class _Form:
         return value
 
     def _optional(self, row: FileRow, column: str) -> str | None:
-        return None if (value := self._value(row, column)) is None else _string(value, row.place(column))
+        value = self._value(row, column)
+        return None if value is None else _string(value, row.place(column))
 
     def _texts(self, row: FileRow, column: str = "text") -> tuple[str, ...]:
         value = self._value(row, column)
@@ -287,9 +321,10 @@ class _Form:
         value = unwritten(self._value(row, column))
         if value is None:
             return ()
-        many = column in LISTS or isinstance(value, list) or (row.cells and SEPARATOR in value)
-        many = many or bool(re.fullmatch(r"\s*\[.*\]\s*", str(value)))
-        return tuple(self._image(each, row, column) for each in (row.listed(column, value) if many else [value]))
+        several = column in LISTS or isinstance(value, list) or (row.cells and SEPARATOR in value)
+        if several or re.fullmatch(r"\s*\[.*\]\s*", str(value)):
+            return tuple(self._image(entry, row, column) for entry in row.listed(column, value))
+        return (self._image(value, row, column),)
 
     def _image(self, value: Any, row: FileRow, column: str) -> str:
         place = row.place(column)
@@ -343,7 +378,9 @@ def _image(value: str, where: str, folders: Sequence[Path]) -> str:
 
 def _check_separators(rows: Sequence[TripletRow]) -> None:
     """Raise DataError for an entry that is several known images with a separator between, ';' but in lists of cells."""
-    names = {name for row in rows for name in row.listed("target") if not re.search(r"[|,;\t]", name)}
+    names = set()
+    for row in rows:
+        names.update(name for name in row.listed("target") if not re.search(r"[|,;\t]", name))
     for row, column in product(rows, ("target", *LISTS)):
         for entry in row.listed(column):
             if entry not in names:

@@ -60,8 +60,10 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     """
     full = resolved(config)
     own_world = config.dataset.options.get("world") is not None
-    if runs is not None and (known := _finished(full, cache, runs, "val" if own_world else "kind")) is not None:
-        return known
+    if runs is not None:
+        known = _finished(full, cache, runs, "val" if own_world else "kind")
+        if known is not None:
+            return known
     splits = cache.splits(full)  # first: data are sooner put right than weights
     backbone = cache.outline(full)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
@@ -83,12 +85,15 @@ def _finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: str) ->
     """
     kind: type[Dataset] = registry.get("datasets", full.dataset.name)
     card = kind.made_card(checked_options(kind, full.dataset.options, full.dataset.name))
+    if card is None:  # the data are read
+        return None
     settings = full.model_dump(mode="json", exclude={"compute", "plugins"})
-    for file in sorted(runs.glob(f"{parts_of(full)}-*/result.json")) if card is not None else ():
+    for file in sorted(runs.glob(f"{parts_of(full)}-*/result.json")):
         with suppress(NegbenchError):  # the record of another run, damaged
             about = _record(file.parent, stamp(file.with_name("config.json")))
-            if card is not None and settings.items() <= about["config"].items():
-                made, remarks = about["dataset"], tuple(unfamiliar(full, cache.outline(full)))
+            if settings.items() <= about["config"].items():
+                made = about["dataset"]
+                remarks = tuple(unfamiliar(full, cache.outline(full)))
                 data = _contents(full, cache, [made["train"], made["val"], ""])
                 known = PlannedRun(full, made[label], card, data, remarks, socket.gethostname())
                 if known.hash == about["hash"]:
@@ -109,9 +114,11 @@ def _contents(config: ResolvedConfig, cache: DataCache, made: Sequence[str] = ()
     if made:
         return " ".join([*made, own.key, *named, *read])
     splits = cache.splits(config)
+    parts = [splits.identity, splits.pictures(), own.key, *named, *read]
     rule: Any = registry.get("strategies", config.strategy.name)
-    truth = rule.reads_truth and splits.train.wrong_digest
-    return " ".join([splits.identity, splits.pictures(), own.key, *named, *read, *filter(None, [truth])])
+    if rule.reads_truth and splits.train.wrong_digest:
+        parts.append(splits.train.wrong_digest)
+    return " ".join(parts)
 
 
 def _beside(config: ResolvedConfig) -> list[ResolvedConfig]:

@@ -82,10 +82,16 @@ def stamp(path: Path | str) -> tuple[int, ...]:
 def named_in(options: Iterable[object]) -> dict[Path, tuple[int, ...]]:
     """Return the files that options name, such as weights, with their stamps; of a folder, the files in it."""
     texts = [str(value) for value in options if isinstance(value, str | Path)]
-    names = {name for text in texts for name in (text, *re.split("lavis:|,tower=|,key=|,prefix=", text)) if name}
-    expanded = [os.path.expanduser(name) for name in sorted(names)]  # noqa: PTH111  # Path's refuses "~nobody"
-    paths = [Path(name) for name in expanded if stamp(name)]
-    return {each: stamp(each) for path in paths for each in (sorted(path.glob("*")) or [path])}
+    names: set[str] = set()
+    for text in texts:
+        names.update((text, *re.split("lavis:|,tower=|,key=|,prefix=", text)))
+    stamps = {}
+    for name in sorted(names - {""}):
+        path = os.path.expanduser(name)  # noqa: PTH111  # Path's refuses "~nobody"
+        if stamp(path):
+            for file in sorted(Path(path).glob("*")) or [Path(path)]:
+                stamps[file] = stamp(file)
+    return stamps
 
 
 def digest(files: Mapping[str, Path], root: Path) -> str:

@@ -74,12 +74,15 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
     counts = Counter(RunFolder(path.parent).status for path in runs.glob("*/config.json"))
     if counts:
         yield f"{counts.total()} runs: {', '.join(f'{count} {status}' for status, count in counts.items())}", False
-    removed = [path for place in {half.parent for half in runs.rglob(".*.partial")} for path in sweep(place)]
+    removed = []
+    for place in {half.parent for half in runs.rglob(".*.partial")}:
+        removed += sweep(place)
     if removed:
         yield f"{len(removed)} half-written files of killed processes removed", False
     for place in sealed:
         folder = RunFolder(place)
-        if folder.status == "finished" and (lost := folder.lost()):
+        lost = folder.lost() if folder.status == "finished" else []
+        if lost:
             yield f"run {folder.run_id} has lost {', '.join(lost)}", True
         for name in damaged_in(place):
             yield f"{place / name} is damaged; the command that reads it says what to do", True

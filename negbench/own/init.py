@@ -145,7 +145,10 @@ def survey(folder: Path, columns: str = "", allow_missing: bool = False) -> Scan
     if scan.images:
         kinds = ", ".join(f"{count:,} {ending}" for ending, count in scan.images.most_common())
         scan.present.append(f"{scan.images.total():,} images ({kinds})")
-    scan.unused = [line for file in files if (line := _conversion(file))]
+    for file in files:
+        line = _conversion(file)
+        if line:
+            scan.unused.append(line)
     _triplets(scan, files)
     for file in files:
         _vectors(scan, file)
@@ -157,8 +160,10 @@ def _conversion(file: Path) -> str:
     ending = file.suffix.lower()
     if ending in _PANDAS and ending not in ENDINGS:
         return f"{file.name}: {_reading(file)}.{_SAVE.format(f'{file.stem}.jsonl')}"
-    if ending not in ENDINGS and not _MODELS.fullmatch(file.name) and (line := conversion(file)):
-        return f"{file.name}: {line}"
+    if ending not in ENDINGS and not _MODELS.fullmatch(file.name):
+        line = conversion(file)
+        if line:
+            return f"{file.name}: {line}"
     for end, line in _CONVERT.items():
         if file.name.lower().endswith(end):
             return f"{file.name}: {line.format(file.name, file.stem)}"
@@ -212,7 +217,8 @@ def _joins(files: Sequence[Path]) -> list[str]:
     columns = dict[Path, set[str]]()
     for file in (file for file in files if file.suffix.lower() in ENDINGS):
         with suppress(NegbenchError):
-            columns[file] = {name for row in read_rows(file)[:1] for name in row.values}
+            rows = read_rows(file)
+            columns[file] = {*rows[0].values} if rows else set()
     for one, other in combinations(columns, 2):
         shared = sorted(columns[one] & columns[other])
         if shared and columns[one] != columns[other]:
@@ -240,7 +246,11 @@ def _chosen(scan: Scan, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]
     Raises:
         DataError: several files of a split otherwise; names two.
     """
-    words = {file: word for file, table in tables.items() if (word := _word(scan, file, table))}
+    words: dict[Path, str] = {}
+    for file, table in tables.items():
+        word = _word(scan, file, table)
+        if word:
+            words[file] = word
     if "train" not in words.values():
         return (next((file for file in tables if file not in words), next(iter(tables))),)
     kinds = dict[str, set[str]]()
@@ -311,7 +321,9 @@ def _keys(file: Path) -> set[str]:
     if file.suffix == ".npz":
         with npz_arrays(file) as arrays:
             return {*arrays.files}
-    return {"texts" if "text" in file.stem.lower() else "ids", "features"} if names_beside(file).is_file() else set()
+    if not names_beside(file).is_file():
+        return set()
+    return {"texts" if "text" in file.stem.lower() else "ids", "features"}
 
 
 def _check(scan: Scan) -> None:
@@ -345,7 +357,8 @@ def _check(scan: Scan) -> None:
     if scan.missing:
         return
     train, val = parts
-    scan.train, scan.val = len(train.queries), len(val.queries)
+    scan.train = len(train.queries)
+    scan.val = len(val.queries)
     if scan.vectors:
         with _noting(scan):
             stored = len(read_vectors(scan.vectors["images"], "ids")[0])
@@ -381,7 +394,11 @@ def _usable(scan: Scan, data: Dataset, config: RunConfig, backbone: Backbone | N
         with _noting(scan):
             data = with_features(data, backbone, config)
         backbone.tokenize([query.text for query in data.queries])
-    elif data.files is not None and (bad := data.files.undecodable(data.all_images)):
+        return data
+    if data.files is None:
+        return data
+    bad = data.files.undecodable(data.all_images)
+    if bad:
         shown = ", ".join(f"{data.files.path(image)} ({why})" for image, why in [*bad.items()][:_SHOWN])
         more = ", ..." if len(bad) > _SHOWN else ""
         raise DataError(
@@ -497,7 +514,7 @@ def commands(scan: Scan) -> list[str]:
     """Return the commands to run next, in order."""
     folder = shell(scan.folder)
     own = f"--recipe {folder}/{RECIPE}"
-    mine = ",my-strategy" * scan.trusted
+    mine = ",my-strategy" if scan.trusted else ""
     return [
         f"negbench audit {own} --strategy qure,top-k{mine}",
         f"negbench compare {own} --name first",

@@ -164,16 +164,22 @@ class Miner:
             )
         target = _columns("targets", targets, len(queries), len(images))
         same: dict[int, list[int]] = {}
-        for later, first in zip(*(rows.tolist() for rows in Copies.of(queries[:, None])), strict=True):
+        copies = Copies.of(queries[:, None])
+        for later, first in zip(copies.later.tolist(), copies.first.tolist(), strict=True):
             same.setdefault(first, [first]).append(later)
         known = _ragged("relevant", relevant, len(queries), len(images), target)
         known = answers_of(several(same.values(), target.tolist()), target.tolist(), known)
         left_out = _ragged("excluded", excluded, len(queries), len(images))
-        if exclude_relevant and known is None:
-            raise OptionError("exclude_relevant: no image is known to be relevant: no `relevant`, nor equal queries")
         if exclude_relevant:
-            parts = [part for part in (left_out, known) if part is not None]
-            left_out = Ragged.of([[c for part in parts for c in part.row(i).tolist()] for i in range(len(queries))])
+            if known is None:
+                raise OptionError(
+                    "exclude_relevant: no image is known to be relevant: no `relevant`, nor equal queries"
+                )
+            lists = []
+            for row in range(len(queries)):
+                listed = [] if left_out is None else left_out.row(row).tolist()
+                lists.append(listed + known.row(row).tolist())
+            left_out = Ragged.of(lists)
         whole = images_of(images)
         group = torch.zeros_like(target)
         groups = [torch.arange(len(images))]

@@ -149,24 +149,32 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
         queries = [subject.dataset.queries[row] for row in subject.rows.tolist()]  # all, or the sample of a dry run
         images = subject.dataset.images
         with threads(config.compute.threads), display.stage("draw", total=len(queries)) as advance:
-            task = subject.task_of(strategy)
-            draws = asked.draws
-            generator = generator_of(every, "draws")
-            mined = mine(task, strategy, refresh=asked.refresh, draws=draws, generator=generator, progress=advance)
+            mined = mine(
+                subject.task_of(strategy),
+                strategy,
+                refresh=asked.refresh,
+                draws=asked.draws,
+                generator=generator_of(every, "draws"),
+                progress=advance,
+            )
 
-    def written(image: str | None) -> str | None:
-        return subject.dataset.spelled.get(image or "", image)
-
-    names = {
+    spelled = subject.dataset.spelled  # image -> how the user's files name it
+    negatives = []
+    for row in mined.negatives.tolist():
+        drawn = [images[column] for column in row]
+        negatives.append([spelled.get(image, image) for image in drawn])
+    columns = {
         "query": [query.id for query in queries],
-        "reference": [written(query.reference) for query in queries],
+        "reference": [spelled.get(query.reference, query.reference) for query in queries],
         "text": [query.text for query in queries],
-        "target": [written(query.target) for query in queries],
-        "negatives": [[written(images[column]) for column in row] for row in mined.negatives.tolist()],
+        "target": [spelled.get(query.target or "", query.target) for query in queries],
+        "negatives": negatives,
     }
-    frame = pd.DataFrame(names).join(mined.frame().drop(columns="negatives"))
+    frame = pd.DataFrame(columns).join(mined.frame().drop(columns="negatives"))
+    total = len(queries)
+    if most:
+        total = len(DATA.dataset(config.dataset, asked.split, images=False).queries)
     source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({subject.model})"
-    total = len(DATA.dataset(config.dataset, asked.split, images=False).queries) if most else len(queries)
     return MinedNegatives(frame, mined.summary(), len(images), display.seconds["draw"], source), total
 
 
@@ -207,7 +215,10 @@ def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     frame.insert(1, "target", target)
     if names:
         frame["target"] = [names[row] for row in frame["target"]]
-        frame["negatives"] = [[names[column] for column in row] for row in frame["negatives"]]
+        negatives = []
+        for row in frame["negatives"]:
+            negatives.append([names[column] for column in row])
+        frame["negatives"] = negatives
     return MinedNegatives(frame, mined.summary(), len(images), display.seconds["draw"]), total
 
 
@@ -272,14 +283,16 @@ def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:
             raise DataError(f"{place}: {quoted(value)} is not in {images}: {like}")
         return value if index is None else index  # of what is no text, `Miner` takes whole numbers only
 
-    known = {
-        name: [[found(row, name, each) for each in row.listed(name, row.values.get(name))] for row in rows]
-        for name in _LISTS
-        if name in has
-    }
+    lists: dict[str, list[list[Any]]] = {}
+    for name in _LISTS:
+        if name in has:
+            lists[name] = []
+            for row in rows:
+                entries = row.listed(name, row.values.get(name))
+                lists[name].append([found(row, name, entry) for entry in entries])
     targets = [found(row, "target", row.values["target"]) for row in rows]
     try:
         column = np.array(targets)
     except ValueError as error:
         raise DataError(f"--targets {file}, column 'target': expected a row or an id in each cell") from error
-    return {"target": column, **known}
+    return {"target": column, **lists}

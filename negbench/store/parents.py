@@ -84,9 +84,12 @@ class Parent:
         One run per summary, with the group's tags, lets the MLflow pages compare strategies at once. An artifact in a
         folder `figures` stays in one.
         """
-        held = [asdict(each) | {"params": {k: param_text(v) for k, v in each.params.items()}} for each in summaries]
-        for each in held:
-            each["metrics"] = {key: value for key, value in each["metrics"].items() if math.isfinite(value)}
+        held = []
+        for summary in summaries:
+            row = asdict(summary)
+            row["params"] = {key: param_text(value) for key, value in summary.params.items()}
+            row["metrics"] = {key: value for key, value in summary.metrics.items() if math.isfinite(value)}
+            held.append(row)
         names = [path.relative_to(self.folder).as_posix() for path in artifacts]
         write_json(self.folder / _HELD, {"summaries": held, "artifacts": names, "answer": answer})
         self.complete()

@@ -351,8 +351,10 @@ def find_run(runs: Path, name: str) -> RunFolder:
     matches = sorted(p.parent for p in runs.glob("*/config.json") if name in p.parent.name)
     if len(matches) == 1:
         return RunFolder(matches[0])
-    known = f"several match: {', '.join(m.name for m in matches[:5])}" if matches else "not found among its folders"
-    raise RunError(f"run '{name}' in {runs}: {known}")
+    why = "not found among its folders"
+    if matches:
+        why = f"several match: {', '.join(match.name for match in matches[:5])}"
+    raise RunError(f"run '{name}' in {runs}: {why}")
 
 
 def runs_of(runs: Path, config_hash: str) -> list[RunFolder]:
@@ -364,7 +366,11 @@ def runs_of(runs: Path, config_hash: str) -> list[RunFolder]:
 def step_of(folder: RunFolder | None) -> Step:
     """Return what to do about a run, given its folder so far."""
     status: Status = "new" if folder is None else folder.status
-    return "reuse" if status == "finished" else "resume" if status == "interrupted" else "anew"
+    if status == "finished":
+        return "reuse"
+    if status == "interrupted":
+        return "resume"
+    return "anew"
 
 
 def best_of(runs: Path, config_hash: str) -> RunFolder | None:
@@ -436,10 +442,16 @@ def final_values(details: Mapping[str, Any]) -> dict[str, float]:
 
     The baselines' scores stay in result.json, an artifact: in MLflow they would be half of the names, and come first.
     """
-    values = dict(details["metrics"]) | {f"mistakes/{k}": v for k, v in details.get("mistakes", {}).items()}
-    values.update({f"mined/{name}": value for name, value in details["behaviour"].items()})
-    values.update({f"regime_end/{name}": value for name, value in details.get("regime", {}).items()})
-    values.update({f"used/{name}_seconds": value for name, value in details["seconds"].items()})
-    values.update({f"used/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
+    values = dict(details["metrics"])
+    for name, value in details.get("mistakes", {}).items():
+        values[f"mistakes/{name}"] = value
+    for name, value in details["behaviour"].items():
+        values[f"mined/{name}"] = value
+    for name, value in details.get("regime", {}).items():
+        values[f"regime_end/{name}"] = value
+    for name, value in details["seconds"].items():
+        values[f"used/{name}_seconds"] = value
+    for name, value in details["peak_memory_mib"].items():
+        values[f"used/peak_memory_{name}_mib"] = value
     values["used/negatives_seen"] = details["negatives_seen"]
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}

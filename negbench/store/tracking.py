@@ -505,13 +505,19 @@ class RunLog:
         name = self.folder.run_id
         shown = self.tracker.shown
         earlier = noted(note, shown)
-        if earlier and (run_id := run_of(client, earlier)):
-            delete_run(client, run_id)
-        above = noted(self.tracker.root / tags["experiment"] / NOTE, shown) if "experiment" in tags else None
+        if earlier:
+            run_id = run_of(client, earlier)
+            if run_id:
+                delete_run(client, run_id)
+        above = None
+        if "experiment" in tags:
+            above = noted(self.tracker.root / tags["experiment"] / NOTE, shown)
+        experiment = None
         if above:
             tags = {**tags, PARENT: above["run_id"]}
-        experiment = (above or {}).get("experiment_id")
-        experiment = experiment or self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
+            experiment = above.get("experiment_id")
+        if not experiment:
+            experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
         kept = announced(note, shown, tags=dict(tags))
         named = {TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **ORIGIN, **tags}
         run = client.create_run(experiment, tags=named, run_name=name)
@@ -581,9 +587,8 @@ def log_values(
 
     now = int(time.time() * 1000)
     metrics = [Metric(name, float(value), now, step) for name, value, step in points]
-    client.log_batch(
-        run_id, metrics, [Param(key, text) for key, value in params.items() if (text := param_text(value))]
-    )
+    texts = {key: param_text(value) for key, value in params.items()}
+    client.log_batch(run_id, metrics, [Param(key, text) for key, text in texts.items() if text])
 
 
 def _statuses_by_pages(client: MlflowClient) -> dict[str, str]:
