@@ -2,11 +2,13 @@
 
     python tests/benchmarks/bench_steps.py                                     # toy size, seconds on a CPU
     python tests/benchmarks/bench_steps.py --backbone blip2 --size vit_l --batch 32 --steps 200    # on a GPU: minutes
-    python tests/benchmarks/bench_steps.py --backbone clip --size ViT-B-32 --steps 6 --batch 8 --stop-in 4
+    python tests/benchmarks/bench_steps.py --backbone clip --size ViT-B-32 --steps 2 --epochs 3 --stop-in 4
 
-It writes annotations and JPEGs of 450 x 600 pixels, and computes one epoch of `qure` from them: pictures are decoded
-and encoded, val is scored, pools are mined, and `--steps` steps are taken. With `--stop-in N` the run gets SIGTERM in
-its Nth step, and is started again. The last lines say what the steps took, and the estimate of their memory.
+It writes annotations and JPEGs of 450 x 600 pixels, and computes epochs of `qure` from them: pictures are decoded
+and encoded, val is scored, pools are mined, and `--steps` steps are taken an epoch. With `--stop-in N` the run gets
+SIGTERM (`--signal KILL`: SIGKILL) in its Nth step and is started again; then it is computed once more without a stop,
+and the last line says whether weights, ranks and curves of both have the same bits. The lines before say what the steps
+took, and the estimate of their memory.
 
 Where no package can be installed (a GPU machine without network), bring these as wheels, besides torch, transformers,
 numpy, pandas, pyarrow, scipy, safetensors, Pillow, rich and typer: pydantic, pydantic-core, annotated-types and
@@ -38,6 +40,7 @@ from negbench.machine.free_memory import size
 from negbench.machine.signals import Stopped, stop_on_signals
 from negbench.settings.config import RunConfig
 from negbench.settings.layers import parse_plugin
+from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 WORDS = ("red", "longer", "with sleeves", "more formal", "striped", "without collar", "shiny", "darker")
@@ -66,13 +69,13 @@ def write_data(folder: Path, pictures: int, queries: int) -> Path:
 
 
 def configuration(asked: argparse.Namespace, file: Path) -> RunConfig:
-    """Return the run's configuration: one epoch, a refresh at its start."""
+    """Return the run's configuration: a refresh at its start."""
     named = {"clip": "size" if asked.size == "toy" else "model"}.get(asked.backbone, "size")
     sets = [
         f"backbone.{named}={asked.size}",
         "backbone.init=random",
         f"dataset.file='{file}'",
-        "train.epochs=1",
+        f"train.epochs={asked.epochs}",
         f"train.batch_size={asked.batch}",
         "schedule.refresh_epochs=[0]",
         "eval.every=1",
@@ -97,7 +100,7 @@ def compute(asked: argparse.Namespace, folder: Path) -> None:
 
     config = configuration(asked, write_data(folder, asked.pictures, asked.steps * asked.batch))
     stop_on_signals()
-    bench = replace(Bench.open(folder / "runs", "none"), cache=DATA, watch=Watch(stepped=stepped))
+    bench = replace(Bench.open(folder / asked.runs, "none"), cache=DATA, watch=Watch(stepped=stepped))
     try:
         result = run_config(config, bench)
     except Stopped as error:
@@ -132,21 +135,49 @@ def imported() -> list[str]:
     return sorted({dist for name, dists in packages_distributions().items() if name in loaded for dist in dists})
 
 
-def stop_and_resume(arguments: list[str], folder: Path, stop_in: int) -> None:
-    """Start the run in a process of its own, send it SIGTERM in the given step, and start it again."""
+def stop_and_resume(arguments: list[str], folder: Path, asked: argparse.Namespace) -> None:
+    """Start the run in a process of its own, stop it in a step, start it again, and compare with a whole one."""
     command = [sys.executable, __file__, *arguments, "--folder", str(folder), "--once"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         for line in first.stdout:
             print("first: ", line, end="", flush=True)
-            if line.startswith(f"step {stop_in - 1} "):
-                first.send_signal(signal.SIGTERM)
+            if line.startswith(f"step {asked.stop_in - 1} "):
+                first.send_signal(signal.Signals[f"SIG{asked.signal}"])
     print(f"first:  exit code {first.returncode}", flush=True)
-    second = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    print("".join(f"second: {line}\n" for line in second.stdout.splitlines()), end="")
-    print(f"second: exit code {second.returncode}")
-    if second.returncode:
-        raise SystemExit(second.returncode)
+    follow("second", command)
+    follow("whole", [*command, "--runs", "whole"])
+    parts, whole = (run_of(folder / name) for name in ("runs", "whole"))
+    print(f"the resumed run has the bits of the whole one: {differences(parts, whole) or 'yes'}")
+
+
+def follow(name: str, command: list[str]) -> None:
+    """Run a command and print its lines; end with its exit code if it fails."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    print("".join(f"{name}: {line}\n" for line in done.stdout.splitlines()), end="")
+    print(f"{name}: exit code {done.returncode}", flush=True)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def run_of(runs: Path) -> RunFolder:
+    """Return the only run in a folder."""
+    (result,) = runs.glob("*/result.json")
+    return RunFolder(result.parent)
+
+
+def differences(one: RunFolder, other: RunFolder) -> str:
+    """Name what two runs differ in; empty if their weights, ranks and curves have the same bits."""
+    found = []
+    weights, others = one.weights(), other.weights()
+    changed = [name for name, value in weights.items() if not torch.equal(value, others[name])]
+    if changed:
+        found.append(f"{len(changed)} of {len(weights)} tensors of weights")
+    if not one.ranks().equals(other.ranks()):
+        found.append("ranks")
+    if one.metrics() != other.metrics():
+        found.append("curves")
+    return ", ".join(found)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -155,19 +186,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--backbone", choices=["blip2", "blip", "clip"], default="blip2")
     parser.add_argument("--size", default="toy", help="of random weights; of clip: toy, or open_clip's name of a model")
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=6, help="of an epoch")
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--pictures", type=int, default=60)
     parser.add_argument("--stop-in", type=int, default=0, help="step in which the run is stopped; 0: never")
+    parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM", help="that stops it")
     parser.add_argument("--set", dest="sets", action="append", default=[], help="as of negbench run")
     parser.add_argument("--folder", type=Path, help="of pictures and run; default: a temporary one")
     parser.add_argument("--packages", action="store_true", help="print the distributions that are imported")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--runs", default="runs", help=argparse.SUPPRESS)
     given: Any = sys.argv[1:] if arguments is None else arguments
     asked = parser.parse_args(given)
     with tempfile.TemporaryDirectory() as temporary:
         folder = asked.folder or Path(temporary)
         if asked.stop_in and not asked.once:
-            stop_and_resume(given, folder, asked.stop_in)
+            stop_and_resume(given, folder, asked)
         else:
             compute(asked, folder)
 
