@@ -27,6 +27,7 @@ Side = Literal["image", "query", "modification", "reference text", "target text"
 
 _SIDES: tuple[Side, ...] = ("image", "query", "modification", "reference text", "target text")
 _LEVELS = 2**16  # of a random number: four of them are cut from one of 64 bits
+_PLACES = 2**32  # of a row's stream that belong to each layer, four numbers each
 _TORCH_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
@@ -144,16 +145,16 @@ class RowDropout(nn.Module):
                 f"dropout got {len(x)} rows within a call that computes {len(rows.streams)}: the first dimension must "
                 "be that of the call's rows"
             )
-        # masked_fill keeps a bool mask for the backward pass, no number of its own
-        return x.masked_fill(self._dropped(rows, x, level), 0).mul_(1 / (1 - level / _LEVELS))
+        # a product keeps a bool mask for the backward pass, no number of its own; twice as fast as masked_fill on a CPU
+        return (x * self._kept(rows, x, level)).mul_(1 / (1 - level / _LEVELS))
 
-    def _dropped(self, rows: Rows, x: Tensor, level: int) -> Tensor:
-        """Return bool of the shape of x: where to put zero."""
+    def _kept(self, rows: Rows, x: Tensor, level: int) -> Tensor:
+        """Return bool of the shape of x: which numbers stay."""
         size = x[:1].numel()
-        key = splitmix(rows.streams, _scalar(self.layer, x.device))
-        bits = splitmix(key[:, None], torch.arange(-(-size // 4), device=x.device))
-        numbers = bits.view(torch.int16)  # in [-2^15, 2^15)
-        return (numbers < level - _LEVELS // 2)[:, :size].reshape(x.shape)
+        first = self.layer * _PLACES
+        places = torch.arange(first, first + -(-size // 4), device=x.device)
+        numbers = splitmix(rows.streams[:, None], places).view(torch.int16)  # in [-2^15, 2^15)
+        return (numbers >= level - _LEVELS // 2)[:, :size].reshape(x.shape)
 
 
 def by_rows(backbone: nn.Module) -> None:
