@@ -1,15 +1,16 @@
-"""Choose how a run computes its steps on a GPU: the cheapest way whose memory fits.
+"""Choose how a run computes its steps: the cheapest way whose memory fits. Planning and training both ask here.
 
-The card's whole memory counts, never what is free of it: what others hold there must not decide how a run is computed.
+A device's whole memory counts, never what is free of it: what others hold there must not decide how a run is computed.
 """
-
-from collections.abc import Iterator
 
 import torch
 
-from negbench.loop.step_memory import step_memory
+from negbench.contracts import Backbone
+from negbench.loop.step_memory import Architecture, StepRows, step_bytes
 from negbench.loop.step_plan import StepPlan, splits_rows
 from negbench.loop.types import OpenRun
+from negbench.machine.free_memory import machine_memory
+from negbench.settings.config import ComputeConfig
 
 MOVES_SCORES = False  # how steps are computed is no part of a run's identity
 
@@ -22,35 +23,61 @@ def fitting_plan(run: OpenRun) -> StepPlan:
     device = run.precision.device
     if device.type != "cuda":
         return run.step
-    return cheapest_plan(run, torch.cuda.get_device_properties(device).total_memory)
+    rows = StepRows.of(run.config, run.scene.train.dataset, run.backbone)
+    plans = possible_plans(run.config.compute, run.config.train.batch_size, run.backbone)
+    architecture, memory = Architecture.of(run), memory_of(device)
+    return first_that_fits(plans, architecture, rows, device, memory) or plans[-1]
 
 
-def cheapest_plan(run: OpenRun, memory: int) -> StepPlan:
-    """Return the cheapest of a run's possible plans whose step takes at most so many bytes; if none does, the last."""
-    for plan in _plans(run):
-        last = plan
-        if sum(step_memory(run, plan.micro_batch, plan.recompute).values()) <= memory:
-            return plan
-    return last
-
-
-def _plans(run: OpenRun) -> Iterator[StepPlan]:
-    """Yield the plans that the settings leave open, the cheapest first.
+def possible_plans(asked: ComputeConfig, batch: int, backbone: Backbone) -> list[StepPlan]:
+    """Return the plans that the settings leave open, the cheapest first.
 
     A batch at once takes one pass forward; recomputing or micro-batches take two, and recomputing keeps the bits of
     whole batches; both take three. Large micro-batches come before small ones.
+
+    Args:
+        asked: settings; what is not `auto` stays as it is.
+        batch: queries of a step.
+        backbone: with or without weights.
     """
-    asked, batch = run.config.compute, run.config.train.batch_size
-    halves = [batch // 2**times for times in range(1, batch.bit_length())]
-    sizes = [0, *(halves if splits_rows(run.backbone) else [])]
-    recomputing = [False, *([True] if run.backbone.recomputes else [])]
+    sizes = [0]
     if asked.micro_batch != "auto":
         sizes = [asked.micro_batch]
+    elif splits_rows(backbone):
+        sizes += [batch // 2**times for times in range(1, batch.bit_length())]
+    recomputing = [False]
     if asked.recompute != "auto":
         recomputing = [asked.recompute]
-    plans = [StepPlan(size, again, asked.processes) for size in sizes for again in recomputing]
-    whole = [plan for plan in plans if plan.micro_batch == 0]
-    cut = [plan for plan in plans if plan.micro_batch > 0]
-    yield from whole
-    yield from (plan for plan in cut if not plan.recompute)
-    yield from (plan for plan in cut if plan.recompute)
+    elif backbone.recomputes:
+        recomputing.append(True)
+    plans = [StepPlan(size, recompute, asked.processes) for size in sizes for recompute in recomputing]
+    return sorted(plans, key=_passes)  # which keeps the order of the sizes
+
+
+def _passes(plan: StepPlan) -> tuple[bool, bool]:
+    """Order plans: whole batches first, and those that recompute after those that do not."""
+    return plan.micro_batch > 0, plan.recompute
+
+
+def first_that_fits(
+    plans: list[StepPlan], architecture: Architecture, rows: StepRows, device: torch.device, memory: int
+) -> StepPlan | None:
+    """Return the first of these plans whose step takes at most so many bytes on a device; None if none does."""
+    for plan in plans:
+        if bytes_of(plan, architecture, rows, device) <= memory:
+            return plan
+    return None
+
+
+def bytes_of(plan: StepPlan, architecture: Architecture, rows: StepRows, device: torch.device) -> int:
+    """Return what a step takes of a device's memory: of a GPU's one process, of a machine's all processes."""
+    gpu = device.type == "cuda"
+    each = sum(step_bytes(architecture, rows, plan, gpu=gpu).values())
+    return each if gpu else each * plan.processes
+
+
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of a device's whole memory."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return machine_memory()

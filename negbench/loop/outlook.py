@@ -7,7 +7,7 @@ operations of a step and the speed of the device: measured on this CPU, or liste
 import math
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -20,12 +20,14 @@ from negbench.contracts.optional import Skeletal
 from negbench.data.scene import DataCache, Splits, device_of
 from negbench.display import duration, log
 from negbench.errors import NegbenchError, OptionError
+from negbench.loop.fitting import bytes_of, first_that_fits, memory_of, possible_plans
 from negbench.loop.precision import Precision
 from negbench.loop.step_memory import Architecture, StepRows, step_bytes
+from negbench.loop.step_plan import StepPlan
 from negbench.loop.types import OpenRun
-from negbench.machine.free_memory import machine_memory, size
+from negbench.machine.free_memory import size
 from negbench.plugins.registry import checked_options, registry
-from negbench.settings.config import ResolvedConfig
+from negbench.settings.config import ComputeConfig, ResolvedConfig
 
 MOVES_SCORES = False  # only estimates
 
@@ -75,31 +77,31 @@ class Outlook:
     @property
     def memory(self) -> int:
         """Bytes of the device's memory."""
-        if self.device.type == "cuda":
-            return int(torch.cuda.get_device_properties(self.device).total_memory)
-        return machine_memory()
+        return memory_of(self.device)
 
-    def step(self, micro_batch: int, *, recompute: bool) -> dict[str, int]:
-        """Return the bytes of a step by part; `micro_batch` 0 is the whole batch."""
-        gpu = self.device.type == "cuda"
-        return step_bytes(self.architecture, self.rows, micro_batch=micro_batch or None, recompute=recompute, gpu=gpu)
+    @property
+    def asked(self) -> StepPlan:
+        """The plan that the settings name: `auto` is off."""
+        compute = self.config.compute
+        micro_batch = 0 if compute.micro_batch == "auto" else compute.micro_batch
+        return StepPlan(micro_batch, compute.recompute is True, compute.processes)
 
-    def ways(self) -> Iterator[tuple[int, bool]]:
-        """Yield the ways to compute a step (rows of a micro-batch, recompute), the cheapest first."""
-        switches = [False, True] if self.architecture.backbone.recomputes else [False]
-        for recompute in switches:
-            yield 0, recompute
-        part = self.config.train.batch_size
-        while part > 1:
-            part = -(-part // 2)
-            yield part, switches[-1]
+    def step(self, plan: StepPlan) -> dict[str, int]:
+        """Return the bytes of a step by part, in each of its processes."""
+        return step_bytes(self.architecture, self.rows, plan, gpu=self.device.type == "cuda")
 
-    def fitting(self) -> tuple[int, bool] | None:
-        """Return the cheapest way that fits into the device's memory; None if there is none."""
-        for micro_batch, recompute in self.ways():
-            if sum(self.step(micro_batch, recompute=recompute).values()) <= self.memory:
-                return micro_batch, recompute
-        return None
+    def bytes_of(self, plan: StepPlan) -> int:
+        """Return what a step takes of the device's memory."""
+        return bytes_of(plan, self.architecture, self.rows, self.device)
+
+    def plans(self, compute: ComputeConfig) -> list[StepPlan]:
+        """Return the plans that these settings leave open, the cheapest first."""
+        return possible_plans(compute, self.config.train.batch_size, self.architecture.backbone)
+
+    def fitting(self, compute: ComputeConfig | None = None) -> StepPlan | None:
+        """Return the cheapest plan that the settings (the run's, or others) leave open and that fits; None if none."""
+        plans = self.plans(compute or self.config.compute)
+        return first_that_fits(plans, self.architecture, self.rows, self.device, self.memory)
 
     def check(self) -> None:
         """Check that a step fits into the memory, as the configuration computes it.
@@ -107,22 +109,20 @@ class Outlook:
         Raises:
             OptionError: it does not; says what would make it fit.
         """
-        asked = self.config.compute
-        auto = "auto" in (asked.micro_batch, asked.recompute) and self.device.type == "cuda"
-        given = 0 if asked.micro_batch == "auto" else asked.micro_batch, asked.recompute is True
-        needed = sum(self.step(given[0], recompute=given[1]).values())
+        needed = self.bytes_of(self.asked)
         if needed <= self.memory:
             return
-        fit = self.fitting()
-        if fit is not None and auto:
+        if self.device.type == "cuda" and self.fitting() is not None:  # which `auto` chooses
             return
+        free = self.config.compute.model_copy(update={"micro_batch": "auto", "recompute": "auto"})
+        fit = self.fitting(free)
         has = f"{'the GPU' if self.device.type == 'cuda' else 'this machine'} has {size(self.memory)}"
         if fit is not None:
-            raise OptionError(f"a step takes about {size(needed)} of memory, {has}: {_flags(*fit)}")
-        *_, last = self.ways()
-        least = sum(self.step(last[0], recompute=last[1]).values())
+            raise OptionError(f"a step takes about {size(needed)} of memory, {has}: {_flags(fit)}")
+        last = self.plans(free)[-1]
+        least = self.bytes_of(last)
         raise OptionError(
-            f"a step takes about {size(needed)} of memory, and {size(least)} with {_flags(*last)}; {has}: "
+            f"a step takes about {size(needed)} of memory, and {size(least)} with {_flags(last)}; {has}: "
             f"--set train.batch_size={max(2, self.config.train.batch_size // 4)}, a smaller backbone, or a device with "
             f"{size(least)}"
         )
@@ -143,13 +143,15 @@ class Outlook:
 
     def lines(self) -> list[str]:
         """Say memory of a step, steps, pictures, disk and hours."""
-        parts = self.step(0, recompute=False)
+        parts = self.step(StepPlan(processes=self.config.compute.processes))
         named = ", ".join(f"{name} {size(count)}" for name, count in parts.items() if count >= 2**20)
         batch, where = self.config.train.batch_size, "GPU" if self.device.type == "cuda" else "machine"
         told = [f"a step of {batch} queries takes about {size(sum(parts.values()))} ({named})"]
+        if self.config.compute.processes > 1:
+            told[0] += f" in each of {self.config.compute.processes} processes"
         fit = self.fitting()
-        if fit is not None and fit != (0, False):
-            told[0] += f"; this {where} has {size(self.memory)}, which is enough with {_flags(*fit)}"
+        if fit is not None and (flags := _flags(fit)):
+            told[0] += f"; this {where} has {size(self.memory)}, which is enough with {flags}"
         told.append(f"{self.steps:,} steps{self._pictures()}")
         loss: Loss = registry.make("losses", self.config.loss.name, **self.config.loss.options)
         if loss.candidate_set == "corpus":
@@ -186,12 +188,12 @@ def backbone_of(config: ResolvedConfig, cache: DataCache) -> Backbone:
     return cache.backbone(config)
 
 
-def _flags(micro_batch: int, recompute: bool) -> str:
-    """Return the settings that compute a step so."""
+def _flags(plan: StepPlan) -> str:
+    """Return the settings that compute a step by this plan; empty for whole batches."""
     flags = []
-    if micro_batch:
-        flags.append(f"--set compute.micro_batch={micro_batch}")
-    if recompute:
+    if plan.micro_batch:
+        flags.append(f"--set compute.micro_batch={plan.micro_batch}")
+    if plan.recompute:
         flags.append("--set compute.recompute=true")
     return " ".join(flags)
 

@@ -253,7 +253,7 @@ def hold_features(run: OpenRun) -> None:
     if asked is not None:
         budget = int(asked * 2**30)
     elif source.device.type == "cuda":
-        step = step_memory(run, run.step.micro_batch, run.step.recompute)
+        step = step_memory(run, run.step)
         budget = feature_budget(source.device, source.held_bytes, sum(step.values()))
     else:
         budget = feature_budget(source.device)

@@ -2,7 +2,8 @@
 
 Each call by which a step reaches the backbone is traced once, forward and backward, on a few rows. What it keeps for
 the backward pass and what passes through memory are proportional to the rows; `step_memory` adds the calls of a batch,
-cut into micro-batches or recomputed layer by layer where that is asked. Traces are kept in the cache folder.
+cut into micro-batches, recomputed layer by layer or divided among processes where that is asked. Traces are kept in the
+cache folder.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from negbench.contracts.optional import FreezesTexts, HasSubQueries, SubQuery
 from negbench.data.batch_size import EMBED_BATCH
 from negbench.datasets.dataset import Dataset
 from negbench.loop.schedule import Stage, stages_of
+from negbench.loop.step_plan import StepPlan
 from negbench.loop.types import OpenRun
 from negbench.machine.files import cache_dir, intact, read_json, write_json
 from negbench.machine.versions import versions
@@ -406,35 +408,31 @@ class StepRows:
         return cls(calls, batch + images, scores)
 
 
-def step_bytes(
-    architecture: Architecture, step: StepRows, *, micro_batch: int | None, recompute: bool, gpu: bool
-) -> dict[str, int]:
-    """Return the most bytes that one training step holds at a time, by part.
+def step_bytes(architecture: Architecture, step: StepRows, plan: StepPlan, *, gpu: bool) -> dict[str, int]:
+    """Return the most bytes that one training step holds at a time in each of its processes, by part.
 
     Args:
         architecture: the backbone, and the precision of the step.
         step: rows of the batch.
-        micro_batch: rows that are embedded at a time with a graph; None: all of them.
-        recompute: the layers of the trained towers are computed again in the backward pass.
+        plan: how the step is computed.
         gpu: with what CUDA needs besides; and AdamW makes temporary tensors for all parameters at once.
     """
     frozen = architecture.backbone.frozen_images
     row = 4 * math.prod(architecture.features if frozen else architecture.pixels)
-    kept = dict(step.calls)
-    if micro_batch is not None:
-        kept = {name: min(rows, _part(architecture.backbone, name, micro_batch)) for name, rows in kept.items()}
-    elif frozen:  # many images pass in parts (`Passes.many_candidates`)
-        kept["candidates"] = min(kept["candidates"], EMBED_BATCH)
-    calls = {name: architecture.call(name, rows, recompute=recompute) for name, rows in kept.items()}
+    read = step.read
+    if not frozen:  # each process reads the pixels of its pictures; stored features it reads whole
+        read = -(-read // plan.processes)
+    calls = {name: _kept_of(architecture, name, rows, plan) for name, rows in step.calls.items()}
     passing = max(call.passing for call in calls.values())
-    leaves = 0.0  # embeddings of the batch and their gradients, where they are computed part by part
-    if micro_batch is None:
+    if plan.micro_batch == 0:
         activations = sum(call.held for call in calls.values()) + passing
     else:  # one part at a time: of images, and of what is computed from their features
         tower = calls.pop("image_features", CallMemory(0, 0, 0, 0)).held
         activations = tower + max(call.held for call in calls.values()) + passing
+    leaves = 0.0  # embeddings of the batch and their gradients, where a call is computed in parts
+    if plan.micro_batch > 0 or plan.processes > 1:
         for name, rows in step.calls.items():
-            leaves += 2 * architecture.call(name, rows, recompute=recompute).output
+            leaves += 2 * architecture.call(name, rows, recompute=plan.recompute).output
     trained = architecture.trained
     low = trained // 2 if architecture.precision in _DTYPES else 0  # the casts of parameters
     update = trained if gpu else 0
@@ -442,13 +440,27 @@ def step_bytes(
         "weights": architecture.weights,
         "moments": 2 * trained,
         "gradients": trained,
-        "features" if frozen else "pixels": row * step.read,
+        "features" if frozen else "pixels": row * read,
         "activations": int(max(activations + low + leaves, update)),
         "scores": 3 * 4 * step.scores,  # of a product, its mask and its gradient
     }
     if gpu:
         parts["CUDA"] = _CONTEXT + int(_FRAGMENTS * sum(parts.values()))
     return parts
+
+
+def _kept_of(architecture: Architecture, name: str, rows: int, plan: StepPlan) -> CallMemory:
+    """Return what a process keeps of a call of so many rows: of its own share, or of a part of it."""
+    at_once = rows
+    if plan.micro_batch > 0:
+        at_once = min(rows, _part(architecture.backbone, name, plan.micro_batch))
+    elif name == "candidates" and architecture.backbone.frozen_images:  # many pass in parts (`many_candidates`)
+        at_once = min(rows, EMBED_BATCH)
+    whole = architecture.call(name, at_once, recompute=plan.recompute)
+    share = -(-rows // plan.processes)
+    if share < at_once:  # a call that crosses its rows with texts crosses its own rows with all of them
+        return whole * (share / at_once)
+    return whole
 
 
 def _part(backbone: Backbone, name: str, micro_batch: int) -> int:
@@ -458,14 +470,12 @@ def _part(backbone: Backbone, name: str, micro_batch: int) -> int:
     return micro_batch
 
 
-def step_memory(run: OpenRun, micro_batch: int | None, recompute: bool) -> dict[str, int]:
-    """Return the most bytes that a training step of an opened run holds at a time, by part; their sum is the step's.
+def step_memory(run: OpenRun, plan: StepPlan) -> dict[str, int]:
+    """Return the most bytes that a training step of an opened run holds at a time in each process, by part.
 
     Args:
         run: its backbone is on any device and is not changed.
-        micro_batch: rows that are embedded at a time with a graph; None or 0: the whole batch.
-        recompute: the layers of the trained towers are computed again in the backward pass.
+        plan: how the step is computed.
     """
     step = StepRows.of(run.config, run.scene.train.dataset, run.backbone)
-    gpu = run.precision.device.type == "cuda"
-    return step_bytes(Architecture.of(run), step, micro_batch=micro_batch or None, recompute=recompute, gpu=gpu)
+    return step_bytes(Architecture.of(run), step, plan, gpu=run.precision.device.type == "cuda")

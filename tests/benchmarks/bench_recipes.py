@@ -16,7 +16,8 @@ import torch
 
 from negbench.data.scene import DataCache
 from negbench.loop.outlook import CARDS, Outlook, backbone_of
-from negbench.loop.step_memory import Architecture, step_bytes
+from negbench.loop.step_memory import Architecture
+from negbench.loop.step_plan import StepPlan
 from negbench.settings.config import ResolvedConfig, resolved
 from negbench.systems.system import load_config
 
@@ -37,10 +38,6 @@ class Card(Outlook):
     def memory(self) -> int:
         return self.gigabytes * 10**9
 
-    def step(self, micro_batch: int, *, recompute: bool) -> dict[str, int]:
-        rows, own = self.rows, self.architecture
-        return step_bytes(own, rows, micro_batch=micro_batch or None, recompute=recompute, gpu=True)
-
 
 def rows_of(config: ResolvedConfig, name: str) -> list[str]:
     """Return the cells of a recipe's row."""
@@ -48,8 +45,8 @@ def rows_of(config: ResolvedConfig, name: str) -> list[str]:
     train: Any = SimpleNamespace(queries=range(queries), images=range(images))
     splits: Any = SimpleNamespace(train=train)
     architecture = Architecture(backbone_of(config, DataCache()), "bf16", config, [])
-    card = Card(config, splits, architecture, torch.device("cpu"))
-    whole = sum(card.step(0, recompute=False).values())
+    card = Card(config, splits, architecture, torch.device("cuda"))
+    whole = card.bytes_of(StepPlan())
     cells = [name, f"{config.train.batch_size}", f"{whole / 2**30:.1f}"]
     for gigabytes in CARDS_GB:
         sized = replace(card)
@@ -61,14 +58,9 @@ def rows_of(config: ResolvedConfig, name: str) -> list[str]:
     return cells
 
 
-def words(fit: tuple[int, bool] | None) -> str:
+def words(fit: StepPlan | None) -> str:
     """Say how a step fits."""
-    if fit is None:
-        return "no"
-    micro_batch, recompute = fit
-    parts = [f"micro-batches of {micro_batch}"] if micro_batch else []
-    parts += ["recomputed"] if recompute else []
-    return ", ".join(parts) or "whole"
+    return "no" if fit is None else str(fit)
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch
 from negbench.loop.runs import DATA, Bench, run_config
 from negbench.loop.step_memory import step_memory
+from negbench.loop.step_plan import StepPlan
 from negbench.loop.types import State, Watch
 from negbench.machine.free_memory import size
 from negbench.machine.signals import Stopped, stop_on_signals
@@ -123,7 +124,7 @@ def tell_estimate(config: RunConfig, asked: argparse.Namespace) -> None:
     from negbench.loop.runs import open_run
 
     before = time.process_time()
-    parts = step_memory(open_run(config, Display(), DATA), None, False)
+    parts = step_memory(open_run(config, Display(), DATA), StepPlan())
     listed = ", ".join(f"{name} {size(count)}" for name, count in parts.items())
     took = time.process_time() - before
     print(f"estimate of a step: {size(sum(parts.values()))} ({listed}), in {took:.1f} processor seconds")

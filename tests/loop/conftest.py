@@ -28,6 +28,14 @@ def cell(toy_root: Path) -> OpenRun:
 
 
 @pytest.fixture(scope="module")
+def tuned(toy_root: Path) -> OpenRun:
+    """Return an open run of a fine-tuned CLIP with sub-queries, on data with privileged texts."""
+    options = ("init='random'", "size='toy'", "frozen=false", "attribute_weights=true", "projection=16", "pad='none'")
+    sets = [f"dataset.root='{toy_root}'", "train.batch_size=6", *(f"backbone.{option}" for option in options)]
+    return untrained(config_of(sets, "hycole", backbone={"name": "clip"}))
+
+
+@pytest.fixture(scope="module")
 def sets(vector_sets: list[str]) -> list[str]:
     """`--set` values of a run with a guide, of two epochs of two steps each and a refresh between them."""
     by_key = dict(text.split("=", 1) for text in vector_sets)

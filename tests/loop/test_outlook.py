@@ -1,13 +1,16 @@
 """What is said before a run: its lines, refusals and what would make a step fit; skeletons without weights."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
-from negbench.loop import outlook
+from negbench.loop import fitting, outlook
+from negbench.loop.fitting import fitting_plan
 from negbench.loop.outlook import Outlook, opened_lines, outlook_lines
 from negbench.loop.step_memory import Architecture, CallMemory
 from negbench.plugins.registry import checked_options, registry
@@ -58,7 +61,7 @@ def config(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedConfig:
 
 def test_the_lines_of_a_run(config, monkeypatch):
     """72 queries in three batches of 32: 18 steps of 96 rows, a second each."""
-    monkeypatch.setattr(outlook, "machine_memory", lambda: 2**34)
+    monkeypatch.setattr(fitting, "machine_memory", lambda: 2**34)
     step, counts, hours = outlook_lines(config, DataCache())
     assert step.startswith("a step of 32 queries takes about 97 MiB (activations 96 MiB)")
     assert counts.startswith("18 steps; ")
@@ -75,7 +78,7 @@ FITS = {
 
 @pytest.mark.parametrize(("memory", "message"), FITS.values(), ids=FITS)
 def test_a_step_that_cannot_fit_is_refused(memory, message, config, monkeypatch):
-    monkeypatch.setattr(outlook, "machine_memory", lambda: memory)
+    monkeypatch.setattr(fitting, "machine_memory", lambda: memory)
     if not message:
         assert outlook_lines(config, DataCache())
         return
@@ -83,13 +86,18 @@ def test_a_step_that_cannot_fit_is_refused(memory, message, config, monkeypatch)
         outlook_lines(config, DataCache())
 
 
-def test_micro_batches_are_the_next_way(config, monkeypatch):
-    """Without layers to recompute, the largest part that fits is told."""
-    made = Outlook.of(config, DataCache())
-    monkeypatch.setattr(type(made.architecture.backbone), "recomputes", False)
-    monkeypatch.setattr(outlook, "machine_memory", lambda: 14 * 2**20)
-    assert [way for way, _ in made.ways()] == [0, 16, 8, 4, 2, 1]
-    assert made.fitting() == (8, False)
+def test_planning_names_the_plan_that_a_run_takes(config, monkeypatch):
+    """What the dry run says and what the run computes on a card of any size: one decision."""
+    made, run = Outlook.of(config, DataCache()), untrained(config)
+    cuda = torch.device("cuda")
+    card = Outlook(config, made.splits, made.architecture, cuda)
+    on_gpu = replace(run, precision=replace(run.precision, device=cuda))
+    for memory in (2**31, 2**30, 900 * 2**20, 820 * 2**20, 2**20):
+        properties = SimpleNamespace(total_memory=memory)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, own=properties: own)
+        taken = fitting_plan(on_gpu)
+        said = card.fitting()
+        assert said == taken if said is not None else card.plans(config.compute)[-1] == taken
 
 
 def test_small_backbones_are_not_traced_by_a_run(config, monkeypatch):

@@ -3,58 +3,32 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from negbench.api import make_loss, make_strategy
+from negbench.api import make_strategy
 from negbench.contracts import Calls, Strategy
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.batches import epoch_batches
-from negbench.loop.fitting import _plans, cheapest_plan, fitting_plan
+from negbench.loop.fitting import fitting_plan, possible_plans
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.passes import Passes, _parts
+from negbench.loop.passes import _parts
 from negbench.loop.runs import DATA, open_run, run_config
 from negbench.loop.step_memory import step_memory
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import training_parts
 from negbench.loop.types import OpenRun, State
 from negbench.plugins.registry import registry
-from negbench.settings.config import HybridConfig, MiningConfig
-from negbench.settings.layers import parse_value
-from tests.runs import config_of, run, untrained
-
-Gradients = dict[str, Tensor | None]
+from negbench.settings.config import MiningConfig
+from tests.runs import config_of, run
+from tests.steps import batch_of, check_equal, gradients_of, objective_of
 
 CALLS = {name for name in vars(Calls) if not name.startswith("_")}
-BOUND = 5e-6  # of the largest gradient: sums in another order
-
-
-def gradients_of(objective: Objective, batch: Batch, micro_batch: int) -> tuple[float, Gradients]:
-    """Return the loss of a batch in parts of so many rows (0: whole), and the gradients by parameter."""
-    calls: Any = objective.calls
-    calls.micro_batch = micro_batch
-    objective.backbone.train()
-    objective.zero_grad()
-    loss = objective(batch, step=5).loss
-    calls.backward(loss, list(objective.parameters()))
-    named = objective.named_parameters()
-    return float(loss.detach()), {name: None if p.grad is None else p.grad.clone() for name, p in named}
-
-
-def check_equal(one: tuple[float, Gradients], other: tuple[float, Gradients]) -> None:
-    """Check that two steps have the same loss and the same gradients, none of them by default."""
-    assert one[0] == pytest.approx(other[0], rel=1e-5)
-    given = {name: value for name, value in one[1].items() if value is not None}
-    assert given.keys() == {name for name, value in other[1].items() if value is not None}
-    largest = max(float(value.abs().max()) for value in given.values())
-    assert largest > 0
-    for name, value in given.items():
-        assert float((value - other[1][name]).abs().max()) <= BOUND * largest, name
 
 
 # --- strategies and losses ---------------------------------------------------------------------------------------
@@ -161,27 +135,7 @@ def test_images_of_little_weight_get_no_gradient_of_their_own(strategy, micro_ba
 # --- calls -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def tuned(toy_root: Path) -> OpenRun:
-    """Return an open run of a fine-tuned CLIP with sub-queries, on data with privileged texts."""
-    options = ("init='random'", "size='toy'", "frozen=false", "attribute_weights=true", "projection=16", "pad='none'")
-    sets = [f"dataset.root='{toy_root}'", "train.batch_size=6", *(f"backbone.{option}" for option in options)]
-    return untrained(config_of(sets, "hycole", backbone={"name": "clip"}))
-
-
 STEPS = ["qure", "in-batch", "hycole", "in-batch-cube", "in-batch+qure"]
-
-
-def objective_of(opened: OpenRun, strategy: str, loss: str, mining: MiningConfig | None = None) -> Objective:
-    hybrid = HybridConfig(alpha=0.4, beta=0.1, temperature="backbone" if loss == "margin-kl" else "own")
-    rule, calls = make_strategy(strategy), Passes(opened.backbone, seed=3)
-    return Objective(calls, rule, make_loss(loss), opened.scene, mining or MiningConfig(), hybrid)
-
-
-def batch_of(opened: OpenRun, strategy: str) -> Batch:
-    rows = torch.tensor([3, 40, 11, 25, 6, 7])
-    drawn = torch.arange(12).reshape(6, 2) * 5 if make_strategy(strategy).scope == "corpus" else None
-    return Batch(rows, drawn, {name: value[rows] for name, value in opened.scene.train.tokens.items()})
 
 
 @pytest.mark.parametrize("loss", ["info-nce", "margin-kl"])
@@ -252,43 +206,61 @@ def test_activations_computed_again_have_the_same_gradients(tuned):
 BYTES = {(0, False): 100, (0, True): 60, (3, False): 55, (1, False): 40, (3, True): 30, (1, True): 10}
 
 
+@pytest.fixture
+def on_a_card(tuned: OpenRun, monkeypatch: pytest.MonkeyPatch) -> Callable[..., OpenRun]:
+    """Return a function of memory and settings that returns the run as it stands on a GPU of so many bytes."""
+
+    def made(memory: int, **settings: Any) -> OpenRun:
+        properties = SimpleNamespace(total_memory=memory)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", None)  # what is free must not count
+        compute = tuned.config.compute.model_copy(update=settings)
+        config = tuned.config.model_copy(update={"compute": compute})
+        return replace(tuned, config=config, precision=replace(tuned.precision, device=torch.device("cuda")))
+
+    return made
+
+
 @pytest.mark.parametrize(
     ("memory", "settings", "want"),
     [
-        (100, (), StepPlan()),
-        (99, (), StepPlan(0, recompute=True)),
-        (59, (), StepPlan(3)),
-        (54, (), StepPlan(1)),
-        (39, (), StepPlan(3, recompute=True)),
-        (29, (), StepPlan(1, recompute=True)),
-        (9, (), StepPlan(1, recompute=True)),
-        (59, ("compute.recompute=true",), StepPlan(3, recompute=True)),
-        (99, ("compute.recompute=false",), StepPlan(3)),
-        (59, ("compute.micro_batch=0",), StepPlan(0, recompute=True)),
-        (39, ("compute.micro_batch=3",), StepPlan(3, recompute=True)),
+        (100, {}, StepPlan()),
+        (99, {}, StepPlan(0, recompute=True)),
+        (59, {}, StepPlan(3)),
+        (54, {}, StepPlan(1)),
+        (39, {}, StepPlan(3, recompute=True)),
+        (29, {}, StepPlan(1, recompute=True)),
+        (9, {}, StepPlan(1, recompute=True)),
+        (59, {"recompute": True}, StepPlan(3, recompute=True)),
+        (99, {"recompute": False}, StepPlan(3)),
+        (59, {"micro_batch": 0}, StepPlan(0, recompute=True)),
+        (39, {"micro_batch": 3}, StepPlan(3, recompute=True)),
+        (50, {"processes": 2}, StepPlan(processes=2)),
+        (49, {"processes": 2}, StepPlan(0, recompute=True, processes=2)),
     ],
+    ids=str,
 )
-def test_the_cheapest_way_that_fits_is_taken(memory, settings, want, tuned, monkeypatch):
-    def bytes_of(run: OpenRun, micro_batch: int, recompute: bool) -> dict[str, int]:
-        return {"activations": BYTES[micro_batch, recompute]}
+def test_the_cheapest_way_that_fits_is_taken(memory, settings, want, on_a_card, monkeypatch):
+    """Of two processes each takes half here."""
 
-    monkeypatch.setattr("negbench.loop.fitting.step_memory", bytes_of)
-    values = {text.split("=")[0].split(".")[1]: parse_value(text.split("=")[1], "") for text in settings}
-    compute = tuned.config.compute.model_copy(update=values)
-    asked = replace(tuned, config=tuned.config.model_copy(update={"compute": compute}))
-    assert cheapest_plan(asked, memory) == want
+    def bytes_of(architecture: Any, rows: Any, plan: StepPlan, *, gpu: bool) -> dict[str, int]:
+        return {"activations": BYTES[plan.micro_batch, plan.recompute] // plan.processes}
+
+    monkeypatch.setattr("negbench.loop.fitting.step_bytes", bytes_of)
+    assert fitting_plan(on_a_card(memory, **settings)) == want
 
 
 def test_on_a_cpu_nothing_is_chosen(tuned, monkeypatch):
-    monkeypatch.setattr("negbench.loop.fitting.step_memory", None)
+    monkeypatch.setattr("negbench.loop.fitting.step_bytes", None)
     assert fitting_plan(tuned) == StepPlan()
 
 
-def test_the_estimate_of_a_real_step_decides(tuned):
-    needs = {plan: sum(step_memory(tuned, plan.micro_batch, plan.recompute).values()) for plan in _plans(tuned)}
+def test_the_estimate_of_a_real_step_decides(tuned, on_a_card):
+    plans = possible_plans(tuned.config.compute, 6, tuned.backbone)
+    needs = {plan: sum(step_memory(on_a_card(0), plan).values()) for plan in plans}
     for plan, most in needs.items():
-        assert needs[cheapest_plan(tuned, most)] <= most, plan
-    assert cheapest_plan(tuned, min(needs.values()) - 1) == [*needs][-1]
+        assert needs[fitting_plan(on_a_card(most))] <= most, plan
+    assert fitting_plan(on_a_card(min(needs.values()) - 1)) == plans[-1]
 
 
 # --- settings ----------------------------------------------------------------------------------------------------
@@ -334,7 +306,7 @@ def test_a_backbone_whose_rows_depend_on_each_other_is_refused(layer, want, tune
         StepPlan(micro_batch=4).check(tuned.backbone)
     assert want in str(error.value)
     StepPlan().check(tuned.backbone)
-    assert {plan.micro_batch for plan in _plans(tuned)} == {0}
+    assert {plan.micro_batch for plan in possible_plans(tuned.config.compute, 6, tuned.backbone)} == {0}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from negbench.loop import step_memory
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import own_randomness
 from negbench.loop.step_memory import Architecture, Ledger, StepRows, step_bytes
+from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import _step, training_parts
 from negbench.loop.types import OpenRun, State
 from negbench.plugins.registry import registry
@@ -53,7 +54,7 @@ def test_the_estimate_is_what_a_step_takes(sets, strategy, toy_root, tmp_path, m
     """Gradients, inputs and activations within 20 %; weights and moments are counted, not estimated."""
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     run = opened(toy_root, sets, strategy)
-    told = step_memory.step_memory(run, None, False)
+    told = step_memory.step_memory(run, StepPlan())
     trained = sum(p.nbytes for p in run.backbone.parameters() if p.requires_grad)
     assert told["moments"] == 2 * trained
     assert told["gradients"] == trained
@@ -86,17 +87,34 @@ def made_up(architecture: Architecture, name: str, rows: int, *, recompute: bool
 
 
 def test_micro_batches_hold_one_part_at_a_time(toy_root, monkeypatch):
-    """By hand: 32 queries and 64 images of 1,000 bytes and 100 passing; in parts of 4 only those, and the leaves."""
+    """By hand: 32 queries and 64 images of 1,000 bytes and 100 passing; in parts of 4 only those, and the leaves.
+
+    Of four processes each has 8 queries and 16 images, and the leaves of all.
+    """
     run = opened(toy_root, BLIP2, "qure")
     monkeypatch.setattr(Architecture, "call", made_up)
     architecture, rows = Architecture.of(run), StepRows({"queries": 32, "candidates": 64}, read=96, scores=0)
 
-    def activations(micro_batch: int | None, *, recompute: bool = False) -> int:
-        return step_bytes(architecture, rows, micro_batch=micro_batch, recompute=recompute, gpu=False)["activations"]
+    def activations(plan: StepPlan) -> int:
+        return step_bytes(architecture, rows, plan, gpu=False)["activations"]
 
-    assert activations(None) == 96 * 1000 + 64 * 100
-    assert activations(None, recompute=True) == 96 * 10 + 64 * 200
-    assert activations(4) == 4 * 1000 + 4 * 100 + 2 * 8 * 96
+    assert activations(StepPlan()) == 96 * 1000 + 64 * 100
+    assert activations(StepPlan(recompute=True)) == 96 * 10 + 64 * 200
+    assert activations(StepPlan(4)) == 4 * 1000 + 4 * 100 + 2 * 8 * 96
+    assert activations(StepPlan(processes=4)) == 24 * 1000 + 16 * 100 + 2 * 8 * 96
+    assert activations(StepPlan(4, processes=4)) == activations(StepPlan(4))
+    assert activations(StepPlan(16, processes=4)) == 16 * 1000 + 16 * 100 + 2 * 8 * 96
+
+
+@pytest.mark.parametrize(("sets", "whole"), [(BLIP2, 96), (BLIP, 48)], ids=["features", "pixels"])
+def test_each_process_reads_the_pixels_of_its_own_pictures(sets, whole, toy_root, monkeypatch):
+    """Stored features are read whole in every process."""
+    run = opened(toy_root, sets, "qure")
+    monkeypatch.setattr(Architecture, "call", made_up)
+    architecture, rows = Architecture.of(run), StepRows({"queries": 32, "candidates": 64}, read=96, scores=0)
+    alone, two = (step_bytes(architecture, rows, StepPlan(processes=count), gpu=False) for count in (1, 2))
+    read = "features" if run.backbone.frozen_images else "pixels"
+    assert two[read] * 96 == alone[read] * whole
 
 
 ROWS = {
@@ -123,7 +141,7 @@ def test_traces_are_kept_by_backbone_and_precision(toy_root, tmp_path, monkeypat
     traced = []
     monkeypatch.setattr(step_memory, "trace", lambda *given, **how: traced.append(given[1]) or made_up(*given, **how))
     for _ in range(2):
-        step_memory.step_memory(run, None, False)
+        step_memory.step_memory(run, StepPlan())
     assert sorted(traced) == ["candidates", "queries"]
     other = Architecture(run.backbone, "bf16", run.config, run.scene.train.dataset.images)
     other.call("queries", 8)

@@ -1,0 +1,65 @@
+"""A training step by itself: its objective and batch, and the gradients of the parameters by how it is computed."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.api import make_loss, make_strategy
+from negbench.loop.objective import Batch, Objective
+from negbench.loop.passes import Passes
+from negbench.loop.types import OpenRun
+from negbench.machine.team import ALONE, Team
+from negbench.settings.config import HybridConfig, MiningConfig
+
+Gradients = dict[str, Tensor | None]
+
+BOUND = 5e-6  # of the largest gradient: sums in another order
+
+
+def gradients_of(objective: Objective, batch: Batch, micro_batch: int) -> tuple[float, Gradients]:
+    """Return the loss of a batch in parts of so many rows (0: whole), and the gradients by parameter."""
+    calls: Any = objective.calls
+    calls.micro_batch = micro_batch
+    objective.backbone.train()
+    objective.zero_grad()
+    loss = objective(batch, step=5).loss
+    calls.backward(loss, list(objective.parameters()))
+    named = objective.named_parameters()
+    return float(loss.detach()), {name: None if p.grad is None else p.grad.clone() for name, p in named}
+
+
+def check_equal(one: tuple[float, Gradients], other: tuple[float, Gradients]) -> None:
+    """Check that two steps have the same loss and the same gradients, none of them by default."""
+    assert one[0] == pytest.approx(other[0], rel=1e-5)
+    given = {name: value for name, value in one[1].items() if value is not None}
+    assert given.keys() == {name for name, value in other[1].items() if value is not None}
+    largest = max(float(value.abs().max()) for value in given.values())
+    assert largest > 0
+    for name, value in given.items():
+        assert float((value - other[1][name]).abs().max()) <= BOUND * largest, name
+
+
+def objective_of(
+    opened: OpenRun,
+    strategy: str,
+    loss: str,
+    mining: MiningConfig | None = None,
+    *,
+    team: Team = ALONE,
+    terms: bool = True,
+    **options: Any,
+) -> Objective:
+    """Return the objective of a run's backbone under another strategy and loss, with hybrid terms or without."""
+    hybrid = HybridConfig()
+    if terms:
+        hybrid = HybridConfig(alpha=0.4, beta=0.1, temperature="backbone" if loss == "margin-kl" else "own")
+    rule, calls = make_strategy(strategy), Passes(opened.backbone, seed=3, team=team)
+    return Objective(calls, rule, make_loss(loss, **options), opened.scene, mining or MiningConfig(), hybrid)
+
+
+def batch_of(opened: OpenRun, strategy: str) -> Batch:
+    rows = torch.tensor([3, 40, 11, 25, 6, 7])
+    drawn = torch.arange(12).reshape(6, 2) * 5 if make_strategy(strategy).scope == "corpus" else None
+    return Batch(rows, drawn, {name: value[rows] for name, value in opened.scene.train.tokens.items()})
