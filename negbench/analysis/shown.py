@@ -69,9 +69,12 @@ def per_query(results: pd.DataFrame, metric: str) -> NDArray[np.float64]:
 
     Raises:
         UnknownNameError: the cells have no such metric, or it is no mean over queries.
-        OptionError: the cells have different numbers of queries.
+        OptionError: there are no cells, or they have different numbers of queries.
     """
-    rows: dict[Any, NDArray[np.float64]] = {}  # by the frame's index
+    if results.empty:
+        raise OptionError("there are no cells: choose some rows of results")
+    results = results.reset_index(drop=True)  # by position, as an index may name several rows alike
+    rows: dict[Any, NDArray[np.float64]] = {}  # position -> values
     seen: dict[str, KnownQueries] = {}
     for cells in groups_of(results):
         dataset = shared(cells, "dataset")
@@ -85,6 +88,21 @@ def per_query(results: pd.DataFrame, metric: str) -> NDArray[np.float64]:
         several = " and ".join(map(str, counts))
         raise OptionError(f"these cells have {several} queries: choose cells of one data set, results.query(...)")
     return np.stack([rows[index] for index in results.index])
+
+
+def cells_of(results: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells of these rows of `shown_results`, in their order, whatever was done to the index since.
+
+    Raises:
+        OptionError: a row has no run, or that of another comparison.
+    """
+    if "run" not in chosen:
+        raise OptionError("the cells have no column 'run': choose whole rows of results")
+    by_run = results.drop_duplicates("run").set_index("run", drop=False)  # a run in two places has the same values
+    unknown = [run for run in chosen["run"] if run not in by_run.index]
+    if unknown:
+        raise OptionError(f"run {unknown[0]} is not in these results: choose rows of this comparison's results")
+    return by_run.loc[list(chosen["run"])]
 
 
 def shown_verdicts(verdicts: Sequence[Verdict]) -> pd.DataFrame:

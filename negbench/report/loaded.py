@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from negbench.analysis.findings import Findings, made_here, stored
 from negbench.analysis.frame import results_of
-from negbench.analysis.shown import per_query, shown_results, shown_verdicts
+from negbench.analysis.shown import cells_of, per_query, shown_results, shown_verdicts
 from negbench.errors import RunError
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
@@ -67,14 +67,16 @@ class Comparison:
 
         Args:
             metric: name of a column of `results`.
-            cells: rows of `results` [default: all].
+            cells: rows of `results`, in any order [default: all].
 
         Raises:
             UnknownNameError: there is no such metric, or it is no mean over queries.
-            OptionError: the cells have different numbers of queries.
+            OptionError: the cells have different numbers of queries, there are none, or they are not of this comparison.
         """
         results = self.findings.results
-        return per_query(results if cells is None else results.loc[cells.index], metric)
+        if cells is not None:
+            results = cells_of(results, cells)
+        return per_query(results, metric)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pytest
 
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import facts_of, groups_of, known, mean_of, results_frame, shared
-from negbench.analysis.shown import per_query, shown_results, shown_verdicts
+from negbench.analysis.shown import cells_of, per_query, shown_results, shown_verdicts
 from negbench.analysis.verdict_record import Estimate, StatisticsRecord, read_flat, read_verdicts, write_verdicts
 from negbench.analysis.verdicts import Rules, seed_text, tables_of, verdicts_of
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
@@ -81,6 +81,39 @@ def test_values_per_query_are_in_the_order_of_the_rows(results):
     strata = np.array(ranks_of(0, 0.0).group)
     means = np.mean([values[:, strata == name].mean(1) for name in np.unique(strata)], axis=0)
     np.testing.assert_allclose(means, shown_results(results)["average/recall_at_10"])
+
+
+CHOSEN: dict[str, list[int]] = {
+    "a group's rows apart": [0, 2, 1],
+    "seeds turned": [1, 2, 0],
+    "one row": [2],
+    "a row twice": [1, 2, 1],
+}
+
+
+@pytest.mark.parametrize("chosen", CHOSEN.values(), ids=CHOSEN)
+@pytest.mark.parametrize("index", ["kept", "new", "alike"])
+def test_values_per_query_are_those_of_the_chosen_rows(results, chosen, index):
+    results = results.reset_index(drop=True)
+    every = per_query(results, "average/recall_at_10")
+    assert len({row.tobytes() for row in every}) == 3
+    shown = shown_results(results).iloc[chosen]
+    if index == "new":
+        shown = shown.reset_index(drop=True)
+    elif index == "alike":
+        shown = shown.set_index(pd.Index([0] * len(chosen)))
+    cells = cells_of(results, shown)
+    np.testing.assert_array_equal(per_query(cells, "average/recall_at_10"), every[chosen])
+
+
+def test_rows_that_are_no_cells_are_refused_in_one_line(results):
+    shown = shown_results(results)
+    with pytest.raises(OptionError, match="no column 'run': choose whole rows"):
+        cells_of(results, shown[["strategy"]])
+    with pytest.raises(OptionError, match="run other is not in these results"):
+        cells_of(results, shown.assign(run="other"))
+    with pytest.raises(OptionError, match="there are no cells"):
+        per_query(cells_of(results, shown.iloc[:0]), "average/recall_at_10")
 
 
 def test_what_has_no_values_per_query_is_one_line(results, tmp_path):
