@@ -71,7 +71,7 @@ class Comparison:
 
         Raises:
             UnknownNameError: there is no such metric, or it is no mean over queries.
-            OptionError: the cells have different numbers of queries, there are none, or they are not of this comparison.
+            OptionError: there are no cells, they are not of this comparison, or they have different numbers of queries.
         """
         results = self.findings.results
         if cells is not None:
