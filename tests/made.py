@@ -31,8 +31,8 @@ def cell(name: str, seed: int, epochs: int = 10, *, done: bool = False) -> Any:
     config = SimpleNamespace(seed=seed, train=SimpleNamespace(epochs=epochs))
     run: Any = SimpleNamespace(hash=f"{name}{seed}", config=config, card=None)
     given: Any = SimpleNamespace(model_copy=lambda update: update)
-    labels = {"strategy": name, "loss": "ll", "backbone": "bb", "dataset": "dd"}
-    return Made(run, given, labels, {"plugin": name}, done=done)
+    columns = {"strategy": name, "loss": "ll", "backbone": "bb", "dataset": "dd", "plugin": name}
+    return Made(run, given, columns, done=done)
 
 
 def cells(names: str, numbers: Sequence[int]) -> list[Any]:

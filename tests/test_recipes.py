@@ -13,7 +13,7 @@ from negbench.campaign.plan import over_recipe
 from negbench.data.scene import load_split
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
-from negbench.grid.dials import parse_dial
+from negbench.grid.axis import parse_dial
 from negbench.settings.config import resolved
 from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare, Study
@@ -55,8 +55,10 @@ def sets_of(name: str, root_of: RootOf) -> list[str]:
 
 
 def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
+    """Return the recipe's axes; of its dials, none."""
     path = path_of(recipe) if isinstance(recipe, str) else recipe
-    return Axes.of(over_recipe(Compare(recipe=path, sets=tuple(sets), **given)))
+    axes = Axes.of(over_recipe(Compare(recipe=path, sets=tuple(sets), **given)))
+    return axes.without(*(dial.key for dial in axes.dials))
 
 
 # --- the numbers ---------------------------------------------------------------------------------------------------

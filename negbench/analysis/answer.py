@@ -33,8 +33,8 @@ from negbench.analysis.words import (
     span,
 )
 from negbench.display import duration
+from negbench.grid.axis import Axis, point_text, points_of, short_names, varied_text
 from negbench.grid.comparison import group_key, together
-from negbench.grid.dials import Dials
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
 _ENOUGH_SEEDS = 3
@@ -76,8 +76,8 @@ def headlines(findings: Findings) -> list[str]:
     """
     if not findings.verdicts:
         return []
-    if findings.dials.axes:
-        return _points(findings.dials, findings.main)[:1]
+    if findings.point_axes:
+        return _points(findings.point_axes, findings.main)[:1]
     orders = _orders(findings)
     over_all = [place for place in orders if OVER_ALL in place]
     lines = [orders[place][0] for place in over_all or orders]
@@ -92,8 +92,8 @@ def headlines(findings: Findings) -> list[str]:
 
 def _below(findings: Findings) -> list[str]:
     """Return what the tables say besides the headlines."""
-    if findings.dials.axes:
-        lines = _points(findings.dials, findings.main)[1:]
+    if findings.point_axes:
+        lines = _points(findings.point_axes, findings.main)[1:]
         if unequal_steps(findings.groups):
             lines.append(
                 "Points of equally many epochs differ in their numbers of steps: the table of points has them."
@@ -412,11 +412,11 @@ def _mean(row: Verdict) -> str:
 # --- many points -------------------------------------------------------------------------------------------------
 
 
-def _points(dials: Dials, verdicts: Sequence[Verdict]) -> list[str]:
-    """Say which strategies are best along dials, at how many points and where."""
+def _points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[str]:
+    """Say which strategies are best along these axes, at how many points and where."""
     at_points = {}  # point -> its verdicts, best first
-    for point in dials.points:
-        rows = at_point(verdicts, dials.label(point))
+    for point in points_of(axes):
+        rows = at_point(verdicts, point_text(short_names(axes), point))
         if rows:
             at_points[point] = rows
     size = f"{len(at_points)} {plural(len(at_points), 'point')}"
@@ -435,9 +435,10 @@ def _points(dials: Dials, verdicts: Sequence[Verdict]) -> list[str]:
         line += f"; at {len(at_points) - len(winners)} several are not beaten"
     lines = [f"{line}."]
     for name in sorted(set(winners), key=lambda winner: -winners.count(winner)):
-        where = [
-            dials.title(point) or rows[0].where for point, rows in at_points.items() if unbeaten_at[point] == [name]
-        ]
+        where = []
+        for point, rows in at_points.items():
+            if unbeaten_at[point] == [name]:
+                where.append(varied_text(axes, point) or rows[0].where)
         more = f" and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
         lines.append(f"{name} is best at {'; '.join(where[:_NAMED])}{more}.")
     return lines

@@ -39,7 +39,7 @@ def rules_of(asked: Compare, cells: Sequence[Cell]) -> Rules:
         alone = not asked.dials and asked.systems is None and asked.tuned is None
         pairs = "best" if alone else "baseline"
     looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=pairs)
-    plugins = {cell.labels["strategy"]: str(cell.facts["plugin"]) for cell in cells}
+    plugins = {cell.labels["strategy"]: str(cell.columns["plugin"]) for cell in cells}
     baseline = asked.baseline
     if baseline is not None and label_for(baseline, plugins) is None and baseline == _of_recipe(asked):
         notes([f"the recipe's baseline '{baseline}' is none of these strategies and is left out"])
@@ -109,9 +109,7 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
         rules: how strategies are compared.
     """
     done = sorted((cell for cell in cells if cell.step(runs) == "reuse"), key=lambda cell: cell.seed)
-    results = read_results(
-        runs, [{**cell.labels, **cell.facts, "seed": cell.seed, "run": cell.folder} for cell in done]
-    )
+    results = read_results(runs, [{**cell.columns, "seed": cell.seed, "run": cell.folder} for cell in done])
     groups = groups_of(results)
     lines = []
     tables = tables_of(groups, rules, main_only=True)

@@ -10,14 +10,14 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from negbench.analysis.contrasts import CONTRAST, contrasts
-from negbench.analysis.frame import StoredRun, groups_of, key_of, read_results, results_of, shared
+from negbench.analysis.frame import StoredRun, groups_of, key_of, read_results, results_of
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
 from negbench.analysis.unchanged import inputs_of, rules_kept, unchanged
 from negbench.analysis.verdict_record import FILE, Verdict, read_verdicts, write_verdicts
 from negbench.analysis.verdicts import OVER_ALL, Rules, over_all, tables_of, verdicts_of
 from negbench.errors import NegbenchError
+from negbench.grid.axis import Axis, dials_of
 from negbench.grid.comparison import ComparisonFolder, group_key
-from negbench.grid.dials import Dial, Dials
 from negbench.loop.step_plan import StepPlan
 
 
@@ -45,19 +45,18 @@ class Findings:
         return groups_of(self.results)
 
     @cached_property
-    def dials(self) -> Dials:
-        """The comparison's dials, its budgets and numbers of negatives as further ones; without axes if it has none."""
-        dials = Dials.of(self.document)
-        if not dials.axes:
-            return dials
-        axes = list(dials.axes)
-        budgets = {int(shared(cells, "epochs")) for cells in self.groups if shared(cells, "epochs")}
+    def point_axes(self) -> list[Axis]:
+        """The comparison's dials, then its budgets and numbers of negatives; none without dials."""
+        axes = dials_of(self.document)
+        if not axes:
+            return []
+        budgets = sorted({int(epochs) for epochs in self.results["epochs"] if epochs})
         if budgets:
-            axes.append(Dial("epochs", tuple(sorted(budgets))))
-        counts = {shared(cells, "num_negatives") for cells in self.groups} - {None}
-        if counts:
-            axes.append(Dial("num_negatives", tuple(sorted(counts))))
-        return Dials(tuple(axes))
+            axes.append(Axis("train.epochs", tuple(budgets), "epochs"))
+        if "num_negatives" in self.results:
+            counts = sorted(self.results["num_negatives"].dropna().unique())
+            axes.append(Axis("train.num_negatives", tuple(counts), "num_negatives"))
+        return axes
 
     @property
     def runs(self) -> list[StoredRun]:

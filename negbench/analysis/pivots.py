@@ -7,7 +7,7 @@ import pandas as pd
 from negbench.analysis.frame import config_of, known, shared
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.words import estimate_text, listed, percent, span
-from negbench.grid.dials import Dials
+from negbench.grid.axis import Axis, point_text, points_of, short_names
 
 SIGNS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
 READ_SIGNS = "▲ better, ▼ worse, = equal within the margin, ? undecided"
@@ -52,27 +52,28 @@ def unequal_steps(groups: Sequence[pd.DataFrame]) -> dict[tuple[str, str], int]:
     return steps_at
 
 
-def points_frame(dials: Dials, rows: Sequence[Verdict], groups: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
+def points_frame(axes: Sequence[Axis], rows: Sequence[Verdict], groups: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
     """Build one row per point: the best strategy, the gap to the next, who shares first place, all means with ranks.
 
     A column of steps is added where the points of these groups have `unequal_steps`.
     """
     steps = unequal_steps(groups)
-    names = sorted({row.strategy for row in rows})
+    strategies = sorted({row.strategy for row in rows})
+    names = short_names(axes)
     shown = []
-    for place in dials.points:
-        point = at_point(rows, dials.label(place))
+    for place in points_of(axes):
+        point = at_point(rows, point_text(names, place))
         if not point:
             continue
-        line = {name: str(value) for name, value in zip(dials.names, place, strict=True)}
+        line = {name: str(value) for name, value in zip(names, place, strict=True)}
         if steps:
             line["steps"] = str(steps[point[0].point, point[0].epochs])
         line["best"] = point[0].strategy
         line["next behind by"] = estimate_text(lead(point)) if len(point) > 1 else "-"
         line["not beaten"] = listed(unbeaten(point))
         means = {row.strategy: f"{percent(row.mean.value)} ({row.ranks})" for row in point}
-        for name in names:
-            line[name] = means.get(name, "-")
+        for strategy in strategies:
+            line[strategy] = means.get(strategy, "-")
         shown.append(line)
     return pd.DataFrame(shown)
 

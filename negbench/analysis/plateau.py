@@ -10,7 +10,7 @@ import pandas as pd
 from negbench.analysis.frame import curve_of, key_of, labels_of, shared
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import first_names, in_points, label_of, listed, number, percent, span
-from negbench.grid.comparison import AXES, KEY, group_key
+from negbench.grid.comparison import group_key, names_of
 from negbench.grid.picked_rate import PickedRate
 from negbench.metrics.fixed import DEV_QUERIES
 
@@ -54,18 +54,6 @@ class Plateau:
         """Return the steps after which the mean curve first reaches this value; NaN if it never does."""
         reached = (step for step, value in zip(self.steps, self.mean, strict=True) if value >= level)
         return float(next(reached, math.nan))
-
-
-def names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
-    """Name each group by its strategy and the labels that distinguish it: 'qure', 'qure info-nce', '[twins=2] qure'."""
-    dials = any("point" in each for each in labels)  # a point is a loss, a backbone or a data set of its own
-    varied = [axis for axis in AXES if len({each.get(axis) for each in labels}) > 1]
-    before = [axis for axis in varied if axis not in KEY]
-    behind = [axis for axis in varied if axis in KEY[1:] and not dials]
-    return [
-        " ".join([*(f"[{each.get(axis, '')}]" for axis in before), each["strategy"], *(each[a] for a in behind)])
-        for each in labels
-    ]
 
 
 def rates_answer(document: Mapping[str, Any]) -> list[str]:

@@ -5,31 +5,38 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from negbench.display import notes, progress
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.axes import Axes, AxisValue, joined, listed
+from negbench.grid.axes import Axes, Choice, listed
+from negbench.grid.axis import Axis, plain_dials, point_text, points_of, short_names
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
-from negbench.grid.dials import Dials, dial_choices, parse_dial
 from negbench.grid.rates import Rates, at_rates
 from negbench.grid.systems import system_choices
 from negbench.loop.remarks import check_idle
 from negbench.loop.runs import DATA
-from negbench.settings.layers import merged, read_recipe
+from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare
 from negbench.systems.system import system, systems
 
-_APART = (  # options that exclude each other
-    ("--systems", "--dial"),
-    ("--systems", "--tuned"),
-    ("--systems", "--negatives"),
-    ("--dial", "--tuned"),
-    ("--tuned", "--epochs"),
-)
+_FLAGS = {  # column of an axis -> its option
+    "system": "--systems",
+    "settings": "--tuned",
+    "num_negatives": "--negatives",
+    "epochs": "--epochs",
+    "loss": "--losses",
+    "backbone": "--backbones",
+    "dataset": "--datasets",
+}
+_APART = {  # option of an axis -> those of others that it does not go with
+    "--systems": ("--dial", "--tuned", "--negatives", "--backbones", "--datasets"),
+    "--dial": ("--tuned", "--losses", "--backbones", "--datasets"),
+    "--tuned": ("--epochs",),
+}
+_OF_ALL = ("loss", "backbone", "dataset")  # axes that every comparison has: two values make one of them vary
 
 
 @dataclass(frozen=True)
@@ -116,15 +123,18 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     Raises:
         NegbenchError: axes that exclude each other, a cell that cannot run, or missing data.
     """
-    _check(asked)
     axes = Axes.of(asked)
+    _check(asked, axes)
     found = _cells(asked, axes, runs)
-    rows = [(f"{cell.labels['strategy']} {cell.labels.get('point', '')}".strip(), cell) for cell in found.cells]
-    idle = check_idle([(name, cell.given, cell.config) for name, cell in rows], (*asked.sets, *asked.dials), DATA)
+    rows = []
+    for cell in found.cells:
+        name = " ".join(cell.labels[axis] for axis in ("strategy", "point") if axis in cell.labels)
+        rows.append((name, cell.given, cell.config))
+    idle = check_idle(rows, (*asked.sets, *asked.dials), DATA)
     remarks = list(dict.fromkeys([*found.remarks, *idle]))
     about: dict[str, Any] = {}
-    if asked.dials:
-        about["dials"] = Dials.parsed(asked.dials).plain()
+    if axes.dials:
+        about["dials"] = plain_dials(axes.dials)
     if found.left_out:
         about["left_out"] = found.left_out
     if remarks:
@@ -132,7 +142,7 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     folder = _folder(asked, runs, found.cells, about)
     notes([*remarks, *(_skipped(place) for place in found.left_out)])
     planned = ComparisonPlan(asked, folder, found.cells, size=_size(axes, found.cells))
-    if asked.lr not in (None, "grid") or _searches_rates(asked):
+    if asked.lr not in (None, "grid") or _searches_rates(axes):
         return planned
     planned = replace(planned, rates=Rates.of(planned.cells, runs, DATA, asked.metric))
     check_name(planned.trials.path, "comparison")
@@ -154,39 +164,45 @@ def _cells(asked: Compare, axes: Axes, runs: Path) -> _Planned:
     Raises:
         NegbenchError: a combination that cannot be left out, or nothing that can be planned.
     """
-    wholes, others = _choices(asked, axes)
+    parts, axes = _parts(asked, axes)
+    inner = axes.without(*(key for part in parts for key in part)).choices()
     cells: list[Cell] = []
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str, str]] = set()
     left_out: list[dict[str, str]] = []
     remarks: list[str] = []
     failure: NegbenchError | None = None
     with progress("plan") as display:
-        for whole in wholes:
-            choices = [joined([*each, whole]) for each in product(*others)]
+        for part in parts:
+            choices = [{**choice, **part} for choice in inner]
+            columns = [axes.columns(choice) for choice in choices]
             try:
-                found = plan(axes.configs(choices, DATA, remarks.append), runs, display, DATA, choices)
+                found = plan(axes.configs(choices, DATA, remarks.append), runs, display, DATA, columns)
             except NegbenchError as error:
-                if whole.required:
+                if not part or part.get("own"):
                     raise
                 failure = error
-                left_out.append(_left_out(whole, error))
+                left_out.append(_left_out(axes, part, error))
                 continue
-            for cell in found:  # a system's own strategy may be named again
-                if (str(whole.labels), cell.hash) not in seen:
+            places = [(cell.labels.get("system", ""), cell.labels.get("point", ""), cell.hash) for cell in found]
+            for cell, place in zip(found, places, strict=True):
+                if place not in seen:  # a system's own strategy may be named again
                     cells.append(cell)
-            seen |= {(str(whole.labels), cell.hash) for cell in found}
+            seen.update(places)
     if not cells:
         assert failure is not None  # every combination failed
         raise failure
     return _Planned(cells, left_out, remarks)
 
 
-def _left_out(whole: AxisValue, error: NegbenchError) -> dict[str, str]:
-    """Return a place that cannot be planned, in the form of comparison.json."""
-    place = dict(whole.labels)
-    strategy = merged(whole.layers).get("strategy")
-    if strategy:
-        place["strategy"] = strategy["name"]
+def _left_out(axes: Axes, part: Choice, error: NegbenchError) -> dict[str, str]:
+    """Return a part that cannot be planned, in the form of comparison.json."""
+    place = {}
+    if "system" in part:
+        place["system"] = part["system"]
+    else:
+        place["point"] = point_text(short_names(axes.dials), [part[dial.key] for dial in axes.dials])
+    if "strategy" in part:
+        place["strategy"] = part["strategy"]["name"]
     return {**place, "reason": str(error)}
 
 
@@ -196,47 +212,43 @@ def _skipped(place: Mapping[str, str]) -> str:
     return f"{where} skipped: {place['reason']}"
 
 
-def _choices(asked: Compare, axes: Axes) -> tuple[list[AxisValue], Sequence[list[AxisValue]]]:
-    """Return what is planned at a time, and left out where one of its cells cannot be planned; and the axes within."""
-    if asked.systems is not None:
-        if asked.losses is not None:
-            raise OptionError("--systems uses each system's own loss: leave out --losses")
-        _single(axes, "--systems", "backbones", "datasets")
-        names = listed(asked.systems, "systems")
-        chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]
-        for name in chosen:
-            system(name, "--systems")  # raises
-        base = [*axes.base, {"dataset": axes.datasets[0], "backbone": axes.backbones[0]}]
-        return system_choices(chosen, axes.strategies, base, DATA), replace(axes, losses=(), strategies=()).choices()
-    if asked.dials:
-        _single(axes, "--dial", "losses", "backbones", "datasets")
-    settings = [AxisValue(labels={"settings": "default"})] if asked.tuned else [AxisValue()]
-    return dial_choices(Dials.parsed(asked.dials)), [*axes.choices(), settings]
+def _parts(asked: Compare, axes: Axes) -> tuple[list[Choice], Axes]:
+    """Return what is planned at a time, and left out where one of its cells cannot be planned; and all axes."""
+    if asked.systems is None:
+        keys = [dial.key for dial in axes.dials]
+        points = [dict(zip(keys, point, strict=True)) for point in points_of(axes.dials)]
+        return points or [{}], axes
+    names = listed(asked.systems, "systems")
+    chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]
+    for name in chosen:
+        system(name, "--systems")  # raises
+    base = [*axes.base, {"dataset": axes.values("dataset")[0], "backbone": axes.values("backbone")[0]}]
+    choices = system_choices(chosen, axes.values("strategy"), base, DATA)
+    own = (Axis("system", tuple(chosen), "system"), Axis("own", (True, False), "own"))
+    return choices, Axes(axes.base, (*own, *axes.without("loss", "strategy").axes))
 
 
-def _check(asked: Compare) -> None:
+def _check(asked: Compare, axes: Axes) -> None:
     """Refuse options and axes that exclude each other."""
-    if asked.lr not in (None, "fixed") and _searches_rates(asked):
+    if asked.lr not in (None, "fixed") and _searches_rates(axes):
         raise OptionError("--tuned and --dial train.lr already search the learning rate: leave out --lr")
-    given = []
-    if asked.systems is not None:
-        given.append("--systems")
-    if asked.dials:
-        given.append("--dial")
-    if asked.tuned is not None:
-        given.append("--tuned")
-    if asked.negatives:
-        given.append("--negatives")
-    if asked.epochs:
-        given.append("--epochs")
-    for flag, other in _APART:
-        if flag in given and other in given:
-            raise OptionError(f"{flag} and {other} cannot be combined: use one at a time")
+    flags = ["--systems"] if asked.systems is not None else []
+    for axis in axes.axes:
+        if axis.column not in _OF_ALL or len(axis.values) > 1:
+            flags.append("--dial" if axis.is_dial else _FLAGS.get(axis.column, ""))
+    for flag, others in _APART.items():
+        for other in others:
+            if flag in flags and other in flags:
+                if other in map(_FLAGS.get, _OF_ALL):
+                    raise OptionError(f"{flag} and several {other} cannot be combined: give one")
+                raise OptionError(f"{flag} and {other} cannot be combined: use one at a time")
+    if asked.systems is not None and asked.losses is not None:
+        raise OptionError("--systems uses each system's own loss: leave out --losses")
 
 
-def _searches_rates(asked: Compare) -> bool:
+def _searches_rates(axes: Axes) -> bool:
     """Whether --tuned or --dial train.lr already searches the learning rate."""
-    return asked.tuned is not None or any(parse_dial(text).key == "train.lr" for text in asked.dials)
+    return bool(axes.values("settings") or axes.values("train.lr"))
 
 
 def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], about: dict[str, Any]) -> ComparisonFolder:
@@ -252,23 +264,23 @@ def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], about: dict[str, 
     return ComparisonFolder(folder, about)
 
 
+_SIZES = {  # column of an axis -> what its values are called
+    "system": "systems",
+    "point": "points",
+    "epochs": "training budgets",
+    "num_negatives": "numbers of negatives",
+    "strategy": "strategies",
+    "loss": "losses",
+    "backbone": "backbones",
+    "dataset": "data sets",
+    "seed": "seeds",
+}
+
+
 def _size(axes: Axes, cells: Sequence[Cell]) -> str:
     """Say how many values each axis has, '2 strategies x 3 seeds'."""
-    counts = {f"{axis}s": len({cell.labels.get(axis) for cell in cells}) for axis in ("system", "point")}
-    counts |= {
-        "training budgets": len(axes.epochs) or 1,
-        "numbers of negatives": len(axes.num_negatives) or 1,
-        "strategies": len(axes.strategies),
-        "losses": len(axes.losses),
-        "backbones": len(axes.backbones),
-        "data sets": len(axes.datasets),
-        "seeds": len(axes.seeds),
-    }
-    return " x ".join(f"{count} {what}" for what, count in counts.items() if count > 1) or "1 strategy x 1 seed"
-
-
-def _single(axes: Axes, flag: str, *names: str) -> None:
-    """Refuse a second loss, backbone or data set."""
-    for name in names:
-        if len(getattr(axes, name)) > 1:
-            raise OptionError(f"{flag} and several {name} do not go together: give one")
+    counts = {axis.column: len(axis.values) for axis in axes.axes}
+    for column in ("system", "point"):  # without those that are left out
+        counts[column] = len({cell.labels.get(column) for cell in cells})
+    sizes = [f"{counts[column]} {what}" for column, what in _SIZES.items() if counts.get(column, 0) > 1]
+    return " x ".join(sizes) or "1 strategy x 1 seed"

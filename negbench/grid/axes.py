@@ -1,4 +1,4 @@
-"""The axes of a comparison: each is a list of choices; their product gives the configurations of its cells."""
+"""The axes that options and recipe name: their product gives the configurations of a comparison's cells."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
 from negbench.errors import OptionError, quoted
+from negbench.grid.axis import Axis, Value, names_of_keys, parse_dial, point_text
+from negbench.grid.comparison import AXES
 from negbench.machine.files import without_folders
 from negbench.metrics.fixed import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
@@ -31,61 +33,36 @@ CIR = (
 )  # fmt: skip
 
 Layer = Mapping[str, Any]
-Fact = str | int | float | bool | None
+Choice = Mapping[str, Any]  # key of an axis -> one of its values; several cells, or one
 
 
-@dataclass(frozen=True)
-class AxisValue:
-    """One value of an axis, or one value of each of several axes.
+def layers_of(choice: Choice) -> list[Layer]:
+    """Return the configuration layers of a choice: sections, then single settings, which win.
 
-    Args:
-        layers: configuration layers above the recipe and `--set`; later ones win.
-        labels: texts that name a table or a row; they seed the intervals, so they are made once and never split.
-        facts: typed columns beside the labels; a dial's is its whole key, which has a dot.
-        required: False if the comparison goes on without it, naming the reason, where it cannot be planned.
+    What is no setting (`settings`, `own`) has none.
     """
-
-    layers: tuple[Layer, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Fact] = field(default_factory=dict)
-    required: bool = True
-
-
-def joined(choices: Iterable[AxisValue]) -> AxisValue:
-    """Join the choices of several axes; the layers of the last are on top."""
-    chosen = list(choices)
-    layers = tuple(layer for each in chosen for layer in each.layers)
-    labels = {key: text for each in chosen for key, text in each.labels.items()}
-    facts = {key: fact for each in chosen for key, fact in each.facts.items()}
-    return AxisValue(layers, labels, facts, all(each.required for each in chosen))
-
-
-def choices_of(section: str, values: Iterable[Any]) -> list[AxisValue]:
-    """Return the axis of a section of the configuration (a plug-in's, or the key `seed`)."""
-    return [AxisValue(({section: value},)) for value in values] or [AxisValue()]
+    layers: list[Layer] = []
+    for key, value in choice.items():
+        if key in RunConfig.model_fields or key == "system":
+            layers.append({key: value})
+    for key, value in choice.items():
+        section, dot, option = key.partition(".")
+        if dot:
+            layers.append({section: {option: value}})
+    return layers
 
 
 @dataclass(frozen=True)
 class Axes:
-    """What the options and the recipe say about every axis.
+    """The axes that the options and the recipe name.
 
     Args:
-        base: configuration layers below the axes.
-        strategies, losses, backbones, datasets: plug-in sections {"name": ..., option: ...}.
-        seeds: seeds of every combination.
-        num_negatives: per query and step, for every strategy alike: draws of a corpus strategy, members that a batch
-            strategy keeps; empty leaves each strategy its own number.
-        epochs: training budgets; empty leaves the configured one.
+        base: configuration layers below them.
+        axes: the slowest first: features are loaded once, and a seed's cells are adjacent. Their keys differ.
     """
 
     base: tuple[Layer, ...]
-    strategies: tuple[dict[str, Any], ...]
-    losses: tuple[dict[str, Any], ...]
-    backbones: tuple[dict[str, Any], ...]
-    datasets: tuple[dict[str, Any], ...]
-    seeds: tuple[int, ...]
-    num_negatives: tuple[int, ...] = ()
-    epochs: tuple[int, ...] = ()
+    axes: tuple[Axis, ...]
 
     @classmethod
     def of(cls, asked: Compare) -> Self:
@@ -99,46 +76,66 @@ class Axes:
         if isinstance(asked.lr, float):
             overrides.append({"train": {"lr": asked.lr}})
         layers = (recipe, *overrides)
-        systems = any("system" in layer for layer in (*layers, *map(set_layer, asked.dials)))
-        losses = asked.losses if asked.losses is not None or not systems else ()  # a system brings its own
-        dialled = [set_layer(f"{dial.partition('=')[0]}=0") for dial in asked.dials]
+        dials = [parse_dial(text) for text in asked.dials]
+        above = [set_layer(f"{dial.key}=0") for dial in dials]
         given = dataset_layer(None, asked.data_root, asked.allow_missing).get("dataset", {})
-        axes = cls(
-            base=layers,
-            strategies=axis_of("strategy", asked.strategies, layers, dialled),
-            losses=axis_of("loss", losses, layers, dialled),
-            backbones=axis_of("backbone", asked.backbones, layers, dialled),
-            datasets=tuple({**each, **given} for each in axis_of("dataset", asked.datasets, layers, dialled)),
-            seeds=parse_seeds(asked.seeds),
-            num_negatives=tuple(int(count) for count in asked.negatives),
-            epochs=tuple(int(count) for count in asked.epochs),
-        )
-        if not (axes.strategies and (axes.losses or not asked.losses) and axes.backbones and axes.datasets):
+        sections = {
+            "dataset": tuple({**each, **given} for each in axis_of("dataset", asked.datasets, layers, above)),
+            "backbone": axis_of("backbone", asked.backbones, layers, above),
+            "loss": (),
+            "strategy": axis_of("strategy", asked.strategies, layers, above),
+        }
+        in_system = any("system" in layer for layer in (*layers, *above))
+        if asked.losses is not None or not in_system:  # a system brings its own loss
+            sections["loss"] = axis_of("loss", asked.losses, layers, above)
+        if not all(values for section, values in sections.items() if section != "loss" or asked.losses):
             raise OptionError("an axis is empty: name at least one strategy, loss, backbone and data set")
-        return axes
+        epochs = tuple(int(count) for count in asked.epochs)
+        counts = tuple(int(count) for count in asked.negatives)
+        axes = [
+            *dials,
+            Axis("dataset", sections["dataset"], "dataset"),
+            Axis("backbone", sections["backbone"], "backbone"),
+            Axis("train.epochs", epochs, "epochs"),  # each has a table, schedule and rates of its own
+            Axis("seed", parse_seeds(asked.seeds), "seed"),
+            Axis("loss", sections["loss"], "loss"),
+            Axis("strategy", sections["strategy"], "strategy"),
+            Axis("train.num_negatives", counts, "num_negatives"),
+        ]
+        if asked.tuned is not None:
+            axes.append(Axis("settings", ("default",), "settings"))  # `tuned` follows once it is found
+        return cls(layers, tuple(axis for axis in axes if axis.values))
 
-    def choices(self) -> tuple[list[AxisValue], ...]:
-        """Return the axes, the slowest first: features are loaded once, and a seed's cells are adjacent."""
-        # each budget has tables, a schedule and rates of its own; `plan` adds a count to the strategy's label
-        budgets = [AxisValue(({"train": {"epochs": n}},), {"epochs": str(n)}) for n in self.epochs]
-        counts = [AxisValue(({"train": {"num_negatives": n}},), facts={"num_negatives": n}) for n in self.num_negatives]
-        return (
-            choices_of("dataset", self.datasets),
-            choices_of("backbone", self.backbones),
-            budgets or [AxisValue()],
-            choices_of("seed", self.seeds),
-            choices_of("loss", self.losses),
-            choices_of("strategy", self.strategies),
-            counts or [AxisValue()],
-        )
+    def values(self, key: str) -> tuple[Any, ...]:
+        """Return the values of an axis; none if the comparison has no such axis."""
+        return next((axis.values for axis in self.axes if axis.key == key), ())
+
+    @property
+    def dials(self) -> tuple[Axis, ...]:
+        """The dials among the axes."""
+        return tuple(axis for axis in self.axes if axis.is_dial)
+
+    def without(self, *keys: str) -> Axes:
+        """Return these axes but those of some keys."""
+        return Axes(self.base, tuple(axis for axis in self.axes if axis.key not in keys))
+
+    def choices(self) -> list[dict[str, Any]]:
+        """Return all combinations of the axes' values."""
+        keys = [axis.key for axis in self.axes]
+        return [dict(zip(keys, values, strict=True)) for values in product(*(axis.values for axis in self.axes))]
+
+    def columns(self, choice: Choice) -> dict[str, Value]:
+        """Return what comparison.json says of a choice besides what follows from its configuration."""
+        column_of = {axis.key: axis.column for axis in self.axes if axis.key not in (*SECTIONS, "seed")}
+        return {column_of[key]: value for key, value in choice.items() if key in column_of}
 
     def configs(
-        self, choices: Iterable[AxisValue] | None = None, cache: DataCache | None = None, note: Note = warnings.warn
+        self, choices: Iterable[Choice] | None = None, cache: DataCache | None = None, note: Note = warnings.warn
     ) -> list[RunConfig]:
         """Return the configuration of each of these choices, or of all combinations of the axes.
 
         Args:
-            choices: joined choices of all axes.
+            choices: values of all axes.
             cache: caches data sets, whose texts decide which parts of a system are supported.
             note: called once per part of a system that the backbone or data set does not support.
         """
@@ -147,8 +144,8 @@ class Axes:
         cache = cache or DataCache()
         remarks: dict[str, None] = {}
         configs: list[RunConfig] = []
-        for choice in map(joined, product(*self.choices())) if choices is None else choices:
-            whole, missing = with_system([*self.base, *choice.layers], cache)
+        for choice in self.choices() if choices is None else choices:
+            whole, missing = with_system([*self.base, *layers_of(choice)], cache)
             configs.append(build_config([whole]))
             remarks |= dict.fromkeys(missing)
         for remark in remarks:
@@ -271,10 +268,41 @@ def short(labels: Iterable[str]) -> dict[str, str]:
 
 def labels_of(config: ResolvedConfig) -> dict[str, str]:
     """Return strategy, loss and backbone as tables print them, leaving out a world that equals the data set's."""
-    labels, world = {}, config.dataset.options.get("world")
-    for section, kind in (("strategy", "strategies"), ("loss", "losses"), ("backbone", "backbones")):
+    labels = {}
+    world = config.dataset.options.get("world")
+    for section in ("strategy", "loss", "backbone"):
         plugin = getattr(config, section)
-        defaults = option_defaults(registry.get(kind, plugin.name))
+        defaults = option_defaults(registry.get(SECTIONS[section], plugin.name))
         options = {key: value for key, value in plugin.options.items() if key != "world" or value != world}
         labels[section] = label({"name": plugin.name, **options}, defaults)
     return labels
+
+
+def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a cell's columns of comparison.json: a text for each axis of `AXES`, then typed values.
+
+    The texts name tables and rows, and seed the intervals. A loss or backbone that a dial varies has its plain name:
+    all points of the dial share a table and a line.
+
+    Args:
+        config: of the cell.
+        dataset: name of its data.
+        columns: values of the axes that the configuration does not tell: dials, budgets, numbers of negatives, system,
+            settings. Texts for strategy, loss, backbone or data set replace its own.
+    """
+    texts = labels_of(config)
+    dials = {key: value for key, value in columns.items() if "." in key}
+    varied = {key.partition(".")[0] for key in dials}
+    for section in ("loss", "backbone"):
+        if section in varied:
+            texts[section] = getattr(config, section).name
+    if "num_negatives" in columns:
+        texts["strategy"] += f" x{columns['num_negatives']}"
+    if dials:
+        texts["point"] = point_text(names_of_keys(list(dials)), list(dials.values()))
+    texts["dataset"] = dataset
+    for axis in AXES:
+        if axis in columns:
+            texts[axis] = str(columns[axis])
+    typed = {key: value for key, value in columns.items() if key not in AXES}
+    return {**texts, "plugin": config.strategy.name, **typed}

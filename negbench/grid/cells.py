@@ -7,7 +7,7 @@ the cells that they have in common.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,7 +15,9 @@ import torch
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.grid.axes import AxisValue, Fact, labels_of, short
+from negbench.grid.axes import cell_columns, short
+from negbench.grid.axis import Value
+from negbench.grid.comparison import AXES, names_of
 from negbench.grid.executors import Notify
 from negbench.loop.runs import DATA, Bench, plan_run, run_config
 from negbench.loop.types import PlannedRun
@@ -30,16 +32,15 @@ class Cell:
     Attributes:
         run: the planned run.
         given: its configuration as read, without the defaults.
-        labels: strategy, loss, backbone, dataset (and settings, system or point) -> as tables print it.
-        facts: typed columns beside the labels: `plugin` (the strategy's), and those of its choices.
+        columns: of comparison.json: its value on each axis of `AXES`, as tables print it; typed ones: `plugin` (the
+            strategy's), and the values of dials and numbers of negatives.
         folder: name of the run's folder.
         remarks: what a reader must know about it.
     """
 
     run: PlannedRun
     given: RunConfig
-    labels: dict[str, str]
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    columns: Mapping[str, Value]
     folder: str | None = None
     remarks: tuple[str, ...] = ()
 
@@ -58,27 +59,36 @@ class Cell:
         """The cell's seed."""
         return self.config.seed
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Axis -> its value, as tables print it."""
+        return {axis: str(value) for axis, value in self.columns.items() if axis in AXES}
+
     def step(self, runs: Path) -> Step:
         """Return what is left to do: reuse, resume or compute anew."""
         return step_of(RunFolder(runs / self.folder) if self.folder else None)
 
     def with_config(self, config: RunConfig, runs: Path, cache: DataCache, **labels: str) -> Cell:
-        """Return a cell of another configuration in this place of the grid, apart from the given labels."""
-        return _cell(plan_run(config, cache, runs), config, {**self.labels, **labels}, self.facts, runs)
+        """Return a cell of another configuration, with the same value on each axis, apart from the given labels."""
+        return _cell(plan_run(config, cache, runs), config, {**self.columns, **labels}, runs)
 
     def at_seed(self, seed: int, runs: Path, cache: DataCache) -> Cell:
-        """Return the cell of another seed in this place of the grid."""
+        """Return the cell of another seed, with the same value on each axis."""
         cell = self.with_config(self.given.model_copy(update={"seed": seed}), runs, cache)
         return replace(cell, remarks=self.remarks)
 
 
-def _cell(run: PlannedRun, given: RunConfig, labels: dict[str, str], facts: Mapping[str, Fact], runs: Path) -> Cell:
+def _cell(run: PlannedRun, given: RunConfig, columns: Mapping[str, Value], runs: Path) -> Cell:
     held = best_of(runs, run.hash)
-    return Cell(run, given, labels, facts, None if held is None else held.run_id, run.remarks)
+    return Cell(run, given, columns, None if held is None else held.run_id, run.remarks)
 
 
 def plan(
-    configs: Sequence[RunConfig], runs: Path, display: Display, cache: DataCache, choices: Sequence[AxisValue] = ()
+    configs: Sequence[RunConfig],
+    runs: Path,
+    display: Display,
+    cache: DataCache,
+    columns: Sequence[Mapping[str, Value]] = (),
 ) -> list[Cell]:
     """Resolve every cell and look for it among the finished runs; nothing is encoded yet.
 
@@ -87,49 +97,40 @@ def plan(
         runs: runs folder.
         display: shows the progress.
         cache: caches loaded data and backbones.
-        choices: labels and facts of each cell. Labels are added to or replace those that follow from its configuration;
-            cells that differ only in them are one run with two places in the grid.
+        columns: of each cell, as `cell_columns` takes them; cells that differ only in the texts among them are one run
+            in two rows of the comparison.
 
     Raises:
         NegbenchError: a configuration that cannot run, or missing data; nothing is computed then.
-        OptionError: two cells are the same run in the same place.
+        OptionError: two cells are the same run in the same row.
     """
-    cells, seen = list[Cell](), set[tuple[str, str]]()
+    cells = list[Cell]()
+    seen = set[tuple[str, str]]()
     with display.stage("prepare", total=len(configs)) as advance:
-        for config, choice in zip(configs, choices or [AxisValue()] * len(configs), strict=True):
+        for config, given in zip(configs, columns or [{}] * len(configs), strict=True):
             run = plan_run(config, cache, runs)
-            labels = {**_labels(run.config, choice.facts), **choice.labels, "dataset": run.dataset}
-            place = (run.hash, str(sorted(choice.labels.items())))
-            if place in seen:
-                raise OptionError(f"strategy {labels['strategy']} with seed {config.seed} is named twice: name it once")
-            seen.add(place)
-            cells.append(_cell(run, config, labels, {"plugin": run.config.strategy.name, **choice.facts}, runs))
+            cell = _cell(run, config, cell_columns(run.config, run.dataset, given), runs)
+            row = (run.hash, str([(axis, given[axis]) for axis in AXES if axis in given]))
+            if row in seen:
+                raise OptionError(
+                    f"strategy {cell.labels['strategy']} with seed {config.seed} is named twice: name it once"
+                )
+            seen.add(row)
+            cells.append(cell)
             advance(1)
-    names = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
-    return [replace(c, labels=c.labels | {axis: known[c.labels[axis]] for axis, known in names.items()}) for c in cells]
+    texts = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
+    shortened = []
+    for cell in cells:
+        own = {axis: texts[axis][cell.labels[axis]] for axis in texts}
+        shortened.append(replace(cell, columns={**cell.columns, **own}))
+    return shortened
 
 
-def _labels(config: ResolvedConfig, facts: Mapping[str, Fact]) -> dict[str, str]:
-    """Return strategy, loss and backbone as tables print them, with the number of negatives where it is an axis.
-
-    A loss or backbone that a dial varies has its plain name: all points of the dial share a table and a line.
-    """
-    labels = labels_of(config)
-    varied = {key.partition(".")[0] for key in facts if "." in key}
-    labels |= {section: getattr(config, section).name for section in ("loss", "backbone") if section in varied}
-    if "num_negatives" in facts:
-        labels["strategy"] += f" x{facts['num_negatives']}"
-    return labels
-
-
-def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
-    """Return 'qure bradley-terry seed 0', with backbone and data set if the cells differ in them."""
-    axes = ("backbone",) if "point" in cell.labels else ("backbone", "dataset")  # each point has its own data set
-    differ = [axis for axis in axes if len({other.labels[axis] for other in cells}) > 1]
-    place = cell.labels.get("system") or cell.labels.get("point") or cell.labels.get("settings")
-    return (f"[{place}] " if place else "") + " ".join(
-        [*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"]
-    )
+def titles_of(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return each run's hash -> 'qure info-nce seed 0': its labels that differ among the cells, and its seed."""
+    runs = list({cell.hash: cell for cell in cells}.values())
+    names = names_of([cell.labels for cell in runs])
+    return {cell.hash: f"{name} seed {cell.seed}" for cell, name in zip(runs, names, strict=True)}
 
 
 # --- computing ---------------------------------------------------------------------------------------------------

@@ -133,6 +133,26 @@ def group_key(labels: Mapping[str, Any]) -> GroupKey:
     return tuple(str(labels.get(axis, "")) for axis in AXES)
 
 
+def names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
+    """Name each cell or group by its strategy and the labels in which they differ.
+
+    'qure', 'qure info-nce', '[twins=2] qure'. A point of dials is a loss, a backbone or a data set of its own, so these
+    are not named beside it.
+    """
+    varied = [axis for axis in AXES if len({of_cell.get(axis) for of_cell in labels}) > 1]
+    before = [axis for axis in varied if axis not in KEY]
+    behind = [axis for axis in varied if axis in KEY[1:]]
+    if any("point" in of_cell for of_cell in labels):
+        behind = []
+    names = []
+    for of_cell in labels:
+        words = [f"[{of_cell.get(axis, '')}]" for axis in before]
+        words.append(of_cell["strategy"])
+        words += [of_cell[axis] for axis in behind]
+        names.append(" ".join(words))
+    return names
+
+
 @dataclass(frozen=True)
 class ComparisonFolder:
     """A comparison's folder in the runs folder; its MLflow experiment has the same name.
@@ -187,11 +207,11 @@ class ComparisonFolder:
 
     def document(self, outcomes: Iterable[Outcome]) -> dict[str, Any]:
         """Return the contents of comparison.json for these cells."""
-        rows: list[dict[str, Any]] = [
-            {**o.cell.labels, **o.cell.facts}
-            | {"seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
-            for o in outcomes
-        ]
+        rows: list[dict[str, Any]] = []
+        for outcome in outcomes:
+            cell = outcome.cell
+            of_run = {"seed": cell.seed, "hash": cell.hash, "run": outcome.run_id, "error": outcome.error}
+            rows.append({**cell.columns, **of_run})
         rows.sort(key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
         return {"kind": "comparison", "schema": SCHEMA, "cells": rows, **self.about}
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from negbench.contracts import HoldsFeatures
 from negbench.display import Advance, Display, log, notes, progress, progress_console
 from negbench.errors import OptionError, UnknownNameError, install_line
-from negbench.grid.cells import Cell, Outcome, Task, compute_task, title_of
+from negbench.grid.cells import Cell, Outcome, Task, compute_task, titles_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder, together
 from negbench.grid.estimate import Forecast
@@ -99,6 +99,7 @@ def compute_and_log(
             encode_cells(todo, display)
     if executor.elsewhere or executor.workers > 1:
         DATA.clear()  # free a large backbone here, as the workers load their own
+    titles = titles_of(cells)
     parent = folder.parent(execution.tracking_uri)
     parent.open()
     files.seal(folder.path)
@@ -106,11 +107,11 @@ def compute_and_log(
     tags = {"experiment": folder.path.name, "negbench.kind": "cell", "comparison": folder.path.name}
     tasks = [Task(cell.run, runs, execution.tracking_uri, tags | cell.labels) for cell in todo]
     with progress("compute") as display, display.stage("cells", total=len(first)) as advance, parent.working():
-        tell = _progress(runs, cells, todo, execution, advance)
+        tell = _progress(runs, titles, todo, execution, advance)
         for event in executor.run(compute_task, tasks):
             cell = todo[event.index]
             if event.kind == "note":
-                log.warning("%s: %s", title_of(cell, cells), event.value)
+                log.warning("%s: %s", titles[cell.hash], event.value)
                 continue
             run_id, reused = event.value if event.kind == "done" else (None, False)
             by_hash[cell.hash] = outcome = Outcome(cell, run_id, event.value if run_id is None else None, reused)
@@ -119,7 +120,7 @@ def compute_and_log(
             folder.write([*before, *outcomes()])
             tell(outcome, len(by_hash))
     for outcome in failed(by_hash.values()):
-        log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
+        log.error("FAILED %s: %s", titles[outcome.cell.hash], outcome.error)
     return outcomes()
 
 
@@ -144,11 +145,14 @@ def failed(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def _progress(
-    runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], execution: Execution, advance: Advance
+    runs: Path, titles: Mapping[str, str], todo: Sequence[Cell], execution: Execution, advance: Advance
 ) -> Callable[[Outcome, int], None]:
     """Return a callback for every cell: it moves the bar or logs a line, and estimates the rest now and then."""
-    console, started, executor = progress_console(), time.monotonic(), execution.executor
-    total, left = len({cell.hash for cell in cells}), {cell.hash: cell for cell in todo}
+    console = progress_console()
+    started = time.monotonic()
+    executor = execution.executor
+    total = len(titles)
+    left = {cell.hash: cell for cell in todo}
     bar = console.is_terminal or console.is_jupyter
     if bar:
         advance(total - len(todo))
@@ -160,7 +164,9 @@ def _progress(
         if outcome.reused:
             return
         if not console.is_terminal:
-            what = title_of(outcome.cell, cells) + (f" FAILED: {outcome.error}" if outcome.error else "")
+            what = titles[outcome.cell.hash]
+            if outcome.error:
+                what += f" FAILED: {outcome.error}"
             log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
         told = outcome.run_id is not None and estimate.add_computed(cell, runs / outcome.run_id)
         if told and (left or estimate.later[1]):

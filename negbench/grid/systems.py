@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from negbench.data.scene import DataCache
-from negbench.grid.axes import AxisValue, Layer
+from negbench.grid.axes import Layer
 from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig, build_config, resolved
 from negbench.systems.system import system, with_system
@@ -17,8 +17,8 @@ from negbench.systems.system import system, with_system
 
 def system_choices(
     names: Sequence[str], strategies: Sequence[Mapping[str, Any]], base: Sequence[Layer], cache: DataCache
-) -> list[AxisValue]:
-    """Return the axis of systems and strategies, each system with its own strategy first: the table's baseline.
+) -> list[dict[str, Any]]:
+    """Return every system with every strategy, its own (`own`) first: the table's baseline.
 
     Args:
         names: names of the systems.
@@ -26,16 +26,15 @@ def system_choices(
         base: layers above a system's own (backbone, data set, `--set`); a `system` that they name is ignored.
         cache: loads the data set's texts where a part of a system reads them.
     """
-    choices = []
+    choices: list[dict[str, Any]] = []
     for name in names:
         before = resolved(build_config([with_system([*base, {"system": name}], cache)[0]]))
         own = system(name).negatives["strategy"]
         if before.strategy.name == own["name"]:
             own = before.strategy.model_dump()  # with what `--set` gives it
         for number, section in enumerate([own, *filter(None, strategies)]):  # "own" is the first
-            train = {"num_negatives": _num_negatives(before, str(section["name"]))}
-            layers = ({"system": name, "strategy": section, "train": train},)
-            choices.append(AxisValue(layers, {"system": name}, {"own": number == 0}, required=number == 0))
+            count = _num_negatives(before, str(section["name"]))
+            choices.append({"system": name, "strategy": section, "train.num_negatives": count, "own": number == 0})
     return choices
 
 

@@ -11,7 +11,6 @@ from negbench.campaign.driver import Course, Round
 from negbench.campaign.seeds import looked
 from negbench.display import duration, notes, progress
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.axes import AxisValue
 from negbench.grid.cells import Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder, GroupKey, check_name, default_name, group_key
 from negbench.grid.looks import Looks
@@ -106,8 +105,8 @@ class ClaimsPlan:
                 try:
                     own, remarks = with_system([*base, {"system": changes.pop("system")}], DATA)
                     configs = [build_config([own, *base, changes, length, {"seed": seed}]) for seed in seeds]
-                    choices = [AxisValue(labels={"system": name + end})] * len(configs)
-                    cells += plan(configs, self.runs, display, DATA, choices)
+                    columns = [{"system": name + end}] * len(configs)
+                    cells += plan(configs, self.runs, display, DATA, columns)
                 except NegbenchError as error:
                     self.undefined[name + end] = str(error)
                     continue

@@ -15,8 +15,8 @@ from negbench.analysis.columns import READ
 from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, lead, size_of, unbeaten
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.words import label_of
+from negbench.grid.axis import Axis, Point, lines_along, point_text, short_names, varied_text
 from negbench.grid.comparison import together
-from negbench.grid.dials import Dial, Dials, Point
 from negbench.report.charts import Chart, Panel, Square, heat, label_ends, line_style, log_axis, shade, tall_enough
 
 if TYPE_CHECKING:
@@ -25,36 +25,44 @@ if TYPE_CHECKING:
 _MARKED: dict[str, Any] = {"marker": "o", "markersize": 3}
 
 
-def dial_charts(dials: Dials, rows: Sequence[Verdict]) -> list[Chart]:
-    """Draw the best strategy at every point, and the metric along each dial."""
-    return [_best(dials, rows), *(_along(dials, rows, i) for i, axis in enumerate(dials.axes) if _drawn(axis))]
-
-
-def _drawn(dial: Dial) -> bool:
-    """Whether strategies have lines along a dial; where the number of negatives is an axis, their names end with it."""
-    return len(dial.values) > 1 and dial.key != "num_negatives"
+def dial_charts(axes: Sequence[Axis], rows: Sequence[Verdict]) -> list[Chart]:
+    """Draw the best strategy at every point of these axes, and the metric along each."""
+    charts = [_best(axes, rows)]
+    for index, axis in enumerate(axes):
+        # the names of strategies end with the number of negatives where this is an axis
+        if len(axis.values) > 1 and axis.column != "num_negatives":
+            charts.append(_along(axes, rows, index))
+    return charts
 
 
 def _styles(rows: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
     return {name: line_style(index) for index, name in enumerate(sorted({row.strategy for row in rows}))}
 
 
-def _best(dials: Dials, rows: Sequence[Verdict]) -> Chart:
-    """Draw two dials as a heat map; further dials as further panels."""
-    first, *others = dials.axes
-    across, names, down = [(value,) for value in first.values], dials.names, others[0] if others else None
+def _best(axes: Sequence[Axis], rows: Sequence[Verdict]) -> Chart:
+    """Draw two axes as a heat map; further ones as further panels."""
+    names = short_names(axes)
     styles = _styles(rows)
+    across = axes[0].values
+    down: list[Point] = [()]  # a single line without a second axis
+    labels = [""]
+    if len(axes) > 1:
+        down = [(value,) for value in axes[1].values]
+        labels = [f"{names[1]} {value}" for value in axes[1].values]
     panels = []
-    for rest in product(*(axis.values for axis in others[1:])):
-        lines: list[Point] = [(value,) for value in down.values] if down else [()]
-        places = {(x, y): (*at, *line, *rest) for (y, line), (x, at) in product(enumerate(lines), enumerate(across))}
-        shown = {place: at_point(rows, dials.label(point)) for place, point in places.items()}
-        squares = [_winner(x, y, point, styles[point[0].strategy]["color"]) for (x, y), point in shown.items() if point]
-        labels = [f"{names[1]} {value}" for value in down.values] if down else [""]
-        title = dials.title(places[0, 0], without=(0, 1))
-        panels.append(replace(heat(labels, [str(value) for (value,) in across], squares, 0.42, names[0]), title=title))
-    best = {point[0].strategy for place in dials.points if (point := at_point(rows, dials.label(place)))}
-    legend = tuple(("s", styles[name]["color"], name) for name in sorted(best))
+    winners = set()
+    for rest in product(*(axis.values for axis in axes[2:])):
+        squares = []
+        for y, line in enumerate(down):
+            for x, value in enumerate(across):
+                verdicts = at_point(rows, point_text(names, (value, *line, *rest)))
+                if verdicts:
+                    winner = verdicts[0].strategy
+                    winners.add(winner)
+                    squares.append(_winner(x, y, verdicts, styles[winner]["color"]))
+        title = varied_text(axes, (across[0], *down[0], *rest), without=(0, 1))
+        panels.append(replace(heat(labels, [str(value) for value in across], squares, 0.42, names[0]), title=title))
+    legend = tuple(("s", styles[name]["color"], name) for name in sorted(winners))
     text = READ["best"].format(metric=label_of(rows[0].metric), size=size_of(rows))
     title = f"Best strategy by {' and '.join(names[:2])}"
     return Chart("best", title, text, tuple(panels), 2, legend)
@@ -69,28 +77,36 @@ def _winner(x: int, y: int, point: Sequence[Verdict], color: str) -> Square:
     return Square(x, y, text, color, hatched=len(unbeaten(point)) > 1)
 
 
-def _along(dials: Dials, rows: Sequence[Verdict], index: int) -> Chart:
-    """Draw the metric of every strategy along one dial, a panel for each setting of the others."""
-    name = dials.names[index]
-    lines, tall = dials.lines_along(index), tall_enough(len(_styles(rows)))
-    draw = partial(_lines, dials, rows, index)
-    panels = [Panel(dials.title(line[0], without=(index,)), partial(draw, line), tall) for line in lines]
-    text = READ["along"].format(metric=label_of(rows[0].metric), name=name, size=size_of(rows))
-    return Chart(f"along-{name}", f"Along {name}", text, tuple(panels), direct=True)
+def _along(axes: Sequence[Axis], rows: Sequence[Verdict], index: int) -> Chart:
+    """Draw the metric of every strategy along one axis, a panel for each setting of the others."""
+    names = short_names(axes)
+    tall = tall_enough(len(_styles(rows)))
+    panels = []
+    for line in lines_along(axes, index):
+        places = [(str(point[index]), point_text(names, point)) for point in line]
+        draw = partial(_draw_line, rows, names[index], places)
+        panels.append(Panel(varied_text(axes, line[0], without=(index,)), draw, tall))
+    text = READ["along"].format(metric=label_of(rows[0].metric), name=names[index], size=size_of(rows))
+    return Chart(f"along-{names[index]}", f"Along {names[index]}", text, tuple(panels), direct=True)
 
 
-def _lines(dials: Dials, rows: Sequence[Verdict], index: int, line: Sequence[Point], axes: "Axes") -> None:
+def _draw_line(rows: Sequence[Verdict], name: str, places: Sequence[tuple[str, str]], axes: "Axes") -> None:
+    """Draw every strategy at these points: (value of the axis `name`, text of the point)."""
     styles = _styles(rows)
     lines = []
-    for number, (name, style) in enumerate(styles.items()):
-        points = [
-            (x, row) for x, p in enumerate(line) for row in at_point(rows, dials.label(p)) if row.strategy == name
-        ]
-        places = [place + 0.06 * (number - len(styles) / 2) for place, _ in points]
-        lines.append((name, places, [row for _, row in points], style))
+    for number, (strategy, style) in enumerate(styles.items()):
+        beside = 0.06 * (number - len(styles) / 2)  # so that bars are apart
+        x = []
+        verdicts = []
+        for place, (_, point) in enumerate(places):
+            for row in at_point(rows, point):
+                if row.strategy == strategy:
+                    x.append(place + beside)
+                    verdicts.append(row)
+        lines.append((strategy, x, verdicts, style))
     _draw_means(axes, lines)
-    axes.set_xticks(range(len(line)), [str(point[index]) for point in line])
-    axes.set(xlabel=dials.names[index], ylabel=f"{label_of(rows[0].metric)} (%)")
+    axes.set_xticks(range(len(places)), [value for value, _ in places])
+    axes.set(xlabel=name, ylabel=f"{label_of(rows[0].metric)} (%)")
 
 
 _Line = tuple[str, Sequence[float], Sequence[Verdict], dict[str, Any]]  # name, x, a row for each x, style

@@ -88,7 +88,7 @@ def comparison_page(
     def section(key: str, title: str, *before: Part, text: str = "") -> PageSection:
         return PageSection(key, title, text, (*before, *(table for table in listed if table.section == key)))
 
-    points = dial_charts(findings.dials, findings.main) if findings.dials.axes and findings.verdicts else []
+    points = dial_charts(findings.point_axes, findings.main) if findings.point_axes and findings.verdicts else []
     matrix = [matrix_chart(findings.main)] if findings.systems and findings.verdicts else []
     zone, budgets = zone_chart(findings.groups, findings.main), budgets_chart(findings.groups, findings.main)
     val, train, missing = _galleries(parts, galleries)

@@ -17,6 +17,7 @@ from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.words import capitalized, csv_text, inert, label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError, printable
+from negbench.grid.axis import short_names
 from negbench.grid.comparison import AXES, together
 from negbench.settings.options import Report, parse_epochs
 
@@ -103,11 +104,11 @@ def tables(findings: Findings) -> list[Table]:
 def _of_axes(findings: Findings) -> Iterator[Table]:
     """Yield the tables that dials and systems add."""
     metric = label_of(findings.main[0].metric) if findings.main else ""
-    if findings.dials.axes and findings.verdicts:
+    if findings.point_axes and findings.verdicts:
         title = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
         text = "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a "
-        frame = points_frame(findings.dials, findings.main, findings.groups)
-        yield Table("points", title, frame, f"{text}point.", tuple(findings.dials.names), section="best")
+        frame = points_frame(findings.point_axes, findings.main, findings.groups)
+        yield Table("points", title, frame, f"{text}point.", tuple(short_names(findings.point_axes)), section="best")
     if findings.systems and findings.verdicts:
         title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
         text = "Intervals are simultaneous within a column."
@@ -123,7 +124,7 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
         text += READ_LEADER["tested"]
     if any(verdict.baseline_asked for verdict in findings.verdicts):
         text += READ_LEADER["against"]
-    pivoted = bool(findings.dials.axes or findings.systems)  # another table is the result
+    pivoted = bool(findings.point_axes or findings.systems)  # another table is the result
     for dataset, leader in leaders.items():
         where = dataset if len(leaders) > 1 else ""
         on = f" on {where}" if where else ""

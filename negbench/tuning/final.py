@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +118,7 @@ def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Pat
     """Plan the runs of points, name -> values of knobs, on the whole train split."""
     configs = [spec.space.config(spec.config, point, seed, closed=False) for point in points.values() for seed in seeds]
     names = [f"{spec.config.strategy.name} {name}" for name in points for _ in seeds]
-    planned = plan(configs, runs, Display(), DATA)
-    return [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
+    return plan(configs, runs, Display(), DATA, [{"strategy": name} for name in names])
 
 
 def final_name(study: str) -> str:

@@ -12,14 +12,14 @@ from pathlib import Path
 from optuna.trial import TrialState
 
 from negbench.analysis.deciding import open_strategies
-from negbench.analysis.tuned_gain import Tuning
+from negbench.analysis.tuned_gain import TUNED, Tuning
 from negbench.analysis.verdicts import Rules
 from negbench.campaign.compare import compared
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import looked
 from negbench.display import progress
-from negbench.grid.axes import AxisValue
+from negbench.grid.axis import Value
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import KEY, together
 from negbench.grid.rates import DEV_FRACTION
@@ -103,9 +103,9 @@ def compared_and_tuned(
     tuned = [(tuning, configs[0]) for tuning, configs in results if configs]
     seeds = list(dict.fromkeys(cell.seed for cell in planned.cells))
     configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
-    choices = [_choice(tuning) for tuning, _ in tuned for _ in seeds]
+    columns = [_columns(tuning) for tuning, _ in tuned for _ in seeds]
     with progress("plan") as display:
-        cells = plan(configs, runs, display, DATA, choices)
+        cells = plan(configs, runs, display, DATA, columns)
     about = {"tuned": {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}}
     folder = replace(planned.folder, about={**planned.folder.about, **about})
     first = Round(folder, cells, default.outcomes, words=words)
@@ -114,10 +114,12 @@ def compared_and_tuned(
     return replace(done, outcomes=[*default.outcomes, *done.outcomes], errors=failures)
 
 
-def _choice(tuning: Tuning) -> AxisValue:
-    """Return what marks the cells of a tuned strategy."""
-    failed = {"failed_trials": f"{tuning.failed} of {tuning.trials}"} if tuning.failed else {}
-    return AxisValue(labels={**tuning.labels, "settings": "tuned"}, facts=failed)
+def _columns(tuning: Tuning) -> dict[str, Value]:
+    """Return the columns of a tuned strategy's cells: the labels of its default, and whether trials failed."""
+    columns: dict[str, Value] = {**tuning.labels, "settings": TUNED}
+    if tuning.failed:
+        columns["failed_trials"] = f"{tuning.failed} of {tuning.trials}"
+    return columns
 
 
 def _opened(combination: Combination, folder: Path, trials: int, uri: str | None) -> tuple[StudyStore, Job]:

@@ -103,7 +103,7 @@ def test_when_looks_end(looks, answers, failing, counts):
 
 def test_all_places_of_a_run_have_the_same_seeds():
     """`b` is also the run of `x`, which is decided."""
-    twin = [replace(each, labels={**each.labels, "strategy": "x"}) for each in cells("b", (0, 1, 2))]
+    twin = [replace(each, columns={**each.columns, "strategy": "x"}) for each in cells("b", (0, 1, 2))]
     first = Round(FOLDER, [*cells("ab", (0, 1, 2)), *twin])
     rounds, _ = driven(looked(first, replace(LOOKS, most=5), until("b", "")))
     again = [(each.labels["strategy"], each.seed) for each in rounds[1].cells]

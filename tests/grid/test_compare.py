@@ -27,7 +27,7 @@ from negbench.errors import OptionError
 from negbench.grid import cells as grid_cells
 from negbench.grid import compute as grid_compute
 from negbench.grid.axes import Axes, expand, short
-from negbench.grid.cells import Cell, Outcome, Task, compute_task, plan, title_of
+from negbench.grid.cells import Cell, Outcome, Task, compute_task, plan, titles_of
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Processes
@@ -90,7 +90,7 @@ class Scripted:
 def test_a_run_is_computed_once_in_the_order_of_the_plan_and_a_failure_stops_nothing(tmp_path, logged):
     """`b` has two places, `c` is finished; a fault of ours is kept with its traceback and computed again by a rerun."""
     a, b, c = cell("a", 0), cell("b", 0), replace(cell("c", 0, done=True), folder="run-c")
-    planned = [a, b, c, replace(b, labels={**b.labels, "strategy": "x"})]
+    planned = [a, b, c, replace(b, columns={**b.columns, "strategy": "x"})]
     fault = ("failed", "ZeroDivisionError: division by zero", "Traceback")
     folder, executor = ComparisonFolder(tmp_path / "c"), Scripted({"a0": fault, "b0": ("done", ("run-b", True))})
     estimate: Any = SimpleNamespace(add_computed=lambda *_: False)
@@ -180,10 +180,10 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, refuse
     asked = over_recipe(Compare(recipe=recipe, margin=1))
     assert asked.margin == 1
     axes = Axes.of(asked)
-    assert axes.strategies == ({"name": "qure"}, {"name": "dqe", "alpha": 0.3, "beta": 0.7})
-    assert axes.seeds == (4,)
+    assert axes.values("strategy") == ({"name": "qure"}, {"name": "dqe", "alpha": 0.3, "beta": 0.7})
+    assert axes.values("seed") == (4,)
     assert [c.train.epochs for c in axes.configs()] == [2, 2]
-    assert Axes.of(over_recipe(Compare(recipe=recipe, seeds=2))).seeds == (0, 1)
+    assert Axes.of(over_recipe(Compare(recipe=recipe, seeds=2))).values("seed") == (0, 1)
     for wrong, message in mistakes["compare-recipe"].items():
         recipe.write_text(f"[compare]\n{wrong}\n", encoding="utf-8")
         refused(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)], message)
@@ -350,10 +350,10 @@ def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, refuse
 
 
 def test_titles_tell_cells_apart(vector_sets, tmp_path):
-    cells = planned(axes_of(vector_sets, "qure", seeds=1), tmp_path)
-    assert title_of(cells[0], cells) == "qure bradley-terry seed 0"
-    other = replace(cells[0], labels={**cells[0].labels, "backbone": "clip"})
-    assert title_of(other, [*cells, other]) == "qure bradley-terry clip seed 0"
+    cells = planned(axes_of(vector_sets, "qure", seeds=2), tmp_path)
+    assert list(titles_of(cells).values()) == ["qure seed 0", "qure seed 1"]
+    other = replace(cells[1], columns={**cells[1].columns, "backbone": "clip"})
+    assert list(titles_of([cells[0], other]).values()) == ["qure vectors seed 0", "qure clip seed 1"]
 
 
 def test_negatives_are_an_axis(vector_sets, tmp_path):

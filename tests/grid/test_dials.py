@@ -1,6 +1,7 @@
 """Dials: their points, the cells at each point, and their record in comparison.json."""
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,18 @@ from negbench.analysis.findings import stored
 from negbench.api import compare
 from negbench.campaign.plan import plan_comparison
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.dials import Dial, Dials, parse_dial
+from negbench.grid.axis import (
+    Axis,
+    dials_of,
+    lines_along,
+    parse_dial,
+    plain_dials,
+    point_text,
+    points_of,
+    short_names,
+    varied_text,
+)
+from negbench.grid.comparison import AXES
 from negbench.report.tables import tables
 from negbench.settings.options import Compare
 from tests.made import without
@@ -18,24 +30,51 @@ DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
 
 
 def test_dials_are_read_as_set_reads():
-    assert parse_dial("dataset.twins=1, 2,4") == Dial("dataset.twins", (1, 2, 4))
-    assert parse_dial("train.precision=fp32,bf16") == Dial("train.precision", ("fp32", "bf16"))
-    for wrong in ("twins=1,2", "dataset.twins", "dataset.twins=", "dataset.twins=1,1", "a.b.c=1"):
-        with pytest.raises(OptionError, match="--dial"):
-            parse_dial(wrong)
+    assert parse_dial("dataset.twins=1, 2,4") == dial("dataset.twins", 1, 2, 4)
+    assert parse_dial("train.precision=fp32,bf16") == dial("train.precision", "fp32", "bf16")
+
+
+@pytest.mark.parametrize("wrong", ["twins=1,2", "dataset.twins", "dataset.twins=", "dataset.twins=1,1", "a.b.c=1"])
+def test_wrong_dials_are_refused(wrong):
+    with pytest.raises(OptionError, match="--dial"):
+        parse_dial(wrong)
+
+
+def dial(key: str, *values: Any) -> Axis:
+    return Axis(key, values, key)
 
 
 def test_points_are_all_combinations():
-    dials = Dials.parsed(["a.x=1,2", "a.y=s,t,u", "a.z=0.5,1.5"])
-    assert dials.points == list(itertools.product((1, 2), ("s", "t", "u"), (0.5, 1.5)))
-    assert Dials.of({"dials": dials.plain()}) == dials
-    two_dials = Dials.parsed(["dataset.twins=1,2", "dataset.tokens=s,t"])
-    assert two_dials.label((1, "s")) == "twins=1, tokens=s"
-    assert two_dials.label((1, "s"), without=0) == "tokens=s"
-    assert two_dials.lines_along(0) == [[(1, "s"), (2, "s")], [(1, "t"), (2, "t")]]
-    assert not Dials.of({"cells": []}).points
-    with pytest.raises(OptionError, match="names a key twice"):
-        Dials.parsed(["a.x=1,2", "a.x=3"])
+    axes = [dial("a.x", 1, 2), dial("a.y", "s", "t", "u"), dial("a.z", 0.5, 1.5)]
+    assert points_of(axes) == list(itertools.product((1, 2), ("s", "t", "u"), (0.5, 1.5)))
+    assert dials_of({"dials": plain_dials(axes)}) == axes
+    assert points_of([]) == dials_of({"cells": []}) == []
+    assert lines_along(axes[:2], 0) == [[(1, "s"), (2, "s")], [(1, "t"), (2, "t")], [(1, "u"), (2, "u")]]
+    assert lines_along(axes[:2], 1) == [[(1, "s"), (1, "t"), (1, "u")], [(2, "s"), (2, "t"), (2, "u")]]
+
+
+def test_points_are_named_by_short_keys():
+    axes = [dial("dataset.twins", 1, 2), dial("dataset.tokens", "s"), Axis("train.epochs", (3, 9), "epochs")]
+    assert short_names(axes) == ["twins", "tokens", "epochs"]
+    assert point_text(short_names(axes), (1, "s", 9)) == "twins=1, tokens=s, epochs=9"
+    assert varied_text(axes, (1, "s", 9)) == "twins=1, epochs=9"
+    assert varied_text(axes, (1, "s", 9), without=(0,)) == "epochs=9"
+    both = [dial("dataset.width", 1), dial("backbone.width", 2)]
+    assert short_names(both) == ["dataset.width", "backbone.width"]
+
+
+TWICE: dict[str, dict[str, Any]] = {
+    "a dial twice": {"dials": ("train.lr=1,2", "train.lr=3")},
+    "budgets, and a dial of them": {"dials": ("train.epochs=1,2",), "epochs": [3]},
+    "numbers of negatives, and a dial of them": {"dials": ("train.num_negatives=1,2",), "negatives": [3]},
+}
+
+
+@pytest.mark.parametrize("asked", TWICE.values(), ids=TWICE)
+def test_a_key_is_one_axis(asked):
+    key = asked["dials"][0].partition("=")[0]
+    with pytest.raises(OptionError, match=f"--dial {key}=.* set the same key"):
+        Compare(strategies="qure", **asked)
 
 
 def test_cells_lie_at_their_points(vector_sets, tmp_path):
@@ -47,7 +86,8 @@ def test_cells_lie_at_their_points(vector_sets, tmp_path):
     for cell in plan.cells:
         assert cell.labels["point"] == f"lr={cell.config.train.lr}, epochs={cell.config.train.epochs}"
         varied = {"train.lr": cell.config.train.lr, "train.epochs": cell.config.train.epochs}
-        assert cell.facts == {"plugin": cell.config.strategy.name, **varied}
+        typed = {key: value for key, value in cell.columns.items() if key not in AXES}
+        assert typed == {"plugin": cell.config.strategy.name, **varied}
     assert plan.folder.path == tmp_path / "d"
     assert plan.folder.about == {
         "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],

@@ -11,15 +11,15 @@ from negbench.analysis.findings import Findings
 from negbench.analysis.frame import results_frame
 from negbench.analysis.pivots import at_point, points_frame, unbeaten
 from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
-from negbench.grid.dials import Dial, Dials
+from negbench.grid.axis import Axis, plain_dials, point_text, points_of, short_names
 from negbench.report.along import dial_charts
 from negbench.scoring.values import Values
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 
 
-def of(**dials: list[Any]) -> Dials:
-    return Dials(tuple(Dial(f"dataset.{key}", tuple(values)) for key, values in dials.items()))
+def of(**dials: list[Any]) -> list[Axis]:
+    return [Axis(f"dataset.{key}", tuple(values), f"dataset.{key}") for key, values in dials.items()]
 
 
 def table(point: str, **values: Any) -> VerdictTable:
@@ -50,7 +50,7 @@ def test_the_best_and_those_that_share_first_place(golden):
     cases = {"two points": (dials, rows), "one": (of(x=[2]), [r for r in rows if r.point == "x=2"])}
     cases["alone"] = dials, [r for r in rows if r.strategy == "b"]
     none = results_frame([])
-    golden("points", {k: say(Findings(none, {"dials": d.plain()}, tuple(r))) for k, (d, r) in cases.items()})
+    golden("points", {k: say(Findings(none, {"dials": plain_dials(d)}, tuple(r))) for k, (d, r) in cases.items()})
     frame = points_frame(dials, rows)
     assert list(frame["best"]) == [point[0].strategy, "b"]
     assert frame.loc[1, "not beaten"] == "b"
@@ -68,8 +68,9 @@ def test_equal_means_and_losses_to_others_than_the_best():
 
 
 def test_dials_of_one_name_in_two_sections():
-    dials = Dials((Dial("dataset.world", (1, 2)), Dial("backbone.world", (3, 4)), Dial("train.lr", (0.1,))))
-    labels = [dials.label(place) for place in dials.points]
+    values = {"dataset.world": (1, 2), "backbone.world": (3, 4), "train.lr": (0.1,)}
+    dials = [Axis(key, of_dial, key) for key, of_dial in values.items()]
+    labels = [point_text(short_names(dials), place) for place in points_of(dials)]
     assert labels[0] == "dataset.world=1, backbone.world=3, lr=0.1"
     rows = [row for label in labels for row in verdicts_of(table(label, a=hits(0, 0.5), b=hits(1, 0.2)), Rules())]
     assert points_frame(dials, rows)[["dataset.world", "backbone.world", "lr"]].to_numpy().tolist() == [

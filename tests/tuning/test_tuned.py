@@ -17,7 +17,7 @@ from negbench.loop.runs import DATA
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
 from negbench.tuning.book import StudyStore, open_book
-from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, _choice, _result, combinations
+from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, _columns, _result, combinations
 
 
 def combined(tmp_path: Path, sets: list[str], strategies: str, seeds: int | str = 2) -> list[Combination]:
@@ -143,5 +143,6 @@ def test_failed_trials_are_counted_until_a_rerun_computes_them(vector_sets, tmp_
         book.work(objective, print)
         tuning, configs = _result(one, book, "")
         assert (tuning.trials, tuning.failed, tuning.best) == (3, len(broken), 1.0)
-        assert (_choice(tuning).facts, [config.seed for config in configs]) == (facts, [0, 1])
+        assert _columns(tuning) == {**tuning.labels, "settings": "tuned", **facts}
+        assert [config.seed for config in configs] == [0, 1]
     assert [(tuning.error, configs) for tuning, configs in [_result(one, book, "mend this")]] == [("mend this", [])]

@@ -1,0 +1,113 @@
+"""Axes: keys of the configuration, each with the values that a comparison gives it.
+
+A dial is an axis of one setting, `--dial dataset.twins=1,2,4`: all strategies are compared at each of its values. A
+point is one value of every dial.
+"""
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from negbench.errors import OptionError
+from negbench.settings.layers import parse_value, set_layer
+
+Value = str | int | float | bool | None
+Point = tuple[Any, ...]  # one value of each of several axes
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key of the configuration, and the values that a comparison gives it.
+
+    Attributes:
+        key: a setting (`train.epochs`, `dataset.twins`, `seed`), a section whose values are plug-ins (`strategy`),
+            `system`, or `settings` (default or tuned).
+        values: in the order of tables and charts.
+        column: of comparison.json and of the results frame, for its values; a dial's is its key, which has a dot.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    column: str
+
+    @property
+    def is_dial(self) -> bool:
+        """Whether it is a dial."""
+        return "." in self.column
+
+    @property
+    def name(self) -> str:
+        """The key without its section."""
+        return self.key.rpartition(".")[2]
+
+
+def parse_dial(text: str) -> Axis:
+    """Parse a dial such as 'dataset.twins=1,2,4'.
+
+    Raises:
+        OptionError: no key, no value, or a value twice.
+    """
+    key, sign, listed = text.partition("=")
+    values = tuple(parse_value(part.strip(), f"--dial {key}") for part in listed.split(",") if part.strip())
+    if not sign or key.count(".") != 1 or not values:
+        raise OptionError(f"--dial {text!r}: expected section.key=value,value, e.g. --dial dataset.twins=1,2,4")
+    if len(set(map(repr, values))) != len(values):
+        raise OptionError(f"--dial {text!r}: names a value twice")
+    set_layer(f"{key}=0")  # refuses what --set refuses
+    return Axis(key, values, key)
+
+
+def dials_of(document: Mapping[str, Any]) -> list[Axis]:
+    """Read the dials from comparison.json."""
+    return [Axis(dial["key"], tuple(dial["values"]), dial["key"]) for dial in document.get("dials", ())]
+
+
+def plain_dials(axes: Iterable[Axis]) -> list[dict[str, Any]]:
+    """Return the dials among these axes in the form of comparison.json."""
+    return [{"key": axis.key, "values": list(axis.values)} for axis in axes if axis.is_dial]
+
+
+# --- words -------------------------------------------------------------------------------------------------------
+
+
+def short_names(axes: Sequence[Axis]) -> list[str]:
+    """Return the names of these axes; of dials whose name is that of another dial, the whole key."""
+    dials = [axis.key for axis in axes if axis.is_dial]
+    names = dict(zip(dials, names_of_keys(dials), strict=True))
+    return [names.get(axis.key, axis.name) for axis in axes]
+
+
+def names_of_keys(keys: Sequence[str]) -> list[str]:
+    """Return each key without its section; the whole key where two sections have the name."""
+    names = [key.rpartition(".")[2] for key in keys]
+    return [key if names.count(name) > 1 else name for key, name in zip(keys, names, strict=True)]
+
+
+def point_text(names: Sequence[str], values: Sequence[Any]) -> str:
+    """Return 'twins=1, tokens=4'."""
+    return ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+
+
+def varied_text(axes: Sequence[Axis], point: Point, without: Collection[int] = ()) -> str:
+    """Return the part of a point's text that differs between points; `without` are indices of axes to leave out."""
+    names = short_names(axes)
+    varied = [index for index, axis in enumerate(axes) if len(axis.values) > 1 and index not in without]
+    return point_text([names[index] for index in varied], [point[index] for index in varied])
+
+
+# --- points ------------------------------------------------------------------------------------------------------
+
+
+def points_of(axes: Sequence[Axis]) -> list[Point]:
+    """Return all combinations of the axes' values, the last axis changing fastest; none without axes."""
+    return list(itertools.product(*(axis.values for axis in axes))) if axes else []
+
+
+def lines_along(axes: Sequence[Axis], index: int) -> list[list[Point]]:
+    """Group the points by the values of all axes but one, each list in the order of this one's values."""
+    lines = []
+    others = [axis.values for axis in axes[:index] + axes[index + 1 :]]
+    for rest in itertools.product(*others):
+        lines.append([(*rest[:index], value, *rest[index:]) for value in axes[index].values])
+    return lines
