@@ -10,11 +10,11 @@ from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from negbench.errors import NegbenchError
-from negbench.grid.comparison import AXES
+from negbench.grid.comparison import AXES, kind_of, rerun_line
 from negbench.machine.files import read_json, write_json
 
 FILE = "statistics.json"
@@ -28,7 +28,8 @@ def _unknown(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-Known = Annotated[float, BeforeValidator(_unknown)]  # NaN if it is not known; JSON has null
+_NUMBER_OR_NULL = WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})
+Known = Annotated[float, BeforeValidator(_unknown), _NUMBER_OR_NULL]  # NaN if it is not known; JSON has null
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)
@@ -123,7 +124,7 @@ class Verdict:
     settings: str = ""
     epochs: str = ""
     undecided: tuple[str, ...] = ()
-    more_seeds: Annotated[int | float, BeforeValidator(_unknown)] = math.nan
+    more_seeds: Annotated[int | float, BeforeValidator(_unknown), _NUMBER_OR_NULL] = math.nan
     covers: str = ""
     collapsed: int = 0
     lowest: Known = math.nan
@@ -224,7 +225,10 @@ def _rounded(value: Any) -> Any:
 
 
 class StatisticsRecord(BaseModel):
-    """statistics.json in a comparison's folder: its verdicts. Numbers that are not known are null."""
+    """statistics.json in a comparison's folder: its verdicts. Numbers that are not known are null.
+
+    Its JSON Schema, for other programs, is statistics.schema.json.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -274,4 +278,5 @@ def read_verdicts(folder: Path) -> list[Verdict]:
         return StatisticsRecord.model_validate(document).verdicts
     except (ValidationError, TypeError, AttributeError, KeyError) as error:
         why = str(error).splitlines()[0]
-        raise NegbenchError(f"{path} is from another version of negbench: rerun the comparison ({why})") from error
+        mend = rerun_line(folder, kind_of(folder) or "comparison")
+        raise NegbenchError(f"{path} is from another version of negbench: {mend} ({why})") from error

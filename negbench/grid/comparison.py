@@ -27,6 +27,7 @@ AXES = ("system", "point", "settings", "epochs", *KEY)  # the first four only wh
 SCHEMA = 2  # of comparison.json
 _CLOSED = ConfigDict(extra="forbid", strict=True)
 
+_COMMANDS = {"comparison": "compare", "claims": "claims", "final": "study"}  # kind -> the command that makes it
 _KINDS = {"comparison": "a comparison", "claims": "claims", "study": "a study", "final": "the final runs of a study"}
 
 
@@ -43,6 +44,14 @@ def read_document(path: Path) -> dict[str, Any]:
     return {"kind": "comparison", **document}
 
 
+def rerun_line(folder: Path, kind: str) -> str:
+    """Return what makes a folder's files anew: 'rerun its command, negbench compare ... --name demo'."""
+    command, name = _COMMANDS.get(kind, "compare"), folder.name
+    if kind == "final":  # its study has the name
+        name = name.removesuffix("-final")
+    return f"rerun its command, negbench {command} ... --name {name}"
+
+
 def check_name(folder: Path, kind: str) -> None:
     """Refuse a name that something of another kind has in the runs folder.
 
@@ -53,13 +62,14 @@ def check_name(folder: Path, kind: str) -> None:
     Raises:
         OptionError: the name is taken; says by what, and what to do.
     """
-    there = _kind_of(folder)
+    there = kind_of(folder)
     if there not in (None, kind):
         what = _KINDS.get(str(there), there)
         raise OptionError(f"--name {folder.name}: {folder} is already {what}: give another --name")
 
 
-def _kind_of(folder: Path) -> str | None:
+def kind_of(folder: Path) -> str | None:
+    """Return what a folder is: comparison, claims, study, final, 'a run' or 'a file'; None for a free name."""
     if folder.exists() and not folder.is_dir():
         return "a file"
     if (folder / "config.json").exists():
@@ -111,7 +121,10 @@ class DialRecord(BaseModel):
 
 
 class ComparisonRecord(BaseModel):
-    """comparison.json: the cells of a comparison, of claims, or of a study's final runs."""
+    """comparison.json: the cells of a comparison, of claims, or of a study's final runs.
+
+    Its JSON Schema, for other programs, is comparison.schema.json.
+    """
 
     model_config = _CLOSED
 
@@ -230,9 +243,9 @@ class ComparisonFolder:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             another = f"{path} is from another version of negbench, or was changed ({where}: {first['msg']})"
-            raise NegbenchError(f"{another}: rerun the command that wrote it") from error
+            raise NegbenchError(f"{another}: {rerun_line(self.path, document['kind'])}") from error
         except (KeyError, TypeError, AttributeError) as error:
-            raise NegbenchError(f"{path} is damaged ({error}): rerun the command that wrote it") from error
+            raise NegbenchError(f"{path} is damaged ({error}): {rerun_line(self.path, document['kind'])}") from error
         return document
 
     def cells(self) -> list[dict[str, Any]]:

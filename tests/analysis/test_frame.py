@@ -2,23 +2,27 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import BaseModel
 
+import negbench
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import facts_of, groups_of, known, mean_of, results_frame, shared
 from negbench.analysis.shown import cells_of, per_query, shown_results, shown_verdicts
 from negbench.analysis.verdict_record import Estimate, StatisticsRecord, read_flat, read_verdicts, write_verdicts
 from negbench.analysis.verdicts import Rules, seed_text, tables_of, verdicts_of
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.comparison import ComparisonFolder, ComparisonRecord
 from negbench.machine.files import write_json
-from tests.made import group, verdict
+from tests.made import cell, ended, group, verdict
 from tests.report.test_verdicts import group_of, ranks_of
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d", "strategy": "s"}
@@ -197,7 +201,9 @@ FLAWS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("document", FLAWS.values(), ids=FLAWS)
 def test_statistics_of_another_form_are_refused_in_one_line(document, tmp_path):
     write_json(tmp_path / "statistics.json", document)
-    with pytest.raises(NegbenchError, match=r"statistics\.json is from another version of negbench: rerun") as refused:
+    with pytest.raises(
+        NegbenchError, match=r"statistics\.json is from another version of negbench: rerun its command"
+    ) as refused:
         read_verdicts(tmp_path)
     assert "\n" not in str(refused.value)
 
@@ -213,10 +219,56 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("document", "why"), COMPARISONS.values(), ids=COMPARISONS)
 def test_a_comparison_of_another_form_is_refused_in_one_line(document, why, tmp_path):
-    write_json(tmp_path / "comparison.json", document)
-    with pytest.raises(NegbenchError, match="rerun the command that wrote it") as refused:
-        ComparisonFolder(tmp_path).read()
+    write_json(tmp_path / "demo" / "comparison.json", document)
+    with pytest.raises(NegbenchError, match=r"rerun its command, negbench compare \.\.\. --name demo$") as refused:
+        ComparisonFolder(tmp_path / "demo").read()
     assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "command"),
+    [("claims", "c", "claims ... --name c"), ("final", "s-final", "study ... --name s"), ("other", "o", "compare")],
+)
+def test_what_is_refused_names_the_command_that_makes_it_anew(kind, name, command, tmp_path):
+    folder = tmp_path / name
+    write_json(folder / "comparison.json", {"kind": kind, "schema": 9, "cells": []})
+    write_json(folder / "statistics.json", {"schema": 9})
+    for read in (ComparisonFolder(folder).read, lambda: read_verdicts(folder)):
+        with pytest.raises(NegbenchError, match=f"rerun its command, negbench {command}"):
+            read()
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    plain: dict[str, Any] = json.loads(json.dumps(schema).replace("NaN", "null"))  # as numbers are stored
+    return plain
+
+
+SCHEMAS = {"comparison": ComparisonRecord, "statistics": StatisticsRecord}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_published_schema_is_that_of_the_model(name):
+    """NEGBENCH_GOLDEN=1 writes it."""
+    published = Path(negbench.__file__).with_name(f"{name}.schema.json")
+    if "NEGBENCH_GOLDEN" in os.environ:
+        published.write_text(json.dumps(schema_of(SCHEMAS[name]), indent=2) + "\n", encoding="utf-8")
+    assert json.loads(published.read_text(encoding="utf-8")) == schema_of(SCHEMAS[name])
+
+
+def test_what_is_written_is_of_the_published_schema(results, tmp_path):
+    (table,) = tables_of(groups_of(results), main_only=True)
+    write_verdicts(tmp_path, verdicts_of(table, Rules("top-k")))
+    statistics = json.loads((tmp_path / "statistics.json").read_text())
+    assert None in [verdict["sd"] for verdict in statistics["verdicts"]]  # of one seed
+    jsonschema.validate(statistics, schema_of(StatisticsRecord))
+    about = {"dials": [{"key": "dataset.twins", "values": [1, 0.5]}], "remarks": ["r"]}
+    ComparisonFolder(tmp_path, about).write([ended(cell("a", 0)), ended(cell("b", 1), "why")])
+    document = json.loads((tmp_path / "comparison.json").read_text())
+    jsonschema.validate(document, schema_of(ComparisonRecord))
+    for flawed in ({**document, "more": 1}, {**document, "schema": 1}, {**document, "cells": [{"seed": 0}]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(flawed, schema_of(ComparisonRecord))
 
 
 def test_comparisons_of_the_schemas_before_are_read(tmp_path):
