@@ -15,7 +15,7 @@ import pandas as pd
 
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.frame import shared
-from negbench.grid.comparison import AXES
+from negbench.grid.axis import AXES
 
 
 def axes_of(*both: Findings) -> list[str]:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from negbench.analysis.frame import StoredRun, cell_row, folders_of, labels_of, results_frame
 from negbench.analysis.verdict_record import Verdict, read_flat
+from negbench.grid.axis import AXES
 from negbench.grid.cells import Cell, Outcome
 from negbench.store.runfolder import RunFolder
 
@@ -37,6 +38,11 @@ def cell(name: str, seed: int, epochs: int = 10, *, done: bool = False) -> Any:
 
 def cells(names: str, numbers: Sequence[int]) -> list[Any]:
     return [cell(name, seed) for name in names for seed in numbers]
+
+
+def typed_columns(cell: Cell) -> dict[str, Any]:
+    """Return a cell's columns besides the texts of its axes."""
+    return {name: value for name, value in cell.columns.items() if name not in AXES}
 
 
 def ended(each: Any, error: str | None = None) -> Outcome:

@@ -33,8 +33,8 @@ from negbench.analysis.words import (
     span,
 )
 from negbench.display import duration
-from negbench.grid.axis import Axis, point_text, points_of, short_names, varied_text
-from negbench.grid.comparison import group_key, together
+from negbench.grid.axis import Axis, group_key, point_text, points_of, short_names, varied_text
+from negbench.grid.comparison import together
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
 _ENOUGH_SEEDS = 3

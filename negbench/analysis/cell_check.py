@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.errors import RunError, quoted
-from negbench.grid.comparison import KEY
+from negbench.grid.axis import KEY
 from negbench.machine.files import check_links
 from negbench.store.runfolder import RunFolder
 

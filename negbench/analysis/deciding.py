@@ -19,8 +19,9 @@ from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import Rules, VerdictTable, label_for, tables_of
 from negbench.analysis.words import label_of, listed, percent, plural
 from negbench.display import duration, notes
+from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.cells import Cell, Outcome
-from negbench.grid.comparison import ComparisonFolder, GroupKey, group_key
+from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.looks import Looks
 from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare, PairsToDecide, parse_seeds

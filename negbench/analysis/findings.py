@@ -16,8 +16,8 @@ from negbench.analysis.unchanged import inputs_of, rules_kept, unchanged
 from negbench.analysis.verdict_record import FILE, Verdict, read_verdicts, write_verdicts
 from negbench.analysis.verdicts import OVER_ALL, Rules, over_all, tables_of, verdicts_of
 from negbench.errors import NegbenchError
-from negbench.grid.axis import Axis, dials_of
-from negbench.grid.comparison import ComparisonFolder, group_key
+from negbench.grid.axis import Axis, dials_of, group_key
+from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.step_plan import StepPlan
 
 

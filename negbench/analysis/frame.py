@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from negbench.analysis.cell_check import check_cells
 from negbench.errors import RunError
-from negbench.grid.comparison import AXES, ComparisonFolder, GroupKey
+from negbench.grid.axis import AXES, GroupKey
+from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
 from negbench.settings.config import RunConfig
 from negbench.store.runfolder import RunFolder

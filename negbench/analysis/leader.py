@@ -17,7 +17,8 @@ from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_regime_cards, numbers_of
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import OVER_ALL, distinct_of, headline_metrics, negatives_of, rounded
-from negbench.grid.comparison import AXES, group_key, together
+from negbench.grid.axis import AXES, group_key
+from negbench.grid.comparison import together
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs", "negatives")  # no columns if alike
 

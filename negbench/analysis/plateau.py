@@ -10,7 +10,7 @@ import pandas as pd
 from negbench.analysis.frame import curve_of, key_of, labels_of, shared
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import first_names, in_points, label_of, listed, number, percent, span
-from negbench.grid.comparison import group_key, names_of
+from negbench.grid.axis import group_key, names_of
 from negbench.grid.picked_rate import PickedRate
 from negbench.metrics.fixed import DEV_QUERIES
 

@@ -12,7 +12,7 @@ from negbench.analysis.columns import COLUMNS
 from negbench.analysis.frame import NUMBERS, first_run, folders_of, groups_of, shared
 from negbench.analysis.verdict_record import Verdict
 from negbench.errors import OptionError, UnknownNameError
-from negbench.grid.comparison import AXES
+from negbench.grid.axis import AXES
 from negbench.scoring.values import KnownQueries, values_of
 
 POINTS = 100  # a share of 1 is 100 points

@@ -7,7 +7,7 @@ from typing import Any
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
 from negbench.analysis.words import estimate_text, listed, settings_text
-from negbench.grid.comparison import KEY
+from negbench.grid.axis import KEY
 
 BASELINE = "its default"  # of a gain; no strategy's label
 DEFAULT, TUNED = "default", "tuned"  # values of the axis `settings`

@@ -14,7 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from negbench.errors import NegbenchError
-from negbench.grid.comparison import AXES, kind_of, rerun_line
+from negbench.grid.axis import AXES
+from negbench.grid.comparison import kind_of, rerun_line
 from negbench.machine.files import read_json, write_json
 
 FILE = "statistics.json"

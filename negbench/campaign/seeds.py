@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import groupby, product
 
 from negbench.campaign.driver import Course, Done, Round
+from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.cells import Cell, Outcome
-from negbench.grid.comparison import GroupKey, group_key
 from negbench.grid.looks import Looks
 from negbench.loop.runs import DATA
 

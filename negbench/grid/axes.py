@@ -12,8 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
 from negbench.errors import OptionError, quoted
-from negbench.grid.axis import Axis, Value, names_of_keys, parse_dial, point_text
-from negbench.grid.comparison import AXES
+from negbench.grid.axis import AXES, Axis, Value, names_of_keys, parse_dial, point_text
 from negbench.machine.files import without_folders
 from negbench.metrics.fixed import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry

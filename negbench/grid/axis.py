@@ -12,6 +12,9 @@ from typing import Any
 from negbench.errors import OptionError
 from negbench.settings.layers import parse_value, set_layer
 
+KEY = ("strategy", "loss", "backbone", "dataset")
+AXES = ("system", "point", "settings", "epochs", *KEY)  # the first four only where a comparison has such an axis
+
 Value = str | int | float | bool | None
 Point = tuple[Any, ...]  # one value of each of several axes
 
@@ -66,6 +69,36 @@ def dials_of(document: Mapping[str, Any]) -> list[Axis]:
 def plain_dials(axes: Iterable[Axis]) -> list[dict[str, Any]]:
     """Return the dials among these axes in the form of comparison.json."""
     return [{"key": axis.key, "values": list(axis.values)} for axis in axes if axis.is_dial]
+
+
+# --- labels --------------------------------------------------------------------------------------------------------
+
+GroupKey = tuple[str, ...]  # a group's labels of `AXES`, '' for those that the comparison lacks
+
+
+def group_key(labels: Mapping[str, Any]) -> GroupKey:
+    """Return the key of the group that a cell belongs to, whatever its seed."""
+    return tuple(str(labels.get(axis, "")) for axis in AXES)
+
+
+def names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
+    """Name each cell or group by its strategy and the labels in which they differ.
+
+    'qure', 'qure info-nce', '[twins=2] qure'. A point of dials is a loss, a backbone or a data set of its own, so these
+    are not named beside it.
+    """
+    varied = [axis for axis in AXES if len({of_cell.get(axis) for of_cell in labels}) > 1]
+    before = [axis for axis in varied if axis not in KEY]
+    behind = [axis for axis in varied if axis in KEY[1:]]
+    if any("point" in of_cell for of_cell in labels):
+        behind = []
+    names = []
+    for of_cell in labels:
+        words = [f"[{of_cell.get(axis, '')}]" for axis in before]
+        words.append(of_cell["strategy"])
+        words += [of_cell[axis] for axis in behind]
+        names.append(" ".join(words))
+    return names
 
 
 # --- words -------------------------------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.grid.axes import cell_columns, short
-from negbench.grid.axis import Value
-from negbench.grid.comparison import AXES, names_of
+from negbench.grid.axis import AXES, Value, names_of
 from negbench.grid.executors import Notify
 from negbench.loop.runs import DATA, Bench, plan_run, run_config
 from negbench.loop.types import PlannedRun

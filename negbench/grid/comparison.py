@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.display import log
 from negbench.errors import DataError, NegbenchError, OptionError, printable_json
+from negbench.grid.axis import AXES
 from negbench.machine import files
 from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
@@ -22,8 +23,6 @@ from negbench.store.tracking import Tracker
 if TYPE_CHECKING:
     from negbench.grid.cells import Cell, Outcome
 
-KEY = ("strategy", "loss", "backbone", "dataset")
-AXES = ("system", "point", "settings", "epochs", *KEY)  # the first four only where a comparison has such an axis
 SCHEMA = 2  # of comparison.json
 _CLOSED = ConfigDict(extra="forbid", strict=True)
 
@@ -136,34 +135,6 @@ class ComparisonRecord(BaseModel):
     remarks: list[str] = Field([], description="what the backbone or data set does not support")
     rates: list[dict[str, Any]] = Field([], description="the learning rate of each group, and the rates tried")
     tuned: dict[str, Any] | None = Field(None, description="trials per strategy, and what was found")
-
-
-GroupKey = tuple[str, ...]  # a group's labels of `AXES`, '' for those that the comparison lacks
-
-
-def group_key(labels: Mapping[str, Any]) -> GroupKey:
-    """Return the key of the group that a cell belongs to, whatever its seed."""
-    return tuple(str(labels.get(axis, "")) for axis in AXES)
-
-
-def names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
-    """Name each cell or group by its strategy and the labels in which they differ.
-
-    'qure', 'qure info-nce', '[twins=2] qure'. A point of dials is a loss, a backbone or a data set of its own, so these
-    are not named beside it.
-    """
-    varied = [axis for axis in AXES if len({of_cell.get(axis) for of_cell in labels}) > 1]
-    before = [axis for axis in varied if axis not in KEY]
-    behind = [axis for axis in varied if axis in KEY[1:]]
-    if any("point" in of_cell for of_cell in labels):
-        behind = []
-    names = []
-    for of_cell in labels:
-        words = [f"[{of_cell.get(axis, '')}]" for axis in before]
-        words.append(of_cell["strategy"])
-        words += [of_cell[axis] for axis in behind]
-        names.append(" ".join(words))
-    return names
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import fmean
 
 from negbench.display import duration
+from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.cells import Cell
-from negbench.grid.comparison import GroupKey, group_key
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.rehearsal import Rehearsals
 from negbench.loop.runs import DATA

@@ -17,8 +17,9 @@ import numpy as np
 
 from negbench.data.scene import DataCache
 from negbench.errors import UnknownNameError
+from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.cells import Cell
-from negbench.grid.comparison import GroupKey, group_key, together
+from negbench.grid.comparison import together
 from negbench.grid.picked_rate import PickedRate
 from negbench.metrics.fixed import DEV_QUERIES
 from negbench.metrics.names import metric_named

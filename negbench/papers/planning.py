@@ -11,8 +11,9 @@ from negbench.campaign.driver import Course, Round
 from negbench.campaign.seeds import looked
 from negbench.display import duration, notes, progress
 from negbench.errors import NegbenchError, OptionError
+from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.cells import Cell, Outcome, plan
-from negbench.grid.comparison import ComparisonFolder, GroupKey, check_name, default_name, group_key
+from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.looks import Looks
 from negbench.loop.runs import DATA, plan_run
 from negbench.machine.files import read_json, runs_dir

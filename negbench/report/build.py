@@ -18,7 +18,7 @@ from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.unchanged import forget
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
-from negbench.grid.comparison import AXES
+from negbench.grid.axis import AXES
 from negbench.loop.step_plan import StepPlan
 from negbench.machine.files import without_folders
 from negbench.machine.received import read_text

@@ -20,7 +20,8 @@ from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import Rules
 from negbench.display import Grid, log
 from negbench.errors import install_line
-from negbench.grid.comparison import AXES, ComparisonFolder, group_key
+from negbench.grid.axis import AXES, group_key
+from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import write_text
 from negbench.report.loaded import Comparison
 from negbench.report.tables import Table, files_of, tables

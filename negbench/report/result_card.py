@@ -13,7 +13,7 @@ from negbench.analysis.frame import first_run, key_of, known, labels_of, seconds
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import inert, markdown
 from negbench.errors import RunError
-from negbench.grid.comparison import group_key
+from negbench.grid.axis import group_key
 from negbench.machine.files import without_folders, write_json, write_text
 from negbench.report.build import comparison_page
 from negbench.report.claims import is_of_claims

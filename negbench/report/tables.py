@@ -17,8 +17,8 @@ from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.words import capitalized, csv_text, inert, label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError, printable
-from negbench.grid.axis import short_names
-from negbench.grid.comparison import AXES, together
+from negbench.grid.axis import AXES, short_names
+from negbench.grid.comparison import together
 from negbench.settings.options import Report, parse_epochs
 
 _FORMS = {"table": ("csv", "md", "tex"), "behaviour": ("csv", "md")}  # of files; the others are CSV alone

@@ -14,7 +14,7 @@ from negbench.analysis.columns import READ
 from negbench.analysis.frame import config_of, key_of, mean_of
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
 from negbench.analysis.words import label_of, listed, plural
-from negbench.grid.comparison import group_key
+from negbench.grid.axis import group_key
 from negbench.mining.window import WINDOW
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, log_axis
 

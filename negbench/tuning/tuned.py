@@ -19,9 +19,9 @@ from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import looked
 from negbench.display import progress
-from negbench.grid.axis import Value
+from negbench.grid.axis import KEY, Value
 from negbench.grid.cells import Cell, plan
-from negbench.grid.comparison import KEY, together
+from negbench.grid.comparison import together
 from negbench.grid.rates import DEV_FRACTION
 from negbench.loop.runs import DATA
 from negbench.machine.files import checked_name

@@ -22,7 +22,8 @@ from negbench.analysis.verdict_record import read_verdicts
 from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
 from negbench.cli.main import run as command
 from negbench.errors import OptionError, RunError
-from negbench.grid.comparison import ComparisonFolder, group_key
+from negbench.grid.axis import group_key
+from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.looks import Looks
 from negbench.machine.files import read_json
 from negbench.metrics.query_ranks import QueryRanks

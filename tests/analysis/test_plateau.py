@@ -13,7 +13,7 @@ from negbench.analysis.frame import folders_of
 from negbench.analysis.leader import leader_table, measured
 from negbench.analysis.plateau import SHARE, Plateau, rates_answer, trained_out
 from negbench.analysis.verdicts import Rules, tables_of, verdicts_of
-from negbench.grid.comparison import names_of
+from negbench.grid.axis import names_of
 from tests.made import again
 from tests.report.test_verdicts import group_of
 

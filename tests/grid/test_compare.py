@@ -42,7 +42,7 @@ from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
 from negbench.worlds import vectors
-from tests.made import cell, ended, without
+from tests.made import cell, ended, typed_columns, without
 
 # files that depend on the cells alone
 FILES = (
@@ -359,7 +359,7 @@ def test_titles_tell_cells_apart(vector_sets, tmp_path):
 def test_negatives_are_an_axis(vector_sets, tmp_path):
     options = {"strategies": "in-batch,all-corpus", "seeds": 1, "negatives": [1, 5], "lr": "fixed"}
     cells = plan_comparison(Compare(sets=without(vector_sets, "schedule.n_def"), **options), tmp_path).cells
-    assert [cell.facts for cell in cells[1:3]] == [
+    assert [typed_columns(cell) for cell in cells[1:3]] == [
         {"plugin": "in-batch", "num_negatives": 5}, {"plugin": "all-corpus", "num_negatives": 1},
     ]  # fmt: skip
     want = [("in-batch x1", 1), ("in-batch x5", 5), ("all-corpus x1", 1), ("all-corpus x5", 5)]

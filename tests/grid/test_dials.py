@@ -21,10 +21,9 @@ from negbench.grid.axis import (
     short_names,
     varied_text,
 )
-from negbench.grid.comparison import AXES
 from negbench.report.tables import tables
 from negbench.settings.options import Compare
-from tests.made import without
+from tests.made import typed_columns, without
 
 DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
 
@@ -86,8 +85,7 @@ def test_cells_lie_at_their_points(vector_sets, tmp_path):
     for cell in plan.cells:
         assert cell.labels["point"] == f"lr={cell.config.train.lr}, epochs={cell.config.train.epochs}"
         varied = {"train.lr": cell.config.train.lr, "train.epochs": cell.config.train.epochs}
-        typed = {key: value for key, value in cell.columns.items() if key not in AXES}
-        assert typed == {"plugin": cell.config.strategy.name, **varied}
+        assert typed_columns(cell) == {"plugin": cell.config.strategy.name, **varied}
     assert plan.folder.path == tmp_path / "d"
     assert plan.folder.about == {
         "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],

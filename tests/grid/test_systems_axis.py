@@ -31,7 +31,7 @@ def test_all_else_is_untouched(vector_sets):
     matrix = matrix_of(vector_sets, "plain,qure,dqe", "all-corpus,in-batch,cirqrs,hycole")
     for system, own in (("plain", "in-batch"), ("qure", "qure"), ("dqe", "dqe")):
         cells = [cell for cell in matrix.cells if cell.labels["system"] == system]
-        assert [cell.config.strategy.name for cell in cells if cell.facts["own"]] == [own]
+        assert [cell.config.strategy.name for cell in cells if cell.columns["own"]] == [own]
         base = config_of(matrix, system, own)
         swapped = {c.config.strategy.name: c.config for c in cells}
         assert set(swapped) == {own, "all-corpus", "in-batch", "cirqrs", "hycole"}
