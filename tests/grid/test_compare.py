@@ -103,8 +103,8 @@ def test_a_run_is_computed_once_in_the_order_of_the_plan_and_a_failure_stops_not
     assert [o.error for o in outcomes] == [fault[1], None, None, None]
     assert (tmp_path / "c" / "fault-a0.txt").read_text() == "Traceback"
     said = [record.getMessage() for record in logged]
-    assert said[:2] == ["a ll seed 0: slow", f"[2/3]    0.0 s  a ll seed 0 FAILED: {fault[1]}"]
-    assert said[2:] == ["b ll seed 0: slow", f"FAILED a ll seed 0: {fault[1]}"]
+    assert said[:2] == ["a seed 0: slow", f"[2/3]    0.0 s  a seed 0 FAILED: {fault[1]}"]
+    assert said[2:] == ["b seed 0: slow", f"FAILED a seed 0: {fault[1]}"]
     assert [row["run"] for row in folder.cells()] == [None, "run-b", "run-c", "run-b", "run-z0"]
     executor.answers["a0"] = ("done", ("run-a", False))
     (mended,) = grid_compute.compute_and_log(folder, [a], execution)

@@ -66,8 +66,8 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
             assert "for 0 to 0, then" in error
             (jobs / "cells.jsonl").write_text("\n" + (jobs / "cells.jsonl").read_text())
     assert ended == 2
-    assert "top-k bradley-terry seed 0: mend this" in error
-    assert "in-batch bradley-terry seed 0: its job died, 2 times" in error
+    assert "top-k seed 0: mend this" in error
+    assert "in-batch seed 0: its job died, 2 times" in error
     assert "2 of 2 cells failed" in error
     before_training(lambda run: None)
     assert state() == "FINISHED"
