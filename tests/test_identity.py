@@ -204,6 +204,7 @@ DEFAULTS = {
     "train": {
         "epochs": None, "batch_size": None, "lr": None, "weight_decay": None, "min_lr_ratio": 0.01, "lr_update": "step",
         "lr_warmup_epochs": 0.0, "num_negatives": None, "max_grad_norm": None, "precision": "auto",
+        "wrong": 0.0, "wrong_kind": "all",
     },
     "mining": {
         "exclude_relevant": False, "exclude_reference": False, "replacement": False, "redraw": True, "guide": None,

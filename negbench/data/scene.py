@@ -23,6 +23,7 @@ from negbench.data.held import check_pictures, reads_pixels, with_features
 from negbench.data.reading import HeldRows, PictureSource, RowSource, read_ahead
 from negbench.data.unseen import unseen_texts
 from negbench.datasets.dataset import Dataset
+from negbench.datasets.wrong_triplets import with_wrong_triplets
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.files.reader import noted
 from negbench.machine.contents import content_hashes, digest, named_in, stamp
@@ -360,6 +361,7 @@ class DataCache:
     def __init__(self) -> None:
         self._datasets: dict[str, tuple[Dataset, dict[Path, tuple[int, ...]]]] = {}  # with the stamps of their files
         self._carved: dict[str, tuple[Dataset, Dataset]] = {}
+        self._mislabelled: dict[str, Dataset] = {}
         self._reduced: dict[str, Dataset] = {}
         self._backbones: dict[str, tuple[Backbone, dict[str, Tensor]]] = {}
         self._outlines: dict[str, Outline] = {}
@@ -368,7 +370,7 @@ class DataCache:
 
     def clear(self) -> None:
         """Drop everything."""
-        for kept in (self._datasets, self._carved, self._reduced, self._backbones, self._outlines):
+        for kept in (self._datasets, self._carved, self._mislabelled, self._reduced, self._backbones, self._outlines):
             kept.clear()
         self._scene = None
 
@@ -456,6 +458,11 @@ class DataCache:
             key = f"{_named('datasets', config.dataset)} {train.held_as} {images} {config.eval.dev_fraction} {seed}"
             whole = train
             train, dev = _kept(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
+        if config.train.wrong > 0:
+            wrong = (config.train.wrong, config.train.wrong_kind, config.seed)
+            right = train
+            key = f"{right.held_as} {images} {wrong}"
+            train = _kept(self._mislabelled, key, lambda: with_wrong_triplets(right, *wrong))
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
         also = self.dataset(config.eval.also, "val", images=images) if config.eval.also else None

@@ -60,6 +60,9 @@ class TrainConfig(Section):
     num_negatives: int | None = Field(None, ge=1, le=_MANY)
     max_grad_norm: float | None = Field(None, gt=0)  # None: gradients are not clipped
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 on a GPU that has it, else fp32
+    # share of the train triplets that get a reference, text or target of another query, by seed; all: a third each
+    wrong: float = Field(0.0, ge=0, le=0.95)
+    wrong_kind: Literal["reference", "text", "target", "all"] = "all"
 
     @property
     def draws(self) -> int:

@@ -44,6 +44,7 @@ VALUES: dict[str, list[str] | None] = {
     "train.lr_warmup_epochs": ["1"],
     "train.max_grad_norm": ["0.01"],
     "train.precision": ["bf16"],
+    "train.wrong": ["0.5"],
     "eval.also": None,  # a data set of files
     "mining.guide": None,  # a backbone or a file
     "mining.judge": None,

@@ -1,0 +1,134 @@
+"""Wrong train triplets on purpose: which queries get what, by loops; and runs that train on them."""
+
+from collections import Counter
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from negbench.contracts import Query
+from negbench.data.scene import DataCache
+from negbench.datasets.dataset import Dataset
+from negbench.datasets.wrong_triplets import with_wrong_triplets
+from negbench.errors import DataError
+from negbench.plugins.registry import build
+from negbench.settings.config import resolved
+from negbench.worlds.vectors import VectorWorld
+from tests.runs import config_of, run
+
+MOVED = {
+    "reference": {"reference", "reference_text", "relevant", "wrong"},
+    "text": {"text", "captions", "wordings", "relevant", "wrong"},
+    "target": {"target", "target_text", "relevant"},
+}
+
+
+def world(**options: Any) -> VectorWorld:
+    return build(VectorWorld, **{"train_images": 80, "train_queries": 60, "twins": 2.0, "split": "train", **options})
+
+
+def differences(before: Dataset, after: Dataset) -> list[tuple[Query, Query, set[str]]]:
+    """The changed queries, before and after, with the fields that differ."""
+    changed = []
+    for one, other in zip(before.queries, after.queries, strict=True):
+        names = {each.name for each in fields(Query) if getattr(one, each.name) != getattr(other, each.name)}
+        if names:
+            changed.append((one, other, names))
+    return changed
+
+
+@pytest.mark.parametrize("kind", MOVED)
+def test_a_share_of_the_queries_gets_a_wrong_member(kind):
+    right = world()
+    wrong = with_wrong_triplets(right, 0.5, kind, seed=3)
+    changed = differences(right, wrong)
+    assert len(changed) == 30
+    members = {(query.group, getattr(query, kind)) for query in right.queries}
+    for _, after, names in changed:
+        assert kind in names
+        assert names <= MOVED[kind]
+        assert (after.group, getattr(after, kind)) in members
+    assert wrong.images == right.images
+
+
+def test_a_wrong_target_answers_nothing_and_what_does_stays_relevant():
+    right = world()
+    for before, after, _ in differences(right, with_wrong_triplets(right, 0.9, "target", seed=0)):
+        assert after.target not in (*before.relevant, before.reference)
+        assert after.relevant == (after.target, *before.relevant)
+
+
+@pytest.mark.parametrize("kind", ["reference", "text"])
+def test_after_another_wrong_member_nothing_is_known_but_the_target(kind):
+    right = world()
+    for before, after, _ in differences(right, with_wrong_triplets(right, 0.9, kind, seed=0)):
+        assert (after.target, after.relevant) == (before.target, ())
+        assert after.reference != after.target
+
+
+def test_all_kinds_are_a_third_each():
+    right = world()
+    wrong = with_wrong_triplets(right, 0.75, "all", seed=1)
+    counts = Counter(next(kind for kind in MOVED if kind in names) for _, _, names in differences(right, wrong))
+    assert counts == {"reference": 15, "text": 15, "target": 15}
+    remark = "45 of 60 train triplets are wrong on purpose: 15 references, 15 texts, 15 targets"
+    assert wrong.remarks == (*right.remarks, remark)
+
+
+def test_they_are_a_function_of_the_seed():
+    right = world()
+    first, again, other = (with_wrong_triplets(right, 0.5, "all", seed) for seed in (0, 0, 1))
+    assert first.queries == again.queries
+    assert first.queries != other.queries
+    assert len({right.identity, first.identity, other.identity}) == 3
+
+
+def test_a_triplet_without_any_wrong_member_stays():
+    right = world()
+    alone = right.with_queries([4], "one query")
+    wrong = with_wrong_triplets(alone, 1.0, "text", seed=0)
+    assert wrong.queries == alone.queries
+    assert wrong.remarks[-1] == "0 of 1 train triplets are wrong on purpose: 0 texts"
+
+
+def test_wrong_members_come_from_the_query_s_own_gallery(vector_sets):
+    full = resolved(config_of(vector_sets, "qure", "train.wrong=0.9"))
+    train = DataCache().splits(full).train
+    for query in train.queries:
+        assert query.group.split("-")[0] in query.reference
+        assert query.group.split("-")[0] in str(query.target)
+
+
+def test_only_the_train_split_of_a_run_has_them(vector_sets):
+    cache = DataCache()
+    clean, dirty = (
+        cache.splits(resolved(config_of(vector_sets, "qure", "eval.select=dev", *more)))
+        for more in ((), ("train.wrong=0.5",))
+    )
+    assert dirty.val is clean.val
+    assert dirty.dev is clean.dev
+    assert len(differences(clean.train, dirty.train)) == round(0.5 * len(clean.train.queries))
+
+
+def test_a_run_says_so_and_differs_and_another_seed_has_others(vector_sets, tmp_path):
+    runs = [
+        run(config_of(vector_sets, "qure", *more, seed=seed), tmp_path)
+        for more, seed in (((), 0), (("train.wrong=0.5",), 0), (("train.wrong=0.5",), 1))
+    ]
+    remarks = [result.folder.manifest["dataset"]["remarks"] for result in runs]
+    assert not any("wrong on purpose" in remark for remark in remarks[0])
+    assert any(
+        "24 of 48 train triplets are wrong on purpose: 8 references, 8 texts, 8 targets" in r for r in remarks[1]
+    )
+    assert len({result.folder.manifest["dataset"]["train"] for result in runs}) == 3
+    assert len({result.folder.manifest["dataset"]["val"] for result in runs}) == 1
+    assert runs[0].metrics != runs[1].metrics
+
+
+def test_a_data_set_that_draws_its_queries_anew_is_refused():
+    class Redrawn(VectorWorld):
+        redraws = property(lambda self: True)  # type: ignore[assignment]
+
+    drawn = Redrawn(**{each.name: getattr(world(), each.name) for each in fields(VectorWorld)})
+    with pytest.raises(DataError, match=r"train\.wrong = 0\.2, but vectors draws its queries anew"):
+        with_wrong_triplets(drawn, 0.2, "all", 0)
