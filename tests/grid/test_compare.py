@@ -353,7 +353,8 @@ def test_titles_tell_cells_apart(vector_sets, tmp_path):
     cells = planned(axes_of(vector_sets, "qure", seeds=2), tmp_path)
     assert list(titles_of(cells).values()) == ["qure seed 0", "qure seed 1"]
     other = replace(cells[1], columns={**cells[1].columns, "backbone": "clip"})
-    assert list(titles_of([cells[0], other]).values()) == [f"qure {cells[0].labels['backbone']} seed 0", "qure clip seed 1"]
+    backbone = cells[0].labels["backbone"]
+    assert list(titles_of([cells[0], other]).values()) == [f"qure {backbone} seed 0", "qure clip seed 1"]
 
 
 def test_negatives_are_an_axis(vector_sets, tmp_path):
