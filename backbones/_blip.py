@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
@@ -18,7 +19,15 @@ from negbench.backbones import _lavis, _weights
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_wordpieces
 from negbench.backbones._captions import UNCASED, CaptionTokenizer, make_tokenizer, vocabulary_files
 from negbench.backbones._checkpoint import Fit
-from negbench.backbones._composed import Composed, Init, bounded, check_without_weights, planned
+from negbench.backbones._composed import (
+    MAX_START,
+    Composed,
+    Init,
+    about_temperature,
+    bounded,
+    check_without_weights,
+    planned,
+)
 from negbench.backbones._hashing import key_sha256, tower_sha256
 from negbench.backbones._lavis import Sizes
 from negbench.backbones._preprocess import Preprocess
@@ -28,7 +37,10 @@ from negbench.errors import OptionError, WeightsError
 
 _log = logging.getLogger("negbench")
 
+_NO_TEMPERATURE = "note: %s: it holds no temperature, which starts at %s; --set backbone.temperature=T sets it"
 _TRANSFORMERS_SCALE = 2.6592  # its constant logit scale: log(1 / 0.07), of no model's training
+_LEAST = 0.001  # temperature: LAVIS's bound
+BlipTemperature = Annotated[float, Field(ge=_LEAST, le=MAX_START)]
 INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 
@@ -48,6 +60,8 @@ class FamilyOptions:
         size: size of random weights.
         target_ratio: aspect ratio of the target padding.
         attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true 0.1.
+        temperature: of the loss at the start, 0.001 .. 10; it is learned from there. None: that of the weights, or 0.07
+            where they hold none.
 
     Raises:
         OptionError: an option that `init` does not use.
@@ -63,6 +77,7 @@ class FamilyOptions:
     # declared by each family after its own options: their order is that of a label in tables
     target_ratio: ClassVar[float]
     attribute_weights: ClassVar[bool | float]
+    temperature: ClassVar[float | None]
 
     def __post_init__(self) -> None:
         if self.init == "random":
@@ -154,14 +169,24 @@ class BlipFamily(Composed):
             sizes = _lavis.configured(cls.random_sizes[options.size], options.config or {}, source="")
             backbone = cls(sizes, options, seed)
             randomise(backbone, seed)
-            about = {"size": options.size, **_temperature(backbone.temp, "default")}
+            about = {"size": options.size, **about_temperature(backbone.temp, "default")}
             origin = Origin(f"random:{seed}", "", details=about)
         elif source.kind == "lavis":
             backbone, origin = cls._from_lavis(source, options, seed)
         else:
             backbone, origin = cls._from_transformers(source, options, seed)
+        if options.temperature is not None:
+            nn.init.constant_(backbone.temp, options.temperature)
+            origin = replace(origin, details={**origin.details, **about_temperature(backbone.temp, "option")})
+        if source is not None:
+            backbone.fine_tuned = cls._tuning_of(source)
         backbone._complete(origin)
         return backbone
+
+    @classmethod
+    def _tuning_of(cls, source: Source) -> str:
+        """Return how these weights are known to be fine-tuned, as `Backbone.fine_tuned`."""
+        return ""
 
     @classmethod
     def freezes(cls, options: FamilyOptions) -> bool:
@@ -182,6 +207,7 @@ class BlipFamily(Composed):
             cls,
             name,
             frozen,
+            fine_tuned=cls._tuning_of(source),
             files=(*weights, *vocabulary),
             settings={**settings, "key": source.key, "prefix": source.prefix},
         )
@@ -245,8 +271,8 @@ class BlipFamily(Composed):
         dropped = _lavis.check_names(skeleton, state, sizes.layout, source.path)
         unread = [name for name in dropped if _lavis.NAMED_IF_DROPPED.fullmatch(name)]
         parts = dict.fromkeys("Qformer.cls" if name.startswith("Qformer.") else name.split(".")[0] for name in unread)
-        if lacks:
-            _log.warning("note: %s: it holds no temp, which starts at %s", source.path, DEFAULT_TEMPERATURE)
+        if lacks and options.temperature is None:
+            _log.warning(_NO_TEMPERATURE, source.path, DEFAULT_TEMPERATURE)
         if parts:
             _log.warning("note: %s: left out, as no score here reads them: %s", source.path, ", ".join(parts))
         backbone = cls(_lavis.configured(sizes, config, source=source.label), options, seed)
@@ -254,7 +280,7 @@ class BlipFamily(Composed):
         about = {
             "keys_left_out": len(dropped),
             **found.details,
-            **_temperature(state["temp"], "default" if lacks else "file"),
+            **about_temperature(state["temp"], "default" if lacks else "file"),
         }
         return backbone, Origin(source.label, "local", source.path.parent, about)
 
@@ -265,8 +291,8 @@ class BlipFamily(Composed):
         folder = _weights.files_of(source, cls.advice)[0].parent
         config, state = _weights.read_pretrained(getattr(transformers, cls.their_class), folder)
         stored = _stored_temperature(folder)
-        if stored is None:
-            _log.warning("note: %s: it holds no temperature, which starts at %s", folder, DEFAULT_TEMPERATURE)
+        if stored is None and options.temperature is None:
+            _log.warning(_NO_TEMPERATURE, folder, DEFAULT_TEMPERATURE)
         tensors = {"temp": torch.tensor(DEFAULT_TEMPERATURE if stored is None else stored)}
         for name, tensor in state.items():
             if not name.startswith(("itm_head.", "logit_scale")):
@@ -275,7 +301,7 @@ class BlipFamily(Composed):
         backbone = cls(sizes, options, seed, config)
         backbone.transform = replace(backbone.transform, **_weights.read_pixels(folder, sizes.image_size))
         _lavis.assign(backbone, tensors, folder)
-        about = _temperature(tensors["temp"], "default" if stored is None else "file")
+        about = about_temperature(tensors["temp"], "default" if stored is None else "file")
         return backbone, Origin(source.label, folder.name if source.kind == "hub" else "local", folder, about)
 
     def _complete(self, origin: Origin) -> None:
@@ -355,8 +381,8 @@ class BlipFamily(Composed):
 
     @property
     def temperature(self) -> Tensor:
-        """LAVIS's `temp`, learned from 0.07 on, at least 0.001; divides scores in training losses only."""
-        return bounded(self.temp, 0.001)
+        """LAVIS's `temp`, learned, at least 0.001; divides scores in training losses only."""
+        return bounded(self.temp, _LEAST)
 
     # --- modes ------------------------------------------------------------------------------------------------------
 
@@ -399,11 +425,6 @@ def _refuse_covr2(state: Mapping[str, Tensor], path: Path) -> None:
             f"{path} is CoVR-2's BLIP-2 (it has no itm_head), which pools by another formula: the mean of normalised "
             "tokens, for queries and candidates; give the BLIP-2 of LAVIS, QuRe or SPRC"
         )
-
-
-def _temperature(start: Tensor, source: str) -> dict[str, Any]:
-    """Return what an identity says of the temperature at the start: its value, and whether a file or we chose it."""
-    return {"temperature": round(float(start.detach()), 6), "temperature_from": source}
 
 
 def _stored_temperature(folder: Path) -> float | None:

@@ -24,7 +24,7 @@ SharedWidth = Annotated[int, Field(ge=8, le=1024)]
 HiddenWidth = Annotated[int, Field(ge=0, le=65536)]
 AttributeWeight = bool | PositiveFloat
 
-FILES = ("weights", "tokenizer")  # options that name files
+BESIDE = ("weights", "tokenizer", "temperature")  # options that name files, and one that no feature depends on
 
 
 def check_without_weights(weights: str | None) -> None:
@@ -35,11 +35,31 @@ def check_without_weights(weights: str | None) -> None:
 
 
 def planned(options: Any) -> dict[str, Any]:
-    """Return every option but those that name files, whose contents count instead: the settings of an `Outline`."""
-    return {each.name: getattr(options, each.name) for each in fields(options) if each.name not in FILES}
+    """Return the options that determine features, as an `Outline` has them: without those at their default.
+
+    The contents of files count in place of their names.
+    """
+    settings = {}
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if each.name not in BESIDE and value != each.default:
+            settings[each.name] = value
+    return settings
 
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound
+MAX_START = 10.0  # of a temperature: scores are cosines, so that a loss at 10 tells no negatives apart
+StartTemperature = Annotated[float, Field(ge=MIN_TEMPERATURE, le=MAX_START)]
+
+
+def about_temperature(start: Tensor, source: Literal["file", "default", "option"]) -> dict[str, Any]:
+    """Return what an identity says of the temperature at the start: its value, and who chose it.
+
+    Args:
+        start: scalar.
+        source: "file", that of the weights; "default", 0.07; "option", `backbone.temperature`.
+    """
+    return {"temperature": round(float(start.detach()), 6), "temperature_from": source}
 
 
 def bounded(free: Tensor, least: float = MIN_TEMPERATURE) -> Tensor:
@@ -130,19 +150,20 @@ class TwoTowers(Composed):
 
     Attributes:
         fusion: fusion of the embeddings; a text may replace the image (HyCoLe's text composition).
-        log_temperature: log of the learned temperature, initially 0.07 (`start_temperature`).
+        log_temperature: log of the learned temperature (`start_temperature`).
     """
 
     fusion: Fusion
     log_temperature: nn.Parameter
 
-    def start_temperature(self) -> None:
-        """Create `log_temperature`."""
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
+    def start_temperature(self, start: float) -> dict[str, Any]:
+        """Create `log_temperature`; return what the identity says of it."""
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))
+        return about_temperature(torch.tensor(start), "default" if start == DEFAULT_TEMPERATURE else "option")
 
     @property
     def temperature(self) -> Tensor:
-        """Learned temperature, initially 0.07; see `bounded`."""
+        """Learned temperature; see `bounded`."""
         return bounded(self.log_temperature.exp())
 
     @abstractmethod

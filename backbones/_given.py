@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from negbench.backbones._composed import TwoTowers
 from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
+from negbench.contracts import DEFAULT_TEMPERATURE
 from negbench.errors import NegbenchError
 
 
@@ -22,19 +23,27 @@ class GivenFeatures(TwoTowers):
         fusion: "gated" or "sum".
         generator: the initial weights' only source of randomness.
         hidden: width of the fusion's hidden layer; 0 for none.
+        temperature: at the start.
     """
 
     text_table: Tensor  # frozen vectors of texts
 
     def __init__(
-        self, inputs: tuple[int, int], width: int, fusion: FusionKind, generator: torch.Generator, hidden: int = 0
+        self,
+        inputs: tuple[int, int],
+        width: int,
+        fusion: FusionKind,
+        generator: torch.Generator,
+        *,
+        hidden: int = 0,
+        temperature: float = DEFAULT_TEMPERATURE,
     ) -> None:
         super().__init__()
         self.image_projection = _projection(inputs[0], width, generator)
         self.text_projection = _projection(inputs[1], width, generator)
         self.fusion = make_fusion(fusion, width, generator, "sum", hidden)
         self.attributes = None
-        self.start_temperature()
+        self.start_details = self.start_temperature(temperature)
 
     def preprocess(self, image: Image) -> Tensor:
         """Raise NegbenchError: there is no image encoder."""

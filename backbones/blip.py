@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, FamilyOptions, Origin
+from negbench.backbones._blip import BlipFamily, BlipTemperature, FamilyOptions, Origin
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._checkpoint import Fit
 from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
@@ -53,6 +53,7 @@ class BlipOptions(FamilyOptions):
     frozen: Literal["images"] | None = None
     target_ratio: TargetRatio = 1.25
     attribute_weights: AttributeWeight = False
+    temperature: BlipTemperature | None = None
 
     @property
     def images_frozen(self) -> bool:
@@ -72,7 +73,8 @@ class Blip(BlipFamily):
         backbone="blip",
         hub_id="Salesforce/blip-itm-base-coco",
         lavis_files=(
-            "LAVIS's file (model.pth of QuRe with BLIP, github.com/jackwaky/QuRe: --set backbone.weights=lavis:FILE)"
+            "BLIP's own file (model_large.pth of github.com/salesforce/BLIP: --set backbone.weights=lavis:FILE; or a "
+            "fine-tuned one, as model.pth of github.com/jackwaky/QuRe)"
         ),
     )
     published = BlipSizes()

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, FamilyOptions
+from negbench.backbones._blip import BlipFamily, BlipTemperature, FamilyOptions
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._checkpoint import Fit
 from negbench.backbones._composed import AttributeWeight, Seed, TargetRatio
@@ -45,9 +45,10 @@ class Blip2Options(FamilyOptions):
     """Options of `Blip2`.
 
     Args:
-        weights: "lavis:FILE" (a whole model, as QuRe and SPRC publish theirs), "lavis:FILE,tower=FILE"
-            (blip2_pretrained*.pth with the tower's own file), a folder that transformers saved, or a
-            hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's Salesforce/blip2-itm-vit-g.
+        weights: "lavis:FILE,tower=FILE" (LAVIS's blip2_pretrained*.pth, which holds the temperature, with the tower's
+            own file), "lavis:FILE" (a whole model: fine-tuned, as QuRe and SPRC publish theirs), a folder that
+            transformers saved, or a hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
+            Salesforce/blip2-itm-vit-g, which holds no temperature.
         config: as a table: vit_heads, qformer_heads, max_txt_len (default: as published), which tensors do not
             determine; other sizes may be repeated and are then checked. With init="random": any size of `Blip2Sizes`,
             overriding `size`.
@@ -60,6 +61,7 @@ class Blip2Options(FamilyOptions):
     pooling: Literal["query", "text"] = "query"
     target_ratio: TargetRatio = 1.25
     attribute_weights: AttributeWeight = False
+    temperature: BlipTemperature | None = None
 
 
 class Blip2(BlipFamily):
@@ -76,9 +78,9 @@ class Blip2(BlipFamily):
         backbone="blip2",
         hub_id="Salesforce/blip2-itm-vit-g",
         lavis_files=(
-            "LAVIS's files (model.pth of github.com/jackwaky/QuRe: --set backbone.weights=lavis:FILE; "
-            "blip2_pretrained_vitL.pth with clip_vit_L.pth, or blip2_pretrained.pth with eva_vit_g.pth, of "
-            "github.com/salesforce/LAVIS: --set backbone.weights=lavis:FILE,tower=FILE)"
+            "LAVIS's files (blip2_pretrained_vitL.pth with clip_vit_L.pth, or blip2_pretrained.pth with eva_vit_g.pth, "
+            "of github.com/salesforce/LAVIS: --set backbone.weights=lavis:FILE,tower=FILE; or a fine-tuned whole "
+            "model, as model.pth of github.com/jackwaky/QuRe: --set backbone.weights=lavis:FILE)"
         ),
     )
     published = Blip2Sizes()
@@ -118,6 +120,13 @@ class Blip2(BlipFamily):
         depth = depth if isinstance(depth, int) else None
         found = read_blip2(source.path, source.tower, depth, source.key, source.prefix)
         return found, blip2_sizes(found.state, source.path)
+
+    @classmethod
+    def _tuning_of(cls, source: Source) -> str:
+        """See `BlipFamily`: LAVIS publishes what it pretrained without the frozen tower."""
+        if source.kind != "lavis" or source.tower is not None:
+            return ""
+        return "they hold their own visual tower, so they are fine-tuned, as QuRe's and SPRC's on FashionIQ or CIRR"
 
     def _character(self) -> tuple[str, int, dict[str, Any]]:
         composition = f"Q-Former over image features and text, {_POOLINGS[self.options.pooling]}"

@@ -7,6 +7,7 @@ second stage; with only the parameter-free sum just the temperature trains, a ze
 encoders train too, with `gamma` times the learning rate of the rest (HyCoLe-HNM).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from negbench.backbones import _composed, _open_clip
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_clip_pieces
-from negbench.backbones._composed import AttributeWeight, Init, Seed, TargetRatio, TwoTowers
+from negbench.backbones._composed import AttributeWeight, Init, Seed, StartTemperature, TargetRatio, TwoTowers
 from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
 from negbench.backbones._hashing import tower_sha256
 from negbench.backbones._open_clip import Activation, Blueprint
@@ -60,6 +61,8 @@ class ClipOptions:
         target_ratio: aspect ratio of the target padding.
         attribute_weights: add DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true
             is 0.1.
+        temperature: of the loss at the start, 0.01 .. 10; it is learned from there. None: that of the weights,
+            CLIP's 0.01.
 
     Raises:
         OptionError: an option that has no use with the others.
@@ -77,6 +80,7 @@ class ClipOptions:
     pad: Pad = "target"
     target_ratio: TargetRatio = 1.25
     attribute_weights: AttributeWeight = False
+    temperature: StartTemperature | None = None
 
     def __post_init__(self) -> None:
         if self.init == "random":
@@ -140,11 +144,12 @@ class Clip(TwoTowers):
         # the whole of it, and the tokenizer's settings: texts are frozen too
         self._feature_key = tower_sha256(clip, self.transform, blueprint.config)
         activation = "quick_gelu" if blueprint.config.get("quick_gelu") else "gelu"
+        start_details = self._start(options.temperature, of_file=bool(blueprint.files))  # no feature depends on it
         about = self._about(f"{options.fusion} fusion", width, activation)
         details = {"model": blueprint.name, "frozen": options.frozen}
         details |= {} if options.projection is False else {"projection": options.projection}
         tuned = {} if options.frozen is True else {"gamma": options.ratio}
-        about["details"] = details | tuned | {**blueprint.details} | dropped
+        about["details"] = details | tuned | {**blueprint.details} | dropped | start_details
         about |= {"revision": blueprint.revision, "preprocessing": self.transform.description}
         self._identity = BackboneIdentity("clip", blueprint.label, **about)
         by_rows(self)
@@ -188,6 +193,15 @@ class Clip(TwoTowers):
         if not blueprint.files:
             return Outline(cls, "clip", bool(options.frozen), settings={**settings, "seed": seed})
         return Outline(cls, "clip", bool(options.frozen), files=blueprint.files, settings=settings)
+
+    def _start(self, chosen: float | None, *, of_file: bool) -> dict[str, Any]:
+        """Set CLIP's logit scale if a temperature was chosen; return what the identity says of it."""
+        if self.clip.logit_scale.is_meta:  # a skeleton
+            return {}
+        if chosen is not None:
+            nn.init.constant_(self.clip.logit_scale, -math.log(chosen))
+            return _composed.about_temperature(self.temperature, "option")
+        return _composed.about_temperature(self.temperature, "file" if of_file else "default")
 
     @property
     def temperature(self) -> Tensor:

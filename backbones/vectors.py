@@ -26,11 +26,11 @@ from pydantic import Field
 from torch import Tensor
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
-from negbench.backbones._composed import AttributeWeight, HiddenWidth, Seed, SharedWidth
+from negbench.backbones._composed import AttributeWeight, HiddenWidth, Seed, SharedWidth, StartTemperature
 from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
-from negbench.contracts import BackboneIdentity
+from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity
 from negbench.errors import DataError
 from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, codes_of, values
 from negbench.worlds._wording import VOCABULARY, phrases, words
@@ -67,6 +67,7 @@ class VectorOptions:
             their initial weight, true is 0.1.
         world: seed of the frozen part, every vector of a value, a phrase and an image, >= 0; None: 0, or in a run
             the world of its data set.
+        temperature: of the loss at the start, 0.01 .. 10; it is learned from there.
     """
 
     dim: SharedWidth = 64
@@ -78,6 +79,7 @@ class VectorOptions:
     fusion: FusionKind = "sum"
     attribute_weights: AttributeWeight = False
     world: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    temperature: StartTemperature = DEFAULT_TEMPERATURE
 
 
 class Vectors(GivenFeatures):
@@ -91,7 +93,7 @@ class Vectors(GivenFeatures):
     def __init__(self, options: VectorOptions, seed: int) -> None:
         dim, hidden, world = options.dim, options.hidden, options.world or 0
         generator = torch.Generator().manual_seed(seed)
-        super().__init__((dim, dim), dim, options.fusion, generator, hidden)
+        super().__init__((dim, dim), dim, options.fusion, generator, hidden=hidden, temperature=options.temperature)
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
         self.options, self.world = options, world
         self._values, table = _encoders(options, torch.Generator().manual_seed(world))
@@ -101,7 +103,8 @@ class Vectors(GivenFeatures):
         self._feature_key = key_sha256({"backbone": "vectors", **frozen})
         fusion = f"{options.fusion} fusion" + (f" + {hidden} hidden" if hidden else "")
         about = self._about(fusion, dim, "relu" if hidden else "", options.tokens)
-        about |= {"revision": "", "preprocessing": "none: features drawn by id", "details": frozen}
+        about |= {"revision": "", "preprocessing": "none: features drawn by id"}
+        about["details"] = {**frozen, **self.start_details}
         self._identity = BackboneIdentity("vectors", f"random:{world}", **about)
 
     @classmethod

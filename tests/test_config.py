@@ -217,3 +217,63 @@ def test_null_undoes_what_a_recipe_sets():
     config = load_config(flags={"strategy": {"name": "in-batch-cube"}}, sets=sets)
     assert config.schedule.warmup is None
     assert resolved(config).strategy.options == {"k": None}
+
+
+# --- the temperature at the start ------------------------------------------------------------------------------------
+
+
+def config_of(*sets: str) -> RunConfig:
+    return load_config(flags={"strategy": {"name": "qure"}}, sets=list(sets))
+
+
+STARTS = ("backbone.name=vectors", "dataset.name=vectors", "backbone.temperature=0.05")
+OF_TERMS = ("backbone.name=clip", "dataset.name=fashioniq", "backbone.temperature=0.05", "hybrid.alpha=0.4")
+
+
+@pytest.mark.parametrize(
+    ("sets", "reason"),
+    [
+        ((*STARTS, "loss.tau=0.1"), r"loss.tau = 0.1 fixes the temperature"),
+        ((*STARTS, "loss.name=triplet"), r"loss 'triplet' has no temperature"),
+        ((*STARTS, "hybrid.temperature=own"), r"learn temperatures of their own"),
+        (OF_TERMS, r"learn temperatures of their own"),
+    ],
+    ids=["fixed", "no temperature", "own", "own by the terms"],
+)
+def test_a_start_that_nothing_reads_is_refused(sets, reason):
+    with pytest.raises(OptionError, match=rf"^backbone\.temperature = 0\.05 would do nothing: .*{reason}.*; leave one"):
+        resolved(config_of(*sets))
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        STARTS,
+        (*OF_TERMS, "hybrid.temperature=backbone"),
+        ("backbone.name=vectors", "dataset.name=vectors", "backbone.temperature=0.07", "loss.tau=0.1"),  # the default
+    ],
+    ids=["learned", "the backbone's for all terms", "not set"],
+)
+def test_a_start_that_is_read_is_accepted(sets):
+    assert resolved(config_of(*sets)).backbone.options["temperature"] in (0.05, 0.07)
+
+
+def test_a_guide_has_no_temperature():
+    with pytest.raises(OptionError, match=r"^backbone 'tiny' of a guide or judge: leave out temperature"):
+        resolved(config_of("mining.guide=tiny:temperature=0.05", "mining.guide_margin=0.1"))
+
+
+def test_an_option_at_its_default_stays_out_of_the_identity():
+    unset, same, other = (
+        resolved(config_of("backbone.name=vectors", "dataset.name=vectors", *more)).identity()
+        for more in ((), ("backbone.temperature=0.07",), ("backbone.temperature=0.05",))
+    )
+    assert unset == same
+    assert "temperature" not in unset["backbone"]
+    assert other["backbone"]["temperature"] == 0.05
+
+
+@pytest.mark.parametrize("value", ["0.009", "11", "nan", "warm", "true"])
+def test_a_start_out_of_range_is_refused(value):
+    with pytest.raises(OptionError, match=r"temperature"):
+        resolved(config_of("backbone.name=vectors", "dataset.name=vectors", f"backbone.temperature={value}"))

@@ -7,6 +7,7 @@ import pandas as pd
 
 from negbench.analysis.columns import BASELINES, TABLES, texts
 from negbench.analysis.regime_card import in_words
+from negbench.analysis.temperature import temperature_text
 from negbench.analysis.words import label_of, percent
 from negbench.display import Grid
 from negbench.loop.step_plan import StepPlan
@@ -31,12 +32,13 @@ def run_table(folder: RunFolder) -> Grid:
     result, manifest = folder.result, folder.manifest
     gallery = " / ".join(f"{name} {size:,}" for name, size in manifest["dataset"]["gallery"].items())
     identity = manifest["backbone"]
+    temperature = temperature_text(folder.config, identity)
     return Grid(
         metrics_frame(folder),
         f"{manifest['dataset']['val']}, epoch {result['reported_epoch']}",
         f"gallery {gallery}; text: {manifest['dataset']['text_template']}; backbone {identity['name']} "
         f"{identity['weights']} {identity['sha256'][:12]}, {identity['composition']}, "
-        f"{identity['parameters']:,} parameters",
+        f"{identity['parameters']:,} parameters" + (f", {temperature}" if temperature else ""),
         rest=str(folder.path / "result.json"),
         bold=(label_of(result["main_metric"]),),
     )

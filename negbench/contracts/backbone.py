@@ -57,6 +57,7 @@ class Backbone(nn.Module, ABC):
     frozen_images: bool = True
     precision: str = "fp32"  # "fp32", "bf16" or "fp16": what all towers compute in; a run sets it (`train.precision`)
     learned_from: tuple[str, ...] = ()  # the only data sets whose images trained its weights; empty: unspecified
+    fine_tuned: str = ""  # how its weights are known to be trained for retrieval already, as a clause; empty: unknown
     # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic; called in threads
     transform: "Callable[[Image], Tensor]"
     # a run's defaults unless a flag or recipe overrides them; keys are those of RunConfig's section [train]

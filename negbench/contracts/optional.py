@@ -22,7 +22,7 @@ class Outline:
     Args:
         kind: the backbone's class, whose methods define its capabilities.
         name: registry key.
-        frozen_images, learned_from: as in `Backbone`.
+        frozen_images, learned_from, fine_tuned: as in `Backbone`.
         files: files whose contents determine the weights.
         settings: all other values that determine `image_features`, as plain values.
         weights: hash of all weights, if `files` do not determine them.
@@ -32,6 +32,7 @@ class Outline:
     name: str
     frozen_images: bool = True
     learned_from: tuple[str, ...] = ()
+    fine_tuned: str = ""
     files: tuple[Path, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     weights: str = ""
@@ -42,8 +43,15 @@ class Outline:
         if isinstance(backbone, Outline):
             return backbone
         identity, settings = backbone.identity, {"features": backbone.feature_key}
-        frozen, learned = backbone.frozen_images, backbone.learned_from
-        return cls(type(backbone), identity.name, frozen, learned, settings=settings, weights=identity.sha256)
+        return cls(
+            type(backbone),
+            identity.name,
+            backbone.frozen_images,
+            backbone.learned_from,
+            backbone.fine_tuned,
+            settings=settings,
+            weights=identity.sha256,
+        )
 
     @property
     def key(self) -> str:

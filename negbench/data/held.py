@@ -1,12 +1,13 @@
 """What a data set's images are to a run: known to its backbones or not, read as pixels or not, and of one name each."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from negbench.contracts import Backbone, HoldsFeatures, ListsFeatures, Outline
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError
 from negbench.machine.contents import content_hashes
-from negbench.machine.files import cache_dir
+from negbench.machine.files import cache_dir, read_json
 from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig, RunConfig
 
@@ -43,6 +44,26 @@ def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
         f"backbone '{config.backbone.name}' was trained only on the pictures of {' and '.join(known)}, not on those of "
         f"{data}: use it to try things out; for results use clip, blip, blip2 or your own embeddings (precomputed)"
     ]
+
+
+def trained_before(config: RunConfig, backbone: Outline) -> list[str]:
+    """Return a remark if weights that a run trains are known to be trained for the task or on its data set already."""
+    begins = "every strategy begins where that training ended"
+    remarks = []
+    if backbone.fine_tuned:
+        remarks.append(f"backbone.weights: {backbone.fine_tuned}: {begins}")
+    for folder in dict.fromkeys(file.parent for file in backbone.files):
+        if _dataset_of_run(folder) == config.dataset.name:
+            remarks.append(f"backbone.weights: a run trained them on {config.dataset.name} ({folder.name}): {begins}")
+    return remarks
+
+
+def _dataset_of_run(folder: Path) -> str:
+    """Return the name of the data set that the run in this folder was trained on; '' if it is no run's folder."""
+    if not (folder / "result.json").is_file():
+        return ""
+    manifest = read_json(folder / "config.json")
+    return str(manifest["config"]["dataset"]["name"])
 
 
 def check_pictures(parts: Sequence[Dataset], also: Dataset | None) -> None:

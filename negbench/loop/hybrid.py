@@ -80,7 +80,7 @@ class Temperatures(nn.Module):
                 f"hybrid.temperature = 'own', but loss.tau = {loss.tau} fixes the temperature: leave one of them out"
             )
         of_backbone = config.temperature == "backbone" or (config.temperature == "auto" and not config.active)
-        if of_backbone or loss.tau is not None:
+        if of_backbone or loss.tau is not None or not loss.uses_temperature:
             return cls(())
         names: tuple[str, ...] = ("icm",)
         if config.alpha > 0:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from negbench.data.features import feature_budget
-from negbench.data.held import unfamiliar
+from negbench.data.held import trained_before, unfamiliar
 from negbench.data.reading import StoredFeatures
 from negbench.data.scene import DataCache, threads
 from negbench.datasets.dataset import Dataset
@@ -74,8 +74,7 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     check_listed(strategy, splits.train)
     val = splits.val
     dataset = val.identity if own_world else val.kind
-    remarks = tuple(unfamiliar(full, backbone))
-    return PlannedRun(full, dataset, val.card, _contents(full, cache), remarks, socket.gethostname())
+    return PlannedRun(full, dataset, val.card, _contents(full, cache), _remarks(full, cache), socket.gethostname())
 
 
 def _finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: str) -> PlannedRun | None:
@@ -93,12 +92,17 @@ def _finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: str) ->
             about = _record(file.parent, stamp(file.with_name("config.json")))
             if settings.items() <= about["config"].items():
                 made = about["dataset"]
-                remarks = tuple(unfamiliar(full, cache.outline(full)))
                 data = _contents(full, cache, [made["train"], made["val"], ""])
-                known = PlannedRun(full, made[label], card, data, remarks, socket.gethostname())
+                known = PlannedRun(full, made[label], card, data, _remarks(full, cache), socket.gethostname())
                 if known.hash == about["hash"]:
                     return known
     return None
+
+
+def _remarks(full: ResolvedConfig, cache: DataCache) -> tuple[str, ...]:
+    """Return caveats on the weights that a run starts from."""
+    outline = cache.outline(full)
+    return (*unfamiliar(full, outline), *trained_before(full, outline))
 
 
 @lru_cache(maxsize=4096)

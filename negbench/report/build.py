@@ -15,6 +15,7 @@ from negbench.analysis.findings import Findings, made_here, stored
 from negbench.analysis.frame import first_run, shared
 from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
+from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.unchanged import forget
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
@@ -284,6 +285,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
         ("licence", _joined({d["licence"]: 0 for d in datasets.values() if d.get("licence")})),
         ("text", _joined({d["text_template"]: 0 for d in datasets.values()})),
         ("backbone", _joined(f"{name}, initial weights {', '.join(sorted(h))}" for name, h in backbones.items())),
+        ("temperature", temperatures_of(findings.runs)),
         ("epochs", _joined({config.train.epochs: 0 for config in configs})),
         ("regime", _joined(f"{name}: {in_words(cards)}" for name, cards in last_cards(findings.groups).items())),
         ("steps", _joined(plan for plan in findings.step_plans() if plan != str(StepPlan()))),

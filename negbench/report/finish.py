@@ -121,6 +121,8 @@ def _grid(table: Table, file: Path | None) -> Grid:
     if NEGATIVES.title in table.frame:
         count = table.constant.get(NEGATIVES.title)
         parts = [*parts[: -1 if count else None], f"negatives{f' {count}' if count else ':'} per query and step"]
+    if table.caption:
+        parts.append(table.caption)
     return Grid(
         table.frame.drop(columns=list(table.constant)), table.title, ", ".join(parts), rest=str(file or "--markdown")
     )

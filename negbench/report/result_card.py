@@ -93,8 +93,8 @@ def _markdown(name: str, page: Page, settings: Mapping[str, Any]) -> str:
     for table in shown:
         if table.key in result or table.name == "regime":
             title = f"**{table.title}**"
-            if table.constant:
-                title += f" (all rows: {inert(', '.join(f'{name} {value}' for name, value in table.constant.items()))})"
+            if table.common:
+                title += f" (all rows: {inert(', '.join(table.common))})"
             lines.append(title)
             lines.append(markdown(table.shown).rstrip())
     lines += ["## Settings that all runs share, as a recipe", "Each row's other settings are in `card.json`."]

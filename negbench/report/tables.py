@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Literal, get_args
 
@@ -11,8 +11,10 @@ import pandas as pd
 from negbench.analysis.answer import warm_ups
 from negbench.analysis.columns import ABOUT, GAP, NEGATIVES, READ_LEADER, constant, metric_column
 from negbench.analysis.findings import Findings
+from negbench.analysis.frame import shared
 from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
+from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.words import capitalized, csv_text, inert, label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
@@ -40,6 +42,7 @@ class Table:
         section: of the comparison's page.
         detail: whether the terminal prints it only with -v.
         numbers: unrounded numbers of all tables of this name, for the file; None: the file holds the text.
+        caption: how its rows were trained, wherever it is shown.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Table:
     section: str = ""
     detail: bool = False
     numbers: pd.DataFrame | None = None
+    caption: str = ""
 
     @property
     def key(self) -> str:
@@ -85,6 +89,14 @@ class Table:
     def constant(self) -> dict[str, str]:
         """Folded columns with the same value in every row, and that value."""
         return constant(self.frame, self.folded)
+
+    @property
+    def common(self) -> list[str]:
+        """What all rows have in common: the folded columns, and how they were trained."""
+        parts = [f"{name} {value}" for name, value in self.constant.items()]
+        if self.caption:
+            parts.append(self.caption)
+        return parts
 
     @property
     def shown(self) -> pd.DataFrame:
@@ -131,7 +143,11 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
         rows = [row for row in findings.main if dataset in ("", row.dataset)]
         table = partial(Table, where=where, folded=FOLDED)
         title = f"Leader table{on}: {_units(rows)}"
-        yield table("table", title, leader["quality"], text, best=best, section="leader", detail=pivoted)
+        shown = [cells for cells in findings.groups if dataset == shared(cells, "dataset")] or findings.groups
+        caption = temperatures_of(run for cells in shown for run in cells["stored"])
+        yield table(
+            "table", title, leader["quality"], text, best=best, section="leader", detail=pivoted, caption=caption
+        )
         table = partial(table, section="behaviour", detail=True)
         for name, about in ABOUT.items():
             if len(frame := leader[name]):
@@ -229,7 +245,7 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     shown = frame.loc[rows, [*apart, *values]].map(plain)
     for row, name in table.bold & {(row, name) for row in rows for name in values}:
         shown.loc[row, name] = strong % shown.loc[row, name]
-    same = [f"{name} {value}" for name, value in constant(frame, FOLDED).items()]
+    same = replace(table, frame=frame, folded=FOLDED).common
     parts = table.title.partition(": ")[2].split("; ")
     about = [part for part in parts if GAP.title in values or GAP.title not in part]
     about.append("the highest of a block is bold")

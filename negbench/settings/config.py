@@ -24,6 +24,8 @@ _DEEPEST = 4  # deepest nesting of lists in an option
 _GONE = {"compute.encode_batch_size": "how many images are encoded at once follows from the backbone"}
 
 Rule = Literal["multiples", "equal"]
+# what divides scores in a loss: the backbone's learned temperature, learned ones of the loss's terms, a fixed number
+Divisor = Literal["backbone", "own", "tau", "none"]
 Model = TypeVar("Model", bound=BaseModel)
 Note = Callable[[str], None]
 
@@ -231,6 +233,22 @@ class RunConfig(Section):
         """Move the options of earlier versions, in recipes and in stored runs, to where they are now."""
         return moved(values) if isinstance(values, Mapping) else values
 
+    @property
+    def divisor(self) -> Divisor:
+        """What divides the scores in the loss on images.
+
+        Raises:
+            UnknownNameError: there is no such loss.
+        """
+        loss: Any = registry.get("losses", self.loss.name)
+        if not loss.uses_temperature:
+            return "none"
+        if self.loss.options.get("tau") is not None:
+            return "tau"
+        if self.hybrid.temperature == "own" or (self.hybrid.temperature == "auto" and self.hybrid.active):
+            return "own"
+        return "backbone"
+
     def flat(self) -> dict[str, Any]:
         """Dotted key -> scalar, for tables and MLflow parameters."""
         return dict(flattened(self.model_dump(mode="json")))
@@ -291,10 +309,8 @@ class ResolvedConfig(RunConfig):
             settings[name] = {
                 key: value for key, value in settings[name].items() if key not in defaults or value != defaults[key]
             }
-        # "auto" is one of the other two; a loss that fixes tau has no temperature of its own to train
-        trained = self.hybrid.active and self.loss.options.get("tau") is None
-        settings["hybrid"].pop("temperature", None)
-        if self.hybrid.temperature == "own" or (self.hybrid.temperature == "auto" and trained):
+        settings["hybrid"].pop("temperature", None)  # "auto" is one of the other two
+        if self.divisor == "own":
             settings["hybrid"]["temperature"] = "own"
         for name in ("guide", "judge"):  # the content of a file of scores counts (`plan_run`), its path does not
             if is_score_file(settings["mining"].get(name, "")):
@@ -442,7 +458,11 @@ def resolved(config: RunConfig) -> ResolvedConfig:
     world = sections["dataset"].get("world")
     sections |= {name: _resolved_plugin(name, getattr(config, name), world) for name in SECTIONS if name != "dataset"}
     for other in config.mining.backbones:
-        _resolved_plugin("backbone", other)
+        if _sets_start(other.name, _resolved_plugin("backbone", other)):
+            raise OptionError(
+                f"backbone {quoted(other.name)} of a guide or judge: leave out temperature: nothing reads it"
+            )
+    _check_start(config, sections["backbone"])
     if not config.eval.reported and config.eval.select == "val":
         raise OptionError("eval.select = 'val' selects on the reported split, which eval.reported = false forbids")
     train = config.train.model_dump()
@@ -467,6 +487,24 @@ def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = Non
     if "world" in table and table["world"] is None and table.get("root") is None:  # a folder holds its own world
         table["world"] = world
     return table
+
+
+def _sets_start(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a backbone's options set the temperature at the start."""
+    default = option_defaults(registry.get("backbones", name)).get("temperature")
+    return options.get("temperature") != default
+
+
+def _check_start(config: RunConfig, backbone: Mapping[str, Any]) -> None:
+    """Raise OptionError if `backbone.temperature` is set, and the loss divides by another."""
+    reasons = {
+        "none": f"loss {quoted(config.loss.name)} has no temperature",
+        "tau": f"loss.tau = {config.loss.options.get('tau')} fixes the temperature",
+        "own": "the loss and the hybrid terms learn temperatures of their own (hybrid.temperature)",
+    }
+    reason = reasons.get(config.divisor)
+    if reason and _sets_start(config.backbone.name, backbone):
+        raise OptionError(f"backbone.temperature = {backbone['temperature']} would do nothing: {reason}; leave one out")
 
 
 def _resolved_also(config: RunConfig, sections: Mapping[str, Any]) -> dict[str, Any] | None:

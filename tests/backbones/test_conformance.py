@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from negbench.contracts import Backbone
+from negbench.contracts import Backbone, Outlines
 from negbench.plugins.registry import checked_options, registry
 from negbench.testing import BackboneTestCase
 
@@ -47,6 +47,20 @@ class Registered(BackboneTestCase):
 
     def test_options_say_whether_images_are_stored(self, options, backbone):
         assert backbone.freezes(checked_options(type(backbone), options)) == backbone.frozen_images
+
+    def test_the_start_of_the_temperature_is_an_option(self, options, backbone):
+        own = backbone.identity.details
+        assert own["temperature"] == pytest.approx(float(backbone.temperature.detach()), abs=1e-6)
+        assert own["temperature_from"] == "default"
+        other = registry.make("backbones", self.key, **options, temperature=0.05, seed=0)
+        assert float(other.temperature.detach()) == pytest.approx(0.05)
+        assert (other.identity.details["temperature"], other.identity.details["temperature_from"]) == (0.05, "option")
+        assert other.identity.sha256 != backbone.identity.sha256
+        assert other.feature_key == backbone.feature_key
+        if isinstance(backbone, Outlines):
+            made = [checked_options(type(backbone), given) for given in (options, {**options, "temperature": 0.05})]
+            keys = {backbone.outline(each, 0).key for each in made}
+            assert len(keys) == 1
 
 
 class TestTiny(Registered):

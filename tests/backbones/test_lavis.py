@@ -155,7 +155,10 @@ def test_what_only_training_reads_is_left_out_with_a_remark(lavis, logged):
         assert float(model.temperature.detach()) == pytest.approx(0.07)
         notes = [each.getMessage().split("model.pth: ")[-1] for each in logged]
         heads = "itm_head" if name == "blip" else "Qformer.cls, itm_head"
-        assert notes == ["it holds no temp, which starts at 0.07", f"left out, as no score here reads them: {heads}"]
+        assert notes == [
+            "it holds no temperature, which starts at 0.07; --set backbone.temperature=T sets it",
+            f"left out, as no score here reads them: {heads}",
+        ]
         assert torch.equal(family.scores(model), family.scores(family.load_state(family.state)))
         logged.clear()
     copies = re.compile(r"\A(visual_encoder|text_encoder|vision_proj|text_proj)\.")
@@ -210,6 +213,24 @@ def test_a_folder_says_where_its_temperature_comes_from(lavis, tmp_path, logged,
     assert (details["temperature"], details["temperature_from"]) == (pytest.approx(temperature, abs=1e-4), source)
     notes = [each.getMessage() for each in logged if "temperature" in each.getMessage()]
     assert len(notes) == (source == "default")
+
+
+def test_a_temperature_that_is_set_replaces_that_of_the_weights(lavis, logged):
+    family = Family(lavis, "eva_clip_g")
+    for state in (family.state, {key: tensor for key, tensor in family.state.items() if key != "temp"}):
+        model = family.load(lavis.save(state), temperature=0.005)
+        assert float(model.temperature.detach()) == pytest.approx(0.005)  # LAVIS's bound is 0.001
+        assert model.identity.details["temperature_from"] == "option"
+    assert not any("temperature" in each.getMessage() for each in logged)
+
+
+def test_a_whole_model_is_known_to_be_fine_tuned():
+    """LAVIS publishes what it pretrained without the frozen tower, so that a file with one is somebody's."""
+    whole = parse_weights("lavis:model.pth", Blip2.advice)
+    pretrained = parse_weights("lavis:blip2_pretrained.pth,tower=eva_vit_g.pth", Blip2.advice)
+    assert "fine-tuned" in Blip2._tuning_of(whole)
+    assert Blip2._tuning_of(pretrained) == ""
+    assert Blip._tuning_of(whole) == ""  # BLIP's own file holds its tower
 
 
 class _Stranger:

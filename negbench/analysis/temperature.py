@@ -1,0 +1,43 @@
+"""What divides the scores in a run's loss, and where it starts, in words for captions."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from negbench.analysis.frame import StoredRun
+from negbench.analysis.words import plain
+from negbench.errors import UnknownNameError
+from negbench.settings.config import RunConfig
+
+_SOURCES = {"file": "of the weights", "default": "default", "option": "as set"}
+
+
+def temperature_text(config: RunConfig, backbone: Mapping[str, Any]) -> str:
+    """Say what divides a run's scores: 'temperature learned from 0.07 (default)', 'temperature fixed at 0.1'.
+
+    Args:
+        config: the run's.
+        backbone: the identity of its backbone, as config.json has it.
+
+    Returns:
+        "" without a temperature, for a loss that is not installed, or if the backbone does not say where it starts.
+    """
+    try:
+        divisor = config.divisor
+    except UnknownNameError:
+        return ""
+    if divisor == "tau":
+        return f"temperature fixed at {plain(config.loss.options['tau'])}"
+    if divisor == "own":
+        return "temperatures of the loss's terms, learned from e^-1"
+    details = backbone.get("details", {})
+    start = details.get("temperature")
+    source = _SOURCES.get(details.get("temperature_from", ""))
+    if divisor == "none" or source is None:
+        return ""
+    return f"temperature learned from {plain(start)} ({source})"
+
+
+def temperatures_of(runs: Iterable[StoredRun]) -> str:
+    """Say what divides the scores of these runs, each way once: '... or ...'."""
+    texts = [temperature_text(run.config, run.manifest["backbone"]) for run in runs]
+    return " or ".join(dict.fromkeys(text for text in texts if text))

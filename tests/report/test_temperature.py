@@ -1,0 +1,37 @@
+"""What captions say of the temperature: learned from where and from whom, or fixed."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from negbench.analysis.temperature import temperature_text
+from negbench.report.finish import _grid
+from negbench.report.tables import printed
+from negbench.systems.system import load_config
+from tests.report.test_printed import TABLE
+
+SAYS = [
+    ((), {"temperature": 0.07, "temperature_from": "default"}, "temperature learned from 0.07 (default)"),
+    ((), {"temperature": 0.051322, "temperature_from": "file"}, "temperature learned from 0.05132 (of the weights)"),
+    ((), {"temperature": 0.05, "temperature_from": "option"}, "temperature learned from 0.05 (as set)"),
+    (("loss.tau=0.1",), {"temperature": 0.07, "temperature_from": "default"}, "temperature fixed at 0.1"),
+    (("hybrid.temperature=own",), {}, "temperatures of the loss's terms, learned from e^-1"),
+    (("loss.name=triplet",), {"temperature": 0.07, "temperature_from": "default"}, ""),
+    (("loss.name=elsewhere",), {"temperature": 0.07, "temperature_from": "default"}, ""),
+    ((), {}, ""),
+]
+
+
+@pytest.mark.parametrize(("sets", "details", "text"), SAYS, ids=[text or str(sets) for sets, _, text in SAYS])
+def test_a_run_says_what_divides_its_scores(sets: tuple[str, ...], details: dict[str, Any], text: str):
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=list(sets))
+    assert temperature_text(config, {"name": "tiny", "details": details}) == text
+
+
+def test_every_form_of_a_table_has_it():
+    table = replace(TABLE, caption="temperature fixed at 0.1")
+    for form in ("latex", "markdown"):
+        assert "all rows: backbone b" in printed(table, form)
+        assert "negatives 16, temperature fixed at 0.1." in printed(table, form)
+    assert _grid(table, None).caption.endswith(", temperature fixed at 0.1")
