@@ -221,13 +221,13 @@ def test_a_temperature_that_is_set_replaces_that_of_the_weights(lavis, logged):
         model = family.load(lavis.save(state), temperature=0.005)
         assert float(model.temperature.detach()) == pytest.approx(0.005)  # LAVIS's bound is 0.001
         assert model.identity.details["temperature_from"] == "option"
-    assert not any("temperature" in each.getMessage() for each in logged)
+    assert not any("starts at" in each.getMessage() for each in logged)
 
 
 def test_a_whole_model_is_known_to_be_fine_tuned():
     """LAVIS publishes what it pretrained without the frozen tower, so that a file with one is somebody's."""
-    whole = parse_weights("lavis:model.pth", Blip2.advice)
-    pretrained = parse_weights("lavis:blip2_pretrained.pth,tower=eva_vit_g.pth", Blip2.advice)
+    whole = Source("lavis", Path("model.pth"))
+    pretrained = Source("lavis", Path("blip2_pretrained.pth"), tower=Path("eva_vit_g.pth"))
     assert "fine-tuned" in Blip2._tuning_of(whole)
     assert Blip2._tuning_of(pretrained) == ""
     assert Blip._tuning_of(whole) == ""  # BLIP's own file holds its tower
