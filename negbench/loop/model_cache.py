@@ -1,11 +1,14 @@
 """Cached embeddings and scores of the model between two epochs, for mining, scoring and records."""
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
 
 from negbench.contracts import Strategy
 from negbench.data.scene import EncodedSplits, Split
@@ -38,15 +41,25 @@ class ModelCache:
         run: holds the backbone.
         objective: the run's.
         state: gives the epoch.
+
+    Attributes:
+        due: splits that are embedded with the current weights (`expect`).
     """
 
     def __init__(self, run: OpenRun, objective: Objective, state: State) -> None:
         self.run, self.objective, self.state = run, objective, state
+        self.due: Sequence[Split] = ()
         self._values: dict[Hashable, Any] = {}
 
     def clear(self) -> None:
         """Forget everything: the weights are about to change."""
         self._values.clear()
+        self.due = ()
+
+    def expect(self, *splits: Split | None) -> None:
+        """Say which splits are embedded with the current weights; None, and pairs drawn anew, do not count."""
+        distinct = dict.fromkeys(splits)
+        self.due = [split for split in distinct if split is not None and not split.dataset.redraws]
 
     def once(self, key: Hashable, make: Callable[[], Value], stage: str = "", note: str = "") -> Value:
         """Return what `make` made for this model, timed as `stage`.
@@ -94,11 +107,71 @@ class ModelCache:
         )
 
     def embeddings(self, split: Split) -> evaluation.Embeddings:
-        """Embed a split with the current model; with further wordings of its texts where they are judged."""
+        """Embed a split with the current model; with further wordings of its texts where they are judged.
+
+        A picture or a gallery that several splits share, such as that of train and of the dev part carved from it,
+        passes the backbone once.
+        """
+        return self.once(("embeddings", id(split)), lambda: self._embed(split))
+
+    def _embed(self, split: Split) -> evaluation.Embeddings:
         run = self.run
-        wordings = split is run.scene.val and self._judges
-        make = partial(evaluation.embed, run.backbone, run.scene, split, wordings=wordings)
-        return self.once(("embeddings", id(split)), make)
+        embed = partial(evaluation.embed, run.backbone, run.scene, split, wordings=self._reads_wordings(split))
+        if run.scene.frozen:
+            return embed(candidates=self._known_candidates(split))
+        splits = self._together(split)
+        if len(splits) == 1:
+            return embed()
+        made = evaluation.embed_together(run.backbone, run.scene, splits)
+        for other, embeddings in zip(splits, made, strict=True):
+            self._values["embeddings", id(other)] = embeddings
+        return made[splits.index(split)]
+
+    def _known_candidates(self, split: Split) -> Tensor | None:
+        """Return the candidates of a split with the same images, if there is one that is embedded."""
+        for other in self._splits:
+            known: evaluation.Embeddings | None = self._values.get(("embeddings", id(other)))
+            if known is not None and torch.equal(other.images, split.images):
+                return known.candidates
+        return None
+
+    def _together(self, split: Split) -> list[Split]:
+        """Return the expected splits that are embedded with this one, itself included, in their order.
+
+        They share pictures with it, or with one that does. Which they are depends on what is expected alone, never on
+        which is asked for first: a resumed run asks in another order, and has the same bits.
+        """
+        if split not in self.due or self._reads_wordings(split):
+            return [split]
+        found, last = [split], list[Split]()
+        while len(found) > len(last):
+            last = found
+            found = [other for other in self.due if other in last or self._shares(other, last)]
+        return found
+
+    def _shares(self, other: Split, splits: Sequence[Split]) -> bool:
+        """Whether a split has a picture of these splits, and texts that can stand in one table with theirs."""
+        if self._reads_wordings(other) or not self._tokenised_alike(splits[0], other):
+            return False
+        pictures = torch.cat([other.images, other.references])
+        return any(bool(torch.isin(pictures, torch.cat([own.images, own.references])).any()) for own in splits)
+
+    def _tokenised_alike(self, split: Split, other: Split) -> bool:
+        """Whether the texts of two splits can stand in one table."""
+        own, others = split.texts(self.run.backbone), other.texts(self.run.backbone)
+        return own.keys() == others.keys() and all(own[name].shape[1:] == others[name].shape[1:] for name in own)
+
+    def _reads_wordings(self, split: Split) -> bool:
+        """Whether further wordings of a split's texts count now, and there are some."""
+        if split is not self.run.scene.val or not self._judges:
+            return False
+        return any(query.wordings for query in split.dataset.queries)
+
+    @property
+    def _splits(self) -> list[Split]:
+        """The run's splits."""
+        scene = self.run.scene
+        return [part for part in (scene.train, scene.val, scene.dev, scene.also) if part is not None]
 
     @property
     def _judges(self) -> bool:

@@ -6,7 +6,7 @@ interrupted and resumed run gives bit-identical results.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Loss, Strategy
-from negbench.data.scene import trained_state
+from negbench.data.scene import Split, trained_state
 from negbench.errors import NegbenchError, PausedError, out_of_memory
 from negbench.loop import needs, observe, record
 from negbench.loop.batches import epoch_batches
@@ -57,11 +57,13 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         run.team.announce("weights")
         run.team.share_weights(run.backbone)
         now = ModelCache(run, parts.objective, state)
+        stages = stages_of(strategy, config)
+        carded = observe.card_epochs(config, stages)
+        now.expect(*_embedded_now(now, stages, carded))
         if state.step == 0:
             state.baselines = observe.untrained(now, log)
             observe.keep_curves(now, folder, "start")
-        stages, checkpoints = stages_of(strategy, config), Checkpoints(parts, folder, state, run.display.seconds)
-        carded = observe.card_epochs(config, stages)
+        checkpoints = Checkpoints(parts, folder, state, run.display.seconds)
         progress = Progress(run, folder, state, config.train.epochs * steps_of_epoch(run), log)
         while state.epoch < config.train.epochs:
             stage = next(stage for stage in stages if state.epoch < stage.end)
@@ -83,7 +85,8 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             loss = train_epoch(run, parts, state, batches, checkpoints, progress)
             log(_epoch_values(run, parts, state, loss), state.step, state.epoch)
             state.end_epoch()
-            if state.epoch % config.eval.every == 0 or state.epoch == config.train.epochs:
+            now.expect(*_embedded_now(now, stages, carded))
+            if _is_scored(now):
                 score(now, log)
             checkpoints.after_epoch()
         observe.note_regime(now, log)
@@ -118,6 +121,34 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     schedule = cosine(optimizer, config, steps_of_epoch(run))
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
     return TrainingParts(objective, optimizer, schedule, run.precision.scaler, streams)
+
+
+def _is_scored(now: ModelCache) -> bool:
+    """Whether the model after the current number of epochs is scored for the curve."""
+    config, epoch = now.run.config, now.state.epoch
+    return epoch % config.eval.every == 0 or epoch == config.train.epochs
+
+
+def _embedded_now(now: ModelCache, stages: Sequence[Stage], carded: Collection[int]) -> list[Split | None]:
+    """Return the splits that are embedded between the last step and the next one: for the curve, a refresh or a card.
+
+    Args:
+        now: the model, before its first step or after an epoch.
+        stages: of the run.
+        carded: epochs before which the regime card is taken; it is also taken at the end.
+    """
+    scene, epoch = now.run.scene, now.state.epoch
+    stage = next((stage for stage in stages if epoch < stage.end), None)
+    splits: list[Split | None] = []
+    if now.state.step == 0:
+        splits += [scene.val, scene.also]
+    elif _is_scored(now):
+        splits += [scene.val, scene.dev, scene.also]
+    if stage is None or epoch in carded:
+        splits += [scene.train, scene.val]
+    elif epoch in stage.refreshes:
+        splits.append(scene.train)
+    return splits
 
 
 # --- refresh and draw -------------------------------------------------------------------------------------------------

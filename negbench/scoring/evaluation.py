@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.contracts import Backbone
-from negbench.data.scene import EncodedSplits, Features, Split, Tokens, batches
+from negbench.data.scene import Features, Split, Tokens, batches
 from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
 from negbench.machine.team import Team
 from negbench.metrics.equal_rows import Copies, keys_of
@@ -57,54 +57,93 @@ def embed_queries(backbone: Backbone, scene: Features, split: Split, tokens: Tok
     """[Q, D] composed query embeddings; `tokens` replaces the split's own texts."""
     texts = split.texts(backbone) if tokens is None else tokens
     if not scene.frozen:
-        return _by_picture(backbone, scene, split, split.references[:0], [texts]).queries
+        return _by_picture(backbone, scene, split.references, split.references[:0], [texts]).queries
+    return _by_query(backbone, scene, split.references, texts)
+
+
+def _by_query(backbone: Backbone, scene: Features, references: Tensor, texts: Tokens) -> Tensor:
+    """Compose queries from stored features of their references, in the queries' order."""
     tables, device = dict[str, Tensor](), backbone.device
-    count = len(split.references)
-    blocks = _blocks(
-        scene, count, _queries_at_once(backbone, scene, split, texts), "queries", split.references, dict(texts)
-    )
+    count = len(references)
+    at_once = _queries_at_once(backbone, scene, references, texts)
+    blocks = _blocks(scene, count, at_once, "queries", references, dict(texts))
     with backbone.evaluating():
-        for chosen, features in scene.blocks(backbone, split.references, blocks.own):
+        for chosen, features in scene.blocks(backbone, references, blocks.own):
             own = {name: value[chosen].to(device) for name, value in texts.items()}
             put(tables, {"queries": backbone.queries(features, own).float()}, chosen, count)
         blocks.merge(tables)
     return tables["queries"]
 
 
-def embed(backbone: Backbone, scene: Features, split: Split, *, wordings: bool = False) -> Embeddings:
-    """Embed the queries and candidates of a split; with `wordings`, also what further wordings of the texts give.
+def embed(
+    backbone: Backbone, scene: Features, split: Split, *, wordings: bool = False, candidates: Tensor | None = None
+) -> Embeddings:
+    """Embed the queries and candidates of a split.
 
     A trained tower encodes each picture once, whether it is a candidate, the reference of some queries, or both.
+
+    Args:
+        backbone: computes the embeddings.
+        scene: its features or pictures.
+        split: its queries and images.
+        wordings: also what further wordings of the texts give.
+        candidates: [N, T, D], if they are known, as another split has the same images; of stored features only.
     """
     texts = [split.texts(backbone)]
     if wordings:
         texts += wordings_of(backbone, split)
     if not scene.frozen:
-        return _by_picture(backbone, scene, split, split.images, texts)
+        return _by_picture(backbone, scene, split.references, split.images, texts)
     own, *others = [embed_queries(backbone, scene, split, tokens) for tokens in texts]
-    return Embeddings(own, embed_candidates(backbone, scene, split.images), wordings=tuple(others))
+    if candidates is None:
+        candidates = embed_candidates(backbone, scene, split.images)
+    return Embeddings(own, candidates, wordings=tuple(others))
+
+
+def embed_together(backbone: Backbone, scene: Features, splits: Sequence[Split]) -> list[Embeddings]:
+    """Embed several splits that share pictures with a trained tower, which encodes each picture once for all of them.
+
+    Args:
+        backbone: trains its tower.
+        scene: its pictures.
+        splits: of the scene; without further wordings.
+    """
+    tokens = [split.texts(backbone) for split in splits]
+    texts = {name: torch.cat([own[name] for own in tokens]) for name in tokens[0]}
+    references = torch.cat([split.references for split in splits])
+    images = torch.cat([split.images for split in splits])
+    made = _by_picture(backbone, scene, references, images, [texts])
+    assert made.references is not None
+    parts = list[Embeddings]()
+    query, image = 0, 0
+    for split in splits:
+        own = slice(query, query + len(split.references))
+        candidates = made.candidates[image : image + len(split.images)]
+        parts.append(Embeddings(made.queries[own], candidates, made.references[own]))
+        query, image = own.stop, image + len(split.images)
+    return parts
 
 
 @torch.inference_mode()
 def _by_picture(
-    backbone: Backbone, scene: Features, split: Split, images: Tensor, texts: Sequence[Tokens]
+    backbone: Backbone, scene: Features, references: Tensor, images: Tensor, texts: Sequence[Tokens]
 ) -> Embeddings:
     """Embed candidates and queries picture by picture: with each block of pictures the queries that refer to them.
 
     Args:
         backbone: trains its tower.
         scene: its pictures.
-        split: its queries.
+        references: [Q] feature rows of the queries' references.
         images: [N] feature rows of the candidates.
         texts: tokenised texts of the queries, and of each further wording.
     """
-    device, count = backbone.device, len(split.references)
-    pictures = torch.cat([images, split.references]).unique()
-    place = torch.searchsorted(pictures, split.references)  # of each query's reference among the pictures
+    device, count = backbone.device, len(references)
+    pictures = torch.cat([images, references]).unique()
+    place = torch.searchsorted(pictures, references)  # of each query's reference among the pictures
     by_place = place.argsort(stable=True)
     tables, queries = dict[str, Tensor](), dict[str, Tensor]()
-    at_once = _queries_at_once(backbone, scene, split, texts[0])
-    sent = (split.references, images, [dict(each) for each in texts])
+    at_once = _queries_at_once(backbone, scene, references, texts[0])
+    sent = (references, images, [dict(each) for each in texts])
     blocks = _blocks(scene, len(pictures), _images_at_once(backbone, scene, pictures), "pictures", *sent)
     with backbone.evaluating():
         for chosen, features in scene.blocks(backbone, pictures, blocks.own):
@@ -124,10 +163,10 @@ def _by_picture(
         blocks.merge(queries, place)
         copies = Copies.by_key(tables["keys"], lambda some: scene.features(backbone, pictures[some.cpu()]))
     levelled = copies.level(tables["tokens"][None])[0]
-    references = functional.normalize(levelled.mean(1), dim=-1)[place.to(device)]
+    alone = functional.normalize(levelled.mean(1), dim=-1)[place.to(device)]
     candidates = levelled[torch.searchsorted(pictures, images).to(device)]
     composed = [queries[f"{number}"] for number in range(len(texts))]
-    return Embeddings(composed[0], candidates, references, tuple(composed[1:]))
+    return Embeddings(composed[0], candidates, alone, tuple(composed[1:]))
 
 
 def wordings_of(backbone: Backbone, split: Split) -> list[Tokens]:
@@ -169,16 +208,14 @@ def _blocks(scene: Features, count: int, size: int, what: str, *sent: Any) -> _B
 
 
 @torch.inference_mode()
-def help_embed(backbone: Backbone, scene: EncodedSplits, what: str, *sent: Any) -> None:
+def help_embed(backbone: Backbone, scene: Features, what: str, *sent: Any) -> None:
     """Embed, in a helper, what the first process has announced."""
     if what == "candidates":
         embed_candidates(backbone, scene, *sent)
     elif what == "queries":
-        references, texts = sent
-        embed_queries(backbone, scene, replace(scene.train, references=references), texts)
+        _by_query(backbone, scene, *sent)
     else:
-        references, images, texts = sent
-        _by_picture(backbone, scene, replace(scene.train, references=references), images, texts)
+        _by_picture(backbone, scene, *sent)
 
 
 # --- how much at once ----------------------------------------------------------------------------------------------
@@ -194,15 +231,15 @@ def _images_at_once(backbone: Backbone, scene: Features, rows: Tensor) -> int:
         return scene.at_once("images", compute, len(rows))
 
 
-def _queries_at_once(backbone: Backbone, scene: Features, split: Split, texts: Tokens) -> int:
+def _queries_at_once(backbone: Backbone, scene: Features, references: Tensor, texts: Tokens) -> int:
     """Return how many queries are embedded at once, a trained tower's work included."""
 
     def compute(some: Tensor) -> Tensor:
-        features = scene.features(backbone, split.references[some])
+        features = scene.features(backbone, references[some])
         return backbone.queries(features, {name: value[some].to(backbone.device) for name, value in texts.items()})
 
     with backbone.evaluating():
-        return scene.at_once("queries", compute, len(split.references))
+        return scene.at_once("queries", compute, len(references))
 
 
 def _texts_at_once(backbone: Backbone, scene: Features, split: Split) -> int:
