@@ -124,6 +124,7 @@ class BlipFamily(Composed):
     advice: ClassVar[Advice]
     published: ClassVar[Sizes]
     random_sizes: ClassVar[Mapping[str, Sizes]]  # option `size` -> sizes of random weights
+    published_files: ClassVar[Mapping[str, Sizes]] = {}  # names of files whose sizes are not those of `published`
     their_class: ClassVar[str]  # in transformers; its folders and hub ids can be loaded
     own_names: ClassVar[tuple[tuple[str, str], ...]] = ()  # prefixes of their tensor names, and of ours
     # counted masks of dropout, so that runs of before know the weights that they started from
@@ -215,7 +216,7 @@ class BlipFamily(Composed):
     @classmethod
     def skeleton(cls, options: FamilyOptions, seed: int) -> Self:
         """See `Skeletal`."""
-        sizes, config = cls.published, None
+        sizes, config = cls._missing_sizes(options), None
         with suppress(WeightsError):  # not here: as published
             source = cls._source(options)
             if source is None:
@@ -230,6 +231,14 @@ class BlipFamily(Composed):
             backbone = cls(sizes, options, seed, config)
             backbone._complete(Origin("", ""))
         return backbone
+
+    @classmethod
+    def _missing_sizes(cls, options: FamilyOptions) -> Sizes:
+        """Return the sizes of weights whose files are not here: as published, by the name of a known file."""
+        for name, sizes in cls.published_files.items():
+            if name in str(options.weights):
+                return sizes
+        return cls.published
 
     @classmethod
     def _sizes_of_folder(cls, folder: Path) -> tuple[Sizes, Any]:

@@ -79,6 +79,7 @@ class Blip(BlipFamily):
     )
     published = BlipSizes()
     random_sizes: ClassVar = {"toy": _TOY, "base": published, "large": _LARGE}
+    published_files: ClassVar = {"model_large.pth": _LARGE}
     their_class = "BlipForImageTextRetrieval"
     added_tokens = _ADDED
 

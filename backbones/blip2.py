@@ -85,6 +85,7 @@ class Blip2(BlipFamily):
     )
     published = Blip2Sizes()
     random_sizes: ClassVar = {"toy": _TOY, "vit_l": _VIT_L, "vit_g": published}
+    published_files: ClassVar = {"blip2_pretrained_vitL.pth": _VIT_L}
     their_class = "Blip2ForImageTextRetrieval"
     # "[DEC]" starts generated text and never occurs here, so weights without a row for it (30522) work as well
     added_tokens, unused_tokens = ("[DEC]",), 1

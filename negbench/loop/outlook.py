@@ -22,11 +22,11 @@ from negbench.display import duration, log
 from negbench.errors import NegbenchError, OptionError
 from negbench.loop.fitting import bytes_of, first_that_fits, memory_of, possible_plans
 from negbench.loop.precision import Precision
-from negbench.loop.step_memory import Architecture, StepRows, step_bytes
+from negbench.loop.step_memory import Architecture, StepRows, step_bytes, step_operations
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.types import OpenRun
 from negbench.machine.free_memory import size
-from negbench.plugins.registry import checked_options, registry
+from negbench.plugins.registry import checked_options, option_defaults, registry
 from negbench.settings.config import ComputeConfig, ResolvedConfig
 
 MOVES_SCORES = False  # only estimates
@@ -129,17 +129,21 @@ class Outlook:
 
     def seconds(self) -> float | None:
         """Return what the training steps take on the device; None if its speed is not known."""
-        operations = self.operations()
+        return self._duration(self.steps * sum(self.operations.values()))
+
+    @cached_property
+    def operations(self) -> dict[str, float]:
+        """Floating-point operations of a training step, computed as a run would, by call."""
+        plan = self.asked if self.device.type == "cpu" else self.fitting() or self.asked
+        return step_operations(self.architecture, self.rows, plan)
+
+    def _duration(self, operations: float) -> float | None:
+        """Return the seconds that so many operations take on the device; None if its speed is not known."""
         if self.device.type == "cpu":
             return operations / (cpu_speed() * max(1, self.config.compute.threads))
         name = torch.cuda.get_device_name(self.device)
         speeds = [1e12 * card["tflops"] for card in CARDS if card["name"] in name]
         return operations / speeds[0] if speeds else None
-
-    def operations(self) -> float:
-        """Return the floating-point operations of all training steps."""
-        calls = (self.architecture.call(name, rows) for name, rows in self.rows.calls.items())
-        return self.steps * sum(call.operations for call in calls)
 
     def lines(self) -> list[str]:
         """Say memory of a step, steps, pictures, disk and hours."""
@@ -153,28 +157,49 @@ class Outlook:
         if fit is not None and (flags := _flags(fit)):
             told[0] += f"; this {where} has {size(self.memory)}, which is enough with {flags}"
         told.append(f"{self.steps:,} steps{self._pictures()}")
-        loss: Loss = registry.make("losses", self.config.loss.name, **self.config.loss.options)
-        if loss.candidate_set == "corpus":
-            images = len(self.splits.train.images)
-            told.append(
-                f"{images:,} images pass the trained part in each of {self.steps:,} steps: "
-                "--set loss.kl_bound=0.001 takes about a third (a departure)"
-            )
+        if self.rows.corpus:
+            told.append(self._corpus_line())
+        if self.rows.bank_read:
+            told.append(self._bank_line())
         seconds = self.seconds()
         if seconds is not None:
             told.append(f"{STEPS_ALONE} about {_long(seconds)} on this {self._device_name()}")
         return told
 
+    def _corpus_line(self) -> str:
+        """Say how many images a loss over the corpus sends through the backbone, and what that takes."""
+        loss: Loss = registry.make("losses", self.config.loss.name, **self.config.loss.options)
+        line = f"{self.rows.corpus:,} images pass the trained part in each of {self.steps:,} steps"
+        forward = self.architecture.call("candidates", self.rows.corpus).forward
+        whole, least = self._duration(self.steps * self.operations["candidates"]), self._duration(self.steps * forward)
+        if loss.least_weight > 0:
+            return line + ("" if whole is None else f": about {_long(least)} to {_long(whole)}")
+        if whole is not None:
+            line += f": about {_long(whole)}"
+        if "kl_bound" in option_defaults(type(loss)):
+            line += "; --set loss.kl_bound=0.001 (a departure) leaves out gradients of images that weigh less"
+            if least is not None:
+                line += f": at least {_long(least)}"
+        return line
+
+    def _bank_line(self) -> str:
+        """Say how many images a bank over the corpus sends through the backbone, and what that takes."""
+        line = f"{self.rows.bank_read:,} images of the bank pass the backbone in each of {self.steps:,} steps"
+        seconds = self._duration(self.steps * self.operations["bank"])
+        return line if seconds is None else f"{line}: about {_long(seconds)}"
+
     def _pictures(self) -> str:
-        """Say how many pictures are decoded, and what their features take."""
+        """Say how many pictures are decoded and encoded, how long that takes, and what their features take."""
         backbone = self.architecture.backbone
         if isinstance(backbone, HoldsFeatures):
             return ""
         images = len({image for part in self.splits.parts for image in part.all_images})
-        if backbone.frozen_images:
-            count = STORED_BYTES * math.prod(self.architecture.features)
-            return f"; {images:,} pictures to decode and encode once, {size(images * count)} of features on disk"
-        return f"; {self.rows.read} pictures to decode in each, of {images:,}"
+        if not backbone.frozen_images:
+            return f"; {self.rows.read} pictures to decode in each, of {images:,}"
+        seconds = self._duration(self.architecture.call("image_features", images).forward)
+        took = "" if seconds is None else f" (about {_long(seconds)})"
+        disk = size(images * STORED_BYTES * math.prod(self.architecture.features))
+        return f"; {images:,} pictures to decode and encode once{took}, {disk} of features on disk"
 
     def _device_name(self) -> str:
         return "CPU (a GPU takes hours)" if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)

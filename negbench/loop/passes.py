@@ -33,7 +33,8 @@ from negbench.data.reading import InTurn, RowSource
 from negbench.data.scene import FeatureSource
 from negbench.machine.team import ALONE, Team
 
-_KEPT_BYTES = 2**28  # of many images' activations, for the backward pass
+KEPT_BYTES = 2**32  # of features or pixels that a step keeps for its second pass
+_KEPT_ACTIVATIONS = 2**28  # bytes of many images' activations, for the backward pass
 
 Part = tuple[slice | Tensor, ...]  # places in what a call returns, along its first dimensions
 
@@ -99,8 +100,8 @@ class Passes(Calls):
         """Return [C, T, D] float32 candidates of many pictures [C] int64, whose stored features `read` returns.
 
         They pass in parts. Where the activations of all would take much memory (a Q-Former's for thousands of images
-        fit into none), no graph is kept, and the parts are computed once more in the backward pass: features are read
-        once, and there are two passes forward and one backward.
+        fit into none), no graph is kept, and the parts are computed once more in the backward pass: there are two
+        passes forward and one backward. Features are read once as far as KEPT_BYTES hold them, the others twice.
 
         Args:
             read: returns [c, L, C] features of pictures [c].
@@ -140,7 +141,7 @@ class Passes(Calls):
             with self.backbone.evaluating(), saved_tensors_hooks(lambda t: saved.append(t.nbytes), lambda kept: kept):
                 self.backbone.candidates(read(some))
             self._image_bytes = sum(saved) / len(some)
-        return self._image_bytes * len(pictures) <= _KEPT_BYTES
+        return self._image_bytes * len(pictures) <= _KEPT_ACTIVATIONS
 
     def _embed(self, make: Callable[..., T], side: Side, ids: Tensor, *inputs: Tensor | Tokens) -> T:
         if self._at_once:
@@ -277,18 +278,24 @@ class Passes(Calls):
 
 
 class _ReadOnce:
-    """Reads each list of rows once, and hands it out once more."""
+    """Reads each list of rows once, and hands it out once more; what does not fit into KEPT_BYTES is read again."""
 
     def __init__(self, read: FeatureSource) -> None:
         self._read = read
         self._known = dict[tuple[int, ...], Tensor]()
+        self._asked = set[tuple[int, ...]]()
+        self._bytes = 0
 
     def __call__(self, rows: Tensor) -> Tensor:
         key = tuple(rows.tolist())
         if key in self._known:
             return self._known.pop(key)
-        self._known[key] = self._read(rows)
-        return self._known[key]
+        values = self._read(rows)
+        if key not in self._asked and self._bytes + values.nbytes <= KEPT_BYTES:
+            self._known[key] = values
+            self._bytes += values.nbytes
+        self._asked.add(key)
+        return values
 
 
 def _parts(share: slice, others: tuple[int, ...], size: int, pairwise: bool) -> list[Part]:

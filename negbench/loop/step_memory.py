@@ -27,16 +27,17 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from negbench.contracts import Backbone, Calls, HoldsFeatures, Loss, QueryInputs, Strategy
+from negbench.contracts import Backbone, BankStrategy, Calls, HoldsFeatures, Loss, QueryInputs, Strategy
 from negbench.contracts.optional import FreezesTexts, HasSubQueries, SubQuery
 from negbench.data.batch_size import EMBED_BATCH
 from negbench.datasets.dataset import Dataset
+from negbench.loop.passes import KEPT_BYTES
 from negbench.loop.schedule import Stage, stages_of
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.types import OpenRun
 from negbench.machine.files import cache_dir, intact, read_json, write_json
 from negbench.machine.versions import versions
-from negbench.mining.composite import slots_of
+from negbench.mining.composite import batch_rules, slots_of
 from negbench.plugins import syntax
 from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig
@@ -152,12 +153,14 @@ class CallMemory:
         passing: the most bytes beyond those at any time, with the gradients of inputs, without those of parameters.
         output: bytes of its output.
         operations: floating-point operations.
+        forward: those of them before the backward pass.
     """
 
     held: float
     passing: float
     output: float
     operations: float
+    forward: float
 
     def __add__(self, other: CallMemory) -> CallMemory:
         pairs = zip(astuple(self), astuple(other), strict=True)
@@ -319,7 +322,7 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
             stack.enter_context(_LikeCuda())
         made = made_by[name]()
         outputs = [sub.embeddings for sub in made.values()] if isinstance(made, dict) else [made]
-        held = ledger.now
+        held, forward = ledger.now, ledger.operations
         learned = [output for output in outputs if output.requires_grad]
         if learned:
             gradients = tuple(torch.empty_like(output) for output in learned)
@@ -328,7 +331,7 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
                 tuple(learned), gradients, False, False, (), allow_unreachable=True, accumulate_grad=True
             )
         size = sum(output.nbytes for output in outputs)
-        return CallMemory(held, ledger.peak - held, output=size, operations=ledger.operations)
+        return CallMemory(held, ledger.peak - held, output=size, operations=ledger.operations, forward=forward)
 
 
 def _blanks(module: nn.Module) -> dict[int, Any]:
@@ -351,13 +354,19 @@ class StepRows:
 
     Attributes:
         calls: name of a call -> rows with gradients.
-        read: images whose features (or pixels) a step reads.
+        read: images whose features (or pixels) a step reads for them.
         scores: numbers in the score tables of a step.
+        corpus: images of the whole corpus among the candidates; 0 if a step has those of its batch only.
+        bank: images that are scored without a gradient.
+        bank_read: those of them that pass the backbone in every step; a queue holds what passed in earlier steps.
     """
 
     calls: Mapping[str, int]
     read: int
     scores: int
+    corpus: int = 0
+    bank: int = 0
+    bank_read: int = 0
 
     @classmethod
     def of(cls, config: ResolvedConfig, train: Dataset, backbone: Backbone) -> StepRows:
@@ -372,10 +381,12 @@ class StepRows:
         loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
         stages = [cls._of_stage(stage, config, train, backbone, loss) for stage in stages_of(strategy, config)]
         calls: dict[str, int] = {}
+        most = {"read": 0, "scores": 0, "corpus": 0, "bank": 0, "bank_read": 0}
         for stage in stages:
             for name, rows in stage.calls.items():
                 calls[name] = max(rows, calls.get(name, 0))
-        return cls(calls, max(stage.read for stage in stages), max(stage.scores for stage in stages))
+            most = {name: max(count, getattr(stage, name)) for name, count in most.items()}
+        return cls(calls, **most)
 
     @classmethod
     def _of_stage(
@@ -385,9 +396,16 @@ class StepRows:
         drawn = config.train.draws if stage.refreshes else 0
         images = min(batch * (1 + drawn), len(train.images))
         scores = batch * images
+        corpus = 0
         if loss.candidate_set == "corpus":
-            images = len(train.images)
-            scores += batch * images
+            images = corpus = len(train.images)
+            scores += batch * images * backbone.identity.tokens_per_image
+        bank = bank_read = 0
+        for rule in batch_rules(stage.strategy):
+            if isinstance(rule, BankStrategy):
+                bank = max(bank, rule.queue or len(train.images))
+                bank_read = max(bank_read, 0 if rule.queue else len(train.images))
+        scores += batch * bank * backbone.identity.tokens_per_image
         calls = {"queries": batch, "candidates": images}
         if loss.uses_aspects and isinstance(backbone, HasSubQueries):
             calls["sub_queries"] = batch
@@ -405,7 +423,7 @@ class StepRows:
             calls["candidates"] += batch
         if not backbone.frozen_images:
             calls["image_features"] = batch + images
-        return cls(calls, batch + images, scores)
+        return cls(calls, batch + images, scores, corpus, bank, bank_read)
 
 
 def step_bytes(architecture: Architecture, step: StepRows, plan: StepPlan, *, gpu: bool) -> dict[str, int]:
@@ -419,20 +437,21 @@ def step_bytes(architecture: Architecture, step: StepRows, plan: StepPlan, *, gp
     """
     frozen = architecture.backbone.frozen_images
     row = 4 * math.prod(architecture.features if frozen else architecture.pixels)
-    read = step.read
-    if not frozen:  # each process reads the pixels of its pictures; stored features it reads whole
-        read = -(-read // plan.processes)
     calls = {name: _kept_of(architecture, name, rows, plan) for name, rows in step.calls.items()}
     passing = max(call.passing for call in calls.values())
     if plan.micro_batch == 0:
         activations = sum(call.held for call in calls.values()) + passing
     else:  # one part at a time: of images, and of what is computed from their features
-        tower = calls.pop("image_features", CallMemory(0, 0, 0, 0)).held
+        tower = calls.pop("image_features", CallMemory(0, 0, 0, 0, 0)).held
         activations = tower + max(call.held for call in calls.values()) + passing
     leaves = 0.0  # embeddings of the batch and their gradients, where a call is computed in parts
     if plan.micro_batch > 0 or plan.processes > 1:
         for name, rows in step.calls.items():
             leaves += 2 * architecture.call(name, rows, recompute=plan.recompute).output
+    elif frozen and step.calls["candidates"] > EMBED_BATCH:
+        leaves += 2 * architecture.call("candidates", step.calls["candidates"], recompute=plan.recompute).output
+    if step.bank:
+        leaves += architecture.call("candidates", step.bank, recompute=plan.recompute).output
     trained = architecture.trained
     low = trained // 2 if architecture.precision in _DTYPES else 0  # the casts of parameters
     update = trained if gpu else 0
@@ -440,7 +459,7 @@ def step_bytes(architecture: Architecture, step: StepRows, plan: StepPlan, *, gp
         "weights": architecture.weights,
         "moments": 2 * trained,
         "gradients": trained,
-        "features" if frozen else "pixels": row * read,
+        "features" if frozen else "pixels": row * _rows_read(architecture, step, plan),
         "activations": int(max(activations + low + leaves, update)),
         "scores": 3 * 4 * step.scores,  # of a product, its mask and its gradient
     }
@@ -461,6 +480,42 @@ def _kept_of(architecture: Architecture, name: str, rows: int, plan: StepPlan) -
     if share < at_once:  # a call that crosses its rows with texts crosses its own rows with all of them
         return whole * (share / at_once)
     return whole
+
+
+def _rows_read(architecture: Architecture, step: StepRows, plan: StepPlan) -> int:
+    """Return of how many images a step holds features or pixels at a time, in each of its processes."""
+    if not architecture.backbone.frozen_images:  # each process reads the pixels of its pictures
+        return -(-step.read // plan.processes)
+    candidates, read = step.calls["candidates"], step.read
+    row = 4 * math.prod(architecture.features)
+    if candidates > EMBED_BATCH:  # of these what is kept for the second pass, the part in use, and the one read ahead
+        part = min(plan.micro_batch or EMBED_BATCH, EMBED_BATCH)
+        read = step.read - candidates + 2 * part + min(candidates, KEPT_BYTES // row)
+    if step.bank_read > EMBED_BATCH:
+        read += 2 * EMBED_BATCH
+    return read
+
+
+def step_operations(architecture: Architecture, step: StepRows, plan: StepPlan) -> dict[str, float]:
+    """Return the floating-point operations of a training step in each of its processes by call; "bank": of its images.
+
+    Rows of a micro-batch, and of a corpus that passes in parts, pass forward twice: once without a graph.
+
+    Args:
+        architecture: the backbone, and the precision of the step.
+        step: rows of the batch.
+        plan: how it is computed.
+    """
+    operations = {}
+    for name, rows in step.calls.items():
+        call = architecture.call(name, rows, recompute=plan.recompute)
+        in_parts = name == "candidates" and architecture.backbone.frozen_images and rows > EMBED_BATCH
+        twice = plan.micro_batch > 0 or in_parts
+        operations[name] = (call.operations + (call.forward if twice else 0.0)) / plan.processes
+    if step.bank_read:
+        bank = architecture.call("candidates", step.bank_read, recompute=plan.recompute)
+        operations["bank"] = bank.forward / plan.processes
+    return operations
 
 
 def _part(backbone: Backbone, name: str, micro_batch: int) -> int:

@@ -2,21 +2,23 @@
 
     python tests/benchmarks/bench_recipes.py [RECIPE ...]      # default: a toy model; `papers`: the papers' recipes
 
-Memory comes from shapes (`negbench.loop.step_memory`), in bf16 as on a GPU: no weights, no data and no GPU are needed.
-Hours are those of the training steps at the speed of the H200 in `cards.toml`; other cards differ.
+Memory comes from shapes (`negbench.loop.step_memory`), in bf16 as on a GPU: neither weights nor a GPU is needed, and
+annotations of FashionIQ's size are made here. Hours are those of the training steps, computed on each card in the
+cheapest way that fits, at the speed of the H200 in `cards.toml`: another card takes longer by what it is slower. What
+bounds a step is the call with most operations; where the tower trains, also the processor seconds of its pictures.
 """
 
 import argparse
-from dataclasses import replace
+import json
+import random
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 
 from negbench.data.scene import DataCache
-from negbench.loop.outlook import CARDS, Outlook, backbone_of
-from negbench.loop.step_memory import Architecture
+from negbench.loop.outlook import CARDS, Outlook
 from negbench.loop.step_plan import StepPlan
 from negbench.settings.config import ResolvedConfig, resolved
 from negbench.systems.system import load_config
@@ -25,42 +27,85 @@ PAPERS = (
     *("qure-fashioniq", "qure-fashioniq-blip", "cirqrs-fashioniq"),
     *("hycole-fashioniq", "dqe-fashioniq", "dqe-fashioniq-blip"),
 )
-COUNTS = {"fashioniq": (18_000, 18_000), "cirr": (28_225, 16_939)}  # train queries and images
 CARDS_GB = (24, 80)
+CATEGORIES = ("dress", "shirt", "toptee")
+# of a category: train queries, each with a target of its own, and images besides; val queries, and val images
+QUERIES, OTHERS, VAL_QUERIES, VAL_IMAGES = 6_000, 2_245, 2_005, 5_138
+DECODING = 0.0062  # processor seconds to decode and scale a JPEG of 450 x 600 pixels (bench_reading.py)
+WORDS = {
+    "image_features": "the image tower",
+    "candidates": "candidates (Q-Former)",
+    "queries": "queries (Q-Former or text tower)",
+    "cross_queries": "composing each reference with each text",
+    "cross_texts": "composing each text with each text",
+    "bank": "the bank",
+}
 
 
+@dataclass(frozen=True, eq=False)
 class Card(Outlook):
-    """An outlook on a card with so many gigabytes."""
+    """An outlook on a GPU with so many gigabytes, as fast as an H200."""
 
-    gigabytes = 24
+    gigabytes: int = 24
 
     @property
     def memory(self) -> int:
         return self.gigabytes * 10**9
 
 
+def write_annotations(folder: Path) -> Path:
+    """Write annotations of FashionIQ's size, in its layout; no pictures."""
+    chance = random.Random(0)
+    for category in CATEGORIES:
+        targets = [f"{category}-t{number}" for number in range(QUERIES)]
+        images = [*targets, *(f"{category}-o{number}" for number in range(OTHERS))]
+        val = [f"{category}-v{number}" for number in range(VAL_IMAGES)]
+        chance.shuffle(images)
+        train = [(images[place % len(images)], target) for place, target in enumerate(targets)]
+        scored = [(val[place], val[-1 - place]) for place in range(VAL_QUERIES)]
+        for split, pairs, gallery in (("train", train, images), ("val", scored, val)):
+            entries = [{"candidate": one, "target": other, "captions": ["is red", "is long"]} for one, other in pairs]
+            write(folder / "captions" / f"cap.{category}.{split}.json", entries)
+            write(folder / "image_splits" / f"split.{category}.{split}.json", gallery)
+            words = {image: [["red"], ["long"]] for image in gallery}
+            write(folder / f"asin2attr.{category}.{split}.json", words)
+    return folder
+
+
+def write(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
 def rows_of(config: ResolvedConfig, name: str) -> list[str]:
     """Return the cells of a recipe's row."""
-    queries, images = COUNTS.get(config.dataset.name, (1_000, 1_000))
-    train: Any = SimpleNamespace(queries=range(queries), images=range(images))
-    splits: Any = SimpleNamespace(train=train)
-    architecture = Architecture(backbone_of(config, DataCache()), "bf16", config, [])
-    card = Card(config, splits, architecture, torch.device("cuda"))
-    whole = card.bytes_of(StepPlan())
+    cache = DataCache()
+    with cache.lenient():  # neither pictures nor weights are there
+        outlook = Outlook.of(config, cache)
+    architecture = replace(outlook.architecture, precision="bf16")
+    cards = [Card(config, outlook.splits, architecture, torch.device("cuda"), size) for size in CARDS_GB]
+    whole = cards[0].bytes_of(StepPlan())
     cells = [name, f"{config.train.batch_size}", f"{whole / 2**30:.1f}"]
-    for gigabytes in CARDS_GB:
-        sized = replace(card)
-        object.__setattr__(sized, "gigabytes", gigabytes)
-        cells.append(words(sized.fitting()))
     speed = 1e12 * next(each["tflops"] for each in CARDS if each["name"] == "H200")
-    hours = card.operations() / speed / 3600
-    cells.append(f"{hours:.1f}")
-    return cells
+    for card in cards:
+        plan = card.fitting()
+        if plan is None:
+            cells.append("no")
+            continue
+        hours = card.steps * sum(card.operations.values()) / speed / 3600
+        cells.append(f"{plan}: {card.bytes_of(plan) / 2**30:.1f} GiB, {hours:.1f} h")
+    return [*cells, bound(cards[-1])]
 
 
-def words(fit: StepPlan | None) -> str:
-    """Say how a step fits."""
-    return "no" if fit is None else str(fit)
+def bound(card: Card) -> str:
+    """Say which call takes most of a step."""
+    operations = card.operations
+    most = max(operations, key=operations.__getitem__)
+    share = operations[most] / sum(operations.values())
+    line = f"{WORDS.get(most, most)}, {share:.0%}"
+    if not card.architecture.backbone.frozen_images:
+        line += f"; {card.rows.read * DECODING:.1f} CPU-s of decoding a step"
+    return line
 
 
 def main() -> None:
@@ -69,13 +114,17 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*")
     asked = parser.parse_args().recipes
     names = PAPERS if asked == ["papers"] else asked
-    print("| recipe | batch | GiB of a whole step | 24 GB | 80 GB | hours of steps (H200) |")
+    print("| recipe | batch | GiB of a whole step | 24 GB | 80 GB | what bounds a step |")
     print("|---|---|---|---|---|---|")
-    for name in names:
-        print("|", " | ".join(rows_of(resolved(load_config(recipe=Path(name))), name)), "|", flush=True)
     if not names:
         flags = {"strategy": {"name": "qure"}, "backbone": {"name": "blip2", "init": "random", "size": "toy"}}
         print("|", " | ".join(rows_of(resolved(load_config(flags=flags)), "toy")), "|")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        root = write_annotations(Path(folder))
+        for name in names:
+            config = resolved(load_config(recipe=Path(name), sets=[f"dataset.root='{root}'"]))
+            print("|", " | ".join(rows_of(config, name)), "|", flush=True)
 
 
 if __name__ == "__main__":

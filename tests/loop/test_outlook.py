@@ -38,25 +38,40 @@ def test_a_skeleton_has_the_shapes_of_the_backbone(name, options):
     assert skeleton.tokenize(["red"]).keys() == loaded.tokenize(["red"]).keys()
 
 
-def test_missing_weights_are_as_published(monkeypatch):
+MISSING = {  # weights that are not here -> parameters of the published model
+    "hub": ("blip2", "nobody/nothing", 1_172_030_721),
+    "ViT-L": ("blip2", "lavis:weights/blip2_pretrained_vitL.pth,tower=weights/clip_vit_L.pth", 473_123_073),
+    "large": ("blip", "lavis:weights/model_large.pth", 445_737_985),
+    "base": ("blip", "lavis:weights/model_base.pth", 223_742_721),
+}
+
+
+@pytest.mark.parametrize(("name", "weights", "parameters"), MISSING.values(), ids=MISSING)
+def test_missing_weights_are_as_published(name, weights, parameters, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    cls = registry.get("backbones", "blip2")
-    skeleton = cls.skeleton(checked_options(cls, {"weights": "nobody/nothing"}, "blip2"), 0)
-    assert sum(parameter.numel() for parameter in skeleton.parameters()) == 1_172_030_721
+    cls = registry.get("backbones", name)
+    skeleton = cls.skeleton(checked_options(cls, {"weights": weights}, name), 0)
+    assert sum(parameter.numel() for parameter in skeleton.parameters()) == parameters
 
 
 @pytest.fixture
-def config(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedConfig:
-    """Return a run of BLIP-2 whose steps take 1 MiB a row, 2 KiB when recomputed."""
-    sets = [f"dataset.root='{toy_root}'", "backbone.name=blip2", "backbone.init=random", "backbone.size=toy"]
+def sets(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the settings of runs of BLIP-2 whose steps take 1 MiB a row, 2 KiB when recomputed."""
 
     def made_up(self: Architecture, name: str, rows: int, *, recompute: bool = False) -> CallMemory:
-        return CallMemory(2**11 if recompute else 2**20, 0, output=0, operations=1e9) * rows
+        return CallMemory(2**11 if recompute else 2**20, 0, output=0, operations=1e9, forward=2.5e8) * rows
 
     monkeypatch.setattr(Architecture, "call", made_up)
     monkeypatch.setattr(outlook, "cpu_speed", lambda: 1e9)
     monkeypatch.setattr(outlook, "SMALL", 0)
-    return resolved(config_of([*sets, "train.batch_size=32", "train.epochs=6"], "qure"))
+    backbone = ["backbone.name=blip2", "backbone.init=random", "backbone.size=toy"]
+    return [f"dataset.root='{toy_root}'", *backbone, "train.batch_size=32", "train.epochs=6"]
+
+
+@pytest.fixture
+def config(sets: list[str]) -> ResolvedConfig:
+    """Return such a run of QuRe."""
+    return resolved(config_of(sets, "qure"))
 
 
 def test_the_lines_of_a_run(config, monkeypatch):
@@ -65,8 +80,34 @@ def test_the_lines_of_a_run(config, monkeypatch):
     step, counts, hours = outlook_lines(config, DataCache())
     assert step.startswith("a step of 32 queries takes about 97 MiB (activations 96 MiB)")
     assert counts.startswith("18 steps; ")
-    assert "pictures to decode and encode once, " in counts
+    assert "pictures to decode and encode once (about " in counts
     assert hours == "the steps alone take about 29 min on this CPU (a GPU takes hours)"
+
+
+KL = ("loss.name=margin-kl", "loss.kl_over=corpus")
+CORPUS = {  # in 18 steps 96 images of 1e9 operations, of which a quarter forward
+    "kl": (
+        "qure",
+        KL,
+        "96 images pass the trained part in each of 18 steps: about 29 min; --set loss.kl_bound=0.001 (a departure) "
+        "leaves out gradients of images that weigh less: at least 7 min",
+    ),
+    "kl with a bound": (
+        "qure",
+        (*KL, "loss.kl_bound=0.01"),
+        "96 images pass the trained part in each of 18 steps: about 7 min to 29 min",
+    ),
+    "bank": ("bank", (), "96 images of the bank pass the backbone in each of 18 steps: about 7 min"),
+    "queue": ("xbm", (), None),
+    "batch": ("in-batch", (), None),
+}
+
+
+@pytest.mark.parametrize(("strategy", "more", "line"), CORPUS.values(), ids=CORPUS)
+def test_a_corpus_in_every_step_is_told(strategy, more, line, sets, monkeypatch):
+    monkeypatch.setattr(fitting, "machine_memory", lambda: 2**34)
+    told = outlook_lines(resolved(config_of(sets, strategy, *more)), DataCache())
+    assert [text for text in told if "pass the" in text] == ([] if line is None else [line])
 
 
 FITS = {
@@ -110,6 +151,7 @@ def test_a_measured_card_tells_hours(config, monkeypatch):
     made = Outlook(
         config, DataCache().splits(config), Outlook.of(config, DataCache()).architecture, torch.device("cuda")
     )
+    monkeypatch.setattr(Outlook, "memory", 2**40)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     speed = 1e12 * next(card["tflops"] for card in outlook.CARDS if card["name"] == "H200")
     assert made.seconds() == pytest.approx(18 * 96 * 1e9 / speed)

@@ -85,13 +85,13 @@ def corpus_step(sets: list[str], few_at_once: None) -> tuple[OpenRun, Objective,
 def test_a_corpus_of_many_activations_passes_in_parts(corpus_step, micro_batch, monkeypatch):
     _, objective, batch = corpus_step
     kept = gradients_of(objective, batch, 0)
-    monkeypatch.setattr("negbench.loop.passes._KEPT_BYTES", 0)
+    monkeypatch.setattr("negbench.loop.passes._KEPT_ACTIVATIONS", 0)
     check_equal(gradients_of(objective, batch, micro_batch), kept)
 
 
 def test_a_corpus_is_read_once_and_embedded_twice(corpus_step, monkeypatch):
     opened, objective, batch = corpus_step
-    monkeypatch.setattr("negbench.loop.passes._KEPT_BYTES", 0)
+    monkeypatch.setattr("negbench.loop.passes._KEPT_ACTIVATIONS", 0)
     gradients_of(objective, batch, 0)  # measures the activations of an image
     read, embedded = list[int](), list[int]()
     source, candidates = opened.scene.source, opened.backbone.candidates

@@ -1,5 +1,7 @@
 """Memory of a step: the estimate from shapes alone against tensors that are followed through real steps."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,7 +85,7 @@ def test_a_ledger_counts_what_is_alive():
 
 def made_up(architecture: Architecture, name: str, rows: int, *, recompute: bool) -> step_memory.CallMemory:
     held, passing = (1000, 100) if not recompute else (10, 200)
-    return step_memory.CallMemory(held, passing, output=8, operations=0) * rows
+    return step_memory.CallMemory(held, passing, output=8, operations=30, forward=10) * rows
 
 
 def test_micro_batches_hold_one_part_at_a_time(toy_root, monkeypatch):
@@ -117,22 +119,75 @@ def test_each_process_reads_the_pixels_of_its_own_pictures(sets, whole, toy_root
     assert two[read] * 96 == alone[read] * whole
 
 
+def test_many_images_pass_in_parts(toy_root, monkeypatch):
+    """By hand: of 2,000 images 512 keep activations; all have leaves, 4 rows of features are kept, 1,024 in use."""
+    run = opened(toy_root, BLIP2, "qure")
+    monkeypatch.setattr(Architecture, "call", made_up)
+    architecture = Architecture.of(run)
+    row = 4 * math.prod(architecture.features)
+    monkeypatch.setattr(step_memory, "KEPT_BYTES", 4 * row)
+    rows = StepRows({"queries": 32, "candidates": 2000}, read=2032, scores=0, corpus=2000)
+    told = step_bytes(architecture, rows, StepPlan(), gpu=False)
+    assert told["features"] == row * (32 + 1024 + 4)
+    assert told["activations"] == 32 * 1000 + 512 * 1000 + 512 * 100 + 2 * 8 * 2000
+    with_bank = replace(rows, bank=3000, bank_read=3000)
+    more = step_bytes(architecture, with_bank, StepPlan(), gpu=False)
+    assert more["activations"] - told["activations"] == 8 * 3000
+    assert more["features"] - told["features"] == row * 1024
+
+
+OPERATIONS = {  # of 32 queries and some images, 30 a row, 10 of them forward
+    "whole": ({"candidates": 64}, {}, StepPlan(), {"queries": 960, "candidates": 1920}),
+    "micro-batches pass forward twice": ({"candidates": 64}, {}, StepPlan(4), {"queries": 1280, "candidates": 2560}),
+    "many images do": ({"candidates": 2000}, {}, StepPlan(), {"queries": 960, "candidates": 80_000}),
+    "a bank passes forward": (
+        {"candidates": 64},
+        {"bank": 100, "bank_read": 100},
+        StepPlan(),
+        {"queries": 960, "candidates": 1920, "bank": 1000},
+    ),
+    "each of two processes half": ({"candidates": 64}, {}, StepPlan(0, False, 2), {"queries": 480, "candidates": 960}),
+    "a queue does not": ({"candidates": 64}, {"bank": 100}, StepPlan(), {"queries": 960, "candidates": 1920}),
+}
+
+
+@pytest.mark.parametrize(("calls", "more", "plan", "expected"), OPERATIONS.values(), ids=OPERATIONS)
+def test_operations_of_a_step(calls, more, plan, expected, toy_root, monkeypatch):
+    run = opened(toy_root, BLIP2, "qure")
+    monkeypatch.setattr(Architecture, "call", made_up)
+    rows = StepRows({"queries": 32, **calls}, read=0, scores=0, **more)
+    found = step_memory.step_operations(Architecture.of(run), rows, plan)
+    assert found == expected
+
+
+def test_a_pass_forward_is_a_third_of_a_call(toy_root, tmp_path, monkeypatch):
+    """A product takes as much for its value as for each of its two gradients; the images' features get none."""
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
+    call = Architecture.of(opened(toy_root, BLIP2, "qure")).call("queries", 8)
+    assert 1 / 3 <= call.forward / call.operations < 0.4
+
+
 ROWS = {
-    "drawn": ("qure", ["train.num_negatives=2"], {"queries": 36, "candidates": 96}),
-    "batch": ("in-batch", [], {"queries": 36, "candidates": 36}),
-    "crossed": ("hycole", [], {"queries": 36, "candidates": 36, "cross_queries": 36}),
+    "drawn": ("qure", ["train.num_negatives=2"], {"queries": 36, "candidates": 96}, (0, 0, 0)),
+    "batch": ("in-batch", [], {"queries": 36, "candidates": 36}, (0, 0, 0)),
+    "crossed": ("hycole", [], {"queries": 36, "candidates": 36, "cross_queries": 36}, (0, 0, 0)),
     "corpus": (
         "qure",
         ["loss.name=margin-kl", "loss.kl_over=corpus"],
         {"queries": 36, "sub_queries": 36, "candidates": 96},
+        (96, 0, 0),
     ),
+    "bank": ("bank", [], {"queries": 36, "candidates": 36}, (0, 96, 96)),
+    "queue": ("xbm", ["strategy.queue=500"], {"queries": 36, "candidates": 36}, (0, 500, 0)),
 }
 
 
-@pytest.mark.parametrize(("strategy", "more", "calls"), ROWS.values(), ids=ROWS)
-def test_rows_of_a_step(strategy, more, calls, toy_root):
+@pytest.mark.parametrize(("strategy", "more", "calls", "others"), ROWS.values(), ids=ROWS)
+def test_rows_of_a_step(strategy, more, calls, others, toy_root):
     run = opened(toy_root, [*BLIP2, *more], strategy)
-    assert StepRows.of(run.config, run.scene.train.dataset, run.backbone).calls == calls
+    rows = StepRows.of(run.config, run.scene.train.dataset, run.backbone)
+    assert rows.calls == calls
+    assert (rows.corpus, rows.bank, rows.bank_read) == others
 
 
 def test_traces_are_kept_by_backbone_and_precision(toy_root, tmp_path, monkeypatch):
@@ -166,7 +221,7 @@ def test_rows_and_pairs_are_told_apart(toy_root, monkeypatch):
     run = opened(toy_root, CLIP, "hycole")
 
     def squares(_: Architecture, name: str, rows: int, *, recompute: bool) -> step_memory.CallMemory:
-        return step_memory.CallMemory(7 * rows + 3 * rows**2, 0, output=0, operations=0)
+        return step_memory.CallMemory(7 * rows + 3 * rows**2, 0, output=0, operations=0, forward=0)
 
     monkeypatch.setattr(step_memory, "trace", squares)
     monkeypatch.setattr(Architecture, "_kept", lambda self, part, make: make())
