@@ -89,20 +89,24 @@ def test_a_corpus_of_many_activations_passes_in_parts(corpus_step, micro_batch, 
     check_equal(gradients_of(objective, batch, micro_batch), kept)
 
 
-def test_a_corpus_is_read_once_and_embedded_twice(corpus_step, monkeypatch):
+@pytest.mark.parametrize("kept", [None, 0, 1], ids=["all", "nothing", "a part"])
+def test_a_corpus_is_embedded_twice_and_read_once_as_far_as_memory_is_allowed(kept, corpus_step, monkeypatch):
     opened, objective, batch = corpus_step
     monkeypatch.setattr("negbench.loop.passes._KEPT_ACTIVATIONS", 0)
-    gradients_of(objective, batch, 0)  # measures the activations of an image
+    wanted = gradients_of(objective, batch, 0)  # measures the activations of an image
+    if kept is not None:
+        part = opened.scene.source(torch.arange(32)).nbytes
+        monkeypatch.setattr("negbench.loop.passes.KEPT_BYTES", kept * part)
     read, embedded = list[int](), list[int]()
     source, candidates = opened.scene.source, opened.backbone.candidates
     monkeypatch.setattr(opened.backbone, "candidates", lambda given: embedded.append(len(given)) or candidates(given))
     noted = replace(opened.scene, source=lambda rows: read.append(len(rows)) or source(rows))
     monkeypatch.setattr(objective, "scene", noted)
-    gradients_of(objective, batch, 0)
-    images, size = len(opened.scene.train.images), len(batch.rows)
-    corpus = sum(embedded) - size  # without the batch's targets
-    assert corpus == 2 * len(objective._gallery(batch.rows)) > 2 * 32
-    assert sum(read) == 2 * size + corpus // 2 <= 2 * size + images
+    check_equal(gradients_of(objective, batch, 0), wanted)
+    size, corpus = len(batch.rows), len(objective._gallery(batch.rows))
+    assert sum(embedded) == size + 2 * corpus > size + 2 * 32  # the batch's targets, and the corpus
+    again = 0 if kept is None else corpus - 32 * kept
+    assert sum(read) == 2 * size + corpus + again
 
 
 @pytest.mark.parametrize("micro_batch", [0, 5])
