@@ -29,7 +29,8 @@ class Composite(Strategy):
     handed: ClassVar[tuple[Mapping[str, str], ...]]  # per part: its own option -> the composite's
 
     def __post_init__(self) -> None:
-        _ = self.members  # runs the parts' own checks
+        read = [plane for member in self.members for plane in member.reads]  # making them runs their own checks
+        object.__setattr__(self, "reads", tuple(dict.fromkeys(read)))
 
     @cached_property
     def members(self) -> tuple[Strategy, ...]:

@@ -128,6 +128,14 @@ def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(v
     assert loss - batch == pytest.approx(want, abs=1e-4)
 
 
+def test_a_composite_reads_the_planes_that_its_parts_read_as_set(vector_sets, tmp_path):
+    assert make_strategy("in-batch+top-k").reads == ()
+    assert make_strategy("in-batch+top-k", by="text").reads == ("text",)
+    assert make_strategy("top-k:2>fnc", by="reference").reads == ("reference", "target")
+    runs = [run(config_of(vector_sets, f"in-batch+top-k:k=2:by={by}"), tmp_path) for by in ("query", "text")]
+    assert runs[0].metrics != runs[1].metrics
+
+
 # --- switches --------------------------------------------------------------------------------------------------------
 
 

@@ -63,6 +63,13 @@ def halved(k: int, view: ScoreView) -> int:
     return k
 
 
+def the_best_by(view: ScoreView, row: int, strategy: Any) -> set[int]:
+    """The k images that one modality alone ranks highest; an image without a score is none of them."""
+    scores = view.planes[strategy.by][row].tolist()
+    scored = [j for j in allowed(view, row) if not math.isnan(scores[j])]
+    return set(sorted(scored, key=lambda j: (-scores[j], j))[: strategy.k])
+
+
 def the_best(view: ScoreView, row: int, strategy: Any) -> set[int]:
     return set(ranking(view, row)[: halved(strategy.k, view) if getattr(strategy, "halve", False) else strategy.k])
 
@@ -244,6 +251,7 @@ LOOPS: list[tuple[str, Loop, tuple[dict[str, Any], ...]]] = [
     *((name, the_best, ({"k": 1}, {"k": 4}, {"k": 100})) for name in ("top-k", "in-batch-cube", "ngame", "bank")),
     *((name, the_best, ({"k": None},)) for name in ("in-batch-cube", "bank")),
     ("top-k", the_best, ({"k": 20, "halve": True},)),
+    ("top-k", the_best_by, ({"k": 4, "by": "reference"}, {"k": 7, "by": "text"})),
     ("after-target", after_target, ({"k": 1}, {"k": 4}, {"k": 100})),
     ("cirqrs", cirqrs, ({"n_neg": 1}, {"n_neg": 5}, {"n_neg": 50})),
     ("oracle-all", oracle_all, ({},)),
