@@ -32,6 +32,7 @@ from negbench.analysis.words import (
     shortened,
     span,
 )
+from negbench.datasets.part_name import whole_name
 from negbench.display import duration
 from negbench.grid.axis import Axis, group_key, point_text, points_of, short_names, varied_text
 from negbench.grid.comparison import together
@@ -54,6 +55,7 @@ def say(findings: Findings) -> list[str]:
         return []
     verdicts = findings.main
     lines = list(dict.fromkeys([*headlines(findings), *_below(findings)]))
+    lines += _left(findings.groups)
     undecided = open_pairs(findings.groups, [row for row in verdicts if OVER_ALL not in row.table_key])
     if undecided:
         lines.append(f"{capitalized(undecided)}.")
@@ -442,6 +444,15 @@ def _points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[str]:
         more = f" and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
         lines.append(f"{name} is best at {'; '.join(where[:_NAMED])}{more}.")
     return lines
+
+
+def _left(groups: Sequence[pd.DataFrame]) -> list[str]:
+    """Say of which data sets images are missing, and how much of them is left."""
+    names = dict.fromkeys(shared(cells, "dataset") for cells in groups)
+    partial = [name for name in names if whole_name(name)[1]]
+    if not partial:
+        return []
+    return [f"Images are missing, so these are not the benchmark's numbers: they are of {'; and of '.join(partial)}."]
 
 
 # --- what it rests on --------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def run_table(folder: RunFolder) -> Grid:
     temperature = temperature_text(folder.config, identity)
     return Grid(
         metrics_frame(folder),
-        f"{manifest['dataset']['val']}, epoch {result['reported_epoch']}",
+        f"{manifest['dataset'].get('named', manifest['dataset']['val'])}, epoch {result['reported_epoch']}",
         f"gallery {gallery}; text: {manifest['dataset']['text_template']}; backbone {identity['name']} "
         f"{identity['weights']} {identity['sha256'][:12]}, {identity['composition']}, "
         f"{identity['parameters']:,} parameters" + (f", {temperature}" if temperature else ""),

@@ -20,6 +20,7 @@ from negbench.analysis.frame import config_of, facts_of, first_run, folders_of, 
 from negbench.analysis.prices import more_seeds
 from negbench.analysis.statistics import Difference
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
+from negbench.datasets.part_name import whole_name
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import together
 from negbench.grid.looks import Looks
@@ -318,9 +319,11 @@ def verdicts_of(table: VerdictTable, rules: Rules, key: str | None = None) -> li
 def seed_text(table_key: Sequence[str], metric: str) -> str:
     """Return the text that seeds the intervals of a table, with its values. It is frozen: another one moves intervals.
 
-    An axis that is not used is no part of it, so that one that is added later moves no interval.
+    An axis that is not used is no part of it, so that one that is added later moves no interval. Nor is what the
+    name of a data set says of missing images.
     """
-    return "/".join([*(value for value in table_key if value), metric])
+    whole = [whole_name(value)[0] for value in table_key if value]
+    return "/".join([*whole, metric])
 
 
 def _verdicts(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from negbench.datasets.part_name import whole_name
 from negbench.errors import printable
 from negbench.metrics.names import short
 
@@ -124,10 +125,13 @@ def shortened(names: Iterable[str]) -> dict[str, str]:
     'vectors@twins1-500x300-a1' and 'vectors@twins3-500x300-b2' -> 'vectors@twins1' and 'vectors@twins3'; names that
     would be alike keep all parts.
     """
-    whole = list(dict.fromkeys(names))
-    short = {name: _shortened(name, whole) for name in whole}
-    if len({*short.values()}) < len(whole):
-        return {name: name for name in whole}
+    listed_names = list(dict.fromkeys(names))
+    worlds = [whole_name(name)[0] for name in listed_names]  # what is missing stands behind them
+    short = {}
+    for name, world in zip(listed_names, worlds, strict=True):
+        short[name] = _shortened(world, worlds) + whole_name(name)[1]
+    if len({*short.values()}) < len(listed_names):
+        return {name: name for name in listed_names}
     return short
 
 

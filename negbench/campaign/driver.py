@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from negbench.campaign.forewarn import forewarn
+from negbench.datasets.dataset import Dataset
 from negbench.display import log
 from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, Outcome
@@ -138,11 +139,19 @@ def foreseen(first: Round) -> list[str]:
 def _reads(cell: Cell) -> str:
     """Say which data and backbone a cell reads: how many queries and images."""
     splits = DATA.splits(cell.config)
-    counts = f"{len(splits.train.queries):,} train and {len(splits.val.queries):,} scored queries"
+    counts = f"{_left(splits.train)} train and {_left(splits.val)} scored queries"
+    if splits.train.partial or splits.val.partial:
+        counts += " are left"
     counts += f", {len({*splits.train.all_images, *splits.val.all_images}):,} images"
     if splits.also is not None:
         counts += f"; at each point {splits.also.identity}, {len(splits.also.queries):,} queries"
     return f"reads {cell.labels['dataset']} ({counts}), backbone {cell.labels['backbone']}"
+
+
+def _left(dataset: Dataset) -> str:
+    """Count the queries of a split; where images are missing, 'those that are left of those that it has'."""
+    count = len(dataset.queries)
+    return f"{count:,} of {round(count / dataset.share):,}" if dataset.share < 1 else f"{count:,}"
 
 
 Course = Generator[Round, Sequence[Outcome], Done]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.galleries import Block, Galleries, ScoreBlock, Top
+from negbench.datasets.part_name import part_name
 from negbench.errors import DataError
 from negbench.files.image_files import ImageFiles, NothingLeftError
 from negbench.metrics.metric import Metric
@@ -55,6 +56,7 @@ class Dataset(Galleries, ABC):
         files: image files; None when loaded without images.
         missing, remarks: ids left out (`allow_missing`); what differs from the published counts, one line each.
         part: how this part was carved out of a larger one; empty for a whole split.
+        share: how many of its queries are left where images are missing, in (0, 1].
         spelled: image -> how the user's files name it, where that is not its id.
 
     Raises:
@@ -73,6 +75,7 @@ class Dataset(Galleries, ABC):
     remarks: tuple[str, ...] = ()
     part: str = ""
     spelled: Mapping[str, str] = field(default_factory=dict)
+    share: float = 1.0
 
     @classmethod
     @abstractmethod
@@ -135,7 +138,8 @@ class Dataset(Galleries, ABC):
         if not queries:
             what = f"{self.card.name} {self.split}: no query in {place} is left ({len(absent)} images missing)"
             raise NothingLeftError(what, self.files)
-        return dataclasses.replace(self, queries=queries, images=images, groups=groups, missing=absent)
+        share = self.share * len(queries) / len(self.queries)
+        return dataclasses.replace(self, queries=queries, images=images, groups=groups, missing=absent, share=share)
 
     # --- what it is ----------------------------------------------------------------------------------------------
 
@@ -153,6 +157,11 @@ class Dataset(Galleries, ABC):
     def kind(self) -> str:
         """Identity shared by all generated worlds of a protocol; for data that are not generated, `identity`."""
         return self.card.identity("", self.split, self.part) if self.card.world else self.identity
+
+    @property
+    def named(self) -> str:
+        """`identity`, and how much of the split is left where images are missing, as people read it."""
+        return part_name(self.identity, [self])
 
     @property
     def partial(self) -> bool:

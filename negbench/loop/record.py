@@ -12,6 +12,7 @@ from negbench.data.held import reads_pixels
 from negbench.data.reading import StoredFeatures
 from negbench.datasets.dataset import QueryRanks
 from negbench.datasets.overlap import overlap
+from negbench.datasets.part_name import part_name
 from negbench.loop.identity import code_version, plugins_of
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.remarks import remarks_of
@@ -37,6 +38,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "train": train.identity,
             "val": val.identity,
             "kind": val.kind,
+            "named": part_name(val.identity, [train, val]),
             "world": val.card.world or None,
             "scored": run.scene.scored,
             "split": val.split,
@@ -71,7 +73,7 @@ def tags(run: OpenRun) -> dict[str, str]:
         "strategy": config.strategy.name,
         "loss": config.loss.name,
         "backbone": config.backbone.name,
-        "dataset": val.identity,
+        "dataset": part_name(val.identity, [run.scene.train.dataset, val]),
         "seed": str(config.seed),
         "hash": run.hash,
     }

@@ -17,6 +17,7 @@ from negbench.data.held import trained_before, unfamiliar
 from negbench.data.reading import StoredFeatures
 from negbench.data.scene import DataCache, threads
 from negbench.datasets.dataset import Dataset
+from negbench.datasets.part_name import part_name
 from negbench.display import Display, log
 from negbench.errors import NegbenchError, PausedError, RunError
 from negbench.loop import record
@@ -73,7 +74,7 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     planes_read(strategy, full.mining)
     check_listed(strategy, splits.train)
     val = splits.val
-    dataset = val.identity if own_world else val.kind
+    dataset = part_name(val.identity if own_world else val.kind, [splits.train, val])
     return PlannedRun(full, dataset, val.card, _contents(full, cache), _remarks(full, cache), socket.gethostname())
 
 

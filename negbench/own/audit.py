@@ -126,7 +126,7 @@ def audit(
             best = window(card.target_rank_median, negatives, card.images, loss.options.get("tau"))
     return AuditResult(
         backbone=subject.config.backbone.name,
-        dataset=subject.dataset.identity,
+        dataset=subject.dataset.named,
         model=subject.model,
         truth=truth,
         options=options.model_dump(include={"draws", "refresh", "seed"}) | {"queries": len(subject.rows)},

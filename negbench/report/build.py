@@ -271,7 +271,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     """Return what identifies the page's runs; each distinct value once."""
     configs = [run.config for run in findings.runs]
     manifests = [run.manifest for run in findings.runs]
-    datasets = {m["dataset"].get("kind", m["dataset"]["val"]): m["dataset"] for m in manifests}
+    datasets = {_dataset(manifest["dataset"]): manifest["dataset"] for manifest in manifests}
     worlds = dict.fromkeys(m["dataset"].get("world") or "" for m in manifests)
     backbones: dict[str, set[str]] = {}
     for manifest in manifests:
@@ -302,6 +302,13 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
 
 def _sizes(sizes: Mapping[str, int]) -> str:
     return " / ".join(f"{name} {size:,}" for name, size in sizes.items())
+
+
+def _dataset(dataset: Mapping[str, Any]) -> str:
+    """Return a data set's name: what is missing stands in it, its world does not."""
+    if dataset["partial"] and "named" in dataset:
+        return str(dataset["named"])
+    return str(dataset.get("kind", dataset["val"]))
 
 
 def _backbone(backbone: Mapping[str, Any]) -> str:

@@ -117,7 +117,7 @@ def cirqrs_of_file(path: Path, scorer: Encoded, depths: Sequence[int] = (10, 50)
     metrics = {f"{part}/{name}": float(row[name]) for part, row in parts.items() for name in map(str, values)}
     metrics |= {f"{part}/cirqrs": float(row.mean()) for part, row in parts.items()}
     return Scores(
-        title=f"{path} rated by {scorer.run_id} on {dataset.identity}",
+        title=f"{path} rated by {scorer.run_id} on {dataset.named}",
         metrics=metrics,
         queries=pd.concat([pd.Series([query.id for query in dataset.queries], name="query"), groups, values], axis=1),
         main="average/cirqrs",

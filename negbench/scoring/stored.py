@@ -76,7 +76,7 @@ def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[st
 def _scores(
     dataset: Dataset, what: str, metrics: dict[str, float], queries: pd.DataFrame, unit: str, remarks: tuple[str, ...]
 ) -> Scores:
-    title, main = f"{what} on {dataset.identity}", dataset.card.main
+    title, main = f"{what} on {dataset.named}", dataset.card.main
     return Scores(title, metrics, queries, main, unit, (*dataset.remarks, *remarks), dataset.partial)
 
 

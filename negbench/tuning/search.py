@@ -6,9 +6,10 @@ from negbench.analysis.verdicts import Rules
 from negbench.campaign.driver import Course, Done, Round
 from negbench.campaign.seeds import epochs_of_looks
 from negbench.data.scene import DataCache
+from negbench.datasets.part_name import whole_name
 from negbench.display import Display, notes
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.cells import plan
+from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.looks import Looks
 from negbench.grid.rates import DEV_FRACTION, generated_dev
@@ -63,17 +64,19 @@ class StudyPlan:
         later = float(epochs * (max(0, trials - max(1, ended)) * len(spec.seeds) + len(final)))
         if self.looks is not None:
             later += 2 * epochs_of_looks(final, self.looks, len(self.fresh))
-        return Round(ComparisonFolder(folder), ahead=[*final, *trial], later=later, words=self._header(ended))
+        return Round(ComparisonFolder(folder), ahead=[*final, *trial], later=later, words=self._header(ended, trial[0]))
 
-    def _header(self, ended: int) -> list[str]:
-        """Return lines that say what is searched, and how."""
+    def _header(self, ended: int, trial: Cell) -> list[str]:
+        """Return lines that say what is searched, and how; `trial` is a cell of one."""
         spec, trials, name = self.job.spec, self.job.trials, self.job.folder.name
         size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
         if ended:
             size += f", {ended} already ended"
         dev = f"a dev part of train ({100 * spec.config.eval.dev_fraction:.0f} %)"
         dev = "fresh queries generated for it" if generated_dev(spec.config) else dev
-        strategy, dataset = spec.base["strategy"]["name"], spec.base["dataset"]["name"]
+        strategy = spec.base["strategy"]["name"]
+        missing = whole_name(trial.labels["dataset"])[1]
+        dataset = spec.base["dataset"]["name"] + missing
         lines = [f"{name}: {strategy} on {dataset}, {size}, scored on {dev}; no trial reads val"]
         lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
         if clipped := spec.space.clipped:
