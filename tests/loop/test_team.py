@@ -2,8 +2,10 @@
 
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,7 +15,10 @@ import torch
 from negbench.errors import NegbenchError, OptionError, PausedError
 from negbench.loop import helpers
 from negbench.loop.helper import help_run
+from negbench.machine import signals
+from negbench.machine.signals import Stopped
 from negbench.machine.team import Team
+from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder
 from tests.runs import config_of, run
 
@@ -119,6 +124,52 @@ def test_a_killed_process_ends_the_run_with_one_line_and_it_resumes_with_another
     resumed = run(alone, tmp_path)
     assert [row["processes"] for row in resumed.details["computed"]] == [2, 1]
     check_alike(resumed.folder, run(alone, tmp_path / "one").folder)
+
+
+def stopped_and_resumed(where: Path, steps: Sequence[int], configs: Sequence[Any]) -> RunResult:
+    """Compute a run that is stopped in each of these steps, each part by its own configuration."""
+    for step, config in zip(steps, configs[:-1], strict=True):
+        with pytest.raises(Stopped):
+            run(config, where, stepped=stop_after(step))
+        signals._noted.clear()
+        (file,) = where.glob("*/checkpoint.pt")
+        assert torch.load(file, weights_only=True)["state"]["step"] == step
+    return run(configs[-1], where)
+
+
+def stop_after(step: int) -> Any:
+    """Return a hook that notes SIGTERM in the step of this number, as its handler does."""
+
+    def stepped(parts: Any, state: Any, batch: Any) -> None:
+        if state.step + 1 == step:
+            signals._noted.append((15, time.monotonic()))
+
+    return stepped
+
+
+def test_a_stop_within_an_epoch_has_the_bits_of_no_stop(sets, tmp_path, started, monkeypatch):
+    """Two processes, stopped in the first step of each epoch, at the second after a refresh."""
+    monkeypatch.setattr(signals, "_noted", [])
+    pair = config_of([*sets, "eval.reported=false", TWO], "in-batch+qure")
+    whole = run(pair, tmp_path / "whole").folder
+    parts = stopped_and_resumed(tmp_path / "parts", (1, 3), (pair, pair, pair)).folder
+    assert parts.metrics() == whole.metrics()
+    pd.testing.assert_frame_equal(parts.ranks(), whole.ranks())
+    weights = whole.weights()
+    assert all(torch.equal(value, weights[name]) for name, value in parts.weights().items())
+
+
+@pytest.mark.parametrize("counts", [(2, 1, 2), (1, 2, 1)], ids=str)
+def test_each_part_of_an_epoch_may_have_another_number_of_processes(counts, sets, tmp_path, started, monkeypatch):
+    """Batches, draws and ranks have equal bits; no step moves the weights by more than the last bits here."""
+    monkeypatch.setattr(signals, "_noted", [])
+    still = [*sets, "eval.reported=false", "train.lr=1e-30", "train.weight_decay=0"]
+    configs = [config_of([*still, f"compute.processes={count}"], "qure") for count in counts]
+    alone = run(config_of(still, "qure"), tmp_path / "one").folder
+    parts = stopped_and_resumed(tmp_path / "parts", (1, 3), configs)
+    assert [row["processes"] for row in parts.details["computed"]] == list(counts)
+    pd.testing.assert_frame_equal(parts.folder.ranks(), alone.ranks())
+    check_alike(parts.folder, alone)
 
 
 def test_a_helper_says_why_it_fails(sets, tmp_path, started, monkeypatch):
