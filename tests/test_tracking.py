@@ -6,6 +6,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from negbench.cli.main import run as negbench
+from negbench.loop import progress
 from negbench.loop.runs import Bench, run_config
+from negbench.loop.types import Watch
+from negbench.machine import signals
 from negbench.machine.files import write_json
 from negbench.store import patience, tracking
 from negbench.store.copies import NOTE
@@ -69,6 +73,34 @@ def test_the_copy_holds_what_the_folder_holds(stored):
     artifacts = {"config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors"}
     assert {a.path for a in client.list_artifacts(copy.info.run_id)} == artifacts
     assert copy.info.artifact_uri.startswith((where / "artifacts").as_uri())
+
+
+def test_a_resumed_run_has_each_point_once(vector_sets, tmp_path, monkeypatch):
+    """Stopped within its second epoch, when the store has points of both; in the end one run has all, once."""
+    monkeypatch.setattr(tracking, "_FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "POINT", 1)
+    monkeypatch.setattr(signals, "_noted", [])
+
+    def stop(parts: Any, state: Any, batch: Any) -> None:
+        if state.epoch == 1 and len(state.losses) == 1:
+            signals._noted.append((15, time.monotonic()))
+
+    config = config_of(vector_sets, "in-batch", "train.epochs=2", "train.batch_size=10")
+    bench = Bench.open(tmp_path)
+    with pytest.raises(signals.Stopped):
+        run_config(config, replace(bench, watch=Watch(stepped=stop)))
+    signals._noted.clear()
+    (stopped,) = runs_in(tmp_path)
+    client = MlflowClient(default_uri(tmp_path))
+    before = [point.step for point in client.get_metric_history(stopped.info.run_id, "train/step_loss")]
+    assert before
+    done = run_config(config, bench)
+    (copy,) = runs_in(tmp_path)
+    for name in ("train/loss", "train/step_loss", "val/recall_at_10"):
+        told = [(point["step"], point[name]) for point in done.folder.metrics() if name in point]
+        sent = [(point.step, point.value) for point in client.get_metric_history(copy.info.run_id, name)]
+        assert sent == told, name
+        assert len({step for step, _ in sent}) == len(sent) > 0, name
 
 
 def test_the_client_divides_what_exceeds_a_batch(tmp_path):
