@@ -1,6 +1,7 @@
 """Schedule of a run: its strategy in each epoch, when pools are defined, and the learning rate."""
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -67,4 +68,6 @@ def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_e
         progress = min(1.0, (step - rise) / max(1, total - rise))
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
+    # of fp16, whose scaler skips the first steps where their gradients overflow
+    warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

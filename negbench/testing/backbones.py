@@ -333,11 +333,15 @@ class BackboneTestCase:
             by_layer = self.step_gradients(Calls(backbone, 7), tokens)
             backbone.recompute(False)
             assert all(torch.equal(by_layer[name], gradient) for name, gradient in whole.items())
-        largest = max(float(gradient.abs().max()) for gradient in whole.values())
         assert again.keys() == cut.keys() == whole.keys()
         for name, gradient in whole.items():
             assert torch.equal(again[name], gradient), name
-            assert float((cut[name] - gradient).abs().max()) <= 1e-6 * largest, name
+        # float32 sums in another order: of single numbers, few differ by more than 1e-6 of the largest
+        largest = max(float(gradient.abs().max()) for gradient in whole.values())
+        size = torch.cat([gradient.flatten() for gradient in whole.values()]).norm()
+        difference = torch.cat([(cut[name] - gradient).flatten() for name, gradient in whole.items()])
+        assert float(difference.norm()) <= 1e-6 * float(size)
+        assert float(difference.abs().max()) <= 2e-6 * largest
         if any(isinstance(part, RowDropout) and part.training and part.p > 0 for part in backbone.modules()):
             other = self.step_gradients(Calls(backbone, 8), tokens)
             assert any(not torch.equal(other[name], gradient) for name, gradient in whole.items())

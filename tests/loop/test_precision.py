@@ -4,19 +4,26 @@
 """
 
 import math
+import warnings
+from collections import Counter
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import cycle, pairwise
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from negbench.contracts import Backbone, BatchStrategy
+from negbench.contracts import Backbone, BatchStrategy, LossInput
 from negbench.errors import NegbenchError
-from negbench.loop.precision import automatic
+from negbench.loop.precision import Precision, automatic
+from negbench.loop.runs import run_config
 from negbench.plugins.registry import registry
+from negbench.settings.config import RunConfig
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.runs import run
+from tests.steps import batch_of, objective_of
 
 # bounds for the first epoch's loss, with the same batches and draws at all precisions (bf16: 8 bits, fp16: 11)
 BOUNDS = {"bf16": 0.03, "fp16": 0.01}
@@ -90,6 +97,60 @@ def test_auto_is_bf16_only_on_a_gpu_that_computes_in_it(device, computes, monkey
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or computes
     )
     assert automatic(torch.device(device)) == ("bf16" if device == "cuda" and computes else "fp32")
+
+
+def in_fp16(config: RunConfig, started: str | None = None) -> Precision:
+    """Return the precision of a run in fp16 on a CPU; its first losses overflow, as their scale is too large."""
+    return Precision(torch.device("cpu"), "fp16", torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=3))
+
+
+def test_a_scaler_skips_what_overflows_and_is_resumed(sets, tmp_path, interrupted, monkeypatch):
+    """A run in fp16 on a CPU, which commands refuse; its weights after the skipped steps are near float32's."""
+    config = load_config(flags={"strategy": {"name": "in-batch"}}, sets=[*sets, "train.epochs=12"])
+    monkeypatch.setattr(Precision, "of", in_fp16)
+    scales = list[float]()
+
+    def note(parts: Any, state: Any, batch: Any) -> None:
+        scales.append(parts.scaler.get_scale())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = run(config, tmp_path / "whole", stepped=note).folder
+    assert scales[0] == 2.0**23  # a step that overflowed
+    first = next(n for n, (one, other) in enumerate(pairwise(scales)) if one == other)  # the first that did not
+    assert 2 < first < len(scales) - 8
+    assert any(other > one for one, other in pairwise(scales))  # and the scale grows again
+    losses = [point["train/loss"] for point in whole.metrics() if "train/loss" in point]
+    assert all(map(math.isfinite, losses))
+    assert losses[-1] < losses[0]
+    resumed = run_config(config, interrupted(config, tmp_path / "half", 10)).folder
+    weights = whole.weights()
+    assert all(torch.equal(value, weights[name]) for name, value in resumed.weights().items())
+
+
+@pytest.mark.parametrize("strategy", ["qure", "hycole"])
+@pytest.mark.parametrize("loss", registry.plugins("losses"))
+def test_a_loss_reads_float32(loss, strategy, tuned, monkeypatch):
+    """Scores, temperatures, weights and aspects' scores, of the images and of the hybrid terms, under bf16."""
+    objective, batch = objective_of(tuned, strategy, loss), batch_of(tuned, strategy)
+    seen, value_of = Counter[torch.dtype](), objective.loss.value
+
+    def note(given: LossInput) -> Tensor:
+        tensors = [value for value in vars(given).values() if isinstance(value, Tensor)]
+        tensors += [value for aspect in given.aspects for value in vars(aspect).values() if isinstance(value, Tensor)]
+        seen.update(tensor.dtype for tensor in tensors if tensor.is_floating_point())
+        made = value_of(given)
+        seen[made.dtype] += 1
+        return made
+
+    monkeypatch.setattr(type(objective.loss), "value", lambda self, given: note(given))
+    monkeypatch.setattr(tuned.backbone, "precision", "bf16")
+    with tuned.backbone.autocast():
+        result = objective(batch)
+    result.loss.backward()
+    assert seen.keys() == {torch.float32}
+    assert seen.total() > 3
+    assert {p.grad.dtype for p in objective.parameters() if p.grad is not None} == {torch.float32}
 
 
 def test_fp16_without_a_gpu_is_refused(sets, tmp_path):
