@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from torch import Tensor
 
@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 Tokens = Mapping[str, Tensor]
 TextSide = Literal["modification", "reference text", "target text"]
+Part = tuple[slice | Tensor, ...]  # places in what a call returns, along its first dimensions
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,30 @@ class QueryInputs:
     tokens: Tokens
 
 
+@dataclass(frozen=True, eq=False)
+class Call(Generic[T]):
+    """A call of the backbone for B rows of a step.
+
+    Attributes:
+        make: a method of the backbone.
+        sides: what the rows are; where each row is crossed with each of B texts, what the texts are comes second.
+        ids: [B] int64, queries or pictures.
+        inputs: of `make`, each with B rows; of a crossed call, one for each side.
+        read_by_calls: whether later calls read what it returns.
+    """
+
+    make: Callable[..., T]
+    sides: tuple[Side, ...]
+    ids: Tensor
+    inputs: tuple[Tensor | Tokens, ...]
+    read_by_calls: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """First dimensions of what it returns: (B,), or (B, B)."""
+        return (len(self.ids),) * len(self.sides)
+
+
 class Calls:
     """A backbone in training, as the objective, hybrid terms, slots and planes of a step reach it.
 
@@ -49,7 +74,11 @@ class Calls:
 
     def image_features(self, read: Callable[[Tensor], Tensor], pictures: Tensor) -> Tensor:
         """Return [B, L, C] of pictures [B] int64, where the image tower trains; `read` returns their pixels."""
-        return self._embed(lambda rows: self.backbone.image_features(read(rows)), "image", pictures, pictures)
+
+        def encode(own: Tensor) -> Tensor:
+            return self.backbone.image_features(read(own))
+
+        return self._compute(Call(encode, ("image",), pictures, (pictures,), read_by_calls=True))
 
     def candidates(self, features: Tensor, pictures: Tensor) -> Tensor:
         """[B, L, C] of pictures [B] int64 -> [B, T, D] float32."""
@@ -85,22 +114,32 @@ class Calls:
         return self._cross(self.backbone.cross_texts, sides, inputs.rows, reference, inputs.tokens).float()
 
     def _embed(self, make: Callable[..., T], side: Side, ids: Tensor, *inputs: Tensor | Tokens) -> T:
-        """Return `make(*inputs)`, computed for these rows; every input has the B rows of `ids`."""
-        with computing(self._rows(side, ids)):
-            return make(*inputs)
+        return self._compute(Call(make, (side,), ids, inputs))
 
-    def _cross(
-        self,
-        make: Callable[..., Tensor],
-        sides: tuple[Side, Side],
-        ids: Tensor,
-        references: Tensor | Tokens,
-        texts: Tokens,
-    ) -> Tensor:
-        """Return `make(references, texts)` [B, B, D]: both inputs have the B rows of `ids`, one side each."""
-        rows, crossed = (self._rows(side, ids) for side in sides)
-        with computing(Rows(rows.streams, crossed.streams)):
-            return make(references, texts)
+    def _cross(self, make: Callable[..., T], sides: tuple[Side, Side], ids: Tensor, *inputs: Tensor | Tokens) -> T:
+        return self._compute(Call(make, sides, ids, inputs))
+
+    def _compute(self, call: Call[T]) -> T:
+        """Return what a call makes of all rows: the only place by which they reach the backbone."""
+        return self._compute_part(call, (slice(None),) * len(call.sides))
+
+    def _compute_part(self, call: Call[T], part: Part) -> T:
+        """Return what a call makes of a part of its rows, and of its texts if it crosses them."""
+        sides = [self._rows(side, call.ids[own]) for side, own in zip(call.sides, part, strict=True)]
+        if len(sides) == 1:
+            rows = sides[0]
+            inputs = [_rows_of(given, part[0]) for given in call.inputs]
+        else:
+            rows = Rows(sides[0].streams, crossed=sides[1].streams)
+            inputs = [_rows_of(given, own) for given, own in zip(call.inputs, part, strict=True)]
+        with computing(rows):
+            return call.make(*inputs)
 
     def _rows(self, side: Side, ids: Tensor) -> Rows:
         return Rows.of(self.seed, self.step, side, ids.to(self.backbone.device))
+
+
+def _rows_of(given: Tensor | Tokens, rows: slice | Tensor) -> Tensor | Tokens:
+    if isinstance(given, Tensor):
+        return given[rows]
+    return {name: value[rows] for name, value in given.items()}

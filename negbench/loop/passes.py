@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from negbench.contracts import Backbone, Calls, Rows, SubQuery, computing
-from negbench.contracts.calls import T, Tokens
-from negbench.contracts.dropout import Side, checking_generators
+from negbench.contracts import Backbone, Calls, SubQuery
+from negbench.contracts.calls import Call, Part, T
+from negbench.contracts.dropout import checking_generators
 from negbench.data.batch_size import EMBED_BATCH
 from negbench.data.reading import InTurn, RowSource
 from negbench.data.scene import FeatureSource
@@ -36,11 +36,9 @@ from negbench.machine.team import ALONE, Team
 KEPT_BYTES = 2**32  # of features or pixels that a step keeps for its second pass
 _KEPT_ACTIVATIONS = 2**28  # bytes of many images' activations, for the backward pass
 
-Part = tuple[slice | Tensor, ...]  # places in what a call returns, along its first dimensions
-
 
 @dataclass(frozen=True, eq=False)
-class _Call:
+class _Waiting:
     """A call whose rows wait for their gradient.
 
     Attributes:
@@ -74,7 +72,7 @@ class Passes(Calls):
         super().__init__(backbone, seed)
         self.micro_batch = micro_batch
         self.team = team
-        self._waiting: list[_Call] = []
+        self._waiting: list[_Waiting] = []
         self._last_many = -1  # which of them is the last `many_candidates`
         self._image_bytes: float | None = None  # that the graph of one image keeps, once known
 
@@ -86,15 +84,7 @@ class Passes(Calls):
 
     def image_features(self, read: FeatureSource, pictures: Tensor) -> Tensor:
         """See `Calls`; the pixels of a part are read once, by the process that computes it."""
-        if self._at_once:
-            return super().image_features(read, pictures)
-        pixels = _ReadOnce(read)
-
-        def of_part(part: Part) -> list[Tensor]:
-            own = pictures[part]
-            return [Calls._embed(self, lambda: self.backbone.image_features(pixels(own)), "image", own)]
-
-        return self._in_parts(of_part, (len(pictures),), read_by_calls=True)[0]
+        return super().image_features(read if self._at_once else _ReadOnce(read), pictures)
 
     def many_candidates(self, read: FeatureSource, pictures: Tensor, *, sparing: bool = False) -> Tensor:
         """Return [C, T, D] float32 candidates of many pictures [C] int64, whose stored features `read` returns.
@@ -116,11 +106,11 @@ class Passes(Calls):
             return torch.cat([self.candidates(read(own), own) for own in pictures.split(size)])
         known = _ReadOnce(read) if learns and not sparing else read
 
-        def of_part(part: Part) -> list[Tensor]:
-            own = pictures[part]
-            return [Calls._embed(self, lambda: self.backbone.candidates(known(own)), "image", own)]
+        def embed(own: Tensor) -> Tensor:
+            return self.backbone.candidates(known(own))
 
-        embedded = self._in_parts(of_part, (len(pictures),), size=size)[0].float()
+        call = Call(embed, ("image",), pictures, (pictures,))
+        embedded = self._in_parts(lambda part: [self._compute_part(call, part)], call.sizes, size=size)[0].float()
         self._last_many = len(self._waiting) - 1
         return embedded
 
@@ -143,37 +133,18 @@ class Passes(Calls):
             self._image_bytes = sum(saved) / len(some)
         return self._image_bytes * len(pictures) <= _KEPT_ACTIVATIONS
 
-    def _embed(self, make: Callable[..., T], side: Side, ids: Tensor, *inputs: Tensor | Tokens) -> T:
+    def _compute(self, call: Call[T]) -> T:
         if self._at_once:
-            return super()._embed(make, side, ids, *inputs)
+            return super()._compute(call)
         made = list[T]()  # the last part, whose form all parts have
 
         def of_part(part: Part) -> list[Tensor]:
-            own = [_rows(each, part[0]) for each in inputs]
-            made[:] = [Calls._embed(self, make, side, ids[part], *own)]
+            made[:] = [self._compute_part(call, part)]
             return _tensors(made[0])
 
-        leaves = self._in_parts(of_part, (len(ids),))
+        pairwise = getattr(call.make, "__func__", None) is Backbone.cross_queries
+        leaves = self._in_parts(of_part, call.sizes, pairwise=pairwise, read_by_calls=call.read_by_calls)
         return _in_form(made[0], leaves)
-
-    def _cross(
-        self,
-        make: Callable[..., Tensor],
-        sides: tuple[Side, Side],
-        ids: Tensor,
-        references: Tensor | Tokens,
-        texts: Tokens,
-    ) -> Tensor:
-        if self._at_once:
-            return super()._cross(make, sides, ids, references, texts)
-
-        def of_part(part: Part) -> list[Tensor]:
-            rows, crossed = (self._rows(side, ids[own]) for side, own in zip(sides, part, strict=True))
-            with computing(Rows(rows.streams, crossed.streams)):
-                return [make(_rows(references, part[0]), _rows(texts, part[1]))]
-
-        pairwise = getattr(make, "__func__", None) is Backbone.cross_queries
-        return self._in_parts(of_part, (len(ids), len(ids)), pairwise=pairwise)[0]
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -220,7 +191,7 @@ class Passes(Calls):
         for leaf in leaves:
             leaf.requires_grad_(leaf.is_floating_point())
         kept: list[list[Tensor] | None] = [None] * len(parts) if again else list(made[: len(parts)])
-        self._waiting.append(_Call(make, parts, kept, leaves, torch.autocast(kind, **precision), read_by_calls))
+        self._waiting.append(_Waiting(make, parts, kept, leaves, torch.autocast(kind, **precision), read_by_calls))
         return leaves
 
     def _whole(self, made: Sequence[Tensor], parts: Sequence[Part], sizes: tuple[int, ...]) -> Tensor:
@@ -255,7 +226,7 @@ class Passes(Calls):
             self._send(waiting.pop())
         self.team.add_up(parameters)
 
-    def _send(self, call: _Call) -> None:
+    def _send(self, call: _Waiting) -> None:
         """Send the gradient of a call's leaves through its parts."""
         if call.read_by_calls:
             for leaf in call.leaves:
@@ -319,12 +290,6 @@ def _parts(share: slice, others: tuple[int, ...], size: int, pairwise: bool) -> 
 
 def _slices(whole: slice, size: int) -> list[slice]:
     return [slice(start, min(start + size, whole.stop)) for start in range(whole.start, whole.stop, size)]
-
-
-def _rows(inputs: Tensor | Tokens, rows: slice | Tensor) -> Tensor | Tokens:
-    if isinstance(inputs, Tensor):
-        return inputs[rows]
-    return {name: value[rows] for name, value in inputs.items()}
 
 
 def _tensors(made: Any) -> list[Tensor]:

@@ -1,56 +1,32 @@
 """Calls of a step that are cut or computed twice: what must not change a backbone's gradients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from negbench.contracts import Calls, Rows, SubQuery, computing
-from negbench.contracts.calls import Tokens
-from negbench.contracts.dropout import Side
+from negbench.contracts import Calls, SubQuery
+from negbench.contracts.calls import Call
 
 
 class CutCalls(Calls):
     """Computes the first row of every call apart from the others."""
 
-    def _embed(self, make: Callable[..., Any], side: Side, ids: Tensor, *inputs: Tensor | Tokens) -> Any:
-        parts = [super(CutCalls, self)._embed(make, side, ids[p], *(_part(x, p) for x in inputs)) for p in _parts(ids)]
+    def _compute(self, call: Call[Any]) -> Any:
+        texts = (slice(None),) * (len(call.sides) - 1)
+        parts = []
+        for rows in torch.arange(len(call.ids)).tensor_split([1]):
+            parts.append(self._compute_part(call, (rows, *texts)))
         return _joined(parts)
-
-    def _cross(
-        self,
-        make: Callable[..., Tensor],
-        sides: tuple[Side, Side],
-        ids: Tensor,
-        references: Tensor | Tokens,
-        texts: Tokens,
-    ) -> Tensor:
-        rows, crossed = (self._rows(side, ids).streams for side in sides)
-        made = []
-        for part in _parts(ids):
-            with computing(Rows(rows[part], crossed)):
-                made.append(make(_part(references, part), texts))
-        return torch.cat(made)
 
 
 class RecomputedCalls(Calls):
     """Computes every call once more in the backward pass."""
 
-    def _embed(self, make: Callable[..., Any], side: Side, ids: Tensor, *inputs: Tensor | Tokens) -> Any:
-        return checkpoint(super()._embed, make, side, ids, *inputs, use_reentrant=False)
-
-    def _cross(self, *given: Any) -> Any:
-        return checkpoint(super()._cross, *given, use_reentrant=False)
-
-
-def _parts(ids: Tensor) -> Sequence[Tensor]:
-    return torch.arange(len(ids)).tensor_split([1])
-
-
-def _part(given: Tensor | Tokens, rows: Tensor) -> Tensor | Tokens:
-    return given[rows] if isinstance(given, Tensor) else {name: value[rows] for name, value in given.items()}
+    def _compute(self, call: Call[Any]) -> Any:
+        return checkpoint(super()._compute, call, use_reentrant=False)
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -60,7 +36,7 @@ def _joined(parts: Sequence[Any]) -> Any:
         name: SubQuery(
             torch.cat([part[name].embeddings for part in parts]),
             sub.weight,
-            torch.cat([p[name].present for p in parts]),
+            torch.cat([part[name].present for part in parts]),
         )
         for name, sub in parts[0].items()
     }
