@@ -156,6 +156,20 @@ def test_gradients_of_cut_and_recomputed_passes_are_those_of_the_whole():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_recomputing_restores_the_generators_of_torch():
+    """Of a plug-in whose dropout is torch's own; the step ends with the generators of one that is not recomputed."""
+    made, x = Block(), torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    found = []
+    for again in (False, True):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(2)
+            found.append((gradients(made, x, again=again), torch.get_rng_state()))
+    assert torch_dropout(made) == ["layers.0.1", "layers.1.1", "layers.2.1"]
+    (kept, after), (recomputed, state) = found
+    assert torch.equal(recomputed, kept)
+    assert torch.equal(state, after)
+
+
 def test_a_thread_has_rows_of_its_own():
     seen = list[Rows | None]()
     with computing(rows()):
