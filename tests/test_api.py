@@ -93,16 +93,18 @@ def test_what_no_configuration_can_name_is_one_line():
         negbench.load("nothing", Path("nowhere"))
 
 
-def test_one_model_is_signature_help_and_check():
+def test_one_model_is_signature_help_and_check(subtests):
     """Every field of the model is a parameter of its signature and a flag with the same help text."""
     from typer.main import get_command
 
     from negbench.cli.main import app
 
     for model, name in ((negbench.Compare, "compare"), (negbench.Run, "run")):
-        assert set(inspect.signature(model).parameters) == set(model.model_fields)
-        flags = {each.name: each for each in get_command(app).commands[name].params}
-        for field, info in model.model_fields.items():
-            assert (info.description or "?") in flags[field].help, field
+        with subtests.test(name=name):
+            assert set(inspect.signature(model).parameters) == set(model.model_fields)
+            flags = {each.name: each for each in get_command(app).commands[name].params}
+            for field, info in model.model_fields.items():
+                assert (info.description or "?") in flags[field].help, field
     for function in (negbench.run, negbench.compare):
-        assert len(inspect.signature(function).parameters) <= 8
+        with subtests.test(function=function):
+            assert len(inspect.signature(function).parameters) <= 8

@@ -94,7 +94,7 @@ def opened(two_nodes: Any, *shared: Path, **more: Any) -> Ray:
 # --- tasks ---------------------------------------------------------------------------------------------------------
 
 
-def test_failures_stop_nothing(two_nodes, tmp_path, monkeypatch):
+def test_failures_stop_nothing(subtests, two_nodes, tmp_path, monkeypatch):
     monkeypatch.setenv("NEGBENCH_TOKEN", "of the driver")
     tasks = [1, "mistake", 2, "fault", "die", 3]
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
@@ -112,7 +112,8 @@ def test_failures_stop_nothing(two_nodes, tmp_path, monkeypatch):
     notes = [(event.index, event.value) for event in events if event.kind == "note"]
     assert sorted(notes) == [(0, "at 1"), (2, "at 2"), (4, "its worker process died: tried again"), (5, "at 3")]
     for index in (0, 2, 5):  # a task's note precedes its end
-        assert [event.kind for event in events if event.index == index] == ["note", "done"]
+        with subtests.test(index=index):
+            assert [event.kind for event in events if event.index == index] == ["note", "done"]
     assert list(tmp_path.iterdir()) == []  # no marker file is left
 
 
@@ -173,11 +174,11 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(two_nodes, vector
     assert len(list(there.glob("*/config.json"))) == 4  # no cell has two folders
     for key, folder in folders.items():
         written = (folder.path / SUMS).read_text(encoding="utf-8").splitlines()
-        assert sum(line.endswith("  result.json") for line in written) == 1  # and none was finished twice
-        assert folder.result["metrics"] == alone[key].result["metrics"]
-        assert (folder.path / "ranks.parquet").read_bytes() == (alone[key].path / "ranks.parquet").read_bytes()
+        assert sum(line.endswith("  result.json") for line in written) == 1, key  # and none was finished twice
+        assert folder.result["metrics"] == alone[key].result["metrics"], key
+        assert (folder.path / "ranks.parquet").read_bytes() == (alone[key].path / "ranks.parquet").read_bytes(), key
         for name, weights in folder.weights().items():
-            assert weights.equal(alone[key].weights()[name])
+            assert weights.equal(alone[key].weights()[name]), key
 
 
 def test_a_node_that_would_compute_another_run_says_so(two_nodes, vector_sets, tmp_path):
@@ -219,12 +220,12 @@ def test_a_signal_ends_tasks_in_order(two_nodes, vector_flags, tmp_path, statuse
     assert "0 of 3 cells are finished and kept" in output
     for path in checkpoints:  # unlocked and resumable
         with RunFolder(path.parent).lock():
-            assert RunFolder(path.parent).status == "interrupted"
+            assert RunFolder(path.parent).status == "interrupted", path
     assert len(list(tmp_path.glob("*/config.json"))) == 2
     assert statuses(tmp_path) == {"KILLED": 3}  # two cells and their parent run
 
 
-def test_an_address_that_leads_nowhere_is_one_line(refused, monkeypatch):
+def test_an_address_that_leads_nowhere_is_one_line(subtests, refused, monkeypatch):
     def unreachable(*given: Any, **options: Any) -> None:
         raise ConnectionError(f"nobody answers at {given[0]}\nat all")
 
@@ -233,8 +234,9 @@ def test_an_address_that_leads_nowhere_is_one_line(refused, monkeypatch):
     for address, shown in {
         "head": "head", "me:PW/@x@head:1": "***:***/@***@head:1", "ray://me:PW@head:1": "ray://head:1"
     }.items():  # fmt: skip
-        message = f"--address {shown}: cannot join a Ray cluster there (nobody answers at {shown}); give HOST:PORT"
-        assert "PW" not in refused(["compare", "--executor", "ray", "--address", address], message)
+        with subtests.test(address=address):
+            message = f"--address {shown}: cannot join a Ray cluster there (nobody answers at {shown}); give HOST:PORT"
+            assert "PW" not in refused(["compare", "--executor", "ray", "--address", address], message)
 
 
 def test_a_task_that_no_node_can_hold_is_refused(two_nodes, tmp_path):

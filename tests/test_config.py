@@ -44,21 +44,23 @@ def test_an_option_alone_keeps_the_default_plugin():
     assert (config.backbone.name, config.backbone.options) == ("tiny", {"fusion": "sum"})
 
 
-def test_set_values():
+def test_set_values(subtests):
     for text, keys, value in BOOK["sets"]:
-        assert parse_set(text) == (keys.split("."), value)
+        with subtests.test(text=text, keys=keys):
+            assert parse_set(text) == (keys.split("."), value)
 
 
-def test_mistakes_are_one_line():
+def test_mistakes_are_one_line(subtests):
     long = (f"train.epochs={'9' * 5000}", f"strategy.alpha={'[' * 3000}{']' * 3000}")
     BOOK["NegbenchError"]["dqe"] |= dict.fromkeys(long, ": the value is too long or nested")
     for kind in ("NegbenchError", "UnknownNameError", "OptionError"):
         for strategy, rows in BOOK[kind].items():
             for text, message in rows.items():
-                with pytest.raises(getattr(errors, kind)) as caught:
-                    resolved(load_config(flags={"strategy": {"name": strategy}}, sets=[text]))
-                assert message in str(caught.value)
-                assert "\n" not in str(caught.value)
+                with subtests.test(strategy=strategy, text=text[:100]):
+                    with pytest.raises(getattr(errors, kind)) as caught:
+                        resolved(load_config(flags={"strategy": {"name": strategy}}, sets=[text]))
+                    assert message in str(caught.value)
+                    assert "\n" not in str(caught.value)
     for layers in (["plugins=1", "plugins=[0]"], ["plugins=[[1]]", "plugins=[[1]]"]):
         with pytest.raises(NegbenchError, match=r"^plugins.* = \S+: input should be a valid"):
             load_config(flags={"strategy": {"name": "dqe"}}, sets=layers)
@@ -104,26 +106,28 @@ def test_pools_of_one_age_shrink_at_the_same_shares_of_training():
         schedule(20, "schedule.refresh_epochs=[4,8]", "schedule.refresh_counts=[0]")
 
 
-def test_refresh_epochs():
+def test_refresh_epochs(subtests):
     for rule, rows in BOOK["schedules"].items():
         for epochs, n_def, warmup, want in rows:
-            given = None if warmup < 0 else warmup
-            assert refresh_epochs(epochs, n_def, rule=rule, warmup=given) == tuple(want)
+            with subtests.test(rule=rule, epochs=epochs, n_def=n_def, warmup=warmup):
+                given = None if warmup < 0 else warmup
+                assert refresh_epochs(epochs, n_def, rule=rule, warmup=given) == tuple(want)
     assert refresh_epochs(12, 5) == (2, 4, 6, 8, 10)  # the default rule
 
 
-def test_the_strategy_declares_its_rule():
+def test_the_strategy_declares_its_rule(subtests):
     for strategy, sets, want in BOOK["rules"]:
-        full = resolved(load_config(flags={"strategy": {"name": strategy}}, sets=["train.epochs=50", *sets]))
-        assert full.schedule.refresh_epochs == tuple(want)
-        assert full.schedule.warmup == want[0]
+        with subtests.test(strategy=strategy, sets=sets):
+            full = resolved(load_config(flags={"strategy": {"name": strategy}}, sets=["train.epochs=50", *sets]))
+            assert full.schedule.refresh_epochs == tuple(want)
+            assert full.schedule.warmup == want[0]
 
 
-def test_pools_that_do_not_depend_on_scores_are_never_redefined():
-    for strategy in ("all-corpus", "in-batch", "hycole", "oracle-all"):
-        full = resolved(load_config(flags={"strategy": {"name": strategy}}, sets=["schedule.n_def=6"]))
-        assert full.schedule.refresh_epochs == ((0,) if strategy in ("all-corpus", "oracle-all") else ())
-        assert full == resolved(load_config(flags={"strategy": {"name": strategy}}))
+@pytest.mark.parametrize("strategy", ["all-corpus", "in-batch", "hycole", "oracle-all"])
+def test_pools_that_do_not_depend_on_scores_are_never_redefined(strategy):
+    full = resolved(load_config(flags={"strategy": {"name": strategy}}, sets=["schedule.n_def=6"]))
+    assert full.schedule.refresh_epochs == ((0,) if strategy in ("all-corpus", "oracle-all") else ())
+    assert full == resolved(load_config(flags={"strategy": {"name": strategy}}))
 
 
 # --- resolved configurations are complete, numbers are finite and bounded ---------------------------------------------
@@ -199,17 +203,19 @@ def test_counts_have_an_upper_bound_unless_memory_does_not_follow():
 # --- plug-ins as text -------------------------------------------------------------------------------------------------
 
 
-def test_plugins_as_text():
+def test_plugins_as_text(subtests):
     for text, want in BOOK["plugins"]:
-        assert parse_plugin(text) == want
+        with subtests.test(text=text, want=want):
+            assert parse_plugin(text) == want
     window = "shifted-top-k:start=1:stop=5"
     for wrong in (f"{window}:start=2", f"{window}:60>{window}"):
         with pytest.raises(OptionError, match="start is given twice; in a switch or union, options of the parts"):
             parse_plugin(wrong)
     for wrong in ("qure:variant", "qure:", ":k=3:", "qure:name=dqe"):
-        with pytest.raises(NegbenchError) as error:
-            resolved(build_config([{"strategy": parse_plugin(wrong)}]))
-        assert "\n" not in str(error.value)
+        with subtests.test(wrong=wrong):
+            with pytest.raises(NegbenchError) as error:
+                resolved(build_config([{"strategy": parse_plugin(wrong)}]))
+            assert "\n" not in str(error.value)
 
 
 def test_null_undoes_what_a_recipe_sets():

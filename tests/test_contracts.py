@@ -193,16 +193,16 @@ def test_loss_refuses_what_does_not_fit():
 # --- relevance --------------------------------------------------------------------------------------------------------
 
 
-def test_relevance_is_the_best_token():
-    for tokens in [1, 3]:
-        for learns in [False, True]:
-            generator = torch.Generator().manual_seed(0)
-            queries = torch.randn(2, 4, generator=generator)
-            candidates = -queries.sum(0) * torch.rand(5, tokens, 4, generator=generator)
-            want = torch.tensor([[max(float(q @ token) for token in image) for image in candidates] for q in queries])
-            assert (want < 0).any()
-            with torch.set_grad_enabled(learns):
-                torch.testing.assert_close(relevance(queries, candidates), want)
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_relevance_is_the_best_token(tokens):
+    for learns in [False, True]:
+        generator = torch.Generator().manual_seed(0)
+        queries = torch.randn(2, 4, generator=generator)
+        candidates = -queries.sum(0) * torch.rand(5, tokens, 4, generator=generator)
+        want = torch.tensor([[max(float(q @ token) for token in image) for image in candidates] for q in queries])
+        assert (want < 0).any()
+        with torch.set_grad_enabled(learns):
+            torch.testing.assert_close(relevance(queries, candidates), want)
 
 
 def test_paired_relevance_is_relevance_of_ones_own_images():

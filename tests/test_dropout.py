@@ -38,7 +38,7 @@ def test_a_row_has_its_mask_in_any_batch(shape):
     """Whole, cut, in another order, and one at a time."""
     whole = mask(rows(), shape)
     for place in range(len(IDS)):
-        assert torch.equal(mask(rows(IDS[[place]]), shape)[0], whole[place])
+        assert torch.equal(mask(rows(IDS[[place]]), shape)[0], whole[place]), place
     order = torch.tensor([4, 1, 3])
     assert torch.equal(mask(rows(IDS[order]), shape), whole[order])
     assert torch.equal(whole[0], whole[4])  # one picture in two places
@@ -145,14 +145,15 @@ def test_torch_dropout_is_replaced_and_numbered():
     assert torch_dropout(nn.Dropout(0.0)) == []
 
 
-def test_gradients_of_cut_and_recomputed_passes_are_those_of_the_whole():
+def test_gradients_of_cut_and_recomputed_passes_are_those_of_the_whole(subtests):
     made, x = block(), torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     before = torch.get_rng_state()
     whole = gradients(made, x)
     assert torch.equal(gradients(made, x, again=True), whole)
     for parts in (1, 2, 4):
-        cut = gradients(made, x, parts, again=True)
-        assert float((cut - whole).abs().max()) <= 1e-6 * float(whole.abs().max())
+        with subtests.test(parts=parts):
+            cut = gradients(made, x, parts, again=True)
+            assert float((cut - whole).abs().max()) <= 1e-6 * float(whole.abs().max())
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -40,14 +40,15 @@ def test_a_worker_that_leaves_without_an_error_is_one():
     assert (event.kind, event.value) == ("failed", "its worker process died (exit code 0)")
 
 
-def test_each_worker_has_a_gpu_of_its_own(monkeypatch):
+def test_each_worker_has_a_gpu_of_its_own(subtests, monkeypatch):
     """By turns; one that takes the place of a dead worker has its GPU."""
     for given, count, want in ((None, 3, ("0", "1", "2")), ("4, 6", 9, ("4", "6")), ("", 9, ()), (None, 0, ())):
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if given is not None:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-        monkeypatch.setattr("torch.cuda.device_count", lambda count=count: count)
-        assert gpus() == want
+        with subtests.test(given=given, count=count):
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+            if given is not None:
+                monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+            monkeypatch.setattr("torch.cuda.device_count", lambda count=count: count)
+            assert gpus() == want
     with Processes(3, devices=("4", "MIG-6")) as executor:
         used = [event.value for event in executor.run(device_of, [1, 2, 3])]
         again = [event.value for event in executor.run(device_of, ["die", 2, 3]) if event.kind != "note"]
@@ -55,13 +56,14 @@ def test_each_worker_has_a_gpu_of_its_own(monkeypatch):
     assert sorted(again)[:2] != ["MIG-6", "MIG-6"]
 
 
-def test_workers_that_share_gpus_are_told(monkeypatch, logged, tmp_path):
+def test_workers_that_share_gpus_are_told(subtests, monkeypatch, logged, tmp_path):
     for workers, devices, told in ((4, "0,1", "2 GPUs"), (2, "0,1", ""), (2, "0", "1 GPU"), (2, "", "")):
-        logged.clear()
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
-        executor = executor_of("pool", None, workers, tmp_path, "none")
-        assert executor.devices == tuple(filter(None, devices.split(",")))
-        assert [r.getMessage() for r in logged] == ([f"note: {workers} workers share {told}"] if told else [])
+        with subtests.test(workers=workers, devices=devices):
+            logged.clear()
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+            executor = executor_of("pool", None, workers, tmp_path, "none")
+            assert executor.devices == tuple(filter(None, devices.split(",")))
+            assert [r.getMessage() for r in logged] == ([f"note: {workers} workers share {told}"] if told else [])
 
 
 def test_a_server_that_was_prepared_is_the_one_that_workers_come_from(forked):

@@ -54,24 +54,25 @@ def test_what_is_no_folder_cannot_be_sealed(tmp_path):
             files.seal(folder)
 
 
-def test_another_program_finds_only_the_files_that_it_left(tmp_path, logged):
+def test_another_program_finds_only_the_files_that_it_left(subtests, tmp_path, logged):
     """Damaged and unlisted files are gone before it reads; those of another name are left to their own block."""
     folder = tmp_path / "made"
     left = {"a[1].x": b"one", "a[1].y": b"two", "a1.x": b"another's"}
     folder.mkdir()
     for name, content in left.items():
         (folder / name).write_bytes(content)  # by nobody known
-    for change, kept in (
-        (lambda: None, set()),
-        (lambda: None, {"a[1].x", "a[1].y"}),
-        (lambda: (folder / "a[1].x").write_bytes(b"onf"), {"a[1].y"}),
-        (lambda: (folder / "a[1].y").write_bytes(b""), {"a[1].x"}),
+    for name, change, kept in (
+        ("of another writer", lambda: None, set()),
+        ("as written", lambda: None, {"a[1].x", "a[1].y"}),
+        ("a flipped bit", lambda: (folder / "a[1].x").write_bytes(b"onf"), {"a[1].y"}),
+        ("emptied", lambda: (folder / "a[1].y").write_bytes(b""), {"a[1].x"}),
     ):
-        change()
-        with files.trusted(folder, "a[1]"):
-            assert {path.name for path in folder.glob("a*")} == {*kept, "a1.x"}
-            (folder / "a[1].x").write_bytes(left["a[1].x"])
-            (folder / "a[1].y").write_bytes(left["a[1].y"])
+        with subtests.test(name):
+            change()
+            with files.trusted(folder, "a[1]"):
+                assert {path.name for path in folder.glob("a*")} == {*kept, "a1.x"}
+                (folder / "a[1].x").write_bytes(left["a[1].x"])
+                (folder / "a[1].y").write_bytes(left["a[1].y"])
     assert [record.getMessage().partition(":")[0] for record in logged] == [str(folder)]
     with files.trusted(folder, "a1"):
         assert not (folder / "a1.x").exists()

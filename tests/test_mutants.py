@@ -63,5 +63,5 @@ def test_a_sample_is_that_of_its_seed(mutants):
     assert total > 200
     assert len({str(mutant) for mutant in first}) <= 9 == len(first)
     for group in mutants.GROUPS.values():
-        assert all(list(mutants.ROOT.glob(pattern)) for pattern in group["sources"])
-        assert all((mutants.ROOT / name).exists() for name in group["tests"])
+        assert all(list(mutants.ROOT.glob(pattern)) for pattern in group["sources"]), group
+        assert all((mutants.ROOT / name).exists() for name in group["tests"]), group

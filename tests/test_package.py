@@ -111,7 +111,7 @@ def test_the_wheel_holds_what_is_read_at_run_time(wheel):
     for top, place in (shipped | {"runs/recipes": "negbench/recipes", "negbench": "negbench"}).items():
         for path in (ROOT / top).rglob("*"):
             if path.is_file() and path.suffix not in (".pyc", ".lock"):
-                assert f"{place}/{path.relative_to(ROOT / top)}" in held
+                assert f"{place}/{path.relative_to(ROOT / top)}" in held, place
     assert {"negbench/py.typed", "negbench/backbones/tiny.safetensors"} <= held
     assert not [name for name in held if name.startswith(("tests", "strategies", "runs"))]
     assert f"Version: {negbench.__version__}\n" in text
@@ -165,7 +165,7 @@ def test_every_package_of_the_extra_is_known_by_its_module():
     for name in names:
         module = modules.get(name, name)
         error = ModuleNotFoundError(f"No module named '{module}'", name=f"{module}.inner")
-        assert missing_package(error) == f"this needs {module}: pip install 'negbench[full]'"
+        assert missing_package(error) == f"this needs {module}: pip install 'negbench[full]'", name
     assert missing_package(ModuleNotFoundError("No module named 'nothing'", name="nothing")) is None
     assert "full" in extras["dev"][0]
 
@@ -177,7 +177,7 @@ def test_one_version_and_one_import_line():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_root():
+def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_root(subtests):
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")  # continued lines joined
     parts = (line.partition(" ") for line in text.splitlines())
     lines = [(instruction, rest) for instruction, _, rest in parts if instruction.isupper()]
@@ -191,8 +191,9 @@ def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_roo
     assert extra in PROJECT["project"]["optional-dependencies"]
     (pins,) = re.findall(r"-c (\S+)", install)
     for needed in (pins, "pyproject.toml", PROJECT["project"]["readme"], "negbench", "strategies", "backbones"):
-        assert (ROOT / needed).exists()
-        assert needed not in ignored
+        with subtests.test(needed=needed):
+            assert (ROOT / needed).exists()
+            assert needed not in ignored
     assert "!runs/recipes" in ignored  # the demo needs its recipe
     (made,) = re.findall(r"useradd .*--uid (\d+)", " ".join(rest for _, rest in lines))
     assert [rest for word, rest in lines if word == "USER"] == [made]

@@ -150,19 +150,20 @@ def test_practice_uses_the_whole_batch_and_one_draw(name, count):
     assert kept == {(True, None), (False, 1)}
 
 
-def test_every_value_says_where_it_is_from():
+def test_every_value_says_where_it_is_from(subtests):
     """Each value has a source comment; values that this file lists as published are not marked "ours"."""
     for name in RECIPES:
-        lines, section = path_of(name).read_text(encoding="utf-8").splitlines(), ""
-        assert lines[0].startswith("# ")
-        for number, line in enumerate(lines, start=1):
-            section = line.strip("[] ") if line.startswith("[") else section
-            value = re.match(r"\s*(\w+ = [^\[{]|\{ name)", line) or re.match(r"\w+ = [\[{].*[\]}]", line)
-            if value and not line.startswith(("name =", "extends =")):
-                assert re.search(r"\S+ +# \S", line), f"{name}.toml:{number} has no source: {line}"
-            key = f"{section}.{line.split(' = ')[0]}"
-            if key in PUBLISHED.get(name, {}) and key != "schedule.warmup":
-                assert not line.partition("# ")[2].startswith("ours"), line
+        with subtests.test(name=name):
+            lines, section = path_of(name).read_text(encoding="utf-8").splitlines(), ""
+            assert lines[0].startswith("# ")
+            for number, line in enumerate(lines, start=1):
+                section = line.strip("[] ") if line.startswith("[") else section
+                value = re.match(r"\s*(\w+ = [^\[{]|\{ name)", line) or re.match(r"\w+ = [\[{].*[\]}]", line)
+                if value and not line.startswith(("name =", "extends =")):
+                    assert re.search(r"\S+ +# \S", line), f"{name}.toml:{number} has no source: {line}"
+                key = f"{section}.{line.split(' = ')[0]}"
+                if key in PUBLISHED.get(name, {}) and key != "schedule.warmup":
+                    assert not line.partition("# ")[2].startswith("ours"), line
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -175,9 +176,9 @@ def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name, root_of)
         flat = resolved(config).flat()
         changes = {key: value for key, value in flat.items() if value != whole.get(key, "absent")}
         unread = ("seed", "eval.dev_seed", "schedule.")  # irrelevant to strategies whose pools ignore scores
-        assert {key: value for key, value in changes.items() if not key.startswith(unread)} == row
+        assert {key: value for key, value in changes.items() if not key.startswith(unread)} == row, row
         if flat["strategy.name"] not in ("all-corpus", "in-batch-cube"):
-            assert not any(key.startswith("schedule.") for key in changes)
+            assert not any(key.startswith("schedule.") for key in changes), row
 
 
 def test_hycoles_table_4_moves_the_towers_rate_and_the_negatives(root_of):
@@ -304,12 +305,13 @@ def test_encode_and_audit_take_recipes(vector_flags, toy_root, tmp_path, said):
     assert '"dqe(beta=0.7)"' in output.out
 
 
-def test_a_comparisons_world_serves_one_run_and_a_study():
+def test_a_comparisons_world_serves_one_run_and_a_study(subtests):
     """Their own flags replace the table [compare]."""
     run = load_config(recipe=Path("world"), flags={"strategy": {"name": "top-k"}})
     study = plan_study(Study(strategy="top-k", recipe=Path("map-twins-fit"))).job.spec.config
     for config, train_images in ((run, 4000), (study, 500)):
-        assert (config.dataset.model_dump()["train_images"], config.strategy.name) == (train_images, "top-k")
+        with subtests.test(train_images=train_images):
+            assert (config.dataset.model_dump()["train_images"], config.strategy.name) == (train_images, "top-k")
 
 
 # --- two steps -----------------------------------------------------------------------------------------------------

@@ -35,60 +35,64 @@ def plugin_file(tmp_path: Path) -> Path:
 # --- completeness ---------------------------------------------------------------------------------------------------
 
 
-def test_every_key_has_its_files_and_a_description():
+def test_every_key_has_its_files_and_a_description(subtests):
     texts = {kind: "".join(path.read_text("utf-8") for path in (TESTS / kind).glob("test_*.py")) for kind in KINDS}
     for kind, name in EVERY:
-        source = registry.find(kind, name).source()
-        assert source.is_file()
-        assert source.stem == name.replace("-", "_")
-        own = (TESTS / kind / f"test_{source.stem}.py").is_file()
-        assert own or f'"{name}"' in texts[kind] or registry.get(kind, name).__name__ in texts[kind], name
-        (described,) = [d for d in registry.describe(kind) if d.name == name]
-        assert described.summary.endswith((".", ":")), name
-        assert len(described.summary) > 10
-        assert described.paper
-        assert described.origin == "built-in"
+        with subtests.test(kind=kind, name=name):
+            source = registry.find(kind, name).source()
+            assert source.is_file()
+            assert source.stem == name.replace("-", "_")
+            own = (TESTS / kind / f"test_{source.stem}.py").is_file()
+            assert own or f'"{name}"' in texts[kind] or registry.get(kind, name).__name__ in texts[kind], name
+            (described,) = [d for d in registry.describe(kind) if d.name == name]
+            assert described.summary.endswith((".", ":")), name
+            assert len(described.summary) > 10
+            assert described.paper
+            assert described.origin == "built-in"
 
 
-def test_every_default_builds_and_lies_in_its_range():
+def test_every_default_builds_and_lies_in_its_range(subtests):
     for kind, name in FIELDED:
-        made = registry.make(kind, name)
-        assert isinstance(made, Strategy if kind == "strategies" else Loss)
-        config = dataclasses.asdict(made)
-        assert registry.make(kind, name, **config) == made
-        assert registry.make(kind, name, **json.loads(json.dumps(config))) == made
-        for option, span in tunable_ranges(type(made)).items():
-            value = config[option]
-            assert value in span.choices if span.choices else span.low <= value <= span.high
+        with subtests.test(kind=kind, name=name):
+            made = registry.make(kind, name)
+            assert isinstance(made, Strategy if kind == "strategies" else Loss)
+            config = dataclasses.asdict(made)
+            assert registry.make(kind, name, **config) == made
+            assert registry.make(kind, name, **json.loads(json.dumps(config))) == made
+            for option, span in tunable_ranges(type(made)).items():
+                value = config[option]
+                assert value in span.choices if span.choices else span.low <= value <= span.high
 
 
-def test_the_ends_of_every_range_build():
+def test_the_ends_of_every_range_build(subtests):
     for kind, name in FIELDED:
-        ranges, default = tunable_ranges(registry.get(kind, name)), registry.make(kind, name)
-        for option, span in ranges.items():
-            number = int if isinstance(getattr(default, option), int) else lambda value: value
-            band = {span.below: number(ranges[span.below].high)} if span.below else {}  # a band as wide as it gets
-            band |= {start: number(each.low) for start, each in ranges.items() if each.below == option}
-            for end in span.choices or (span.low, span.high):
-                value = number(end)
-                assert getattr(registry.make(kind, name, **{**band, option: value}), option) == value
+        with subtests.test(kind=kind, name=name):
+            ranges, default = tunable_ranges(registry.get(kind, name)), registry.make(kind, name)
+            for option, span in ranges.items():
+                number = int if isinstance(getattr(default, option), int) else lambda value: value
+                band = {span.below: number(ranges[span.below].high)} if span.below else {}  # a band as wide as it gets
+                band |= {start: number(each.low) for start, each in ranges.items() if each.below == option}
+                for end in span.choices or (span.low, span.high):
+                    value = number(end)
+                    assert getattr(registry.make(kind, name, **{**band, option: value}), option) == value
 
 
 LOADED = Path(__file__).with_name("sums.py").read_text(encoding="utf-8")
 
 
-def test_what_a_user_sets_is_a_dataclass_and_what_a_run_sets_a_parameter():
+def test_what_a_user_sets_is_a_dataclass_and_what_a_run_sets_a_parameter(subtests):
     by_run = {"backbones": ["seed"], "datasets": ["split", "images"]}
     for kind, name in EVERY:
-        cls = registry.get(kind, name)
-        assert dataclasses.MISSING not in option_defaults(cls).values(), name
-        if kind in by_run:
-            assert [*inspect.signature(cls.load).parameters] == ["options", *by_run[kind]], name
-        else:
-            assert plugins.options_class(cls) is cls
+        with subtests.test(kind=kind, name=name):
+            cls = registry.get(kind, name)
+            assert dataclasses.MISSING not in option_defaults(cls).values(), name
+            if kind in by_run:
+                assert [*inspect.signature(cls.load).parameters] == ["options", *by_run[kind]], name
+            else:
+                assert plugins.options_class(cls) is cls
 
 
-def test_options_of_a_loader(tmp_path, own_registry, mistakes):
+def test_options_of_a_loader(subtests, tmp_path, own_registry, mistakes):
     """Fields are separate from what the run sets; a required option, a type and a combination are checked."""
     file = tmp_path / "sums.py"
     file.write_text(LOADED, encoding="utf-8")
@@ -96,10 +100,11 @@ def test_options_of_a_loader(tmp_path, own_registry, mistakes):
     assert registry.make("backbones", "sums", width=3, seed=5) == (3, 1.0, ("a",), 5)
     assert registry.make("backbones", "sums", width=3, rate=2, names=["b"]) == (3, 2.0, ("b",), 0)
     for text, message in mistakes["sums"].items():
-        options = parse_plugin(text)
-        with pytest.raises(NegbenchError) as caught:
-            registry.make("backbones", options.pop("name"), **options)
-        assert _message(caught) == message
+        with subtests.test(text=text):
+            options = parse_plugin(text)
+            with pytest.raises(NegbenchError) as caught:
+                registry.make("backbones", options.pop("name"), **options)
+            assert _message(caught) == message
     cls = registry.get("backbones", "sums")
     with pytest.raises(OptionError, match=r"backbone\.seed is set by the run itself: leave it out"):
         checked_options(cls, {"width": 3, "seed": 1}, "sums")
@@ -143,16 +148,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     syntax._spec.cache_clear()
 
 
-def test_a_file_that_names_its_paper_is_found(package):
+def test_a_file_that_names_its_paper_is_found(subtests, package):
     for text, paper in (
         (CLASS + '\nPAPER: str = "annotated"\n', "annotated"),
         (CLASS + '\nPAPER="no spaces"\n', "no spaces"),
         (CLASS.replace('"""Nothing at all."""\n', '"""Nothing at all."""\nPAPER = "in front"\n'), "in front"),
     ):
-        (package / "mine.py").write_text(text, encoding="utf-8")
-        assert "mine" in registry.plugins("strategies")
-        (described,) = [d for d in registry.describe("strategies") if d.name == "mine"]
-        assert (described.summary, described.paper) == ("Nothing at all.", paper)
+        with subtests.test(paper=paper):
+            (package / "mine.py").write_text(text, encoding="utf-8")
+            assert "mine" in registry.plugins("strategies")
+            (described,) = [d for d in registry.describe("strategies") if d.name == "mine"]
+            assert (described.summary, described.paper) == ("Nothing at all.", paper)
 
 
 def test_a_file_without_a_source_is_no_plugin(package):
@@ -183,14 +189,15 @@ def test_a_data_set_declares_the_files_it_reads():
 # --- options explained ------------------------------------------------------------------------------------------------
 
 
-def test_every_option_is_explained():
+def test_every_option_is_explained(subtests):
     for kind, name in EVERY:
-        options = options_of(kind, name)
-        assert [option.name for option in options] == list(option_defaults(registry.get(kind, name)))
-        for option in options:
-            assert len(option.text) > 3, f"{kind}/{name}: the docstring says nothing of '{option.name}'"
-            assert option.type
-            assert "\n" not in option.text
+        with subtests.test(kind=kind, name=name):
+            options = options_of(kind, name)
+            assert [option.name for option in options] == list(option_defaults(registry.get(kind, name)))
+            for option in options:
+                assert len(option.text) > 3, f"{kind}/{name}: the docstring says nothing of '{option.name}'"
+                assert option.type
+                assert "\n" not in option.text
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------
@@ -283,7 +290,7 @@ def test_a_file_holds_one_plugin_of_a_kind(tmp_path):
         Registry().add_file(path)
 
 
-def test_a_name_that_is_taken_is_refused(plugin_file, tmp_path):
+def test_a_name_that_is_taken_is_refused(subtests, plugin_file, tmp_path):
     """Reusing another file's name fails when the file is added, a built-in's when plug-ins are listed."""
 
     def add_and_list(path: Path) -> None:
@@ -293,12 +300,13 @@ def test_a_name_that_is_taken_is_refused(plugin_file, tmp_path):
     fresh = Registry()
     fresh.add_file(plugin_file)
     for name, taken, by in (("my_own", "my-own", plugin_file), ("qure", "qure", "built-in")):
-        other = tmp_path / "elsewhere" / f"{name}.py"
-        other.parent.mkdir(exist_ok=True)
-        other.write_text(PLUGIN, encoding="utf-8")
-        with pytest.raises(NegbenchError) as caught:
-            add_and_list(other)
-        assert f"two strategies are named '{taken}': {by} and {other}; rename one" == _message(caught)
+        with subtests.test(name=name, taken=taken):
+            other = tmp_path / "elsewhere" / f"{name}.py"
+            other.parent.mkdir(exist_ok=True)
+            other.write_text(PLUGIN, encoding="utf-8")
+            with pytest.raises(NegbenchError) as caught:
+                add_and_list(other)
+            assert f"two strategies are named '{taken}': {by} and {other}; rename one" == _message(caught)
 
 
 def test_a_files_name_is_a_plain_name(plugin_file):

@@ -33,7 +33,7 @@ _NEAR = [{2, 3}, {2, 3}, {0, 1}, {0, 1, 4}, {3}, {6}, {4, 5}, {0, 1, 2}]
 _BELOW = [{2, 3}, {2, 3}, set(), {0, 1, 4}, {3}, {6}, {4}, {2}]
 
 
-def test_miners():
+def test_miners(subtests):
     for key, options, want in (
         ("multi-similarity", {"epsilon": 0.1}, [{2}, {2}, {0, 1}, {4}, {3}, set(), {5}, {0, 1, 2}]),
         ("hdc", {}, _HALF),
@@ -43,7 +43,8 @@ def test_miners():
         ("semi-hard", {"margin": 0.5, "triplets": "all"}, _NEAR),
         ("semi-hard", {"margin": 0.5, "triplets": "hard"}, [a - b for a, b in zip(_NEAR, _BELOW, strict=True)]),
     ):
-        assert as_sets(_strategy(key, options).pool(_view(POINTS))) == want
+        with subtests.test(key=key):
+            assert as_sets(_strategy(key, options).pool(_view(POINTS))) == want
 
 
 def test_distance_weighted():
@@ -59,16 +60,19 @@ def test_distance_weighted():
     torch.testing.assert_close(shares[[0, 3, 6]], torch.tensor(want, dtype=torch.float64), rtol=1e-8, atol=1e-12)
 
 
-def test_losses_of_pairs():
-    for key, options, want in (
+@pytest.mark.parametrize(
+    ("key", "options", "want"),
+    [
         ("hcl", {"tau": 0.5}, 1.6988293114702677),
         ("hcl", {"tau": 0.5, "beta": 0.0}, 1.0712353104917063),
         ("multi-similarity", {}, 0.5443831828359992),
         ("multi-similarity", {"alpha": 1.0, "beta": 10.0, "base": -0.2}, 1.2798646445367665),
-    ):
-        view = _view(POINTS)
-        loss: Loss = registry.make("losses", key, **options)
-        assert loss(view.positive, view.scores, view.allowed).item() == pytest.approx(want, rel=1e-12)
+    ],
+)
+def test_losses_of_pairs(key, options, want):
+    view = _view(POINTS)
+    loss: Loss = registry.make("losses", key, **options)
+    assert loss(view.positive, view.scores, view.allowed).item() == pytest.approx(want, rel=1e-12)
 
 
 def test_hn_nce():

@@ -60,10 +60,11 @@ def test_constants_of_modules_and_classes():
     assert syntax.constant(tree.body[-1], "E") == 5
 
 
-def test_modules_are_located_without_importing_them():
+def test_modules_are_located_without_importing_them(subtests):
     assert syntax.locate("negbench.contracts.strategy").name == "strategy.py"
     for name in ("negbench.contracts.Strategy", "negbench.none", "no_such_package.x", "negbench.strategies.none"):
-        assert syntax.locate(name) is None
+        with subtests.test(name=name):
+            assert syntax.locate(name) is None
 
 
 @pytest.mark.parametrize("content", [b"def f(:\n", b"\xff\xfe", b"x = 1\0", b"(" * 3000])
@@ -77,7 +78,7 @@ def test_what_is_not_python_is_one_line(tmp_path, content):
         syntax.parse(tmp_path / "absent.py")
 
 
-def test_a_content_is_parsed_once_and_a_damaged_cache_is_made_again(tmp_path, monkeypatch):
+def test_a_content_is_parsed_once_and_a_damaged_cache_is_made_again(subtests, tmp_path, monkeypatch):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     path, parse, ends, parsed = tmp_path / "one.py", syntax.parse, list[Any](), list[Any]()
     monkeypatch.setattr(syntax.atexit, "register", lambda *given: ends.append(given))
@@ -101,9 +102,11 @@ def test_a_content_is_parsed_once_and_a_damaged_cache_is_made_again(tmp_path, mo
     memory, text = syntax._memory, "READS = ('a', 'b')\nfrom . import near\n"
     assert [commands(text, 2), commands(text), commands(text + "x = 1\n"), commands(text, 2)] == [2, 0, 1, 0]
     (file,) = tmp_path.glob("code/*.json")
-    for damaged in (file.read_bytes()[:-9], file.read_bytes().replace(b"near", b"far!")):  # torn, edited
-        file.write_bytes(damaged)
-        assert [commands(text), commands(text)] == [1, 0]
+    whole = file.read_bytes()
+    for name, damaged in (("torn", whole[:-9]), ("edited", whole.replace(b"near", b"far!"))):
+        with subtests.test(name):
+            file.write_bytes(damaged)
+            assert [commands(text), commands(text)] == [1, 0]
 
 
 def test_equal_contents_import_what_lies_beside_each(tmp_path):
@@ -115,4 +118,4 @@ def test_equal_contents_import_what_lies_beside_each(tmp_path):
     }
     for (module, name), near in wanted.items():
         (tmp_path / name).write_text("from . import near\n", encoding="utf-8")
-        assert syntax.traits(module, tmp_path / name).imports == [near]
+        assert syntax.traits(module, tmp_path / name).imports == [near], name

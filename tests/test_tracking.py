@@ -58,7 +58,7 @@ def test_the_copy_holds_what_the_folder_holds(stored):
     assert "@" not in "".join(copy.data.metrics)
     values = final_values(result.details)
     for name, value in values.items():
-        assert copy.data.metrics[name] == pytest.approx(value)
+        assert copy.data.metrics[name] == pytest.approx(value), name
     parts = [part for part, _ in itertools.groupby(sorted(values), lambda name: name.split("/")[0])]
     assert parts[0] == "average"  # the most important part sorts first
     assert {"mined", "regime_end", "used"} < {*parts}

@@ -49,20 +49,22 @@ def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch):
     assert gc.isenabled()
 
 
-def test_list_prints_every_key_with_its_source(said):
+def test_list_prints_every_key_with_its_source(subtests, said):
     out = said("list").out
     for kind in KINDS:
-        assert f"{kind}\n" in out
-        for description in registry.describe(kind):
-            assert re.search(rf"^  {description.name} +{re.escape(description.summary)}", out, re.M)
-            assert description.paper in out
+        with subtests.test(kind=kind):
+            assert f"{kind}\n" in out
+            for description in registry.describe(kind):
+                assert re.search(rf"^  {description.name} +{re.escape(description.summary)}", out, re.M)
+                assert description.paper in out
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(refused, tmp_path, monkeypatch, mistakes):
+def test_a_mistake_is_one_line_and_exit_code_2(subtests, refused, tmp_path, monkeypatch, mistakes):
     for arguments, message in mistakes["command"].items():
-        monkeypatch.chdir(tmp_path)
-        refused(arguments.split(), message)
-        assert list(tmp_path.iterdir()) == []
+        with subtests.test(arguments=arguments):
+            monkeypatch.chdir(tmp_path)
+            refused(arguments.split(), message)
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_run_prints_metrics_place_and_cost(toy_sets, tmp_path, said):

@@ -22,7 +22,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_path_names_the_triplets(tmp_path, monkeypatch):
+def test_a_path_names_the_triplets(subtests, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     want = {"name": "triplets", "file": str(tmp_path / "sub/a.jsonl")}
     assert plugin_section("datasets", "sub/a.jsonl") == want
@@ -30,7 +30,8 @@ def test_a_path_names_the_triplets(tmp_path, monkeypatch):
     assert plugin_section("strategies", "sub/a.jsonl") == {"name": "sub/a.jsonl"}
     assert dataset_layer("sub/a.jsonl", Path("x"), True)["dataset"] == {**want, "root": "x", "allow_missing": True}
     for name in ("a.csv", "A.CSV"):
-        assert plugin_section("datasets", name) == {"name": "triplets", "file": str(tmp_path / name)}
+        with subtests.test(name=name):
+            assert plugin_section("datasets", name) == {"name": "triplets", "file": str(tmp_path / name)}
     assert plugin_section("datasets", "fashioniq") == {"name": "fashioniq"}
     assert dataset_layer(None, None, False) == {}
     layer = dataset_layer("fashioniq:protocol=val", Path("x"), False)

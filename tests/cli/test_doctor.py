@@ -27,12 +27,13 @@ def test_the_cache_is_named_with_what_is_damaged_in_it(tmp_path, said, monkeypat
     assert f"{tmp_path}/numba/x/f.nbi is damaged; it is made again when it is needed" in out
 
 
-def test_what_is_no_folder_is_a_problem(tmp_path, said):
+def test_what_is_no_folder_is_a_problem(subtests, tmp_path, said):
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for name in ("file", "dangling"):
-        out = said("doctor", "--runs-dir", tmp_path / name / "runs", code=2).out
-        assert f"PROBLEM: {tmp_path / name} is not a folder" in out
+        with subtests.test(name=name):
+            out = said("doctor", "--runs-dir", tmp_path / name / "runs", code=2).out
+            assert f"PROBLEM: {tmp_path / name} is not a folder" in out
 
 
 def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, said):
@@ -58,7 +59,7 @@ def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, said):
     assert [line for line in shown if "GiB free" not in line] == lines
 
 
-def test_files_that_are_gone_are_named(tmp_path, vector_sets, said):
+def test_files_that_are_gone_are_named(subtests, tmp_path, vector_sets, said):
     """Doctor and `load` name a run's missing files; only the weights may be deleted to save space."""
     config = config_of(vector_sets, "qure", "schedule.refresh_epochs=[0,1]")
     folder = run(config, tmp_path).folder
@@ -71,12 +72,13 @@ def test_files_that_are_gone_are_named(tmp_path, vector_sets, said):
     assert folder.lost() == []
     said(*place)
     for name in ("metrics.jsonl", "mining-01.parquet"):
-        kept = (folder.path / name).read_bytes()
-        (folder.path / name).unlink()
-        assert f"PROBLEM: run {folder.run_id} has lost {name}" in said(*place, code=2).out
-        with pytest.raises(RunError, match=rf"has lost {name} in .*: move the folder elsewhere"):
-            load(folder.run_id, tmp_path)
-        (folder.path / name).write_bytes(kept)
+        with subtests.test(name=name):
+            kept = (folder.path / name).read_bytes()
+            (folder.path / name).unlink()
+            assert f"PROBLEM: run {folder.run_id} has lost {name}" in said(*place, code=2).out
+            with pytest.raises(RunError, match=rf"has lost {name} in .*: move the folder elsewhere"):
+                load(folder.run_id, tmp_path)
+            (folder.path / name).write_bytes(kept)
     load(folder.run_id, tmp_path)
     (folder.path / "result.json").unlink()
     assert run(config, tmp_path).folder == folder

@@ -123,8 +123,8 @@ def test_a_folder_of_images_from_init_to_negatives_and_to_embeddings(pictures, m
     mined = pd.read_parquet(pictures / "negatives.parquet")
     images = {file.stem for file in (pictures / "pictures").iterdir()}
     for row in mined.itertuples():
-        assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5
-        assert set(row.negatives) <= images - {row.target}
+        assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5, row
+        assert set(row.negatives) <= images - {row.target}, row
     # with a finished run, as JSON lines
     again = ["mine", "--run", run.run_id, *runs, "--strategy", "top-k:k=3", "--draws", "2"]
     said(*again, "--out", tmp_path / "negatives.jsonl")
@@ -214,11 +214,12 @@ ONE_LINE = {
 }
 
 
-def test_what_is_wrong_with_an_encoder_is_one_line(pictures, module, monkeypatch, refused, mistakes):
+def test_what_is_wrong_with_an_encoder_is_one_line(subtests, pictures, module, monkeypatch, refused, mistakes):
     monkeypatch.chdir(module.parent)
     for spec, message in (mistakes["own-encoders"] | ONE_LINE).items():
-        refused(["embed", str(pictures), "--encoder", spec, "--batch-size", "10"], message)
-        assert not list(pictures.glob("*.npz"))
+        with subtests.test(spec=spec):
+            refused(["embed", str(pictures), "--encoder", spec, "--batch-size", "10"], message)
+            assert not list(pictures.glob("*.npz"))
 
 
 def test_what_is_wrong_with_the_folder_is_one_line(pictures, module, embed, tmp_path, refused):

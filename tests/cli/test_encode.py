@@ -1,11 +1,12 @@
 """`negbench data encode`: the plan, encoding once; test_damage.py has its repairs."""
 
 
-def test_fills_the_store_once(toy_root, tmp_path, monkeypatch, said):
+def test_fills_the_store_once(subtests, toy_root, tmp_path, monkeypatch, said):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     for encoded in (144, 0):
-        out = said("data", "encode", "--dataset", "synthetic", "--data-root", toy_root).out
-        assert f"144 images: {encoded} encoded, {144 - encoded} stored before" in out
+        with subtests.test(encoded=encoded):
+            out = said("data", "encode", "--dataset", "synthetic", "--data-root", toy_root).out
+            assert f"144 images: {encoded} encoded, {144 - encoded} stored before" in out
 
 
 def test_what_stores_nothing_is_one_line(toy_root, refused):

@@ -97,15 +97,16 @@ def test_another_data_set_is_zero_shot(run, call, benchmarks, tmp_path):
     assert metrics_in(printed)["Rs@1"] == f"{100 * (ranks['subset_rank'] == 1).mean():.2f}"
 
 
-def test_submissions_of_closed_splits(run, call, benchmarks, tmp_path):
+def test_submissions_of_closed_splits(subtests, run, call, benchmarks, tmp_path):
     printed = call(run.run_id, "--dataset=cirr", "--split=test1", "--data-root", benchmarks, "--submission", tmp_path)
     recall = json.loads((tmp_path / "cirr-test1-recall.json").read_text())
     subset = json.loads((tmp_path / "cirr-test1-recall_subset.json").read_text())
     assert str(tmp_path / "cirr-test1-recall.json") in printed
     for value, metric, count in ((recall, "recall", 50), (subset, "recall_subset", 3)):
-        assert (value.pop("version"), value.pop("metric")) == ("rc2", metric)
-        assert sorted(value, key=int) == [str(n) for n in range(20)]
-        assert all(len(listed) == len(set(listed)) == count for listed in value.values())
+        with subtests.test(metric=metric, count=count):
+            assert (value.pop("version"), value.pop("metric")) == ("rc2", metric)
+            assert sorted(value, key=int) == [str(n) for n in range(20)]
+            assert all(len(listed) == len(set(listed)) == count for listed in value.values())
 
 
 def test_lists_of_an_open_split_score_as_the_run(run, call, wrong, benchmarks, tmp_path):
@@ -196,7 +197,7 @@ def test_cirqrs_of_rankings_is_the_scorers_mean_over_temperature(run, wrong, toy
         wanted.setdefault(query.group, []).append(mean)
     got = cirqrs_of_file(tmp_path / "lists.json", encoded, (5, 10)).metrics
     for group, values in wanted.items():
-        assert got[f"{group}/cirqrs_at_10"] == pytest.approx(sum(values) / len(values), rel=1e-5)
+        assert got[f"{group}/cirqrs_at_10"] == pytest.approx(sum(values) / len(values), rel=1e-5), group
     means = [sum(values) / len(values) for values in wanted.values()]
     assert len(means) > 1
     assert got["average/cirqrs_at_10"] == pytest.approx(sum(means) / len(means), rel=1e-5)

@@ -54,18 +54,19 @@ MISSING = (
 )
 
 
-def test_what_is_missing_is_one_line(tmp_path, said, mistakes):
+def test_what_is_missing_is_one_line(subtests, tmp_path, said, mistakes):
     for number, (files, message) in enumerate([*mistakes["init"]["cases"], *MISSING]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        for name, text in files.items():
-            (folder / name).write_text(text or "x", encoding="utf-8")
-        out, err = said("init", folder, code=2)
-        assert message in err
-        assert err.count("\n") == 1
-        assert "missing" not in out  # reported only once
-        assert ("no triplets:" in err) == (message == "cannot start yet: no triplets: save a .jsonl")
-        assert {file.name for file in folder.iterdir()} == set(files)
+        with subtests.test(number=number):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            for name, text in files.items():
+                (folder / name).write_text(text or "x", encoding="utf-8")
+            out, err = said("init", folder, code=2)
+            assert message in err
+            assert err.count("\n") == 1
+            assert "missing" not in out  # reported only once
+            assert ("no triplets:" in err) == (message == "cannot start yet: no triplets: save a .jsonl")
+            assert {file.name for file in folder.iterdir()} == set(files)
 
 
 def test_embeddings_that_lack_a_text_name_it(tmp_path, refused):
@@ -106,7 +107,7 @@ def test_control_characters_in_names_reach_neither_terminal_nor_recipe(pictures,
     assert "\x1b" not in refused(["init", str(strange / "\x1b[31m")], "no such folder")
 
 
-def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(tmp_path, said, refused):
+def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(subtests, tmp_path, said, refused):
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
     table = pd.read_csv(folder / "queries.csv")
     for column in ("reference", "target"):
@@ -114,11 +115,12 @@ def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(tmp_pa
     table.to_csv(folder / "queries.csv", index=False)
     arrays = dict(np.load(folder / "pictures.npz"))
     for start, fits in (("old/", False), ("img\\", True), ("", True)):
-        np.savez(folder / "pictures.npz", **{**arrays, "ids": np.char.add(start, arrays["ids"])})
-        if fits:
-            said("init", folder)
-        else:
-            assert "; it has 'old/x0'; embed each id" in refused(["init", str(folder)], "the first: 'img/x")
+        with subtests.test(start=start, fits=fits):
+            np.savez(folder / "pictures.npz", **{**arrays, "ids": np.char.add(start, arrays["ids"])})
+            if fits:
+                said("init", folder)
+            else:
+                assert "; it has 'old/x0'; embed each id" in refused(["init", str(folder)], "the first: 'img/x")
 
 
 def test_texts_saved_as_ids_are_named(tmp_path, refused):

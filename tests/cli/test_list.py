@@ -11,11 +11,11 @@ from negbench.plugins.registry import KINDS, registry
 def test_every_option_that_a_user_sets_is_printed_once(said):
     for kind, name in [(each, name) for each in KINDS for name in registry.plugins(each)]:
         out = said("list", kind, name).out
-        assert out.startswith(f"{name}  ")
-        assert "\nsource: " in out
+        assert out.startswith(f"{name}  "), name
+        assert "\nsource: " in out, name
         printed = [line.split(" = ")[0].strip() for line in out.splitlines() if " = " in line and line[2] != " "]
         run = {"backbones": {"seed"}, "datasets": {"split", "images"}}.get(kind, set())
-        assert printed == [option.name for option in options_of(kind, name) if option.name not in run]
+        assert printed == [option.name for option in options_of(kind, name) if option.name not in run], name
 
 
 def test_one_option(said):

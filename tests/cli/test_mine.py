@@ -84,9 +84,9 @@ def test_formats_hold_the_same_negatives_each_once(folder, mined, refused):
     row: Any
     for row in frame.itertuples():
         others = np.delete(cosine[row.query], targets[row.query])
-        assert len(set(row.negatives)) == len(row.negatives) == 4
-        assert sorted(row.scores) == pytest.approx(np.sort(others)[-4:], abs=1e-6)
-        assert row.scores == pytest.approx(cosine[row.query, row.negatives], abs=1e-6)
+        assert len(set(row.negatives)) == len(row.negatives) == 4, row
+        assert sorted(row.scores) == pytest.approx(np.sort(others)[-4:], abs=1e-6), row
+        assert row.scores == pytest.approx(cosine[row.query, row.negatives], abs=1e-6), row
     triplets, _ = mined(strategy="top-k:k=4", draws=6, format="triplets")
     assert list(triplets) == ["query", "target", "fallback", "negative", "score"]
     assert triplets.groupby("query")["negative"].agg(list).tolist() == [list(row) for row in frame["negatives"]]
@@ -119,7 +119,7 @@ def test_dot_products(folder, mined):
     assert [row[0] for row in frame["negatives"]] == scores.argmax(1).tolist()
 
 
-def test_mistakes_are_one_line(folder, refused, mistakes):
+def test_mistakes_are_one_line(subtests, folder, refused, mistakes):
     targets = np.load(folder / "t.npy")
     np.save(folder / "words.npy", np.array(["a"] * Q))
     np.save(folder / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
@@ -129,10 +129,11 @@ def test_mistakes_are_one_line(folder, refused, mistakes):
     pd.DataFrame({"goal": targets}).to_parquet(folder / "goal.parquet")
     pd.DataFrame({"target": targets, "excluded": ["one"] * Q}).to_parquet(folder / "list.parquet")
     for given, message in mistakes["mine"].items():
-        flag, value = given.split()
-        file = folder / value if flag in ("queries", "images", "targets") else value
-        refused(_command(folder, **{flag: file}), message)
-        assert not (folder / "out.parquet").exists()
+        with subtests.test(given=given):
+            flag, value = given.split()
+            file = folder / value if flag in ("queries", "images", "targets") else value
+            refused(_command(folder, **{flag: file}), message)
+            assert not (folder / "out.parquet").exists()
 
 
 @pytest.mark.parametrize("cell", [[True, False], ["1"], [3.9], "12", b"12", [[1]]])
@@ -163,7 +164,7 @@ def test_filters_apply_to_embeddings_in_files(folder, mined):
 
 
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
-def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, mined, ending, refused):
+def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(subtests, folder, mined, ending, refused):
     """Files as `embed` writes them, and parquet; ids may be written with either separator."""
     images, rows = np.load(folder / "i.npy"), np.load(folder / "t.npy")
     ids, named = [f"img\\{row}.jpg" for row in range(N)], folder / f"images.{ending}"
@@ -184,7 +185,8 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(folder, mined,
     assert lines["pos"].tolist() == [[ids[row]] for row in rows]
     assert lines["neg"].tolist() == by_id["negatives"].map(list).tolist()
     for name, want in (("pos_scores", by_id["positive"].map(lambda score: [score])), ("neg_scores", by_id["scores"])):
-        assert np.array(lines[name].tolist()) == pytest.approx(np.array(want.tolist()), abs=1e-6)
+        with subtests.test(name=name):
+            assert np.array(lines[name].tolist()) == pytest.approx(np.array(want.tolist()), abs=1e-6)
     np.save(folder / "names.npy", np.array(["other.jpg"] * Q))
     message = "names.npy: row 1, column 'target': 'other.jpg' is not in " + str(named)
     line = refused(_command(folder, images=named, targets=folder / "names.npy"), message)
@@ -215,28 +217,30 @@ def test_a_cell_that_is_no_list_is_named(copied, refused, mistakes):
         refused(_command(copied, **_cells(copied, *case["given"])), case["message"])
 
 
-def test_numbers_are_rows_or_ids_and_never_silently_the_other(folder, mined, refused):
+def test_numbers_are_rows_or_ids_and_never_silently_the_other(subtests, folder, mined, refused):
     """Of images without ids, texts of rows; of ids that are numbers, ids; what may be either is refused."""
     for cells, want in (("3;5", [3, 5]), ("[3, 5]", [3, 5]), ("3.0", [3])):
-        pd.DataFrame({"target": [0] * Q, "excluded": cells}).to_csv(folder / "t.csv", index=False)
-        frame, _ = mined(targets=folder / "t.csv", strategy="all-corpus", draws=N)
-        assert set(frame["negatives"][0]) == {*range(1, N)} - {*want}
+        with subtests.test(cells=cells):
+            pd.DataFrame({"target": [0] * Q, "excluded": cells}).to_csv(folder / "t.csv", index=False)
+            frame, _ = mined(targets=folder / "t.csv", strategy="all-corpus", draws=N)
+            assert set(frame["negatives"][0]) == {*range(1, N)} - {*want}
     for first, ids in ((100, "{}"), (100, "{:06}"), (1, "{}")):
-        names = [ids.format(first + row) for row in range(N)]
-        np.savez(folder / "i.npz", ids=np.array(names), features=np.load(folder / "i.npy"))
-        np.save(folder / "t.npy", np.full(Q, first + 3))
-        if first == 1:
-            message = "row 1, column 'target': 4 is a row and the id of another: write ids as texts"
-            refused(_command(folder, images=folder / "i.npz"), message)
-        else:
-            assert {*mined(images=folder / "i.npz")[0]["target"]} == {names[3]}
+        with subtests.test(first=first, ids=ids):
+            names = [ids.format(first + row) for row in range(N)]
+            np.savez(folder / "i.npz", ids=np.array(names), features=np.load(folder / "i.npy"))
+            np.save(folder / "t.npy", np.full(Q, first + 3))
+            if first == 1:
+                message = "row 1, column 'target': 4 is a row and the id of another: write ids as texts"
+                refused(_command(folder, images=folder / "i.npz"), message)
+            else:
+                assert {*mined(images=folder / "i.npz")[0]["target"]} == {names[3]}
 
 
 @pytest.mark.parametrize(
     ("name", "cell"),
     [("a.csv", "c.jpg;b"), ("a.tsv", "('c.jpg', 'b.jpg')"), ("a.parquet", "['c.jpg']"), ("a.jsonl", ["./x/c.PNG"])],
 )
-def test_lists_copies_and_equal_queries(copied, mined, name, cell):
+def test_lists_copies_and_equal_queries(subtests, copied, mined, name, cell):
     """Equal queries answer each other; a copy of a target is told of, and left out by its cosine."""
     flags = _cells(copied, name, cell)
     _, text = mined(**flags)
@@ -246,13 +250,14 @@ def test_lists_copies_and_equal_queries(copied, mined, name, cell):
         ("exclude_relevant=true", [["d.jpg"]] * 2),
         ("max_target=0.999", [["b.jpg", "d.jpg"], None]),
     ):
-        frame, _ = mined("--set", f"mining.{setting}", **flags)
-        for got, want in zip(frame["negatives"], drawn, strict=True):
-            assert want is None or sorted(got) == want
+        with subtests.test(setting=setting):
+            frame, _ = mined("--set", f"mining.{setting}", **flags)
+            for got, want in zip(frame["negatives"], drawn, strict=True):
+                assert want is None or sorted(got) == want
     assert frame["false_negative_rate_pool"].tolist() == pytest.approx([1 / 2, 2 / 3])
 
 
-def test_queries_that_fell_back_are_left_out_or_marked(folder, mined):
+def test_queries_that_fell_back_are_left_out_or_marked(subtests, folder, mined):
     flags: dict[str, Any] = {"strategy": "margin-pos:k=3", "draws": 1, "out": folder / "out.jsonl"}
     frame, _ = mined(**flags)
     fell = frame["fallback"] > 0
@@ -261,6 +266,7 @@ def test_queries_that_fell_back_are_left_out_or_marked(folder, mined):
     triplets, _ = mined(**flags, format="triplets")
     assert triplets.groupby("query")["fallback"].first().tolist() == frame["fallback"].tolist()
     for form, column in (("sentence-transformers", "anchor"), ("flagembedding", "query")):
-        lines, text = mined(**flags, format=form)
-        assert lines[column].tolist() == frame["query"][~fell].tolist()
-        assert f"note: {fell.sum()} queries ({100 * fell.mean():.0f} %) fell back or have fewer" in text
+        with subtests.test(form=form, column=column):
+            lines, text = mined(**flags, format=form)
+            assert lines[column].tolist() == frame["query"][~fell].tolist()
+            assert f"note: {fell.sum()} queries ({100 * fell.mean():.0f} %) fell back or have fewer" in text

@@ -23,19 +23,20 @@ def test_a_command_is_missing_the_help_is_shown(arguments, said):
     assert shown.err.count("\n") > 7
 
 
-def test_the_help_of_compare_is_two_screens_in_groups(said, monkeypatch):
+def test_the_help_of_compare_is_two_screens_in_groups(subtests, said, monkeypatch):
     for width in (80, 100):
-        monkeypatch.setenv("COLUMNS", str(width))
-        lines = said("compare", "--help").out.splitlines()
-        assert len(lines) <= 104
-        titles = [line.rstrip(":") for line in lines if re.fullmatch(r"[A-Z][a-z]+:", line)]
-        assert titles == ["Options", "Settings", "Data", "Computing", "Output", "Examples"]
-        flags = [match[1] for line in lines if (match := re.match(r"  (?:-\w, )?(--[\w-]+)", line))]
-        assert sorted(flags) == sorted(set(flags))
-        assert {"--strategies", "--recipe", "--data-root", "--workers", "--json", "--help"} <= {*flags}
-        examples = lines[lines.index("Examples:") + 1 :]
-        assert all(line.startswith("  negbench compare --") for line in examples)
-        assert len(examples) > 2
+        with subtests.test(width=width):
+            monkeypatch.setenv("COLUMNS", str(width))
+            lines = said("compare", "--help").out.splitlines()
+            assert len(lines) <= 104
+            titles = [line.rstrip(":") for line in lines if re.fullmatch(r"[A-Z][a-z]+:", line)]
+            assert titles == ["Options", "Settings", "Data", "Computing", "Output", "Examples"]
+            flags = [match[1] for line in lines if (match := re.match(r"  (?:-\w, )?(--[\w-]+)", line))]
+            assert sorted(flags) == sorted(set(flags))
+            assert {"--strategies", "--recipe", "--data-root", "--workers", "--json", "--help"} <= {*flags}
+            examples = lines[lines.index("Examples:") + 1 :]
+            assert all(line.startswith("  negbench compare --") for line in examples)
+            assert len(examples) > 2
 
 
 def test_every_example_of_the_help_is_a_command_line():
@@ -86,14 +87,15 @@ def test_the_pool_is_what_there_is_without_a_word(tmp_path):
     assert ["mlflow.tracking" in names for names in preloads] == [True, False]
 
 
-def test_names_cannot_leave_the_runs_folder(refused, tmp_path, monkeypatch):
+def test_names_cannot_leave_the_runs_folder(subtests, refused, tmp_path, monkeypatch):
     for name in ["a/b", "../out", "/abs", ".hidden", "", "a b", "a\nb", "-x", "x" * 101, "a\\b"]:
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(NegbenchError, match="expected a plain name"):
-            checked_name(name, "--name")
-        for command in ("compare", "study", "claims"):
-            refused([command, f"--name={name}"], "expected a plain name")
-        assert list(tmp_path.iterdir()) == []
+        with subtests.test(name=name):
+            monkeypatch.chdir(tmp_path)
+            with pytest.raises(NegbenchError, match="expected a plain name"):
+                checked_name(name, "--name")
+            for command in ("compare", "study", "claims"):
+                refused([command, f"--name={name}"], "expected a plain name")
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_the_help_groups_the_commands_in_whole_sentences(said, monkeypatch):

@@ -52,9 +52,10 @@ def test_progress_and_notes_leave_standard_output_alone(place, document, said):
     assert {cell["strategy"] for cell in quiet["cells"]} == {"qure", "in-batch"}
 
 
-def test_what_lists_is_json_too(document):
+def test_what_lists_is_json_too(subtests, document):
     for arguments in ("list", "list losses info-nce", "list recipes", "claims --list --only 5"):
-        assert document(*arguments.split())
+        with subtests.test(arguments=arguments):
+            assert document(*arguments.split())
 
 
 def test_commands_without_a_table_have_no_json(said):

@@ -54,14 +54,14 @@ def load(root: Path, **options: Any) -> Circo:
 
 
 @pytest.mark.data
-def test_the_real_queries_and_a_submission_of_random_scores(shared_data, tmp_path):
+def test_the_real_queries_and_a_submission_of_random_scores(subtests, shared_data, tmp_path):
     text = (shared_data / "circo" / TEST).read_text()
     annotations = json.loads(text)
     gallery = [*sorted({a["reference_img_id"] for a in annotations}), *range(1_000_000, 1_001_000)]
     data = load(flaws.write(tmp_path, {TEST: text.encode(), INFO: info_of(gallery)}), split="test")
     for n, query, of in zip(range(800), data.queries, annotations, strict=True):
-        assert (query.id, query.target, query.relevant) == (str(n), None, ())
-        assert (int(query.reference), query.text) == (of["reference_img_id"], of["relative_caption"].strip())
+        assert (query.id, query.target, query.relevant) == (str(n), None, ()), query.id
+        assert (int(query.reference), query.text) == (of["reference_img_id"], of["relative_caption"].strip()), query.id
     assert data.remarks == ("all test: 1,798 gallery, but 123,403 are published",)
     scores = toy_table(data, 1, "negative")
     with pytest.raises(DataError, match="closed"):
@@ -70,8 +70,9 @@ def test_the_real_queries_and_a_submission_of_random_scores(shared_data, tmp_pat
     assert [*files, *files["circo-test.json"]] == ["circo-test.json", *map(str, range(800))]
     assert {len({*listed}) for listed in files["circo-test.json"].values()} == {50}
     for index in range(0, 800, 61):
-        order = sorted(range(len(gallery)), key=lambda column: -float(scores[index, column]))
-        assert files["circo-test.json"][str(index)] == [gallery[c] for c in order[:50]]
+        with subtests.test(index=index):
+            order = sorted(range(len(gallery)), key=lambda column: -float(scores[index, column]))
+            assert files["circo-test.json"][str(index)] == [gallery[c] for c in order[:50]]
     with pytest.raises(DataError, match=r"no image_info_unlabeled2017\.json below .*: it defines the gallery"):
         load(shared_data / "circo", split="test")
 

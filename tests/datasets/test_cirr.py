@@ -68,32 +68,34 @@ def test_published_counts(shared_data):
     captions = json.loads((shared_data / "cirr/captions/cap.rc2.test1.json").read_text())
     assert data.images == list(json.loads((shared_data / "cirr/image_splits/split.rc2.test1.json").read_text()))
     for query, entry in zip(data.queries, captions, strict=True):
-        assert (query.id, query.reference, query.target) == (str(entry["pairid"]), entry["reference"], None)
-        assert {*query.subset, query.reference} == set(entry["img_set"]["members"])
-        assert len(query.subset) == 5
+        assert (query.id, query.reference, query.target) == (str(entry["pairid"]), entry["reference"], None), query.id
+        assert {*query.subset, query.reference} == set(entry["img_set"]["members"]), query.id
+        assert len(query.subset) == 5, query.id
     with pytest.raises(DataError, match="the labels of cirr test1 are closed"):
         data.evaluate(torch.zeros(4148, 2315))
 
 
 @pytest.mark.data
-def test_submission_of_random_scores_to_the_real_split(shared_data):
+def test_submission_of_random_scores_to_the_real_split(subtests, shared_data):
     data = load(shared_data / "cirr", split="test1")
     scores = toy_table(data, 0)
     files = json.loads(json.dumps(data.submission(block_of(scores))))
     for metric, count in (("recall", 50), ("recall_subset", 3)):
-        body = files[f"cirr-test1-{metric}.json"]
-        assert len(json.dumps(body, separators=(",", ":"))) < 5_000_000
-        assert (body.pop("version"), body.pop("metric")) == ("rc2", metric)
-        assert [*body] == [query.id for query in data.queries]
-        assert {len({*listed}) for listed in body.values()} == {count}
+        with subtests.test(metric=metric, count=count):
+            body = files[f"cirr-test1-{metric}.json"]
+            assert len(json.dumps(body, separators=(",", ":"))) < 5_000_000
+            assert (body.pop("version"), body.pop("metric")) == ("rc2", metric)
+            assert [*body] == [query.id for query in data.queries]
+            assert {len({*listed}) for listed in body.values()} == {count}
     for index in range(0, 4148, 829):
-        row = scores[index].tolist()
-        order = sorted(range(2315), key=lambda column: -row[column])
-        query = data.queries[index]
-        best = [data.images[c] for c in order if data.images[c] != query.reference]
-        assert files["cirr-test1-recall.json"][query.id] == best[:50]
-        inside = [image for image in best if image in query.subset]
-        assert files["cirr-test1-recall_subset.json"][query.id] == inside[:3]
+        with subtests.test(index=index):
+            row = scores[index].tolist()
+            order = sorted(range(2315), key=lambda column: -row[column])
+            query = data.queries[index]
+            best = [data.images[c] for c in order if data.images[c] != query.reference]
+            assert files["cirr-test1-recall.json"][query.id] == best[:50]
+            inside = [image for image in best if image in query.subset]
+            assert files["cirr-test1-recall_subset.json"][query.id] == inside[:3]
 
 
 # --- toy files ---------------------------------------------------------------------------------------------------
@@ -142,13 +144,14 @@ def large_files(queries: int, images: int, seed: int) -> flaws.Files:
     return {CAPTIONS: entries, SPLIT: {name: f"./dev/{name}.png" for name in ids}}
 
 
-def test_metrics_against_loops(tmp_path):
+def test_metrics_against_loops(subtests, tmp_path):
     data = load(flaws.write(tmp_path, large_files(60, 80, seed=1)))
     for sign in SIGNS:
-        scores = toy_table(data, 3, sign)
-        metrics = data.evaluate(scores)
-        assert list(metrics) == list(data.card.metrics)
-        assert metrics == pytest.approx(loop_metrics(data, scores), abs=1e-12)
+        with subtests.test(sign=sign):
+            scores = toy_table(data, 3, sign)
+            metrics = data.evaluate(scores)
+            assert list(metrics) == list(data.card.metrics)
+            assert metrics == pytest.approx(loop_metrics(data, scores), abs=1e-12)
 
 
 def test_ranks_of_another_data_set_are_refused(root):

@@ -74,11 +74,11 @@ def test_relevant_ranks_against_loops(exclude, sign):
             gallery = [image for image in gallery if image != query.reference]
         relevant = [i for i in dict.fromkeys([str(query.target), *query.relevant]) if i in gallery]
         score = dict(zip(data.images, scores[index].tolist(), strict=True))
-        assert int(ranks.gallery_size[index]) == len(gallery)
+        assert int(ranks.gallery_size[index]) == len(gallery), index
         # ties: irrelevant images first, then the relevant ones in the listed order
         order = sorted(gallery, key=lambda i: (-score[i], relevant.index(i) if i in relevant else -1))
-        assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant]
-        assert [data.images[c] for c in data.relevant.row(index).tolist()] == relevant
+        assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant], index
+        assert [data.images[c] for c in data.relevant.row(index).tolist()] == relevant, index
     assert ranks.target_rank.tolist() == [loop_rank(data, scores, row) for row in range(len(data.queries))]
     assert (ranks.query, ranks.group) == tuple(zip(*((query.id, query.group) for query in data.queries), strict=True))
     assert (ranks.subset_rank, ranks.cluster) == (None, None)
@@ -117,11 +117,11 @@ def test_derived_columns():
     assert data.all_images[: len(data.images)] == data.images
     assert sorted(data.extra_images) == ["outside0", "outside1", "outside2"]
     for index, query in enumerate(data.queries):
-        assert data.all_images[int(data.reference_index[index])] == query.reference
-        assert data.images[int(data.target_columns[index])] == query.target
+        assert data.all_images[int(data.reference_index[index])] == query.reference, index
+        assert data.images[int(data.target_columns[index])] == query.target, index
         column = int(data.reference_columns[index])
-        assert (query.reference in data.extra_images) if column < 0 else (data.images[column] == query.reference)
-        assert list(data.groups)[int(data.group_index[index])] == query.group
+        assert (query.reference in data.extra_images) if column < 0 else (data.images[column] == query.reference), index
+        assert list(data.groups)[int(data.group_index[index])] == query.group, index
     assert data.relevant is None
     assert data.at_epoch(3, 7) is data
     assert not data.redraws
@@ -169,10 +169,10 @@ def test_rows_of_one_query_answer_each_other(more):
             known = {shared.column_of[str(queries[each].target)] for each in (first, other)}
             extra = {shared.column_of[i] for i in queries[first].relevant if i in shared.column_of}
             inside = known | {c for c in extra if c in shared.groups["one"].tolist()}
-            assert answers.row(row)[0] == shared.target_columns[row]
+            assert answers.row(row)[0] == shared.target_columns[row], row
         elif more:
             inside |= {int(shared.target_columns[row])}
-        assert set(answers.row(row).tolist()) == inside
+        assert set(answers.row(row).tolist()) == inside, row
     scores = toy_table(shared, 5, "negative")
     assert shared.rank(block_of(scores)).relevant_ranks.lengths.tolist() == (
         shared.relevant.lengths.tolist() if more else [1] * 25
@@ -243,17 +243,18 @@ def test_card_remarks():
 
 
 @pytest.mark.parametrize(("k", "exclude", "block"), [(1, False, 1), (4, True, 4), (100, True, 100)])
-def test_top_against_sorted_ids(k, exclude, block):
+def test_top_against_sorted_ids(subtests, k, exclude, block):
     data = toy(exclude=exclude, subset=True)
     scores = toy_table(data, 5, "ties")
     score_block = block_of(scores)
     for within, top in (False, data.top(score_block, k, block)), (True, data.top_of_group(score_block, k)):
-        assert top.columns.shape == top.scores.shape == (25, min(k, 17))
-        for index, query in enumerate(data.queries):
-            pool = [c for c in data.groups[query.group].tolist() if not within or data.images[c] in query.subset]
-            if exclude or within:  # a subset never holds the reference
-                pool = [c for c in pool if data.images[c] != query.reference]
-            best = sorted(pool, key=lambda c: (-float(scores[index, c]), pool.index(c)))[:k]
-            rest = top.columns.shape[1] - len(best)
-            assert top.columns[index].tolist() == best + [-1] * rest
-            assert top.scores[index].tolist() == [float(scores[index, c]) for c in best] + [-torch.inf] * rest
+        with subtests.test(within=within):
+            assert top.columns.shape == top.scores.shape == (25, min(k, 17))
+            for index, query in enumerate(data.queries):
+                pool = [c for c in data.groups[query.group].tolist() if not within or data.images[c] in query.subset]
+                if exclude or within:  # a subset never holds the reference
+                    pool = [c for c in pool if data.images[c] != query.reference]
+                best = sorted(pool, key=lambda c: (-float(scores[index, c]), pool.index(c)))[:k]
+                rest = top.columns.shape[1] - len(best)
+                assert top.columns[index].tolist() == best + [-1] * rest
+                assert top.scores[index].tolist() == [float(scores[index, c]) for c in best] + [-torch.inf] * rest

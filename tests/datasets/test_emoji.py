@@ -46,19 +46,20 @@ def own(root: Path, tmp_path: Path) -> Iterator[Path]:
 # --- code points ---------------------------------------------------------------------------------------------------
 
 
-def test_code_points_are_read_as_unicode_spells_them(spelled):
+def test_code_points_are_read_as_unicode_spells_them(subtests, spelled):
     for codes, (family, look) in spelled["emoji"].items():
-        assert parse(codes) == (family, Look(**look))
+        with subtests.test(codes=codes):
+            assert parse(codes) == (family, Look(**look))
 
 
 def test_texts_say_each_change_and_nothing_else():
     plain, woman = Look(tone="dark"), Look(tone="light", who="woman", facing="right")
     for key in map(str, range(40)):
         text = modification(plain, woman, key)
-        assert text.count(",") == 2
-        assert [w for w in ("light", "woman", "right", "dark", "hair") if w in text] == ["light", "woman", "right"]
-        assert text == modification(plain, woman, key)
-        assert "Noto" in modification(plain, plain, key, "Noto")
+        assert text.count(",") == 2, key
+        assert [w for w in ("light", "woman", "right", "dark", "hair") if w in text] == ["light", "woman", "right"], key
+        assert text == modification(plain, woman, key), key
+        assert "Noto" in modification(plain, plain, key, "Noto"), key
     assert len({modification(plain, Look(), key) for key in map(str, range(40))}) == 4
     couple = modification(Look(other_who="man"), Look(other_who="man", tone="dark", other_tone="light"), "a")
     assert couple.index("on the left") < couple.index("on the right")
@@ -88,15 +89,15 @@ def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it
     assert len(data.queries) == 4 * (4 * 3 * 2 + 2 * 9 * 8)
     for query in data.queries:
         before, after = looks[query.reference], looks[query.target or ""]
-        assert before.family == after.family
-        assert 1 <= sum(a != b for a, b in zip(before.look, after.look, strict=True)) <= 2
-        assert query.reference.split("/")[0] == (query.target or "").split("/")[0]
-        assert query.relevant[0] == query.target
+        assert before.family == after.family, query.id
+        assert 1 <= sum(a != b for a, b in zip(before.look, after.look, strict=True)) <= 2, query.id
+        assert query.reference.split("/")[0] == (query.target or "").split("/")[0], query.id
+        assert query.relevant[0] == query.target, query.id
         same = {image for image in data.images if looks[image] == after}
-        assert set(query.relevant) == same
-        assert len(same) == 4
-        assert query.cluster
-        assert query.target_text
+        assert set(query.relevant) == same, query.id
+        assert len(same) == 4, query.id
+        assert query.cluster, query.id
+        assert query.target_text, query.id
 
 
 @pytest.mark.parametrize("style", ["kept", "fluent"])
@@ -114,8 +115,8 @@ def test_kinds_follow_from_looks_families_and_a_named_artist(root, style, toys):
             wrong |= {6, 7} if shows.family != asked.family else set()  # another thing: two attributes of the rest
             wrong |= {8} if style == "fluent" and artist != "fluent" else set()
             name = toys.kind_of(wrong, told)
-            assert (name == "relevant") == (image in query.relevant)
-            assert code == (KINDS.index(name) + 1 if name in KINDS else 0)
+            assert (name == "relevant") == (image in query.relevant), row
+            assert code == (KINDS.index(name) + 1 if name in KINDS else 0), row
     assert {*table.flatten().tolist()} == {0, 1, 2, 3}
 
 
@@ -124,13 +125,14 @@ def test_families_take_turns(root):
     assert [*counts.values()] == [10] * 6
 
 
-def test_artists_are_a_dial_of_false_negatives(root):
+def test_artists_are_a_dial_of_false_negatives(subtests, root):
     ids = {}
     for count in (1, 2, 3, 4):
-        data = load(root, "val", artists=ARTISTS[:count], references=("noto",))
-        ids[count] = [query.id for query in data.queries]
-        assert {len(query.relevant) for query in data.queries} == {count}
-        assert {image.split("/")[0] for image in data.images} == set(ARTISTS[:count])
+        with subtests.test(count=count):
+            data = load(root, "val", artists=ARTISTS[:count], references=("noto",))
+            ids[count] = [query.id for query in data.queries]
+            assert {len(query.relevant) for query in data.queries} == {count}
+            assert {image.split("/")[0] for image in data.images} == set(ARTISTS[:count])
     assert ids[1] == ids[2] == ids[3] == ids[4]
 
 
@@ -220,12 +222,13 @@ def test_a_changed_or_missing_package_is_one_clear_line(name, content, message, 
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_the_real_packages_have_the_counts_that_the_docs_tell():
+def test_the_real_packages_have_the_counts_that_the_docs_tell(subtests):
     shared = Path(os.environ.get("NEGBENCH_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
     if not (shared / "emoji" / "noto" / "icons.json").is_file():
         pytest.skip(f"no icon packages at {shared}/emoji: `negbench data fetch emoji`")
     for split, counts in {"train": (8000, 5847, 109), "val": (1500, 2961, 60)}.items():
-        data = load(shared, split)
-        assert not data.remarks
-        families = len({query.cluster for query in data.queries})
-        assert (len(data.queries), len(data.images), families) == counts
+        with subtests.test(split=split):
+            data = load(shared, split)
+            assert not data.remarks
+            families = len({query.cluster for query in data.queries})
+            assert (len(data.queries), len(data.images), families) == counts

@@ -92,17 +92,18 @@ def tirg_hits(data: Fashion200K, scores: Tensor, k: int) -> float:
     return hits / len(data.queries)
 
 
-def test_metrics_against_loops(root, monkeypatch):
+def test_metrics_against_loops(subtests, root, monkeypatch):
     monkeypatch.setattr(Fashion200K, "cutoffs", (1, 2, 3))  # the toy has six images
     data = load(root)
     for seed, sign in itertools.product(range(5), SIGNS):
-        scores = toy_table(data, seed, sign)
-        want = {f"recall_at_{k}": tirg_hits(data, scores, k) for k in (1, 2, 3)}
-        want["average"] = sum(want.values()) / 3
-        assert data.evaluate(scores) == pytest.approx(want)
-        ranks = data.rank(lambda rows, columns, table=scores: table[rows][:, columns], block=2)
-        assert ranks.gallery_size.tolist() == [5] * 5  # without the reference
-        assert ranks.target_rank.tolist() == [int(ranks.relevant_ranks.row(i).min()) for i in range(5)]
+        with subtests.test(seed=seed, sign=sign):
+            scores = toy_table(data, seed, sign)
+            want = {f"recall_at_{k}": tirg_hits(data, scores, k) for k in (1, 2, 3)}
+            want["average"] = sum(want.values()) / 3
+            assert data.evaluate(scores) == pytest.approx(want)
+            ranks = data.rank(lambda rows, columns, table=scores: table[rows][:, columns], block=2)
+            assert ranks.gallery_size.tolist() == [5] * 5  # without the reference
+            assert ranks.target_rank.tolist() == [int(ranks.relevant_ranks.row(i).min()) for i in range(5)]
 
 
 # --- training pairs ----------------------------------------------------------------------------------------------
@@ -146,11 +147,11 @@ def test_pairs_are_drawn_as_tirg_draws_them(root):
     assert statistic < len(want) + 4 * (2 * len(want)) ** 0.5
     for query in queries[:200]:
         before, after = query.captions
-        assert query.text == modification(before, after)
-        assert query.reference_text == f"is {', '.join(before.split())}."
-        assert query.target_text == f"is {', '.join(after.split())}."
-        assert query.relevant[0] == query.target
-        assert {short(i) for i in query.relevant} == {i for i, c in TRAIN if c == after}
+        assert query.text == modification(before, after), query.id
+        assert query.reference_text == f"is {', '.join(before.split())}.", query.id
+        assert query.target_text == f"is {', '.join(after.split())}.", query.id
+        assert query.relevant[0] == query.target, query.id
+        assert {short(i) for i in query.relevant} == {i for i, c in TRAIN if c == after}, query.id
 
 
 def test_pairs_are_of_one_category(tmp_path):

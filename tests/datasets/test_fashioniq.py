@@ -50,19 +50,20 @@ def sizes(data: FashionIQ) -> tuple[int, ...]:
 
 
 @pytest.mark.data
-def test_published_counts(shared_data):
+def test_published_counts(subtests, shared_data):
     for split in ("train", "val"):
-        data = load(shared_data / "fashioniq", split=split, corpus="images")
-        counts = Counter(query.group for query in data.queries)
-        assert tuple(counts[name] for name in data.groups) == QUERIES[split]
-        assert sizes(data) == ORIGINAL[split]
-        assert data.remarks == tuple(data.sharing())  # the counts are the published ones
-        assert data.extra_images == []
-        captions = json.loads((shared_data / f"fashioniq/captions/cap.shirt.{split}.json").read_text())
-        shirts = [query for query in data.queries if query.group == "shirt"]
-        assert [(q.reference, q.target, list(q.captions)) for q in shirts] == [
-            (c["candidate"], c.get("target"), c["captions"]) for c in captions
-        ]
+        with subtests.test(split=split):
+            data = load(shared_data / "fashioniq", split=split, corpus="images")
+            counts = Counter(query.group for query in data.queries)
+            assert tuple(counts[name] for name in data.groups) == QUERIES[split]
+            assert sizes(data) == ORIGINAL[split]
+            assert data.remarks == tuple(data.sharing())  # the counts are the published ones
+            assert data.extra_images == []
+            captions = json.loads((shared_data / f"fashioniq/captions/cap.shirt.{split}.json").read_text())
+            shirts = [query for query in data.queries if query.group == "shirt"]
+            assert [(q.reference, q.target, list(q.captions)) for q in shirts] == [
+                (c["candidate"], c.get("target"), c["captions"]) for c in captions
+            ]
 
 
 @pytest.mark.data
@@ -164,7 +165,7 @@ def test_relevance_is_read_and_kept_within_the_gallery(root):
 # --- where the data are ------------------------------------------------------------------------------------------
 
 
-def test_root_from_the_environment(root, monkeypatch):
+def test_root_from_the_environment(subtests, root, monkeypatch):
     monkeypatch.setenv("NEGBENCH_DATA", str(root.parent))
     want = load(root).identity
     assert build(FashionIQ, images=False).identity == want
@@ -173,7 +174,8 @@ def test_root_from_the_environment(root, monkeypatch):
     with pytest.raises(DataError, match="NEGBENCH_DATA") as caught:
         build(FashionIQ, images=False)
     for part in ("--data-root", "https://github.com/XiaoxiaoGuo/fashion-iq", "captions/cap.CATEGORY.SPLIT.json"):
-        assert part in str(caught.value)
+        with subtests.test(part=part):
+            assert part in str(caught.value)
 
 
 # --- flawed files ------------------------------------------------------------------------------------------------

@@ -78,16 +78,17 @@ def test_another_tarball_is_refused(npm, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_registry_that_does_not_answer_is_one_line_without_its_name(npm, tmp_path):
+def test_a_registry_that_does_not_answer_is_one_line_without_its_name(subtests, npm, tmp_path):
     for says, cause in (("npm error code ENOTFOUND\nnpm error host user:token@host.invalid", "ENOTFOUND"), ("?", "1")):
-        (npm / "says").write_text(says)
-        with pytest.raises(DataError, match=cause) as caught:
-            fetch(tmp_path / "out")
-        line = str(caught.value)
-        assert "host" not in line.replace("whose", "")
-        assert "\n" not in line
-        assert str(tmp_path / "out" / "noto") in line
-        assert "icons.json, chars.json, info.json" in line
+        with subtests.test(says=says, cause=cause):
+            (npm / "says").write_text(says)
+            with pytest.raises(DataError, match=cause) as caught:
+                fetch(tmp_path / "out")
+            line = str(caught.value)
+            assert "host" not in line.replace("whose", "")
+            assert "\n" not in line
+            assert str(tmp_path / "out" / "noto") in line
+            assert "icons.json, chars.json, info.json" in line
 
 
 def test_npm_that_is_missing_hangs_or_brings_nothing(npm, tmp_path, monkeypatch, refused):

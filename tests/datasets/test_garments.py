@@ -54,7 +54,7 @@ def test_every_value_is_visible(category, attribute):
     for i, one in enumerate(pictures):
         for other in pictures[i + 1 :]:
             # the smallest difference, between two necklines, is at least 12 clearly different pixels
-            assert (np.abs(one - other).max(-1) >= 24).sum() >= 12
+            assert (np.abs(one - other).max(-1) >= 24).sum() >= 12, i
 
 
 # --- wording -------------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def test_evaluate_against_a_loop(root, sign):
     by_recall = data.judge(torch.where(data.hits, 0.0, -1.0))  # ahead only where recall differs
     assert math.isnan(by_recall["preference_rate_equal_recall"])
     for name, value in values.items():
-        assert -1 <= value <= 1 if name.endswith("spearman") else 0 <= value <= 1
+        assert -1 <= value <= 1 if name.endswith("spearman") else 0 <= value <= 1, name
 
 
 def test_a_part_keeps_its_own_judgements(root):
@@ -167,13 +167,15 @@ def test_a_part_keeps_its_own_judgements(root):
 # --- images ------------------------------------------------------------------------------------------------------
 
 
-def test_images_are_found_wherever_they_lie(root):
+def test_images_are_found_wherever_they_lie(subtests, root):
     names = load(root).images
     standin.write_images(root.parent / "hp_fashioniq/image_data", names[:5])
     standin.write_images(root.parent / "fashioniq/images", names[5:])
-    for data in (load(root, images=True), load(root.parent, images=True)):
-        assert not data.partial
-        assert data.open_image(names[3]).size == (8, 8)
+    for folder in (root, root.parent):
+        with subtests.test(folder=folder.name):
+            data = load(folder, images=True)
+            assert not data.partial
+            assert data.open_image(names[3]).size == (8, 8)
 
 
 def test_judgements_of_a_missing_image_are_left_out(root):

@@ -89,7 +89,7 @@ def test_both_layouts_are_one_benchmark(root, toys, tmp_path):
     data, folder = load(root), build(Icir, **toys.icir(tmp_path), split="val")
     assert (data.queries, data.images) == (folder.queries, folder.images)
     for image in data.all_images:
-        assert data.open_image(image).tobytes() == folder.open_image(image).tobytes()
+        assert data.open_image(image).tobytes() == folder.open_image(image).tobytes(), image
     assert not list(root.rglob("*.png")) or (root / "query").is_dir()  # nothing is unpacked
     report = verify("icir", {"root": root})
     assert [(each.split, each.queries, sum(each.gallery.values())) for each in report.splits] == [("val", 5, 15)]

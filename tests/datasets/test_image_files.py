@@ -91,18 +91,19 @@ def test_files_that_cannot_be_decoded_are_named(tmp_path):
     for name in contents:
         with pytest.raises(DataError, match=rf"{name}\.png is not a readable image: ") as caught:
             files.open(name)
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(caught.value), name
     with pytest.raises(DataError, match="image 'absent': no file of that name below"):
         files.open("absent")
 
 
-def test_files_are_decoded_in_order_and_the_unreadable_ones_reported(tmp_path):
+def test_files_are_decoded_in_order_and_the_unreadable_ones_reported(subtests, tmp_path):
     paths = [write(tmp_path / f"{number}.png", (number, 0, 0)) for number in range(150)]
     paths[70].write_bytes(b"")
     for threads in (1, 3):
-        outcomes = list(decoded(paths, lambda image: image.getpixel((0, 0))[0], threads=threads))
-        assert [each for each in outcomes if isinstance(each, int)] == [n for n in range(150) if n != 70]
-        assert str(outcomes[70]).startswith(f"{paths[70]} is not a readable image")
+        with subtests.test(threads=threads):
+            outcomes = list(decoded(paths, lambda image: image.getpixel((0, 0))[0], threads=threads))
+            assert [each for each in outcomes if isinstance(each, int)] == [n for n in range(150) if n != 70]
+            assert str(outcomes[70]).startswith(f"{paths[70]} is not a readable image")
     taken = readable(decoded(paths, lambda image: image.size))
     assert [next(taken) for _ in range(70)] == [(4, 4)] * 70
     with pytest.raises(DataError, match=r"70\.png is not a readable image"):
@@ -114,7 +115,7 @@ def test_an_unreadable_root(tmp_path):
         ImageFiles.scan(tmp_path / "nowhere")
 
 
-def test_large_images_are_decoded_fewer_ahead(tmp_path):
+def test_large_images_are_decoded_fewer_ahead(subtests, tmp_path):
     """Of 40 images of 30 kB of pixels, a bound of 300 kB lets 10 be decoded before they are taken."""
     paths = [tmp_path / f"{number}.png" for number in range(40)]
     for path in paths:
@@ -122,8 +123,9 @@ def test_large_images_are_decoded_fewer_ahead(tmp_path):
     begun = list[int]()
     taken = decoded(paths, lambda image: begun.append(1), threads=2, ahead=300_000)
     for count in range(1, 41):
-        next(taken)
-        assert len(begun) <= count + 10
+        with subtests.test(count=count):
+            next(taken)
+            assert len(begun) <= count + 10
     assert len(begun) == 40
 
 

@@ -56,11 +56,11 @@ def test_test_queries_are_every_image_with_every_other_adjective(root):
     assert sorted((q.reference, class_of(q.target)) for q in data.queries) == sorted(want)
     for query in data.queries:
         wanted = class_of(query.target)
-        assert query.relevant[0] == query.target
-        assert set(query.relevant) == {i for i in data.images if class_of(i) == wanted}
+        assert query.relevant[0] == query.target, query.id
+        assert set(query.relevant) == {i for i in data.images if class_of(i) == wanted}, query.id
         old, new = class_of(query.reference).split()[0], wanted.split()[0]
-        assert query.text == f"is not {old}, is {new}."
-        assert query.reference_text is None
+        assert query.text == f"is not {old}, is {new}.", query.id
+        assert query.reference_text is None, query.id
 
 
 @pytest.mark.parametrize("sign", SIGNS)

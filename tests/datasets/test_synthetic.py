@@ -77,7 +77,7 @@ def test_attributes_file_says_what_was_drawn(folder):
     attributes = read(folder / "attributes.json")
     part = plan(TINY, "train", "toptee")
     for index, image in enumerate(part.images):
-        assert Attributes(**attributes[image]) == part.attributes[index]
+        assert Attributes(**attributes[image]) == part.attributes[index], index
     data = build(Synthetic, root=folder, split="train", corpus="targets", images=False)
     codes = [[CATEGORIES.index(each.category), *codes_of(each)] for each in map(data.garments.get, data.images)]
     assert data.attributed.shown.tolist() == codes  # which tell the kinds, as test_vectors.py shows

@@ -107,7 +107,7 @@ def test_cells_with_lines_and_lists(tmp_path):
     assert [q.id for q in data.queries] == ["val-4", "val-5"]
 
 
-def test_judged_negatives_and_wordings(tmp_path):
+def test_judged_negatives_and_wordings(subtests, tmp_path):
     rows = [
         {"reference": "a", "text": "x", "target": "b", "split": "val", "relevant": ["e"], "wordings": ["y", "z"]}
         | {"judged_wrong": ["c", "d"], "judged_wrong_visual": ["d"]},
@@ -137,9 +137,10 @@ def test_judged_negatives_and_wordings(tmp_path):
         ({"judged_wrong_visual": ["c"], "judged_wrong_textual": ["c"]}, "_textual': 'c' is visual, too"),
         ({"judged_wrong": "c"}, "column 'judged_wrong': expected a list"),
     ):
-        with pytest.raises(DataError, match=flaw) as caught:
-            load(save(tmp_path / "flawed.jsonl", [rows[3] | {"target": "b"} | wrong]))
-        assert "\n" not in str(caught.value)
+        with subtests.test(flaw=flaw):
+            with pytest.raises(DataError, match=flaw) as caught:
+                load(save(tmp_path / "flawed.jsonl", [rows[3] | {"target": "b"} | wrong]))
+            assert "\n" not in str(caught.value)
 
 
 def test_a_gallery_file(file, tmp_path):
@@ -220,7 +221,7 @@ def test_the_excluded_reference_is_no_target(tmp_path):
 # --- images ------------------------------------------------------------------------------------------------------
 
 
-def test_images_by_path_and_by_name(tmp_path, standin):
+def test_images_by_path_and_by_name(subtests, tmp_path, standin):
     standin.write_images(tmp_path / "data/x/y", ["a", "b", "deep"])
     standin.write_images(tmp_path / "pool", ["c", "d.v2"])
     rows = [
@@ -235,7 +236,8 @@ def test_images_by_path_and_by_name(tmp_path, standin):
     data = build(Triplets, file=file, root=tmp_path)
     assert data.images[0] == "x/y/a.png"
     for image, stem in (("x/y/a.png", "a"), ("x/y/b", "b"), ("c.png", "c"), ("d.v2", "d.v2"), ("deep", "deep")):
-        assert data.open_image(image).tobytes() == bytes(standin.color_of(stem)) * 64
+        with subtests.test(image=image, stem=stem):
+            assert data.open_image(image).tobytes() == bytes(standin.color_of(stem)) * 64
     with pytest.raises(DataError, match=r"2 of 5 images are missing below .*: c\.png \(no file\), d\.v2 \(no file\)"):
         build(Triplets, file=file)  # the file's own folder
     part = build(Triplets, file=file, allow_missing=True)
@@ -270,7 +272,7 @@ def test_which_file(tmp_path):
     assert len(cache.dataset(section, "val", images=False).queries) == len(first.queries) - 1  # changed: read again
 
 
-def test_a_run_depends_on_judgements_only_if_its_rule_reads_them(tmp_path, standin):
+def test_a_run_depends_on_judgements_only_if_its_rule_reads_them(subtests, tmp_path, standin):
     rows = toy_rows()
     standin.write_images(tmp_path, {Path(image).stem for row in rows for image in (row["reference"], row["target"])})
     standin.write_images(tmp_path, ["t3", "v3"])
@@ -284,8 +286,9 @@ def test_a_run_depends_on_judgements_only_if_its_rule_reads_them(tmp_path, stand
         ).hash
 
     for strategy, reads in (("qure", False), ("oracle-kind", True)):
-        plain, other = (planned(strategy, file) for file in files)
-        assert (plain != other) == reads
+        with subtests.test(strategy=strategy, reads=reads):
+            plain, other = (planned(strategy, file) for file in files)
+            assert (plain != other) == reads
 
 
 LONG: dict[str, tuple[str, list[Any]]] = {

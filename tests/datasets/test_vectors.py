@@ -62,9 +62,9 @@ def test_relevant_is_who_has_every_attribute(split, options):
     data = load(split=split, **options)
     for query in data.queries:
         alike = {image for image in data.images if shown(image) == shown(query.target)}
-        assert query.relevant[0] == query.target
-        assert set(query.relevant) == alike
-        assert query.reference not in alike
+        assert query.relevant[0] == query.target, query.id
+        assert set(query.relevant) == alike, query.id
+        assert query.reference not in alike, query.id
 
 
 # --- dials ---------------------------------------------------------------------------------------------------------
@@ -85,29 +85,29 @@ def test_kinds_follow_from_the_attributes(split, options, toys, monkeypatch):
         for at, column in enumerate(columns.tolist()):
             has = dataclasses.astuple(attributes_of(data.images[column]))
             name = toys.kind_of({n for n in range(7) if has[n] != asked[n]}, told)
-            assert (data.images[column] in query.relevant) == (name == "relevant")
-            assert table[place, at] == (KINDS.index(name) + 1 if name in KINDS else 0)
+            assert (data.images[column] in query.relevant) == (name == "relevant"), place
+            assert table[place, at] == (KINDS.index(name) + 1 if name in KINDS else 0), place
     assert {*table.flatten().tolist()} >= {0, 2, 3}
     assert torch.equal(data.kind_table(rows, torch.arange(len(data.images)))[:, columns], table)
     monkeypatch.setattr(galleries, "_KEPT_KINDS", 0)  # a table too large to keep
     assert torch.equal(load(split=split, **options).kind_table(rows, columns), table)
 
 
-def test_lines_are_pairs_three_attributes_apart():
-    for split, twins in (("train", 4.5), ("train", 1.0), ("val", 2.0)):
-        data = load(split=split, twins=twins, look=0.7)
-        lines: dict[str, set[tuple[str, ...]]] = {}
-        for image in data.images:
-            name, weight = look_of(image)
-            assert weight == 0.7
-            lines.setdefault(name, set()).add(shown(image))
-        assert sorted(map(len, lines.values()))[:-1] == [2] * (len(lines) - 1)  # one line may have a third design
-        assert len(set().union(*lines.values())) == sum(map(len, lines.values()))
-        for query in data.queries:
-            assert look_of(query.reference)[0] == look_of(str(query.target))[0]
-            assert 6 - shared(query.reference, str(query.target)) in (3, 2, 1)
-        most = [6 - shared(q.reference, str(q.target)) for q in data.queries]
-        assert most.count(3) > 0.9 * len(most)
+@pytest.mark.parametrize(("split", "twins"), [("train", 4.5), ("train", 1.0), ("val", 2.0)])
+def test_lines_are_pairs_three_attributes_apart(split, twins):
+    data = load(split=split, twins=twins, look=0.7)
+    lines: dict[str, set[tuple[str, ...]]] = {}
+    for image in data.images:
+        name, weight = look_of(image)
+        assert weight == 0.7
+        lines.setdefault(name, set()).add(shown(image))
+    assert sorted(map(len, lines.values()))[:-1] == [2] * (len(lines) - 1)  # one line may have a third design
+    assert len(set().union(*lines.values())) == sum(map(len, lines.values()))
+    for query in data.queries:
+        assert look_of(query.reference)[0] == look_of(str(query.target))[0]
+        assert 6 - shared(query.reference, str(query.target)) in (3, 2, 1)
+    most = [6 - shared(q.reference, str(q.target)) for q in data.queries]
+    assert most.count(3) > 0.9 * len(most)
 
 
 def test_lines_change_nothing_where_there_are_none():
@@ -142,17 +142,18 @@ def test_more_images_than_garments():
         load(train_images=60_000, twins=2.0)
 
 
-def test_a_world_too_large_for_one_category_has_three():
+def test_a_world_too_large_for_one_category_has_three(subtests):
     """10,000 images without twins need more than 9,504 garments."""
     sizes = {"train_images": 10_000, "twins": 1.0}
     train, val = load(**sizes), load(split="val", **sizes)
     for data in (train, val):
-        assert {attributes_of(image).category for image in data.images} == {"dress", "shirt", "toptee"}
-        assert list(data.groups) == ["dress"]
-        assert len({query.id for query in data.queries}) == len(data.queries)
-        for query in data.queries:
-            assert attributes_of(query.reference).category == attributes_of(str(query.target)).category
-            assert query.relevant == (query.target,)
+        with subtests.test(split=data.split):
+            assert {attributes_of(image).category for image in data.images} == {"dress", "shirt", "toptee"}
+            assert list(data.groups) == ["dress"]
+            assert len({query.id for query in data.queries}) == len(data.queries)
+            for query in data.queries:
+                assert attributes_of(query.reference).category == attributes_of(str(query.target)).category
+                assert query.relevant == (query.target,)
     assert (len(train.images), len(train.queries), len(val.images), len(val.queries)) == (10_000, 120, 120, 80)
     backbone = registry.make("backbones", "vectors", dim=64, tokens=1, noise=0.0, seed=0)
     features = backbone.features_of(train.images)[:, 0]

@@ -167,5 +167,5 @@ def test_lines_that_convert_do(tmp_path, monkeypatch):
     exec(f"d = torch.load('x.pt'); np.savez('x.npz', {of_dict})", dict(modules))
     for name in "xyz":
         names, vectors = read_vectors(Path(f"{name}.npz"), "ids")
-        assert names == IDS
+        assert names == IDS, name
         np.testing.assert_array_equal(vectors, VECTORS)

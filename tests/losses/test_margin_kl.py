@@ -9,40 +9,41 @@ from negbench.losses.margin_kl import MarginKL
 from negbench.testing import toy_scores
 
 
-def test_against_loops():
+def test_against_loops(subtests):
     for seed in range(5):
         for kl_over in ["pair", "batch"]:
-            toy, other, more = (toy_scores(seed=seed + offset) for offset in (0, 100, 200))
-            mask, present = toy.mask.clone(), torch.arange(5) != (seed + 1) % 5
-            mask[seed % 5] = False
-            some = more.mask if kl_over == "batch" else torch.zeros_like(more.mask)
-            columns = (toy.positive, toy.negatives, mask, toy.weights, other.positive, other.negatives, present)
-            divergences, margins, hinges = [], [], []
-            for p, n, m, w, q, o, there, c, kept in zip(
-                *(t.tolist() for t in (*columns, more.negatives, some)), strict=True
-            ):
-                valid = [j for j in range(4) if m[j]]
-                if kl_over == "pair" and valid:
-                    terms = [w[j] * math.log1p(math.exp((n[j] - p) / 0.2)) for j in valid]
-                    divergences.append(sum(terms) / sum(w[j] for j in valid))
-                if kl_over == "batch":
-                    total = sum(w[j] * math.exp(n[j] / 0.2) for j in valid)
-                    total += sum(math.exp(c[j] / 0.2) for j in range(4) if kept[j])
-                    divergences.append(math.log(math.exp(p / 0.2) + total) - p / 0.2)
-                if valid:
-                    weight = sum(w[j] for j in valid)
-                    margins.append(sum(w[j] * max(0.0, 0.3 - p + n[j]) for j in valid) / weight)
-                    if there:
-                        hinges.append(sum(w[j] * max(0.0, 0.1 - q + o[j]) for j in valid) / weight)
-            want = sum(divergences) / len(divergences)
-            want += 0.7 * sum(margins) / len(margins) + 0.4 * sum(hinges) / len(hinges)
-            loss = MarginKL(tau=0.2, margin=0.3, margin_aspect=0.1, lambda_rank=0.7, kl_over=kl_over)
-            aspect = AspectScores(
-                "colour", other.positive, other.negatives, torch.tensor(0.4, dtype=torch.float64), present
-            )
-            beside = {"candidates": more.negatives, "candidate_mask": some} if kl_over == "batch" else {}
-            given = LossInput(toy.positive, toy.negatives, mask, toy.weights, 1.0, [aspect], **beside)
-            assert loss.evaluate(given).item() == pytest.approx(want, rel=1e-12)
+            with subtests.test(seed=seed, kl_over=kl_over):
+                toy, other, more = (toy_scores(seed=seed + offset) for offset in (0, 100, 200))
+                mask, present = toy.mask.clone(), torch.arange(5) != (seed + 1) % 5
+                mask[seed % 5] = False
+                some = more.mask if kl_over == "batch" else torch.zeros_like(more.mask)
+                columns = (toy.positive, toy.negatives, mask, toy.weights, other.positive, other.negatives, present)
+                divergences, margins, hinges = [], [], []
+                for p, n, m, w, q, o, there, c, kept in zip(
+                    *(t.tolist() for t in (*columns, more.negatives, some)), strict=True
+                ):
+                    valid = [j for j in range(4) if m[j]]
+                    if kl_over == "pair" and valid:
+                        terms = [w[j] * math.log1p(math.exp((n[j] - p) / 0.2)) for j in valid]
+                        divergences.append(sum(terms) / sum(w[j] for j in valid))
+                    if kl_over == "batch":
+                        total = sum(w[j] * math.exp(n[j] / 0.2) for j in valid)
+                        total += sum(math.exp(c[j] / 0.2) for j in range(4) if kept[j])
+                        divergences.append(math.log(math.exp(p / 0.2) + total) - p / 0.2)
+                    if valid:
+                        weight = sum(w[j] for j in valid)
+                        margins.append(sum(w[j] * max(0.0, 0.3 - p + n[j]) for j in valid) / weight)
+                        if there:
+                            hinges.append(sum(w[j] * max(0.0, 0.1 - q + o[j]) for j in valid) / weight)
+                want = sum(divergences) / len(divergences)
+                want += 0.7 * sum(margins) / len(margins) + 0.4 * sum(hinges) / len(hinges)
+                loss = MarginKL(tau=0.2, margin=0.3, margin_aspect=0.1, lambda_rank=0.7, kl_over=kl_over)
+                aspect = AspectScores(
+                    "colour", other.positive, other.negatives, torch.tensor(0.4, dtype=torch.float64), present
+                )
+                beside = {"candidates": more.negatives, "candidate_mask": some} if kl_over == "batch" else {}
+                given = LossInput(toy.positive, toy.negatives, mask, toy.weights, 1.0, [aspect], **beside)
+                assert loss.evaluate(given).item() == pytest.approx(want, rel=1e-12)
 
 
 def test_the_weight_of_a_candidate_is_its_share_of_the_softmax():

@@ -30,33 +30,37 @@ def case(seed: int, shift: float) -> tuple[Tensor, Tensor, Tensor]:
     return scores, torch.randint(14, (12,), generator=generator), torch.rand(12, 14, generator=generator) < 0.7
 
 
-def test_prominence_against_a_loop():
+def test_prominence_against_a_loop(subtests):
     for seed in range(5):
         for shift in [-4.0, 0.0]:
-            scores, target, allowed = case(seed, shift)
-            ratios = prominence(scores, target, allowed)
-            for row in range(len(scores)):
-                drop = sorted(falls(scores[row].tolist(), int(target[row]), allowed[row].tolist()), reverse=True)
-                middle = statistics.median(drop) if drop else math.nan
-                for value, top, bottom in (
-                    (float(ratios.largest[row]), drop[:1], [middle] if drop else []),
-                    (float(ratios.second[row]), drop[1:2], drop[2:3]),
-                ):
-                    if not top or not bottom or top[0] == bottom[0] == 0:
-                        assert math.isnan(value)
-                    elif bottom[0] == 0:
-                        assert value == math.inf
-                    else:
-                        assert value == pytest.approx(top[0] / bottom[0])
+            with subtests.test(seed=seed, shift=shift):
+                scores, target, allowed = case(seed, shift)
+                ratios = prominence(scores, target, allowed)
+                for row in range(len(scores)):
+                    drop = sorted(falls(scores[row].tolist(), int(target[row]), allowed[row].tolist()), reverse=True)
+                    middle = statistics.median(drop) if drop else math.nan
+                    for value, top, bottom in (
+                        (float(ratios.largest[row]), drop[:1], [middle] if drop else []),
+                        (float(ratios.second[row]), drop[1:2], drop[2:3]),
+                    ):
+                        if not top or not bottom or top[0] == bottom[0] == 0:
+                            assert math.isnan(value)
+                        elif bottom[0] == 0:
+                            assert value == math.inf
+                        else:
+                            assert value == pytest.approx(top[0] / bottom[0])
 
 
-def test_steepest_by_hand():
-    for drop, want in [
+@pytest.mark.parametrize(
+    ("drop", "want"),
+    [
         ([0.1, 0.5, -1.0, 0.3], [1, 3]),
         ([0.3, 0.5, 0.5, 0.3], [1, 2]),  # the earlier of equal drops
         ([-1.0, 0.0, 0.2], [2, -1]),  # equal scores have no drop between them
         ([-1.0, -1.0], [-1, -1]),
         ([0.2], [0, -1]),
         ([], [-1, -1]),
-    ]:
-        assert steepest(torch.tensor([drop])).tolist() == [want]
+    ],
+)
+def test_steepest_by_hand(drop, want):
+    assert steepest(torch.tensor([drop])).tolist() == [want]

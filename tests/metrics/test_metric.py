@@ -60,21 +60,22 @@ TABLES: dict[str, Table] = {
 }
 
 
-def test_hand_table():
+def test_hand_table(subtests):
     for name in TABLES:
-        data: Any = registry.get("datasets", name)
-        ranks = six(GROUPED) if name == "fashioniq" else six()
-        reported, per_query = data.summarise(ranks), data.per_query(ranks, [*TABLES[name], "absent"])
-        assert list(reported) == list(per_query) == list(TABLES[name])
-        for metric, (mean, values, queries, macro) in TABLES[name].items():
-            assert reported[metric] == pytest.approx(mean, abs=1e-9), metric
-            measured = per_query[metric]
-            assert measured.mean == pytest.approx(mean, abs=1e-9), metric
-            assert measured.values.tolist() == pytest.approx(values, abs=1e-6), metric
-            assert [ranks.query[row] for row in measured.rows] == list(queries), metric
-            assert (measured.strata is not None) == macro
-            if macro:
-                assert measured.strata.tolist() == list(ranks.group)
+        with subtests.test(name=name):
+            data: Any = registry.get("datasets", name)
+            ranks = six(GROUPED) if name == "fashioniq" else six()
+            reported, per_query = data.summarise(ranks), data.per_query(ranks, [*TABLES[name], "absent"])
+            assert list(reported) == list(per_query) == list(TABLES[name])
+            for metric, (mean, values, queries, macro) in TABLES[name].items():
+                assert reported[metric] == pytest.approx(mean, abs=1e-9), metric
+                measured = per_query[metric]
+                assert measured.mean == pytest.approx(mean, abs=1e-9), metric
+                assert measured.values.tolist() == pytest.approx(values, abs=1e-6), metric
+                assert [ranks.query[row] for row in measured.rows] == list(queries), metric
+                assert (measured.strata is not None) == macro
+                if macro:
+                    assert measured.strata.tolist() == list(ranks.group)
 
 
 def test_groups_weigh_alike_and_one_group_has_no_strata():
@@ -88,27 +89,28 @@ def test_groups_weigh_alike_and_one_group_has_no_strata():
     assert macro.of(part).strata.tolist() == ["shirt", "dress"]
 
 
-def test_means_against_loops():
+def test_means_against_loops(subtests):
     for seed in range(3):
-        generator = torch.Generator().manual_seed(seed)
-        rank = torch.randint(60, (90,), generator=generator) + 1
-        extra = torch.randint(60, (90,), generator=generator) + 1
-        group = tuple("abc"[min(i % 7, 2)] for i in range(90))
-        relevant = Ragged.of([sorted({int(r), int(e)}) for r, e in zip(rank, extra, strict=True)])
-        ranks = QueryRanks(tuple(map(str, range(90))), group, rank, torch.full((90,), 60), relevant)
-        means = []
-        for name in "abc":
-            own = [int(r) <= 10 for r, g in zip(rank, group, strict=True) if g == name]
-            means.append(sum(own) / len(own))
-            assert Metric((hits(10),), group=name).mean(ranks) == pytest.approx(means[-1])
-        macro = Metric((hits(10),), over="groups")
-        assert macro.mean(ranks) == pytest.approx(sum(means) / 3)
-        assert macro.of(ranks).mean == pytest.approx(sum(means) / 3)
-        pairs = [int(r) <= 10 for r, row in zip(rank, range(90), strict=True) for _ in relevant.row(row)]
-        assert Metric((by_answers(hits(10)),)).mean(ranks) == pytest.approx(sum(pairs) / len(pairs))
-        values = Metric((precision(5), hits(1))).of(ranks).values
-        both = [Metric((one,)).of(ranks).values for one in (precision(5), hits(1))]
-        np.testing.assert_allclose(values, (both[0] + both[1]) / 2)
+        with subtests.test(seed=seed):
+            generator = torch.Generator().manual_seed(seed)
+            rank = torch.randint(60, (90,), generator=generator) + 1
+            extra = torch.randint(60, (90,), generator=generator) + 1
+            group = tuple("abc"[min(i % 7, 2)] for i in range(90))
+            relevant = Ragged.of([sorted({int(r), int(e)}) for r, e in zip(rank, extra, strict=True)])
+            ranks = QueryRanks(tuple(map(str, range(90))), group, rank, torch.full((90,), 60), relevant)
+            means = []
+            for name in "abc":
+                own = [int(r) <= 10 for r, g in zip(rank, group, strict=True) if g == name]
+                means.append(sum(own) / len(own))
+                assert Metric((hits(10),), group=name).mean(ranks) == pytest.approx(means[-1])
+            macro = Metric((hits(10),), over="groups")
+            assert macro.mean(ranks) == pytest.approx(sum(means) / 3)
+            assert macro.of(ranks).mean == pytest.approx(sum(means) / 3)
+            pairs = [int(r) <= 10 for r, row in zip(rank, range(90), strict=True) for _ in relevant.row(row)]
+            assert Metric((by_answers(hits(10)),)).mean(ranks) == pytest.approx(sum(pairs) / len(pairs))
+            values = Metric((precision(5), hits(1))).of(ranks).values
+            both = [Metric((one,)).of(ranks).values for one in (precision(5), hits(1))]
+            np.testing.assert_allclose(values, (both[0] + both[1]) / 2)
 
 
 def test_what_cannot_be_scored():

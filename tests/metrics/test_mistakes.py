@@ -63,7 +63,7 @@ def test_mistakes_are_those_of_a_loop(width, levels):
     got = mistakes(scores, kinds, ranks, KINDS, allowed)
     for row in range(rows):
         want = loop(scores[row].tolist(), kinds[row].tolist(), {*right.row(row).tolist()}, allowed[row].tolist())
-        assert want.keys() == got.keys()
+        assert want.keys() == got.keys(), row
         for name, value in want.items():
             assert float(got[name][row]) == pytest.approx(value, nan_ok=True), (row, name)
 
@@ -79,13 +79,14 @@ def test_values_by_hand():
     assert among_first(torch.zeros(1, 4), which, 2, torch.ones_like(which)).tolist() == [[True, False, True, False]]
 
 
-def test_stored_values_survive_a_table_and_are_averaged_over_the_queries_that_have_one():
+def test_stored_values_survive_a_table_and_are_averaged_over_the_queries_that_have_one(subtests):
     value = torch.tensor([0.5, math.nan, 0.25], dtype=torch.float64)
     rank = torch.tensor([1, 2, 3])
     ranks = QueryRanks(("a", "b", "c"), ("x",) * 3, rank, rank + 9, Ragged.of([[1], [2], [3]]), values={"v": value})
     again = QueryRanks.from_frame(QueryRanks.concatenated([ranks, ranks]).to_frame()).select([3, 1, 2])
-    for each in (ranks, again):
-        metric = Metric((stored("v"),))
-        assert metric.mean(each) == pytest.approx(0.375)
-        assert metric.of(each).mean == pytest.approx(0.375)
+    for name, each in (("as made", ranks), ("from a table", again)):
+        with subtests.test(name):
+            metric = Metric((stored("v"),))
+            assert metric.mean(each) == pytest.approx(0.375)
+            assert metric.of(each).mean == pytest.approx(0.375)
     assert again.values["v"].tolist()[::2] == [0.5, 0.25]

@@ -83,9 +83,9 @@ def test_values_by_brute_force(ranks, name):
     means = []
     for group in ranks.groups:
         of_group = metric_of_ranks(f"{group}/{name}", declared)
-        assert of_group is not None
+        assert of_group is not None, group
         rows = [value for value, own in zip(expected, ranks.group, strict=True) if own == group]
-        assert of_group.mean(ranks) == pytest.approx(sum(rows) / len(rows))
+        assert of_group.mean(ranks) == pytest.approx(sum(rows) / len(rows)), group
         means.append(sum(rows) / len(rows))
     averaged = metric_of_ranks(f"average/{name}", declared)
     assert averaged is not None

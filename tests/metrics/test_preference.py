@@ -22,32 +22,34 @@ def draw(seed: int, count: int = 60) -> tuple[Tensor, Tensor]:
 # --- scores of sets ----------------------------------------------------------------------------------------------
 
 
-def test_set_scores_against_a_loop():
+def test_set_scores_against_a_loop(subtests):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(7, 20, generator=generator) - 2
     sets = torch.stack([torch.randperm(20, generator=generator)[:10].reshape(2, 5) for _ in range(7)])
     means = set_scores(scores, sets)
     for row, side in itertools.product(range(7), (0, 1)):
-        want = sum(float(scores[row, column]) for column in sets[row, side].tolist()) / 5
-        assert float(means[row, side]) == pytest.approx(want, abs=1e-12)
+        with subtests.test(row=row, side=side):
+            want = sum(float(scores[row, column]) for column in sets[row, side].tolist()) / 5
+            assert float(means[row, side]) == pytest.approx(want, abs=1e-12)
 
 
-def test_sets_of_the_same_images_tie_exactly_in_any_order():
+def test_sets_of_the_same_images_tie_exactly_in_any_order(subtests):
     scores = torch.tensor([[1e16, 1.0, -1e16, 1.0, 0.5]]).double()
     assert scores[0, [0, 1, 2, 3, 4]].mean() != scores[0, [0, 2, 3, 1, 4]].mean()  # plain sums depend on the order
     for seed in range(20):
-        order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
-        means = set_scores(scores, torch.stack([torch.arange(5), order])[None])
-        assert means[0, 0] == means[0, 1]
+        with subtests.test(seed=seed):
+            order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
+            means = set_scores(scores, torch.stack([torch.arange(5), order])[None])
+            assert means[0, 0] == means[0, 1]
 
 
-def test_a_score_that_is_not_finite_is_an_error_only_within_the_sets():
-    for value in [math.nan, math.inf, -math.inf]:
-        scores = torch.zeros(2, 3)
-        scores[1, 2] = value
-        with pytest.raises(NegbenchError, match="row 1"):
-            set_scores(scores, torch.tensor([[[0, 1]], [[1, 2]]]))
-        assert set_scores(scores, torch.tensor([[[0, 1]], [[0, 1]]])).tolist() == [[0.0], [0.0]]
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_is_an_error_only_within_the_sets(value):
+    scores = torch.zeros(2, 3)
+    scores[1, 2] = value
+    with pytest.raises(NegbenchError, match="row 1"):
+        set_scores(scores, torch.tensor([[[0, 1]], [[1, 2]]]))
+    assert set_scores(scores, torch.tensor([[[0, 1]], [[0, 1]]])).tolist() == [[0.0], [0.0]]
 
 
 # --- rates and accuracy ------------------------------------------------------------------------------------------
@@ -63,14 +65,15 @@ def rate_loop(scores: Tensor, first: Tensor, ties: bool, among: Tensor | None) -
     return chosen / met
 
 
-def test_rates_against_a_loop():
+def test_rates_against_a_loop(subtests):
     for ties, seed in itertools.product((False, True), range(5)):
-        scores, first = draw(seed)
-        among = torch.rand(len(first), generator=torch.Generator().manual_seed(seed)) < 0.5
-        assert preference_rate(scores, first, ties=ties) == pytest.approx(rate_loop(scores, first, ties, None))
-        assert preference_rate(scores, first, ties=ties, among=among) == pytest.approx(
-            rate_loop(scores, first, ties, among)
-        )
+        with subtests.test(ties=ties, seed=seed):
+            scores, first = draw(seed)
+            among = torch.rand(len(first), generator=torch.Generator().manual_seed(seed)) < 0.5
+            assert preference_rate(scores, first, ties=ties) == pytest.approx(rate_loop(scores, first, ties, None))
+            assert preference_rate(scores, first, ties=ties, among=among) == pytest.approx(
+                rate_loop(scores, first, ties, among)
+            )
 
 
 def test_closed_forms():
@@ -89,20 +92,26 @@ def mean_ranks(values: list[float]) -> list[float]:
     return [sum(x < value for x in values) + (sum(x == value for x in values) + 1) / 2 for value in values]
 
 
-def test_spearman_is_pearson_of_mean_ranks():
+def test_spearman_is_pearson_of_mean_ranks(subtests):
     for seed in range(4):
-        scores, _ = draw(seed, 40)
-        ratings = torch.randint(1, 6, (40, 2), generator=torch.Generator().manual_seed(seed + 9))
-        x, y = (mean_ranks(t.flatten().double().tolist()) for t in (scores, ratings))
-        mx, my = sum(x) / 80, sum(y) / 80
-        covariance = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
-        r = covariance / math.sqrt(sum((a - mx) ** 2 for a in x) * sum((b - my) ** 2 for b in y))
-        assert spearman_test(scores, ratings) == pytest.approx(
-            (r, 2 * stats.t.sf(abs(r) * math.sqrt(78 / (1 - r**2)), 78))
-        )
+        with subtests.test(seed=seed):
+            scores, _ = draw(seed, 40)
+            ratings = torch.randint(1, 6, (40, 2), generator=torch.Generator().manual_seed(seed + 9))
+            x, y = (mean_ranks(t.flatten().double().tolist()) for t in (scores, ratings))
+            mx, my = sum(x) / 80, sum(y) / 80
+            covariance = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+            r = covariance / math.sqrt(sum((a - mx) ** 2 for a in x) * sum((b - my) ** 2 for b in y))
+            assert spearman_test(scores, ratings) == pytest.approx(
+                (r, 2 * stats.t.sf(abs(r) * math.sqrt(78 / (1 - r**2)), 78))
+            )
     ratings = torch.tensor([[1, 2], [3, 4]])
-    for scores, rated in ((torch.zeros(2, 2), ratings), (ratings.float(), torch.ones(2, 2)), (ratings[0], ratings[0])):
-        assert all(map(math.isnan, spearman_test(scores, rated)))  # a constant, and next to nothing
+    for name, scores, rated in (
+        ("constant scores", torch.zeros(2, 2), ratings),
+        ("constant ratings", ratings.float(), torch.ones(2, 2)),
+        ("two queries", ratings[0], ratings[0]),
+    ):
+        with subtests.test(name):
+            assert all(map(math.isnan, spearman_test(scores, rated)))
 
 
 def test_normality_of_a_published_example():
@@ -117,13 +126,14 @@ def test_normality_of_a_published_example():
 # --- CIRQRS ---
 
 
-def test_mean_of_the_first_k_against_a_loop():
+def test_mean_of_the_first_k_against_a_loop(subtests):
     scores = torch.randn(6, 9, generator=torch.Generator().manual_seed(0)) - 1
     scores[2, 4:] = torch.nan  # a gallery of four
     for k in (1, 3, 9, 50):
-        for row, mean in enumerate(cirqrs_at_k(scores, k).tolist()):
-            first = [value for value in scores[row].tolist()[:k] if not math.isnan(value)]
-            assert mean == pytest.approx(sum(first) / len(first))
+        with subtests.test(k=k):
+            for row, mean in enumerate(cirqrs_at_k(scores, k).tolist()):
+                first = [value for value in scores[row].tolist()[:k] if not math.isnan(value)]
+                assert mean == pytest.approx(sum(first) / len(first))
 
 
 def test_an_empty_ranking_and_a_wrong_k_are_told():

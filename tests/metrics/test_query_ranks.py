@@ -31,11 +31,12 @@ def content(ranks: QueryRanks) -> list[object]:
 
 
 @pytest.mark.parametrize(("subset", "count"), [(False, 3), (True, 3), (True, 0)])
-def test_through_parquet(tmp_path, subset, count):
+def test_through_parquet(subtests, tmp_path, subset, count):
     ranks = replace(sample(subset=subset), cluster=("x", "x", "y") if subset else None).select(range(count))
     ranks.to_frame().to_parquet(tmp_path / "ranks.parquet")
-    for frame in (pd.read_parquet(tmp_path / "ranks.parquet"), ranks.to_frame()):
-        assert content(QueryRanks.from_frame(frame)) == content(ranks)
+    for name, frame in (("read", pd.read_parquet(tmp_path / "ranks.parquet")), ("in memory", ranks.to_frame())):
+        with subtests.test(name):
+            assert content(QueryRanks.from_frame(frame)) == content(ranks)
 
 
 def test_select():

@@ -38,38 +38,40 @@ def table(seed: int, rows: int, columns: int, *, levels: int | None = None, shif
     return torch.randn(rows, columns, generator=generator) + shift
 
 
-def test_target_ranks_against_loops():
+def test_target_ranks_against_loops(subtests):
     for seed, shift, levels in itertools.product(range(5), (0.0, -50.0, 50.0), (None, 2)):
-        scores = table(seed, 7, 11, levels=levels, shift=shift)
-        generator = torch.Generator().manual_seed(seed + 100)
-        target = torch.randint(0, 11, (7,), generator=generator)
-        allowed = torch.rand(7, 11, generator=generator) < 0.7
-        want = [loop_target_rank(scores[i].tolist(), int(target[i]), allowed[i].tolist()) for i in range(7)]
-        assert target_ranks(scores, target, allowed).tolist() == want
-        everything = [loop_target_rank(scores[i].tolist(), int(target[i]), [True] * 11) for i in range(7)]
-        assert target_ranks(scores, target).tolist() == everything
+        with subtests.test(seed=seed, shift=shift, levels=levels):
+            scores = table(seed, 7, 11, levels=levels, shift=shift)
+            generator = torch.Generator().manual_seed(seed + 100)
+            target = torch.randint(0, 11, (7,), generator=generator)
+            allowed = torch.rand(7, 11, generator=generator) < 0.7
+            want = [loop_target_rank(scores[i].tolist(), int(target[i]), allowed[i].tolist()) for i in range(7)]
+            assert target_ranks(scores, target, allowed).tolist() == want
+            everything = [loop_target_rank(scores[i].tolist(), int(target[i]), [True] * 11) for i in range(7)]
+            assert target_ranks(scores, target).tolist() == everything
 
 
 @pytest.mark.parametrize("smallest", [0, 2**62])
-def test_relevant_ranks_against_loops(smallest, monkeypatch):
+def test_relevant_ranks_against_loops(subtests, smallest, monkeypatch):
     """With compiled passes, where numba is installed, and without."""
     monkeypatch.setattr(compiled, "SMALLEST", smallest)
     for seed, shift, levels in itertools.product(range(8), (0.0, -50.0), (None, 2)):
-        scores = table(seed, 9, 30, levels=levels, shift=shift)
-        generator = torch.Generator().manual_seed(seed + 100)
-        lengths = torch.randint(0, 6 if seed < 4 else 21, (9,), generator=generator).tolist()
-        rows = [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
-        allowed = torch.rand(9, 30, generator=generator) < 0.7
-        for mask in (None, allowed):
-            open_to = torch.ones(9, 30, dtype=torch.bool) if mask is None else mask
-            got = relevant_ranks(scores, Ragged.of(rows), mask)
-            for i, row in enumerate(rows):
-                assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
+        with subtests.test(seed=seed, shift=shift, levels=levels):
+            scores = table(seed, 9, 30, levels=levels, shift=shift)
+            generator = torch.Generator().manual_seed(seed + 100)
+            lengths = torch.randint(0, 6 if seed < 4 else 21, (9,), generator=generator).tolist()
+            rows = [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
+            allowed = torch.rand(9, 30, generator=generator) < 0.7
+            for mask in (None, allowed):
+                open_to = torch.ones(9, 30, dtype=torch.bool) if mask is None else mask
+                got = relevant_ranks(scores, Ragged.of(rows), mask)
+                for i, row in enumerate(rows):
+                    assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
 
 
 @pytest.mark.parametrize("smallest", [0, 2**62], ids=["compiled", "torch"])
 @pytest.mark.parametrize("levels", [None, 2], ids=["distinct", "ties"])
-def test_a_column_left_out_counts_as_one_that_is_not_allowed(levels, smallest, monkeypatch):
+def test_a_column_left_out_counts_as_one_that_is_not_allowed(subtests, levels, smallest, monkeypatch):
     """One of the best images, the target, another one, or none (-1)."""
     monkeypatch.setattr(compiled, "SMALLEST", smallest)
     scores = table(3, 12, 23, levels=levels)
@@ -85,7 +87,8 @@ def test_a_column_left_out_counts_as_one_that_is_not_allowed(levels, smallest, m
     found = relevant_ranks(scores, relevant, left_out=left_out)
     assert torch.equal(found.values, relevant_ranks(scores, relevant, allowed).values)
     for k in (1, 4, 22, 23, 40):
-        assert torch.equal(top_columns(scores, k, left_out=left_out), top_columns(scores, k, allowed))
+        with subtests.test(k=k):
+            assert torch.equal(top_columns(scores, k, left_out=left_out), top_columns(scores, k, allowed))
 
 
 def test_infinite_scores_are_ranked():
@@ -116,34 +119,36 @@ def test_nan_is_an_error_that_says_where():
         relevant_ranks(scores, Ragged.of([[0], [1]]))
 
 
-def test_top_columns_against_a_sorted_list():
+def test_top_columns_against_a_sorted_list(subtests):
     for k, levels in itertools.product((1, 3, 9, 40), (None, 2)):
-        generator = torch.Generator().manual_seed(k + 100)
-        scores = table(k, 30, 12, levels=levels, shift=-1 if levels else -3)
-        scores[0, 3], scores[1] = -torch.inf, -torch.inf
-        allowed = torch.rand(30, 12, generator=generator) < 0.6
-        allowed[2], allowed[3] = False, True
-        for mask in (None, allowed):
-            top = top_columns(scores, k, mask)
-            assert top.shape == (30, min(k, 12))
-            for row in range(30):
-                pool = [c for c in range(12) if mask is None or mask[row, c]]
-                best = sorted(pool, key=lambda c: (-float(scores[row, c]), c))[:k]
-                assert top[row].tolist() == best + [-1] * (top.shape[1] - len(best))
-        assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
+        with subtests.test(k=k, levels=levels):
+            generator = torch.Generator().manual_seed(k + 100)
+            scores = table(k, 30, 12, levels=levels, shift=-1 if levels else -3)
+            scores[0, 3], scores[1] = -torch.inf, -torch.inf
+            allowed = torch.rand(30, 12, generator=generator) < 0.6
+            allowed[2], allowed[3] = False, True
+            for mask in (None, allowed):
+                top = top_columns(scores, k, mask)
+                assert top.shape == (30, min(k, 12))
+                for row in range(30):
+                    pool = [c for c in range(12) if mask is None or mask[row, c]]
+                    best = sorted(pool, key=lambda c: (-float(scores[row, c]), c))[:k]
+                    assert top[row].tolist() == best + [-1] * (top.shape[1] - len(best))
+            assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
 
 
 @pytest.mark.parametrize("levels", [None, 3, 40, 1000])
-def test_top_columns_of_wide_rows(levels):
+def test_top_columns_of_wide_rows(subtests, levels):
     """Few of many columns: distinct scores, ties at the last place, and rows with fewer candidates."""
     generator = torch.Generator().manual_seed(0)
     scores, share = torch.randn(50, 700, generator=generator), torch.rand(50, 1, generator=generator) / 8
     scores = scores if levels is None else (scores * levels).round() / levels
     for k, mask in itertools.product((1, 4, 9), (None, torch.rand(50, 700, generator=generator) < share)):
-        want = descending(scores if mask is None else scores.masked_fill(~mask, -torch.inf))[:, :k]
-        if mask is not None:
-            want = want.where(mask.gather(1, want), -1)
-        assert torch.equal(top_columns(scores, k, mask), want)
+        with subtests.test(k=k, masked=mask is not None):
+            want = descending(scores if mask is None else scores.masked_fill(~mask, -torch.inf))[:, :k]
+            if mask is not None:
+                want = want.where(mask.gather(1, want), -1)
+            assert torch.equal(top_columns(scores, k, mask), want)
 
 
 def test_top_columns_of_nothing_and_of_nan():
@@ -186,15 +191,16 @@ def loop_average_precision(scores: list[float], relevant: list[int], k: int) -> 
     return total / min(len(relevant), k)
 
 
-def test_average_precision_against_a_loop():
+def test_average_precision_against_a_loop(subtests):
     for seed, levels, k in itertools.product(range(4), (None, 3), (1, 3, 10, 30)):
-        generator = torch.Generator().manual_seed(seed + 100)
-        scores = table(seed, 12, 30, levels=levels, shift=0 if levels else -3)
-        lengths = torch.randint(1, 8, (12,), generator=generator).tolist()
-        rows = [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
-        got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), k)
-        want = [loop_average_precision(scores[i].tolist(), rows[i], k) for i in range(12)]
-        assert got.tolist() == pytest.approx(want, abs=1e-12)
+        with subtests.test(seed=seed, levels=levels, k=k):
+            generator = torch.Generator().manual_seed(seed + 100)
+            scores = table(seed, 12, 30, levels=levels, shift=0 if levels else -3)
+            lengths = torch.randint(1, 8, (12,), generator=generator).tolist()
+            rows = [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
+            got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), k)
+            want = [loop_average_precision(scores[i].tolist(), rows[i], k) for i in range(12)]
+            assert got.tolist() == pytest.approx(want, abs=1e-12)
 
 
 @pytest.mark.parametrize("kept", [0, 100])

@@ -19,18 +19,19 @@ def dot(one: Tensor, two: Tensor) -> float:
     return sum(a * b for a, b in zip(one.tolist(), two.tolist(), strict=True))
 
 
-def test_separation_against_a_loop_over_pairs():
+def test_separation_against_a_loop_over_pairs(subtests):
     for seed in range(4):
-        generator = torch.Generator().manual_seed(seed)
-        rows = unit(30, 4, seed=seed)
-        references, texts = (torch.randint(n, (30,), generator=generator).tolist() for n in (6, 4))
-        pairs = [
-            dot(rows[a], rows[b])
-            for a, b in combinations(range(30), 2)
-            if references[a] == references[b] and texts[a] != texts[b]
-        ]
-        assert len(pairs) < sum(references[a] == references[b] for a, b in combinations(range(30), 2))
-        assert semantic_separation(rows, references, texts) == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
+        with subtests.test(seed=seed):
+            generator = torch.Generator().manual_seed(seed)
+            rows = unit(30, 4, seed=seed)
+            references, texts = (torch.randint(n, (30,), generator=generator).tolist() for n in (6, 4))
+            pairs = [
+                dot(rows[a], rows[b])
+                for a, b in combinations(range(30), 2)
+                if references[a] == references[b] and texts[a] != texts[b]
+            ]
+            assert len(pairs) < sum(references[a] == references[b] for a, b in combinations(range(30), 2))
+            assert semantic_separation(rows, references, texts) == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
 
 
 def test_separation_needs_a_pair():

@@ -25,10 +25,11 @@ from tests.runs import config_of, run, untrained
 # --- names and options -----------------------------------------------------------------------------------------------
 
 
-def test_options_are_those_of_the_parts():
+def test_options_are_those_of_the_parts(subtests):
     union = make_strategy("in-batch+qure", variant="release")
     for name in ("qure", "qure+in-batch"):
-        assert union.pool(toy_view()).tolist() == make_strategy(name, variant="release").pool(toy_view()).tolist()
+        with subtests.test(name=name):
+            assert union.pool(toy_view()).tolist() == make_strategy(name, variant="release").pool(toy_view()).tolist()
     assert batch_rule(union) == make_strategy("in-batch")
     assert (union.scope, union.n_def, union.schedule, slots_of(union)) == ("corpus", 6, "multiples", ("target",))
     assert slots_of(make_strategy("hycole+qure")) == ("target", "reference", "modification")
@@ -63,12 +64,13 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets):
     assert code_version(full) != code_version(resolved(config_of(vector_sets, "qure")))
 
 
-def test_names_that_mean_nothing_are_one_line(vector_sets, mistakes):
+def test_names_that_mean_nothing_are_one_line(subtests, vector_sets, mistakes):
     for name, message in mistakes["names"].items():
-        with pytest.raises(NegbenchError) as caught:
-            resolved(config_of(vector_sets, name))
-        assert message in str(caught.value)
-        assert "\n" not in str(caught.value)
+        with subtests.test(name=name):
+            with pytest.raises(NegbenchError) as caught:
+                resolved(config_of(vector_sets, name))
+            assert message in str(caught.value)
+            assert "\n" not in str(caught.value)
 
 
 # --- unions ----------------------------------------------------------------------------------------------------------

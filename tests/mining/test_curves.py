@@ -23,31 +23,32 @@ def loops(task: MiningTask) -> list[tuple[list[float], list[int]]]:
     return found
 
 
-def test_against_loops():
-    for shift in [0.0, -1.0]:
-        task = task_of(0, shift=shift)
-        curves, found = score_curves(task), loops(task)
-        assert sorted(curves.queries.tolist()) == list(range(40))
-        places = spaced(min(len(values) for values, _ in found)).tolist()
-        means = [np.mean([values[place] for values, _ in found]) for place in places]
-        assert curves.scores.tolist() == pytest.approx(means, rel=1e-5)
-        for index, row in enumerate(curves.queries.tolist()):
-            length, drops = len(found[row][0]), found[row][1]
-            assert curves.length[index] == length
-            assert [p for p in curves.drops[index].tolist() if p >= 0] == drops
-            shares = [place / (length - 1) for place in drops]
-            assert curves.shares[index, : len(drops)].tolist() == pytest.approx(shares)
-            assert np.isnan(curves.shares[index, len(drops) :]).all()
+@pytest.mark.parametrize("shift", [0.0, -1.0])
+def test_against_loops(shift):
+    task = task_of(0, shift=shift)
+    curves, found = score_curves(task), loops(task)
+    assert sorted(curves.queries.tolist()) == list(range(40))
+    places = spaced(min(len(values) for values, _ in found)).tolist()
+    means = [np.mean([values[place] for values, _ in found]) for place in places]
+    assert curves.scores.tolist() == pytest.approx(means, rel=1e-5)
+    for index, row in enumerate(curves.queries.tolist()):
+        length, drops = len(found[row][0]), found[row][1]
+        assert curves.length[index] == length
+        assert [p for p in curves.drops[index].tolist() if p >= 0] == drops
+        shares = [place / (length - 1) for place in drops]
+        assert curves.shares[index, : len(drops)].tolist() == pytest.approx(shares)
+        assert np.isnan(curves.shares[index, len(drops) :]).all()
 
 
-def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path):
+def test_round_trip_is_exact_and_the_bytes_repeat(subtests, tmp_path):
     curves = score_curves(task_of(0))
     curves.save(tmp_path / "a.npz")
     curves.save(tmp_path / "b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     again = Curves.load(tmp_path / "a.npz")
     for name in ("queries", "length", "drops", "scores"):
-        assert np.array_equal(getattr(again, name), getattr(curves, name))
+        with subtests.test(name=name):
+            assert np.array_equal(getattr(again, name), getattr(curves, name))
     np.savez(tmp_path / "old.npz", queries=curves.queries, length=curves.length, drops=curves.drops)
     assert len(Curves.load(tmp_path / "old.npz").scores) == 0
     (tmp_path / "a.npz").write_bytes((tmp_path / "b.npz").read_bytes()[:200])

@@ -27,7 +27,7 @@ def test_with_replacement_epochs_are_independent(weighted, per_epoch):
     by_epoch = drawn.reshape(rows, epochs, per_epoch)
     repeats = 0
     for row in by_epoch.tolist():
-        assert all(len(set(epoch)) == per_epoch for epoch in row)
+        assert all(len(set(epoch)) == per_epoch for epoch in row), row
         repeats += sum(len(set(row[a]) & set(row[b])) for a, b in ((0, 1), (0, 2), (1, 2)))
     wanted = rows * 3 * per_epoch**2 / size
     assert abs(repeats - wanted) < 5 * math.sqrt(wanted)

@@ -48,18 +48,19 @@ def dropped(view: ScoreView, row: int, column: int, settings: dict[str, float]) 
     return any(rules[name](value) for name, value in settings.items())
 
 
-def test_filters_against_loops():
+def test_filters_against_loops(subtests):
     for settings in SETTINGS:
-        filters = Filters.of(MiningConfig.model_validate(settings))
-        assert filters.active
-        some = 0
-        for view in toy_views():
-            keep = filters.keep(view)
-            want = [[not dropped(view, i, j, settings) for j in range(view.scores.shape[1])] for i in range(6)]
-            assert keep.tolist() == want
-            some += int((~keep).sum())
-        assert some
-        assert set(filters.reads) <= {"guide", "judge", "target", "reference"}
+        with subtests.test(settings=settings):
+            filters = Filters.of(MiningConfig.model_validate(settings))
+            assert filters.active
+            some = 0
+            for view in toy_views():
+                keep = filters.keep(view)
+                want = [[not dropped(view, i, j, settings) for j in range(view.scores.shape[1])] for i in range(6)]
+                assert keep.tolist() == want
+                some += int((~keep).sum())
+            assert some
+            assert set(filters.reads) <= {"guide", "judge", "target", "reference"}
 
 
 def test_what_nobody_scored_is_not_dropped():
@@ -70,17 +71,18 @@ def test_what_nobody_scored_is_not_dropped():
     assert not Filters().active
 
 
-def test_every_strategy_draws_from_what_is_left():
+def test_every_strategy_draws_from_what_is_left(subtests):
     """s+ = 0.5, margin 0.2: 0.45 and 0.6 are dropped, so that the hardest two are 0.25 and -0.1."""
     task = scored_task([[0.5, 0.45, 0.6, 0.25, -0.1, -0.8]], [0], filters=Filters(margin=0.2))
     for name, want in (("top-k", {3, 4}), ("after-target", {3, 4}), ("all-corpus", {3, 4, 5})):
-        mined = run(task, make_strategy(name, **({} if name == "all-corpus" else {"k": 2})), draws=6)
-        assert set(mined.negatives[0].tolist()) == want
-        assert mined.target_rank.item() == 2  # statistics cover all allowed images: a filter hides none
-        assert mined.band_start.item() == pytest.approx(2 / 4)
+        with subtests.test(name=name):
+            mined = run(task, make_strategy(name, **({} if name == "all-corpus" else {"k": 2})), draws=6)
+            assert set(mined.negatives[0].tolist()) == want
+            assert mined.target_rank.item() == 2  # statistics cover all allowed images: a filter hides none
+            assert mined.band_start.item() == pytest.approx(2 / 4)
 
 
-def test_a_batch_is_filtered_by_its_own_scores(vector_sets):
+def test_a_batch_is_filtered_by_its_own_scores(subtests, vector_sets):
     opened = untrained(config_of(vector_sets, "in-batch"))
     opened.backbone.eval()
     rows, settings = torch.arange(0, 48, 4), {"margin": 0.1, "max_target": 0.6}
@@ -100,9 +102,10 @@ def test_a_batch_is_filtered_by_its_own_scores(vector_sets):
     )
     batch = Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()})
     for name, count in (("in-batch", there), ("in-batch-both", there + back)):
-        parts = (Passes(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene)
-        step = Objective(*parts, mining)(batch)
-        assert 0 < step.negatives == count < Objective(*parts, MiningConfig())(batch).negatives
+        with subtests.test(name=name):
+            parts = (Passes(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene)
+            step = Objective(*parts, mining)(batch)
+            assert 0 < step.negatives == count < Objective(*parts, MiningConfig())(batch).negatives
 
 
 def test_a_filter_makes_any_pool_one_of_scores(vector_sets):

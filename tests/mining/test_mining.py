@@ -191,16 +191,18 @@ def test_equals_a_miner_of_loops(tokens, name):
             assert float(getattr(mined, name)[i]) == pytest.approx(want[name], abs=1e-6, nan_ok=True), (i, name)
         drawn, n = mined.negatives[i].tolist(), want["pool_size"]
         for cycle in (drawn[k : k + n] for k in range(0, len(drawn), n)):
-            assert len(set(cycle)) == len(cycle)
-            assert set(cycle) <= want["pool"]
-            assert len(cycle) < n or set(cycle) == want["pool"]
+            assert len(set(cycle)) == len(cycle), i
+            assert set(cycle) <= want["pool"], i
+            assert len(cycle) < n or set(cycle) == want["pool"], i
         for j, score in zip(drawn, mined.scores[i].tolist(), strict=True):
-            assert score == pytest.approx(want["score"][j], abs=1e-6)
-        assert int(mined.draw_rank[i]) == 1 + sum(want["score"][j] > mined.scores[i, 0] + 1e-6 for j in want["allowed"])
+            assert score == pytest.approx(want["score"][j], abs=1e-6), i
+        assert int(mined.draw_rank[i]) == 1 + sum(
+            want["score"][j] > mined.scores[i, 0] + 1e-6 for j in want["allowed"]
+        ), i
         gap = [want["positive"] - want["score"][j] for j in drawn]
-        assert float(mined.hardness[i]) == pytest.approx(sum(gap) / len(gap), abs=1e-6)
+        assert float(mined.hardness[i]) == pytest.approx(sum(gap) / len(gap), abs=1e-6), i
         wrong = sum(j in want["relevant"] for j in drawn) / len(drawn) if want["relevant"] else math.nan
-        assert float(mined.false_negative_rate_draws[i]) == pytest.approx(wrong, abs=1e-6, nan_ok=True)
+        assert float(mined.false_negative_rate_draws[i]) == pytest.approx(wrong, abs=1e-6, nan_ok=True), i
     assert (mined.positive < 0).any()
     assert mined.overlap.isnan().all()
     assert mined.cut_tie.any() or strategy.answer is not thirds
@@ -230,15 +232,18 @@ def test_any_block_size_gives_the_same_bits(monkeypatch):
     assert (sum(done), max(done)) == (41, 4)  # 60 // 12 = 5, rounded down to whole tiles of a power of two
 
 
-def test_a_corpus_is_viewed_copied_or_gathered(monkeypatch):
+def test_a_corpus_is_viewed_copied_or_gathered(subtests, monkeypatch):
     table = torch.arange(36.0).view(6, 3, 2)
     monkeypatch.setattr(tiles, "_COPY_BYTES", 4 * table[0].nbytes)
     for columns, how in (([1, 2, 3], "view"), ([0, 2, 1, 3], "copy"), ([5, 0], "copy"), ([0, 1, 3, 4, 5], "gather")):
-        rows = torch.tensor(columns)
-        tokens, gathered, _ = tiles.Corpus.of(table, rows)
-        assert torch.equal(tokens if gathered is None else tokens[gathered], table[rows])
-        shared = tokens.untyped_storage().data_ptr() == table.untyped_storage().data_ptr()
-        assert (shared, gathered is None) == {"view": (True, True), "copy": (False, True), "gather": (True, False)}[how]
+        with subtests.test(how=how):
+            rows = torch.tensor(columns)
+            tokens, gathered, _ = tiles.Corpus.of(table, rows)
+            assert torch.equal(tokens if gathered is None else tokens[gathered], table[rows])
+            shared = tokens.untyped_storage().data_ptr() == table.untyped_storage().data_ptr()
+            assert (shared, gathered is None) == {"view": (True, True), "copy": (False, True), "gather": (True, False)}[
+                how
+            ]
 
 
 def test_half_precision_embeddings_are_scored_in_float32_even_under_autocast():
@@ -271,7 +276,7 @@ def test_draws_are_counted_by_kind():
         for shares, drawn in ((mined.kind_draws, mined.negatives[row].tolist()), (mined.kind_random, free)):
             names = ["false" if column in right else (*KINDS, "unrelated")[codes[column] - 1] for column in drawn]
             want = [names.count(name) / len(names) for name in SHARES]
-            assert shares[row].tolist() == pytest.approx(want, abs=1e-6)
+            assert shares[row].tolist() == pytest.approx(want, abs=1e-6), row
     summary = mined.summary()
     assert sum(summary[f"draws_{name}"] for name in SHARES) == pytest.approx(1, abs=1e-6)
     assert not any(name.startswith("draws_") for name in run(toy_task(known=False), EVERYTHING).summary())
@@ -336,17 +341,18 @@ def test_memory_is_bounded_by_the_block(tmp_path, monkeypatch):
 # --- draws ----------------------------------------------------------------------------------------------------------
 
 
-def test_splitmix_gives_the_published_stream():
+def test_splitmix_gives_the_published_stream(subtests):
     """The stream equals the reference implementation's vectors for seed 1234567, and the recurrence in big integers."""
     want = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert [value % 2**64 for value in splitmix(torch.tensor(1234567), torch.arange(5)).tolist()] == want
     for seed in (0, -1, -(2**63), 2**63 - 1):
-        state = seed % 2**64
-        for value in splitmix(torch.tensor(seed), torch.arange(4)).tolist():
-            state = (state + 0x9E3779B97F4A7C15) % 2**64
-            z = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) % 2**64
-            z = ((z ^ z >> 27) * 0x94D049BB133111EB) % 2**64
-            assert value % 2**64 == z ^ z >> 31
+        with subtests.test(seed=seed):
+            state = seed % 2**64
+            for value in splitmix(torch.tensor(seed), torch.arange(4)).tolist():
+                state = (state + 0x9E3779B97F4A7C15) % 2**64
+                z = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) % 2**64
+                z = ((z ^ z >> 27) * 0x94D049BB133111EB) % 2**64
+                assert value % 2**64 == z ^ z >> 31
 
 
 @pytest.mark.parametrize(("bits", "want"), [(0, 2.0**-53), (-1, 1 - 2.0**-53), (-(2**63), 0.5 + 2.0**-53)])
@@ -383,20 +389,21 @@ def test_neighbouring_queries_draw_independently(draw):
         assert_uniform(codes, kinds)
 
 
-def test_weighted_draws_follow_the_closed_form():
+def test_weighted_draws_follow_the_closed_form(subtests):
     """First draw: w / sum; ordered pair (i, j): w_i / sum * w_j / (sum - w_i); the same again in the second cycle."""
     weights = torch.tensor([0.5, 0.0, 3.0, 1.0, 1.5], dtype=torch.float64)
     drawn = draw_weighted(weights.expand(len(_SEEDS), -1), _SEEDS, 8)
     total = float(weights.sum())
     for at in (0, 4):
-        first = torch.bincount(drawn[:, at], minlength=5)
-        assert int(first[1]) == 0
-        inside = weights > 0
-        assert chisquare(first[inside].numpy(), (weights[inside] / total * len(_SEEDS)).numpy()).pvalue > 1e-3
-        pairs = [(i, j) for i, j in itertools.permutations(range(5), 2) if weights[i] > 0 and weights[j] > 0]
-        seen = [int(((drawn[:, at] == i) & (drawn[:, at + 1] == j)).sum()) for i, j in pairs]
-        want = [float(weights[i] / total * weights[j] / (total - weights[i])) * len(_SEEDS) for i, j in pairs]
-        assert chisquare(seen, want).pvalue > 1e-3
+        with subtests.test(at=at):
+            first = torch.bincount(drawn[:, at], minlength=5)
+            assert int(first[1]) == 0
+            inside = weights > 0
+            assert chisquare(first[inside].numpy(), (weights[inside] / total * len(_SEEDS)).numpy()).pvalue > 1e-3
+            pairs = [(i, j) for i, j in itertools.permutations(range(5), 2) if weights[i] > 0 and weights[j] > 0]
+            seen = [int(((drawn[:, at] == i) & (drawn[:, at + 1] == j)).sum()) for i, j in pairs]
+            want = [float(weights[i] / total * weights[j] / (total - weights[i])) * len(_SEEDS) for i, j in pairs]
+            assert chisquare(seen, want).pvalue > 1e-3
 
 
 # --- fallbacks ------------------------------------------------------------------------------------------------------
@@ -423,12 +430,13 @@ def test_an_empty_pool_falls_back_to_the_nearest_below_or_to_any(scores, exclude
     assert (counts["fallback_below"], counts["fallback_any"]) == (2 - code, code - 1)
 
 
-def test_excluded_images_neither_hide_a_tie_nor_make_one():
+def test_excluded_images_neither_hide_a_tie_nor_make_one(subtests):
     rows = [[0.9, 0.5, 0.5, 0.5, 0.3, 0.1], [0.3, 0.5, 0.4, 0.45, 0.3, 0.9], [0.9, 0.5, 0.4, 0.45, 0.3, 0.3]]
     task = scored_task(rows, [0, 5, 0], excluded=Ragged.of([[2], [0], []]))
     for out, want in ((3, [True, False, False]), (5, [False, False, True])):
-        missing = Function(lambda view, out=out: view.allowed & (torch.arange(6) != out))
-        assert run(task, missing).cut_tie.tolist() == want
+        with subtests.test(out=out):
+            missing = Function(lambda view, out=out: view.allowed & (torch.arange(6) != out))
+            assert run(task, missing).cut_tie.tolist() == want
 
 
 def test_fallbacks_of_weighted_pools_leave_the_other_rows_as_they_are():
@@ -508,15 +516,16 @@ def test_overlap_is_the_jaccard_index_with_the_previous_pool(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")  # only a miner warns: in a run the model was trained in between
-def test_pools_are_stale_that_do_not_move_although_they_could(tmp_path):
+def test_pools_are_stale_that_do_not_move_although_they_could(subtests, tmp_path):
     task = toy_task()
     moved = dataclasses.replace(task, queries=torch.cat([task.queries[:40], -task.queries[40:]]))  # a single query
     for strategy, later, stale in ((BELOW, task, 1), (EVERYTHING, task, 0), (BELOW, moved, 0)):
-        (tmp_path / "a").unlink(missing_ok=True)
-        run(task, strategy, files=PoolFiles(tmp_path / "a"))
-        mined = run(later, strategy, files=PoolFiles(previous=tmp_path / "a"), refresh=1)
-        assert (mined.stale, mined.summary()["stale"]) == (stale, stale)
-        assert bool((mined.overlap == 1).all()) == (later is task)
+        with subtests.test(stale=stale):
+            (tmp_path / "a").unlink(missing_ok=True)
+            run(task, strategy, files=PoolFiles(tmp_path / "a"))
+            mined = run(later, strategy, files=PoolFiles(previous=tmp_path / "a"), refresh=1)
+            assert (mined.stale, mined.summary()["stale"]) == (stale, stale)
+            assert bool((mined.overlap == 1).all()) == (later is task)
 
 
 def test_a_refresh_that_fails_leaves_no_file(tmp_path):
@@ -572,7 +581,7 @@ def test_kinds_counted_one_by_one_have_the_shares_of_added_weights(known, monkey
     assert one[3].isnan().all()
 
 
-def test_batch_statistics_equal_loops():
+def test_batch_statistics_equal_loops(subtests):
     generator = torch.Generator().manual_seed(0)
     scores = torch.rand(6, 6, generator=generator) * 2 - 1
     view = ScoreView(scores, torch.arange(6))
@@ -584,16 +593,23 @@ def test_batch_statistics_equal_loops():
     thinned = (weights > 0) & (torch.rand(6, 6, generator=generator) < 0.7)
     thinned[0] = False  # all that is kept of it stands in another slot
     names, chosen = ("pool_size", "false_negative_rate_pool", "false_negative_rate_draws", "hardness"), []
-    for pool, drawn in ((weights, weights), (weights > 0, weights > 0), (weights, thinned)):
-        rows = []
-        for i in (0, 1, 3, 4, 5):
-            inside, used, false = pool[i] > 0, drawn[i].double(), relevant[i].double()
-            known = 1.0 if relevant[i].any() else math.nan
-            wrong, gap = ((used * of).sum() / used.sum() for of in (false, scores[i, i] - scores[i]))  # NaN: no draws
-            rows.append([*map(float, (inside.sum(), known * false[inside].mean(), known * wrong, gap))])
-        want = dict(zip(names, np.nanmean(rows, 0), strict=True))
-        chosen.append(BatchPools(scores, view.positive, view.allowed, pool, drawn, relevant))
-        assert batch_statistics(chosen)[-1] == (6, pytest.approx({**want, "empty": 1}))
+    for name, pool, drawn in (
+        ("weights", weights, weights),
+        ("a mask", weights > 0, weights > 0),
+        ("some drawn", weights, thinned),
+    ):
+        with subtests.test(name):
+            rows = []
+            for i in (0, 1, 3, 4, 5):
+                inside, used, false = pool[i] > 0, drawn[i].double(), relevant[i].double()
+                known = 1.0 if relevant[i].any() else math.nan
+                wrong, gap = (
+                    (used * of).sum() / used.sum() for of in (false, scores[i, i] - scores[i])
+                )  # NaN: no draws
+                rows.append([*map(float, (inside.sum(), known * false[inside].mean(), known * wrong, gap))])
+            want = dict(zip(names, np.nanmean(rows, 0), strict=True))
+            chosen.append(BatchPools(scores, view.positive, view.allowed, pool, drawn, relevant))
+            assert batch_statistics(chosen)[-1] == (6, pytest.approx({**want, "empty": 1}))
     chosen.append(BatchPools(scores, view.positive, view.allowed, weights, weights))
     assert repr(batch_statistics(chosen)) == repr([each for one in chosen for each in batch_statistics([one])])
     unknown = batch_statistics(chosen)[-1][1]

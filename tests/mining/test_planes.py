@@ -100,7 +100,7 @@ def loops(name: str, backbone: Backbone, data: Dataset, query: int, image: str) 
     return max(float(vector @ token) for token in tokens(image))
 
 
-def test_planes_of_a_task_are_those_of_loops(sets):
+def test_planes_of_a_task_are_those_of_loops(subtests, sets):
     opened = untrained(config_of(sets, "watching"))
     offline = offline_planes(PLANES, opened.config, opened.scene, Display())
     guide, data = load_backbone(opened.config.mining.backbones[0], 0).eval(), opened.scene.train.dataset
@@ -111,21 +111,23 @@ def test_planes_of_a_task_are_those_of_loops(sets):
     given = (MiningConfig(**{name: not getattr(MiningConfig(), name)} if name else {}) for name in names)
     assert len({id(mining_task(opened.backbone, opened.scene, each).kept) for each in given}) == 4
     for name in ("target", "reference", "text"):  # read alone
-        one = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=(name,))
-        assert torch.equal(*(each.planes[name].block(torch.arange(9), task.groups[0]) for each in (one, task)))
+        with subtests.test(name=name):
+            one = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=(name,))
+            assert torch.equal(*(each.planes[name].block(torch.arange(9), task.groups[0]) for each in (one, task)))
     mine(task.shard(torch.tensor([40, 0, 7])), Watching(), refresh=0, draws=1, generator=torch.Generator())
     assert {(view.temperature, view.dim) for view in SEEN} == {(0.3, WIDTH)}
     rows = iter([0, 7, 40])  # mined group by group
-    for view in SEEN:
-        for row, query in zip(range(len(view.scores)), rows, strict=False):
-            columns = task.groups[int(task.group[query])].tolist()
-            for name in ("target", "reference", "text", "guide"):
-                kind, backbone = ("own", guide) if name == "guide" else (name, opened.backbone)
-                want = [loops(kind, backbone, data, query, data.images[c]) for c in columns]
-                assert view.plane(name)[row].tolist() == pytest.approx(want, abs=1e-5), (name, query)
-            stored = {1: 0.9, 3: -0.5} if query == 0 else {}
-            want = [stored.get(c, float("nan")) for c in columns]
-            assert view.plane("judge")[row].tolist() == pytest.approx(want, nan_ok=True)
+    for number, view in enumerate(SEEN):
+        with subtests.test(view=number):
+            for row, query in zip(range(len(view.scores)), rows, strict=False):
+                columns = task.groups[int(task.group[query])].tolist()
+                for name in ("target", "reference", "text", "guide"):
+                    kind, backbone = ("own", guide) if name == "guide" else (name, opened.backbone)
+                    want = [loops(kind, backbone, data, query, data.images[c]) for c in columns]
+                    assert view.plane(name)[row].tolist() == pytest.approx(want, abs=1e-5), (name, query)
+                stored = {1: 0.9, 3: -0.5} if query == 0 else {}
+                want = [stored.get(c, float("nan")) for c in columns]
+                assert view.plane("judge")[row].tolist() == pytest.approx(want, nan_ok=True)
     assert sum(len(view.scores) for view in SEEN) == 3
 
 

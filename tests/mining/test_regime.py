@@ -110,7 +110,7 @@ def test_false_negatives_against_loops(shift, ties):
             counts[name][1] += len(columns)
     card = regime(task).summary()
     for name, (wrong, images) in counts.items():
-        assert card[f"false_negatives{name}"] == pytest.approx(wrong / images)
+        assert card[f"false_negatives{name}"] == pytest.approx(wrong / images), name
     assert card["relevant"] == 5
     unknown = regime(task_of(3, truth=False)).summary()
     assert all(math.isnan(unknown[name]) for name in ("relevant", *(f"false_negatives{name}" for name in counts)))
@@ -139,13 +139,14 @@ def test_the_fit_gap_is_in_galleries_of_one_size():
     assert all(math.isnan(value) for value in (narrow.recall_train, narrow.recall_val, narrow.fit_gap))
 
 
-def test_expected_hits_against_every_smaller_gallery():
+def test_expected_hits_against_every_smaller_gallery(subtests):
     for images, rank, k, size in itertools.product((6, 7), (1, 3, 6), (1, 2), (2, 4, 6)):
-        ahead = [True] * (rank - 1) + [False] * (images - rank)
-        kept = list(itertools.combinations(ahead, size - 1))
-        want = sum(sum(part) < k for part in kept) / len(kept)
-        hits = expected_hits_at_k(torch.tensor([rank]), torch.tensor([images]), k, size)
-        assert float(hits[0]) == pytest.approx(want)
+        with subtests.test(images=images, rank=rank, k=k, size=size):
+            ahead = [True] * (rank - 1) + [False] * (images - rank)
+            kept = list(itertools.combinations(ahead, size - 1))
+            want = sum(sum(part) < k for part in kept) / len(kept)
+            hits = expected_hits_at_k(torch.tensor([rank]), torch.tensor([images]), k, size)
+            assert float(hits[0]) == pytest.approx(want)
     ranks, sizes = torch.tensor([1, 7, 30, 900, 25_000]), torch.full((5,), 25_000)
     want = stats.hypergeom.cdf(9, sizes.numpy() - 1, ranks.numpy() - 1, 599)
     np.testing.assert_allclose(expected_hits_at_k(ranks, sizes, 10, 600), want, rtol=1e-8, atol=1e-12)
@@ -167,11 +168,12 @@ def single(scores: list[float], target: int) -> Regime:
     return regime(MiningTask(torch.ones(1, 1), tokens, column, torch.zeros_like(column), [torch.arange(len(scores))]))
 
 
-def test_what_is_not_there_is_nan():
+def test_what_is_not_there_is_nan(subtests):
     flat = single([0.5] * 12, 3)
     assert flat.target_rank_median == 12  # ties count against the model
     for name in ("tail", "drop_prominence", "band_start_median", "band_start_top"):
-        assert math.isnan(getattr(flat, name))
+        with subtests.test(name=name):
+            assert math.isnan(getattr(flat, name))
     pair = single([0.1, 0.9], 0)
     assert (pair.target_rank_median, pair.images, pair.target_first) == (2, 2, 0)
     assert math.isnan(single([0.3], 0).tail)

@@ -128,18 +128,19 @@ def test_the_best_columns_are_those_of_sorted_rows():
 
 
 @needs_numba
-def test_without_a_folder_for_machine_code_torch_does_it(tmp_path, monkeypatch, request):
+def test_without_a_folder_for_machine_code_torch_does_it(subtests, tmp_path, monkeypatch, request):
     (tmp_path / "file").write_bytes(b"")
     by("compiled", monkeypatch)
     request.addfinalizer(compiled._loaded.cache_clear)
     for folder, fits in ((tmp_path / "file", False), (tmp_path / "new", True)):
-        monkeypatch.setenv("NEGBENCH_CACHE", str(folder))
-        compiled._loaded.cache_clear()
-        assert (compiled.kernels(torch.zeros(2, 3)) is not None) == fits
+        with subtests.test(folder=folder.name):
+            monkeypatch.setenv("NEGBENCH_CACHE", str(folder))
+            compiled._loaded.cache_clear()
+            assert (compiled.kernels(torch.zeros(2, 3)) is not None) == fits
 
 
 @needs_numba
-def test_machine_code_is_kept_and_what_is_not_listed_is_compiled_again(tmp_path, monkeypatch):
+def test_machine_code_is_kept_and_what_is_not_listed_is_compiled_again(subtests, tmp_path, monkeypatch):
     """The files themselves stay sound: one that numba must not read is only taken from the list."""
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
 
@@ -152,8 +153,9 @@ def test_machine_code_is_kept_and_what_is_not_listed_is_compiled_again(tmp_path,
     (sums,) = tmp_path.rglob(SUMS)
     whole = sums.read_text()
     for unlisted in (".nbi", ".nbc"):
-        sums.write_text("".join(line for line in whole.splitlines(keepends=True) if unlisted not in line))
-        assert [hits(), hits()] == [0, 1]
+        with subtests.test(unlisted=unlisted):
+            sums.write_text("".join(line for line in whole.splitlines(keepends=True) if unlisted not in line))
+            assert [hits(), hits()] == [0, 1]
     with monkeypatch.context() as full:
         full.setattr(files, "locked", refusing)
         assert hits() == 0
@@ -196,24 +198,26 @@ def test_drops_are_those_of_torch(kind, monkeypatch):
 
 @needs_numba
 @pytest.mark.parametrize("apart", [0, 1, 3, 10])
-def test_drops_that_hardly_differ(apart, monkeypatch):
+def test_drops_that_hardly_differ(subtests, apart, monkeypatch):
     """Compiled drops equal torch's where a walk follows slowly falling drops, beyond what bins separate at once."""
     generator = torch.Generator().manual_seed(15)
     for spread in (0.001, 0.01, 0.03, 0.1):
-        falls = 1 - 0.01 * torch.arange(70) + spread * torch.randn(200, 70, generator=generator)
-        scores = -falls.cumsum(1)[:, torch.randperm(70, generator=generator)]
-        assert same_drops(scores, scores < 0, apart, monkeypatch)
+        with subtests.test(spread=spread):
+            falls = 1 - 0.01 * torch.arange(70) + spread * torch.randn(200, 70, generator=generator)
+            scores = -falls.cumsum(1)[:, torch.randperm(70, generator=generator)]
+            assert same_drops(scores, scores < 0, apart, monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_comparisons_are_those_of_torch(dtype):
+def test_comparisons_are_those_of_torch(subtests, dtype):
     one = torch.tensor([[0.2, 0.0, torch.nan], [-1.0, torch.inf, 0.3]]).to(dtype)
     other = torch.tensor([[-0.0], [0.3]]).to(dtype)
     for compared, plain in ((less, torch.lt), (at_most, torch.le)):
-        assert torch.equal(compared(one, other), plain(one, other))
-        assert torch.equal(compared(other, one), plain(other, one))
-        assert torch.equal(compared(one, 0.2), plain(one, 0.2))
-        assert torch.equal(compared(0.2, one), plain(torch.full_like(one, 0.2), one))
+        with subtests.test(compared=compared.__name__):
+            assert torch.equal(compared(one, other), plain(one, other))
+            assert torch.equal(compared(other, one), plain(other, one))
+            assert torch.equal(compared(one, 0.2), plain(one, 0.2))
+            assert torch.equal(compared(0.2, one), plain(torch.full_like(one, 0.2), one))
 
 
 @pytest.mark.usefixtures("path")

@@ -138,7 +138,7 @@ def command(toy_sets: list[str], *more: str) -> list[str]:
     return ["audit", *flags_of(toy_sets), "--queries", "30", *more]
 
 
-def test_the_command_prints_every_corpus_strategy(toy_sets, document, said):
+def test_the_command_prints_every_corpus_strategy(subtests, toy_sets, document, said):
     flags = command(toy_sets, "--strategy", "top-k:k=5,all-corpus")
     assert "top-k(k=5)" in said(*flags).out
     stored = document(*flags)
@@ -154,9 +154,10 @@ def test_the_command_prints_every_corpus_strategy(toy_sets, document, said):
         (["loss.name=triplet"], "triplet"),
         (["train.num_negatives=64"], "64"),
     ):
-        audited = document(*command(toy_sets, *flags_of(settings), "--strategy", "all-corpus"))
-        assert audited["window"] == ""
-        assert [why in remark for remark in audited["remarks"] if remark.startswith("no window")] == [True]
+        with subtests.test(why=why):
+            audited = document(*command(toy_sets, *flags_of(settings), "--strategy", "all-corpus"))
+            assert audited["window"] == ""
+            assert [why in remark for remark in audited["remarks"] if remark.startswith("no window")] == [True]
     cold = document(*command(toy_sets, "--set", "loss.tau=0.03", "--strategy", "all-corpus"))
     assert cold["window"] == window(card["target_rank_median"], 1, card["images"], 0.03)
     every = {row["strategy"] for row in sixteen["rows"]}
@@ -164,12 +165,13 @@ def test_the_command_prints_every_corpus_strategy(toy_sets, document, said):
     assert not {"in-batch", "hycole"} & every
 
 
-def test_the_window_lies_around_a_multiple_of_the_target_s_rank():
+def test_the_window_lies_around_a_multiple_of_the_target_s_rank(subtests):
     for target, negatives, tau in product((18.5, 400), (1, 4, 16), (None, 0.05, 0.07, 0.14)):
-        start, stop = (int(part.split("=")[1]) for part in window(target, negatives, 9000, tau).split(":")[1:])
-        assert stop - start == max(start, 2 * negatives)
-        at = 1.6 * negatives**0.24 if tau is None else 0.85 * negatives**0.15 * (tau / 0.07) ** 1.25
-        assert math.sqrt((start + 1) * stop) == pytest.approx(at * target, rel=0.06)
+        with subtests.test(target=target, negatives=negatives, tau=tau):
+            start, stop = (int(part.split("=")[1]) for part in window(target, negatives, 9000, tau).split(":")[1:])
+            assert stop - start == max(start, 2 * negatives)
+            at = 1.6 * negatives**0.24 if tau is None else 0.85 * negatives**0.15 * (tau / 0.07) ** 1.25
+            assert math.sqrt((start + 1) * stop) == pytest.approx(at * target, rel=0.06)
     assert window(1, 16, 9000) == "shifted-top-k:start=0:stop=32"
     assert window(400, 16, 1000) == "shifted-top-k:start=880:stop=1000"  # no further than the gallery
     assert window(3, 16, 20) == "shifted-top-k:start=0:stop=20"

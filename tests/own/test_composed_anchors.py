@@ -39,11 +39,11 @@ def test_anchors_hold_text_and_reference(pairs):
     triplets = [json.loads(line) for line in (pairs.parent / "triplets.jsonl").read_text().splitlines()]
     known = {row["text"]: row for row in triplets}
     for row in rows:
-        assert row["anchor"].keys() == {"text", "image"}
+        assert row["anchor"].keys() == {"text", "image"}, row
         query = known[row["anchor"]["text"]]
-        assert row["anchor"]["image"] == query["reference"]
-        assert row["positive"] == query["target"]
-        assert query["target"] not in (row["negative_1"], row["negative_2"])
+        assert row["anchor"]["image"] == query["reference"], row
+        assert row["positive"] == query["target"], row
+        assert query["target"] not in (row["negative_1"], row["negative_2"]), row
 
 
 def test_their_loss_takes_the_positive_for_the_target(pairs):

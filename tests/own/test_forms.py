@@ -106,13 +106,14 @@ def test_ids_of_other_rows_lead_to_paths(tmp_path):
         load(file, "paths=../pool/c.jsonl:did:img")
 
 
-def test_lists(tmp_path):
+def test_lists(subtests, tmp_path):
     rows = [{**ROWS[0], "text": ["is Red.", "has a belt"], "target": ["t0", "t1"], "more": ["t2"]}, ROWS[1]]
     for name, given in (("a.json", rows), ("a.csv", pd.DataFrame(rows).to_csv(index=False))):
-        first, second = load(write(tmp_path / name, given)).queries
-        assert (first.text, first.captions) == ("Is red and has a belt", ("is Red.", "has a belt"))
-        assert (first.target, first.relevant, second.relevant) == ("t0", ("t0", "t1"), ())
-        assert load(tmp_path / name, "relevant=more").queries[0].relevant == ("t0", "t1", "t2")
+        with subtests.test(name=name):
+            first, second = load(write(tmp_path / name, given)).queries
+            assert (first.text, first.captions) == ("Is red and has a belt", ("is Red.", "has a belt"))
+            assert (first.target, first.relevant, second.relevant) == ("t0", ("t0", "t1"), ())
+            assert load(tmp_path / name, "relevant=more").queries[0].relevant == ("t0", "t1", "t2")
     joined = pd.DataFrame(rows).assign(target=["t0;t1", "t1"])
     assert load(write(tmp_path / "b.csv", joined.to_csv(index=False))).queries[0].relevant == ("t0", "t1")
     assert unwritten("['a' 'b']") == "['a' 'b']"
@@ -147,19 +148,21 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {  # FORMS has those that are te
 }  # fmt: skip
 
 
-def test_what_is_refused_says_why(tmp_path):
+def test_what_is_refused_says_why(subtests, tmp_path):
     for name, content, columns, message in (*FORMS["refused"].values(), *REFUSED.values()):
-        with pytest.raises(DataError, match=message) as caught:
-            load(write(tmp_path / name, content), columns)
-        assert "\n" not in str(caught.value)
+        with subtests.test(name=name):
+            with pytest.raises(DataError, match=message) as caught:
+                load(write(tmp_path / name, content), columns)
+            assert "\n" not in str(caught.value)
 
 
-def test_the_mapped_column_wins_wherever_it_stands(tmp_path):
+def test_the_mapped_column_wins_wherever_it_stands(subtests, tmp_path):
     row = {"text": "no", "caption": "yes", **{k: v for k, v in ROWS[0].items() if k != "text"}}
-    for each in (row, dict(reversed(row.items()))):
-        data = load(write(tmp_path / "a.json", [each]), "text=caption")
-        assert data.queries[0].text == "yes"
-        assert data.remarks == ("a.json: unused columns: 'text'",)
+    for order, each in (("after", row), ("before", dict(reversed(row.items())))):
+        with subtests.test(order=order):
+            data = load(write(tmp_path / "a.json", [each]), "text=caption")
+            assert data.queries[0].text == "yes"
+            assert data.remarks == ("a.json: unused columns: 'text'",)
     with pytest.raises(OptionError, match="each once"):
         load(tmp_path / "a.json", "text=caption,text=text")
 
@@ -236,14 +239,15 @@ def test_a_split_by_any_name_is_val(tmp_path, name):
             load(file)
 
 
-def test_a_row_more_moves_no_other(tmp_path):
+def test_a_row_more_moves_no_other(subtests, tmp_path):
     rows, seen = bare(40), dict[str, str]()
     for count in (*range(30, 40), 35):
-        file = write(tmp_path / "a.json", rows[:count])
-        parts = {split: {query.target for query in load(file, split=split).queries} for split in ("train", "val")}
-        for split, targets in parts.items():
-            assert all(seen.setdefault(str(target), split) == split for target in targets)
-        assert sum(map(len, parts.values())) == count
+        with subtests.test(count=count):
+            file = write(tmp_path / "a.json", rows[:count])
+            parts = {split: {query.target for query in load(file, split=split).queries} for split in ("train", "val")}
+            for split, targets in parts.items():
+                assert all(seen.setdefault(str(target), split) == split for target in targets)
+            assert sum(map(len, parts.values())) == count
     many = len(load(write(tmp_path / "b.json", bare(2000)), val_fraction=0.3).queries)
     assert abs(many - 600) < 4 * (2000 * 0.3 * 0.7) ** 0.5  # a binomial count
     assert len(load(write(tmp_path / "train.json", bare(2))).queries) == 1
@@ -282,7 +286,7 @@ def picture(path: Path, size: int = 8) -> Path:
     return path
 
 
-def test_full_paths_and_paths_upwards_lie_below_the_folder(tmp_path):
+def test_full_paths_and_paths_upwards_lie_below_the_folder(subtests, tmp_path):
     picture(tmp_path / "d/images/x.png")
     (tmp_path / "link").symlink_to(tmp_path / "d")
     for value in (
@@ -291,8 +295,9 @@ def test_full_paths_and_paths_upwards_lie_below_the_folder(tmp_path):
         "../images/x.png",
         f"{tmp_path}\\d\\images\\x.png",
     ):
-        file = write(tmp_path / "d/ann/a.json", [{**ROWS[0], "reference": value, "target": value}])
-        assert load(file, root=tmp_path / "d", images=True).images == ["images/x.png"]
+        with subtests.test(value=value):
+            file = write(tmp_path / "d/ann/a.json", [{**ROWS[0], "reference": value, "target": value}])
+            assert load(file, root=tmp_path / "d", images=True).images == ["images/x.png"]
     with pytest.raises(DataError, match="is not a path below the image folder"):
         load(file, root=tmp_path / "d/ann")
 
@@ -375,7 +380,7 @@ def test_what_was_seen_is_named_with_the_line_that_converts_it(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     (problem, _) = inspect_folder(tmp_path).missing
     for name, line in lines.items():
-        assert f"; {name}: {line}" in problem
+        assert f"; {name}: {line}" in problem, name
 
 
 def test_tables_that_belong_together_are_named_with_the_line_that_joins_them(tmp_path):
@@ -388,10 +393,11 @@ def test_tables_that_belong_together_are_named_with_the_line_that_joins_them(tmp
     assert [*joined] == ["file", "instance", "image", "change"]
 
 
-def test_rows_say_where_they_stand(tmp_path):
+def test_rows_say_where_they_stand(subtests, tmp_path):
     for name, content, place in (("a.csv", "a,b\n\n1,2\n", "line 3"), ("a.json", [{"a": 1}], "row 1")):
-        (row,) = read_rows(write(tmp_path / name, content))
-        assert (row.where, row.number) == (f"{tmp_path / name}: {place}", int(place[-1]))
+        with subtests.test(name=name, place=place):
+            (row,) = read_rows(write(tmp_path / name, content))
+            assert (row.where, row.number) == (f"{tmp_path / name}: {place}", int(place[-1]))
     file = write(tmp_path / "b.csv", "a;b;x, y, z, w\nc;d;x")
     assert [[*row.values.values()] for row in read_rows(file, header=False)] == [
         ["a", "b", "x, y, z, w"], ["c", "d", "x"]]  # fmt: skip

@@ -21,7 +21,7 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_pat
     subject = open_subject(config, "train", Audit(queries=0), Display())
     task, data = subject.task, subject.dataset
     for row, query in enumerate(data.queries):
-        assert query.target is not None
+        assert query.target is not None, row
         corpus = task.groups[int(task.group[row])].tolist()
         kept_out = {int(task.target[row]), *task.excluded.row(row).tolist()}
         scores = {
@@ -30,10 +30,10 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_pat
             if column not in kept_out
         }
         line = mined.frame.iloc[row]
-        assert (line["query"], line["target"], line["text"]) == (query.id, query.target, query.text)
-        assert line["negatives"] == [max(scores, key=lambda image: scores[image])]  # two draws of a pool of one
+        assert (line["query"], line["target"], line["text"]) == (query.id, query.target, query.text), row
+        assert line["negatives"] == [max(scores, key=lambda image: scores[image])], row  # two draws of a pool of one
         own = float((task.candidates[task.target[row]] @ task.queries[row]).max())
-        assert line["target_rank"] == 1 + sum(score >= own for score in scores.values())
+        assert line["target_rank"] == 1 + sum(score >= own for score in scores.values()), row
     assert mined.source.endswith("(untrained)")
     assert mined.summary["pool_size"] == 1
 

@@ -87,7 +87,7 @@ def test_state():
             set((_unit(q) @ _unit(images).T)[i].scatter(0, targets[i], -9.0).topk(8).indices.tolist())
             for q in (queries, moved)
         ]
-        assert float(mined[1].overlap[i]) == pytest.approx(len(pools[0] & pools[1]) / len(pools[0] | pools[1]))
+        assert float(mined[1].overlap[i]) == pytest.approx(len(pools[0] & pools[1]) / len(pools[0] | pools[1])), i
     with pytest.warns(UserWarning, match="stale pools: this refresh changed no pool; was the model trained"):
         assert first.refresh(moved, images, targets).stale
     again = Miner("top-k:k=8", draws=2, seed=3, refreshes=1).refresh(moved, images, targets)
@@ -138,12 +138,13 @@ MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
 ]
 
 
-def test_mistakes_are_one_line():
+def test_mistakes_are_one_line(subtests):
     for changes, message in MISTAKES_ARE_ONE_LINE:
-        given = {"query_embeddings": _QUERIES, "image_embeddings": _IMAGES, "targets": _TARGETS, **changes}
-        with pytest.raises(NegbenchError, match=message) as caught:
-            Miner("top-k").refresh(**given)
-        assert "\n" not in str(caught.value)
+        with subtests.test(changes=changes, message=message):
+            given = {"query_embeddings": _QUERIES, "image_embeddings": _IMAGES, "targets": _TARGETS, **changes}
+            with pytest.raises(NegbenchError, match=message) as caught:
+                Miner("top-k").refresh(**given)
+            assert "\n" not in str(caught.value)
 
 
 def test_bad_options_are_one_line(mistakes):

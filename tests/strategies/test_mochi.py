@@ -61,6 +61,8 @@ def test_what_no_plug_in_may_answer(answer, message, monkeypatch):
         answered(answer, monkeypatch)
 
 
-def test_half_precision_and_absent_zeros_are_taken(monkeypatch):
-    for answer in ((one().half(), there()), (one(value=0.0), ~there()), (one()[:, :0], there()[:, :0])):
-        assert answered(answer, monkeypatch) is answer
+@pytest.mark.parametrize(
+    "answer", [(one().half(), there()), (one(value=0.0), ~there()), (one()[:, :0], there()[:, :0])]
+)
+def test_half_precision_and_absent_zeros_are_taken(answer, monkeypatch):
+    assert answered(answer, monkeypatch) is answer

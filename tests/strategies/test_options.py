@@ -59,13 +59,14 @@ TOLD: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_bad_options_are_quoted():
+def test_bad_options_are_quoted(subtests):
     bad = [(key, {n: v}, f"^{n} must be .* got ") for key, o in REFUSED.items() for n, vs in o.items() for v in vs]
     for key, options, message in [*bad, *TOLD]:
-        with pytest.raises(NegbenchError) as caught:
-            registry.get("strategies", key)(**options)
-        assert re.search(message, str(caught.value)), (key, options, str(caught.value))
-        assert quoted(next(iter(options.values()))) in str(caught.value) or options in (TOLD[1][1], TOLD[6][1])
+        with subtests.test(key=key):
+            with pytest.raises(NegbenchError) as caught:
+                registry.get("strategies", key)(**options)
+            assert re.search(message, str(caught.value)), (key, options, str(caught.value))
+            assert quoted(next(iter(options.values()))) in str(caught.value) or options in (TOLD[1][1], TOLD[6][1])
 
 
 # --- pool sizes ------------------------------------------------------------------------------------------------------
@@ -84,36 +85,41 @@ def view_of(gallery: int, refresh: int = 0) -> ScoreView:
 
 
 @pytest.mark.parametrize("key", SIZED)
-def test_a_share_is_that_count(key):
+def test_a_share_is_that_count(subtests, key):
     for share, gallery, count in [("0.6%", 500, 3), ("2%", 500, 10), ("100%", 40, 40), ("0.5 %", 1000, 5)]:
-        view = view_of(gallery)
-        by_share, by_count = (registry.make("strategies", key, **{SIZED[key]: size}) for size in (share, count))
-        assert torch.equal(by_share.pool(view), by_count.pool(view))
-        assert by_share != by_count  # records and tables keep the given value
+        with subtests.test(share=share, gallery=gallery):
+            view = view_of(gallery)
+            by_share, by_count = (registry.make("strategies", key, **{SIZED[key]: size}) for size in (share, count))
+            assert torch.equal(by_share.pool(view), by_count.pool(view))
+            assert by_share != by_count  # records and tables keep the given value
 
 
-def test_nearest_whole_number_of_images():
-    for percent in ("0.01", "0.6", "1", "12.5", "33.3", "99.9", "100"):
-        for gallery in (1, 7, 40, 100, 6_016, 25_136):
-            exact = Fraction(percent) * gallery / 100
-            whole = exact.numerator // exact.denominator
-            nearest = whole + (exact - whole >= Fraction(1, 2))
-            assert images(f"{percent}%", ScoreView(torch.zeros(1, gallery), torch.tensor([0]))) == max(1, nearest)
+@pytest.mark.parametrize("percent", ["0.01", "0.6", "1", "12.5", "33.3", "99.9", "100"])
+def test_nearest_whole_number_of_images(percent):
+    for gallery in (1, 7, 40, 100, 6_016, 25_136):
+        exact = Fraction(percent) * gallery / 100
+        whole = exact.numerator // exact.denominator
+        nearest = whole + (exact - whole >= Fraction(1, 2))
+        assert images(f"{percent}%", ScoreView(torch.zeros(1, gallery), torch.tensor([0]))) == max(1, nearest)
 
 
-def test_a_share_is_halved_as_a_count():
+def test_a_share_is_halved_as_a_count(subtests):
     for refresh, count in enumerate([50, 25, 12, 6, 3, 1, 1]):
-        assert images("10%", view_of(500), refresh) == images(50, view_of(500), refresh) == count
-        for key, more in (("cirqrs", {}), ("top-k", {"halve": True})):
-            strategy = registry.make("strategies", key, **{SIZED[key]: "4%"}, **more)
-            assert int(strategy.pool(view_of(500, refresh))[3].sum()) <= max(1, 20 >> refresh)
+        with subtests.test(refresh=refresh):
+            assert images("10%", view_of(500), refresh) == images(50, view_of(500), refresh) == count
+            for key, more in (("cirqrs", {}), ("top-k", {"halve": True})):
+                strategy = registry.make("strategies", key, **{SIZED[key]: "4%"}, **more)
+                assert int(strategy.pool(view_of(500, refresh))[3].sum()) <= max(1, 20 >> refresh)
 
 
-def test_flags_and_recipes_say_it():
+def test_flags_and_recipes_say_it(subtests):
     assert parse_plugin("top-k:k=0.6%") == {"name": "top-k", "k": "0.6%"}
     assert registry.make("strategies", "top-k", k="0.6%").k == "0.6%"
     for text, want in (("50.0%", "50%"), ("050 %", "50%"), ("100%", "100%"), ("0.60%", "0.6%"), ("12.5%", "12.5%")):
-        assert registry.make("strategies", "top-k", k=text).k == want  # one spelling: two names of one run are found
+        with subtests.test(text=text, want=want):
+            assert (
+                registry.make("strategies", "top-k", k=text).k == want
+            )  # one spelling: two names of one run are found
 
 
 def test_a_window_outside_the_training_gallery_is_refused_before_training():

@@ -26,30 +26,29 @@ def test_the_plain_system_is_info_nce_over_the_batch(toy_root):
     assert list(remarks) == []
 
 
-def test_what_cannot_be_carried_is_said(vector_sets):
+def test_what_cannot_be_carried_is_said(subtests, vector_sets):
     from negbench.settings.layers import set_layer
 
     base = [*map(set_layer, vector_sets)]
     for name, words in (("dqe", ["attribute weights"]), ("hycole", ["text composition", "matching", "added", "fine"])):
-        layer, remarks = with_system([*base, {"system": name}], DATA)
-        assert len(remarks) == len(words)
-        for word, remark in zip(words, remarks, strict=True):
-            assert word in remark
-            assert "\n" not in remark
-        fusion = build_config([layer, *base]).backbone.options.get("fusion")
-        assert fusion == layer.get("backbone", {}).get("fusion")  # kept where a layer above names the backbone
-        resolved(build_config([layer, *base]))  # what is left can run
+        with subtests.test(name=name):
+            layer, remarks = with_system([*base, {"system": name}], DATA)
+            assert len(remarks) == len(words)
+            for word, remark in zip(words, remarks, strict=True):
+                assert word in remark
+                assert "\n" not in remark
+            fusion = build_config([layer, *base]).backbone.options.get("fusion")
+            assert fusion == layer.get("backbone", {}).get("fusion")  # kept where a layer above names the backbone
+            resolved(build_config([layer, *base]))  # what is left can run
 
 
-def test_dqe_takes_its_kl_over_the_batch_where_the_image_tower_is_trained():
-    for options, candidates in (({}, "corpus"), ({"frozen": False}, "batch")):
-        base = [{"dataset": "fashioniq", "backbone": {"name": "clip", **options}}]
-        layer, remarks = with_system([*base, {"system": "dqe"}], DATA)
-        assert resolved(build_config([layer, *base])).loss.options["kl_over"] == candidates
-        wanted = (
-            "DQE-CIR without its KL over the whole corpus (sec. 3.4, alg. 1): backbone 'clip' trains its image tower,"
-        )
-        assert [r.startswith(wanted) for r in remarks] == ([True] if candidates == "batch" else [])
+@pytest.mark.parametrize(("options", "candidates"), [({}, "corpus"), ({"frozen": False}, "batch")])
+def test_dqe_takes_its_kl_over_the_batch_where_the_image_tower_is_trained(options, candidates):
+    base = [{"dataset": "fashioniq", "backbone": {"name": "clip", **options}}]
+    layer, remarks = with_system([*base, {"system": "dqe"}], DATA)
+    assert resolved(build_config([layer, *base])).loss.options["kl_over"] == candidates
+    wanted = "DQE-CIR without its KL over the whole corpus (sec. 3.4, alg. 1): backbone 'clip' trains its image tower,"
+    assert [r.startswith(wanted) for r in remarks] == ([True] if candidates == "batch" else [])
 
 
 def test_factors_are_ordinary_settings():
@@ -66,9 +65,9 @@ def test_factors_are_ordinary_settings():
     changed = {"negatives": "strategy.name", "objective": "loss.name", "architecture": "backbone.attribute_weights"}
     for factor, key in changed.items():
         mixed = of({factor: "dqe"})[0]
-        assert (mixed[key], plain[key]) == (dqe[key], plain[key])
-        assert mixed[key] != plain[key]
-        assert all(mixed[other] == plain[other] for other in changed.values() if other != key)
+        assert (mixed[key], plain[key]) == (dqe[key], plain[key]), key
+        assert mixed[key] != plain[key], key
+        assert all(mixed[other] == plain[other] for other in changed.values() if other != key), key
     assert of({"architecture": "hycole", "negatives": "qure"})[0]["backbone.fusion"] == "gated"  # above the base head
     assert of({"negatives": "hycole"})[1] == ()  # parts that were not asked for are not missed
     for wrong, message in (
