@@ -78,7 +78,10 @@ __all__ = ["__version__", *_homes()]
 def __getattr__(name: str) -> Any:
     """Import a public name's module on first use (PEP 562)."""
     if name in _homes():
-        return getattr(importlib.import_module(_homes()[name]), name)
+        value = getattr(importlib.import_module(_homes()[name]), name)
+        if hasattr(value, "model_rebuild"):
+            value.model_rebuild()  # a model of options is built when it is used: its signature lists the options then
+        return value
     raise AttributeError(f"module 'negbench' has no attribute '{name}'")
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from negbench.contracts import Query, check_option
 from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.dataset import FolderOptions, ScoreBlock, columns_of
-from negbench.datasets.submission import Submittable, submittable
+from negbench.datasets.submission import HasTestServer, submittable
 from negbench.errors import DataError
 from negbench.files.image_files import ImageFiles
 from negbench.files.reader import Reader, get, once, quoted, typed
@@ -69,7 +69,7 @@ def card(options: CircoOptions) -> DatasetCard:
 
 
 @dataclass(frozen=True, eq=False)
-class Circo(Submittable):
+class Circo(HasTestServer):
     """CIRCO over the unlabeled images of COCO 2017; an image's id is COCO's number as a string, without zeros."""
 
     @classmethod

@@ -12,7 +12,7 @@ from torch import Tensor
 from negbench.contracts import Query
 from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.dataset import Block, FolderOptions, ScoreBlock, Top, columns_of
-from negbench.datasets.submission import Submittable, submittable
+from negbench.datasets.submission import HasTestServer, submittable
 from negbench.errors import DataError
 from negbench.files.image_files import ImageFiles
 from negbench.files.reader import Reader, check_choice, get, image_id, quoted, strings, typed
@@ -49,7 +49,7 @@ _METRICS = {name: Metric((values,)) for name, values in _HITS.items()} | {
 
 
 @dataclass(frozen=True, eq=False)
-class Cirr(Submittable):
+class Cirr(HasTestServer):
     """CIRR, version rc2."""
 
     @classmethod

@@ -54,7 +54,7 @@ _BLOCK_QUERIES = 256  # ranked at once, at least; more in small galleries, but t
 _KEPT_KINDS = 2**24  # bytes: a larger table of kinds is computed block by block
 
 
-class Attributed(NamedTuple):
+class AttributeCodes(NamedTuple):
     """All attributes, as integers: those of right answers, `asked` [Q, A], which of them the text changes, [Q, A] bool,
     and those of the images, `shown` [N, A]; or [E, A], where row e shows image `column[e]`, whose nearest row counts.
     """
@@ -179,7 +179,7 @@ class Galleries:
     # --- judged negatives ----------------------------------------------------------------------------------------
 
     @cached_property
-    def attributed(self) -> Attributed | None:
+    def attributed(self) -> AttributeCodes | None:
         """What tells the kind of any image, for data that know all attributes; None: kinds are as judged."""
         return None
 
@@ -259,7 +259,7 @@ class Galleries:
             return None
         return self._attributed_kinds(self.attributed, torch.arange(len(self.queries)), torch.arange(len(self.images)))
 
-    def _attributed_kinds(self, known: Attributed, rows: Tensor, columns: Tensor) -> Tensor:
+    def _attributed_kinds(self, known: AttributeCodes, rows: Tensor, columns: Tensor) -> Tensor:
         """`kind_table` of data that know all attributes."""
         shown = known.shown if known.column is not None else known.shown[columns]
         table, off = kinds_by_attributes(known.asked[rows], known.changed[rows], shown)

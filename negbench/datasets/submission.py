@@ -9,7 +9,7 @@ from negbench.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
-class Submittable(Dataset):
+class HasTestServer(Dataset):
     """A data set whose benchmark has a test server."""
 
     @abstractmethod
@@ -29,9 +29,9 @@ class Submittable(Dataset):
         return {query.id: [self.images[column] for column in row if column >= 0] for query, row in rows}
 
 
-def submittable(dataset: Dataset) -> Submittable:
+def submittable(dataset: Dataset) -> HasTestServer:
     """Return the data set if its test server takes what is loaded; otherwise raise DataError."""
-    if not isinstance(dataset, Submittable):
+    if not isinstance(dataset, HasTestServer):
         raise DataError(f"{dataset.card.name} has no test server: there is no submission to write")
     missing = [f"{len(dataset.missing)} images are missing"] if dataset.missing else []
     lacking = [*missing, *([f"only {dataset.part} is loaded"] if dataset.part else [])]

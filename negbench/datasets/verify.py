@@ -41,7 +41,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedSplit:
     """A split that could be read."""
 
     split: str
@@ -56,7 +56,7 @@ class Verification:
     """Result of `verify`; clean if `problems` is empty."""
 
     dataset: str
-    splits: list[Checked] = field(default_factory=list)
+    splits: list[CheckedSplit] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     images: int = 0  # decoded
@@ -134,7 +134,7 @@ def _check_annotations(report: Verification, split: str, data: Dataset) -> None:
         report.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
     gallery = {group: count.gallery for group, count in counts.items()}
     published = bool(data.card.expected.get(data.split))
-    report.splits.append(Checked(split, data.identity, len(data.queries), gallery, published))
+    report.splits.append(CheckedSplit(split, data.identity, len(data.queries), gallery, published))
 
 
 def _located(report: Verification, name: str, options: Mapping[str, Any], split: str, data: Dataset) -> dict[str, Path]:

@@ -10,15 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.grid.axes import cell_columns, short
 from negbench.grid.axis import AXES, Value, names_of
-from negbench.grid.executors import Notify
-from negbench.loop.runs import DATA, Bench, plan_run, run_config
+from negbench.loop.runs import plan_run
 from negbench.loop.types import PlannedRun
 from negbench.settings.config import ResolvedConfig, RunConfig
 from negbench.store.runfolder import RunFolder, Step, best_of, step_of
@@ -143,31 +140,3 @@ class Outcome:
     run_id: str | None
     error: str | None
     reused: bool
-
-
-@dataclass(frozen=True)
-class Task:
-    """Picklable description of one cell for a worker.
-
-    Args:
-        planned: the cell's run.
-        runs: runs folder.
-        uri: MLflow store, as `Tracker.open` takes it.
-        tags: tags of the MLflow run.
-    """
-
-    planned: PlannedRun
-    runs: Path
-    uri: str | None
-    tags: Mapping[str, str]
-
-
-def compute_task(task: Task, notify: Notify) -> tuple[str, bool]:
-    """Compute, resume or reuse one cell; return its run id and whether it was finished before.
-
-    Raises:
-        RunError: this process would compute a different run than planned.
-    """
-    result = run_config(task.planned, replace(Bench.open(task.runs, task.uri), cache=DATA, tags=task.tags))
-    torch.cuda.empty_cache()  # an idle worker returns the memory that torch only caches
-    return result.run_id, result.reused

@@ -319,7 +319,7 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
 
 @compiled
 def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, drawn: Any, out: Any) -> None:
-    """Fill `out` [5, B] with the fields of `ranks.Tally`."""
+    """Fill `out` [5, B] with the fields of `ranks.PoolCounts`."""
     width = scores.shape[1]
     ends = np.empty(2, np.float32)
     for i in range(len(scores)):

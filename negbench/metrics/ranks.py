@@ -202,7 +202,7 @@ def nearest_below(scores: Tensor, rows: Tensor, allowed: Tensor, bound: Tensor) 
     return column.where(below.gather(1, column) > -torch.inf, -1).squeeze(1)
 
 
-class Tally(NamedTuple):
+class PoolCounts(NamedTuple):
     """Counts for [B] pools among the allowed images.
 
     `size`: images in the pool; `reached`: allowed images that score at least as high as the target; `first`: allowed
@@ -218,8 +218,8 @@ class Tally(NamedTuple):
     ahead: Tensor
 
 
-def tally(scores: Tensor, allowed: Tensor, pool: Tensor, target: Tensor, drawn: Tensor) -> Tally:
-    """Return the `Tally` of finite scores [B, N].
+def tally(scores: Tensor, allowed: Tensor, pool: Tensor, target: Tensor, drawn: Tensor) -> PoolCounts:
+    """Return the `PoolCounts` of finite scores [B, N].
 
     Args:
         scores: float.
@@ -230,18 +230,18 @@ def tally(scores: Tensor, allowed: Tensor, pool: Tensor, target: Tensor, drawn: 
     if fast is not None:
         counts = torch.empty(5, len(scores), dtype=torch.int64)
         fast.tally(*arrays(scores, allowed, pool), target.numpy(), drawn.contiguous().numpy(), counts.numpy())
-        return Tally(*counts)
+        return PoolCounts(*counts)
     size = count(pool)
     room = count(allowed)
     reached = count(allowed & at_most(scores.gather(1, target[:, None]), scores))
     ahead = count(allowed & less(scores.gather(1, drawn[:, None]), scores))
     if torch.equal(size, room):  # the pool holds all allowed images
-        return Tally(size, reached, torch.zeros_like(size), room - 1, ahead)
+        return PoolCounts(size, reached, torch.zeros_like(size), room - 1, ahead)
     low = masked_scores(scores, pool, low=False).amin(1)
     high = masked_scores(scores, pool).amax(1)
     first = count(allowed & less(high[:, None], scores))
     last = count(allowed & at_most(low[:, None], scores)) - 1
-    return Tally(size, reached, first, last, ahead)
+    return PoolCounts(size, reached, first, last, ahead)
 
 
 def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None, left_out: Tensor | None = None) -> Tensor:

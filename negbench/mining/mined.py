@@ -14,7 +14,7 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView
 from negbench.metrics.fixed import KINDS
-from negbench.metrics.ranks import Tally, at_most, count, descending, masked_scores, tally
+from negbench.metrics.ranks import PoolCounts, at_most, count, descending, masked_scores, tally
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -245,7 +245,7 @@ def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str,
     }
 
 
-def _band(scored: ScoredBlock, pool: Tensor, tallied: Tally) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _band(scored: ScoredBlock, pool: Tensor, tallied: PoolCounts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the rank percentiles of each pool's first, mean and last member, among the allowed, and `cut_tie`."""
     view = scored.view
     room = scored.room

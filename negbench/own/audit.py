@@ -20,7 +20,7 @@ from negbench.mining.mine import mine
 from negbench.mining.planes import Plane, images_of
 from negbench.mining.regime import regime
 from negbench.mining.window import unjudged, window
-from negbench.own.subject import Subject, configure, generator_of, open_subject
+from negbench.own.scored_split import ScoredSplit, configure, generator_of, open_split
 from negbench.settings.command_options import Audit
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run_audit(asked: Audit) -> AuditResult:
     """Load data and model, apply the strategies, and report what had to be left out.
 
     Raises:
-        NegbenchError: a user's mistake; see `open_subject` and `audit`.
+        NegbenchError: a user's mistake; see `open_split` and `audit`.
     """
     config, strategies, folder = configure(asked, asked.strategies)
     reads: set[PlaneName] = set()
@@ -72,20 +72,20 @@ def run_audit(asked: Audit) -> AuditResult:
     if config.mining.judge is not None:
         reads.add("judge")
     with progress("audit") as display:
-        subject = open_subject(config, asked.split, asked, display, folder, reads=reads)
+        scored = open_split(config, asked.split, asked, display, folder, reads=reads)
         with display.stage("mine"):
-            audited = audit(subject, strategies, asked, skip_oracles=asked.strategies is None)
+            audited = audit(scored, strategies, asked, skip_oracles=asked.strategies is None)
     notes(audited.remarks)
     return audited
 
 
 def audit(
-    subject: Subject, strategies: Mapping[str, Strategy], options: Audit, *, skip_oracles: bool = False
+    scored: ScoredSplit, strategies: Mapping[str, Strategy], options: Audit, *, skip_oracles: bool = False
 ) -> AuditResult:
-    """Apply corpus strategies to a subject.
+    """Apply corpus strategies to a scored split.
 
     Args:
-        subject: from `open_subject`, with the same options.
+        scored: from `open_split`, with the same options.
         strategies: label -> strategy.
         options: draws, refresh, seed.
         skip_oracles: without ground truth, leave out oracles with a remark instead of raising OptionError.
@@ -94,42 +94,42 @@ def audit(
         OptionError: an oracle without ground truth.
         NegbenchError: a strategy that breaks its contract.
     """
-    truth = subject.task.relevant is not None
-    negatives = subject.config.train.draws
-    images = images_of(subject.task.candidates).cpu()
+    truth = scored.task.relevant is not None
+    negatives = scored.config.train.draws
+    images = images_of(scored.task.candidates).cpu()
     rows: list[dict[str, Any]] = []
-    remarks = list(subject.remarks)
-    with threads(subject.config.compute.threads):
+    remarks = list(scored.remarks)
+    with threads(scored.config.compute.threads):
         for name, strategy in strategies.items():
             if strategy.reads_truth and skip_oracles and not truth:
                 remarks.append(f"left out {name}: no image beyond the target is known to be relevant")
                 continue
             mined = mine(
-                subject.task_of(strategy),
+                scored.task_of(strategy),
                 strategy,
                 refresh=options.refresh,
                 draws=options.draws,
                 generator=generator_of(options, "draws"),
             )
             spread = float(diversity(images[mined.negatives]).mean())
-            judged = likeness(subject.task.planes.get("judge"), mined.negatives)
+            judged = likeness(scored.task.planes.get("judge"), mined.negatives)
             rows.append({"strategy": name, **mined.summary(), "diversity": spread, **judged})
-        card = regime(subject.task, subject.val, sample=len(subject.rows))
+        card = regime(scored.task, scored.val, sample=len(scored.rows))
 
-    loss = subject.config.loss
+    loss = scored.config.loss
     best = ""
-    if subject.model == "untrained":
+    if scored.model == "untrained":
         why = unjudged(loss.name, loss.options, negatives)
         if why:
             remarks.append(f"no window of ranks is named: {why}")
         else:
             best = window(card.target_rank_median, negatives, card.images, loss.options.get("tau"))
     return AuditResult(
-        backbone=subject.config.backbone.name,
-        dataset=subject.dataset.named,
-        model=subject.model,
+        backbone=scored.config.backbone.name,
+        dataset=scored.dataset.named,
+        model=scored.model,
         truth=truth,
-        options=options.model_dump(include={"draws", "refresh", "seed"}) | {"queries": len(subject.rows)},
+        options=options.model_dump(include={"draws", "refresh", "seed"}) | {"queries": len(scored.rows)},
         regime=card.summary(),
         window=best,
         rows=rows,

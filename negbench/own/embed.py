@@ -26,7 +26,7 @@ from negbench.machine.contents import content_hashes
 from negbench.machine.files import atomic_write, cache_dir
 from negbench.machine.room import device_named
 from negbench.machine.viewed import plain_path
-from negbench.own.init import Scan, dataset_of, load_split, survey
+from negbench.own.init import FolderContents, dataset_of, load_split, survey
 from negbench.plugins.registry import import_file, line_in, on_one_line
 from negbench.settings.command_options import Embed
 
@@ -134,7 +134,7 @@ def _unseen(used: "_Used", images: Tensor, words: Tensor, texts: Sequence[str]) 
 # --- what is embedded ----------------------------------------------------------------------------------------------
 
 
-def _named(scan: Scan, gallery: Path | None, as_shown: bool) -> tuple[dict[str, ImageFiles], list[str]]:
+def _named(scan: FolderContents, gallery: Path | None, as_shown: bool) -> tuple[dict[str, ImageFiles], list[str]]:
     """Return (image id -> its files, texts), each once, in order of appearance over all splits.
 
     Raises:
@@ -150,7 +150,7 @@ def _named(scan: Scan, gallery: Path | None, as_shown: bool) -> tuple[dict[str, 
     return files, list(dict.fromkeys(query.text for each in data for query in each.queries))
 
 
-def _check_room(scan: Scan, overwrite: bool) -> None:
+def _check_room(scan: FolderContents, overwrite: bool) -> None:
     """Check, before computing anything, that the files can be written and that `precomputed` will find only these."""
     ours = {"images": scan.folder / IMAGES, "texts": scan.folder / TEXTS}
     there = [path for path in ours.values() if path.exists()]

@@ -35,7 +35,7 @@ from negbench.files.vector_files import (
 from negbench.machine.files import cache_dir, sweep, write_text
 from negbench.machine.received import npy_array, npz_arrays, open_parquet, read_text
 from negbench.own.audit import audit
-from negbench.own.subject import open_subject
+from negbench.own.scored_split import open_split
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, build_config, resolved
@@ -68,7 +68,7 @@ _NO_TRIPLETS = (
 
 
 @dataclass
-class Scan:
+class FolderContents:
     """Contents of a folder.
 
     Attributes:
@@ -115,7 +115,7 @@ class Scan:
         return not self.missing and self.triplets is not None
 
 
-def inspect_folder(folder: Path, columns: str = "", allow_missing: bool = False) -> Scan:
+def inspect_folder(folder: Path, columns: str = "", allow_missing: bool = False) -> FolderContents:
     """Inspect a folder, and check that its files fit together as a run would.
 
     Raises:
@@ -126,7 +126,7 @@ def inspect_folder(folder: Path, columns: str = "", allow_missing: bool = False)
     return scan
 
 
-def survey(folder: Path, columns: str = "", allow_missing: bool = False) -> Scan:
+def survey(folder: Path, columns: str = "", allow_missing: bool = False) -> FolderContents:
     """Inspect each file of a folder by itself; raise NegbenchError if there is no such folder.
 
     Args:
@@ -137,7 +137,7 @@ def survey(folder: Path, columns: str = "", allow_missing: bool = False) -> Scan
     if not folder.is_dir():
         raise OptionError(f"{folder}: no such folder")
     sweep(folder)  # what a killed `init` or `embed` left
-    scan = Scan(folder.resolve(), columns, allow_missing)
+    scan = FolderContents(folder.resolve(), columns, allow_missing)
     if not scan.trusted:
         scan.warnings.append(f"the recipe leaves out {PLUGIN}, which init did not write here: {_READ_IT}")
     files = [file for file in list_files(scan.folder)[:_COUNTED] if not file.name.startswith(".")]
@@ -175,7 +175,7 @@ def _reading(file: Path) -> str:
     return f"pandas.read_{_PANDAS.get(ending, ending[1:])}({file.name!r}{_READS.get(ending, '')})"
 
 
-def _triplets(scan: Scan, files: Sequence[Path]) -> None:
+def _triplets(scan: FolderContents, files: Sequence[Path]) -> None:
     """Record the files of triplets, or what is wrong with every other table."""
     tables = dict[Path, TripletTable]()
     unread = dict[Path, str]()
@@ -227,7 +227,7 @@ def _joins(files: Sequence[Path]) -> list[str]:
     return []
 
 
-def _word(scan: Scan, file: Path, table: TripletTable) -> str | None:
+def _word(scan: FolderContents, file: Path, table: TripletTable) -> str | None:
     """Return the one split that a file holds: by its column, or else by its name."""
     if "split=" in scan.columns or "split" in table.columns:
         return table.splits[0] if len(table.splits) == 1 and table.splits[0] in SPLITS else None
@@ -238,7 +238,7 @@ def _as(word: str | None) -> str | None:
     return word if word in (None, "train", "test") else "val"
 
 
-def _chosen(scan: Scan, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]:
+def _chosen(scan: FolderContents, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]:
     """Choose the files that are splits by their names, if one is train, or else the first that is whole.
 
     Several files of a split are taken together if each of their kinds (dress, shirt, ...) has the same splits.
@@ -264,7 +264,7 @@ def _chosen(scan: Scan, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]
     return tuple(words)
 
 
-def _vectors(scan: Scan, file: Path) -> None:
+def _vectors(scan: FolderContents, file: Path) -> None:
     """Record a file of named embeddings, of images or of texts."""
     if file.suffix not in (".npz", ".npy", ".parquet"):
         return
@@ -326,7 +326,7 @@ def _keys(file: Path) -> set[str]:
     return {"texts" if "text" in file.stem.lower() else "ids", "features"}
 
 
-def _check(scan: Scan) -> None:
+def _check(scan: FolderContents) -> None:
     """Load what was found as a run would; record as missing whatever is absent or does not fit."""
     unused = f"; {'; '.join(scan.unused)}" if scan.unused else ""
     if not scan.images and not scan.vectors:
@@ -363,7 +363,7 @@ def _check(scan: Scan) -> None:
         with _noting(scan):
             stored = len(read_vectors(scan.vectors["images"], "ids")[0])
             asked = Audit()
-            scan.window = audit(open_subject(resolved(config), "train", asked, Display()), {}, asked).window
+            scan.window = audit(open_split(resolved(config), "train", asked, Display()), {}, asked).window
     scan.present.append(f"{scan.train:,} train and {scan.val:,} val queries, {len(val.images):,} images in val")
     if scan.vectors:
         scan.warnings += forewarnings([config], margin, Display(), DataCache(), stored)
@@ -380,7 +380,7 @@ def _check(scan: Scan) -> None:
 
 
 @contextmanager
-def _noting(scan: Scan) -> Iterator[None]:
+def _noting(scan: FolderContents) -> Iterator[None]:
     """Record an error of this block as missing, so that others are found in the same call."""
     try:
         yield
@@ -388,7 +388,7 @@ def _noting(scan: Scan) -> Iterator[None]:
         scan.missing.append(str(error))
 
 
-def _usable(scan: Scan, data: Dataset, config: RunConfig, backbone: Backbone | None) -> Dataset:
+def _usable(scan: FolderContents, data: Dataset, config: RunConfig, backbone: Backbone | None) -> Dataset:
     """Return what a run uses of a split. Raises NegbenchError for pictures or embeddings that it cannot."""
     if backbone is not None:
         with _noting(scan):
@@ -408,7 +408,7 @@ def _usable(scan: Scan, data: Dataset, config: RunConfig, backbone: Backbone | N
     return data
 
 
-def load_split(scan: Scan, split: str, *, images: bool, **options: Any) -> Dataset:
+def load_split(scan: FolderContents, split: str, *, images: bool, **options: Any) -> Dataset:
     """Load one split of the triplets as a run does; raise NegbenchError as it would, also for missing images."""
     section = dataset_of(scan)
     dataset: Dataset = registry.make(
@@ -417,7 +417,7 @@ def load_split(scan: Scan, split: str, *, images: bool, **options: Any) -> Datas
     return dataset
 
 
-def dataset_of(scan: Scan) -> dict[str, Any]:
+def dataset_of(scan: FolderContents) -> dict[str, Any]:
     """Return the recipe's section [dataset]."""
     assert scan.triplets is not None
     files = [str(file) for file in scan.triplets[0]]
@@ -426,7 +426,7 @@ def dataset_of(scan: Scan) -> dict[str, Any]:
     return {"name": "triplets", "file": files[0] if len(files) == 1 else files, **options}
 
 
-def _backbone(scan: Scan) -> dict[str, Any]:
+def _backbone(scan: FolderContents) -> dict[str, Any]:
     """Return the options of `precomputed`."""
     return {role: str(file) for role, file in scan.vectors.items()}
 
@@ -434,7 +434,7 @@ def _backbone(scan: Scan) -> dict[str, Any]:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def write(scan: Scan) -> list[Path]:
+def write(scan: FolderContents) -> list[Path]:
     """Write the recipe, and a strategy to edit if there is none; return the files written.
 
     A recipe that `write` made and nobody has edited is rewritten: with embeddings, once they exist.
@@ -472,7 +472,7 @@ def _untouched(text: str) -> bool:
     return seal == f"{_SEAL}{_digest(rest)}"
 
 
-def recipe(scan: Scan) -> str:
+def recipe(scan: FolderContents) -> str:
     """Return the recipe as text."""
     assert scan.triplets is not None
     backbone: Any = registry.get("backbones", "precomputed" if scan.vectors else "tiny")
@@ -510,7 +510,7 @@ def toml(value: Any) -> str:
     return text.replace("\x7f", "\\u007f")  # except for this character
 
 
-def commands(scan: Scan) -> list[str]:
+def commands(scan: FolderContents) -> list[str]:
     """Return the commands to run next, in order."""
     folder = shell(scan.folder)
     own = f"--recipe {folder}/{RECIPE}"

@@ -26,7 +26,7 @@ from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import NO_FALLBACK, copied
 from negbench.own.miner import Miner
-from negbench.own.subject import configure, generator_of, open_subject
+from negbench.own.scored_split import configure, generator_of, open_split
 from negbench.settings.command_options import Audit, Mine
 from negbench.settings.config import MiningConfig, build_config
 from negbench.settings.layers import parse_set, plugin_layer, set_layer
@@ -144,13 +144,13 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     (strategy,) = strategies.values()
     every = Audit(queries=most, seed=asked.seed)
     with progress("mine") as display:
-        subject = open_subject(config, asked.split, every, display, folder, planes_read(strategy, config.mining))
-        notes(subject.remarks)
-        queries = [subject.dataset.queries[row] for row in subject.rows.tolist()]  # all, or the sample of a dry run
-        images = subject.dataset.images
+        scored = open_split(config, asked.split, every, display, folder, planes_read(strategy, config.mining))
+        notes(scored.remarks)
+        queries = [scored.dataset.queries[row] for row in scored.rows.tolist()]  # all, or the sample of a dry run
+        images = scored.dataset.images
         with threads(config.compute.threads), display.stage("draw", total=len(queries)) as advance:
             mined = mine(
-                subject.task_of(strategy),
+                scored.task_of(strategy),
                 strategy,
                 refresh=asked.refresh,
                 draws=asked.draws,
@@ -158,7 +158,7 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
                 progress=advance,
             )
 
-    spelled = subject.dataset.spelled  # image -> how the user's files name it
+    spelled = scored.dataset.spelled  # image -> how the user's files name it
     negatives = []
     for row in mined.negatives.tolist():
         drawn = [images[column] for column in row]
@@ -174,7 +174,7 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     total = len(queries)
     if most:
         total = len(DATA.dataset(config.dataset, asked.split, images=False).queries)
-    source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({subject.model})"
+    source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({scored.model})"
     return MinedNegatives(frame, mined.summary(), len(images), display.seconds["draw"], source), total
 
 

@@ -53,7 +53,7 @@ def _read(path: Path) -> bytes:
         raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-class Traits(NamedTuple):
+class ModuleSummary(NamedTuple):
     """What commands ask of a module: the hash of `canonical`, its imports, and its constants of `_ASKED`."""
 
     code: str
@@ -61,13 +61,13 @@ class Traits(NamedTuple):
     constants: dict[str, object]
 
 
-def traits(module: str, path: Path) -> Traits:
+def traits(module: str, path: Path) -> ModuleSummary:
     """Return a module's traits, parsing a content of its file only once, whatever the command; errors as in `parse`."""
     return _traits(module, path, stamp(path))
 
 
 @cache
-def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> Traits:
+def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> ModuleSummary:
     content = _read(path)
     package = path.name == "__init__.py"
     memory = _memory()
@@ -83,7 +83,7 @@ def _traits(module: str, path: Path, _changed: tuple[int, ...]) -> Traits:
                 texts[name] = repr(value)
         memory[key] = (code, names, texts)
     code, names, texts = memory[key]
-    return Traits(code, names, {name: ast.literal_eval(text) for name, text in texts.items()})
+    return ModuleSummary(code, names, {name: ast.literal_eval(text) for name, text in texts.items()})
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from negbench.analysis.words import label_of, markdown
-from negbench.datasets.submission import Submittable
+from negbench.datasets.submission import HasTestServer
 from negbench.plugins.registry import registry
 from negbench.report.published import PATH
 from negbench.settings.layers import read_recipe, recipes
@@ -69,7 +69,7 @@ def _table(table: Mapping[str, Any], trained: str) -> list[str]:
     name = table["dataset"]
     if any("cirqrs" in column for column in table["columns"]):
         place = f"`negbench evaluate --ranks FILE --dataset {name} --metric cirqrs --scorer RUN` prints its columns."
-    elif issubclass(registry.get("datasets", name), Submittable) and table["split"] != "val":
+    elif issubclass(registry.get("datasets", name), HasTestServer) and table["split"] != "val":
         place = f"`negbench evaluate RUN --dataset {name} --split {table['split']} --submission DIR` writes the file"
         place += " for the closed split's server; no result on val stands beside these rows."
     elif name != trained:

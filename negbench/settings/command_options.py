@@ -109,7 +109,7 @@ class Claims(UntilOptions, ModelOptions, WorkerOptions, TrackedOptions):
 # --- negatives -----------------------------------------------------------------------------------------------------
 
 
-class SubjectOptions(ModelOptions, RunsOptions):
+class ScoredSplitOptions(ModelOptions, RunsOptions):
     """A split scored by a model: an untrained backbone, or a finished run."""
 
     run: str | None = option(None, "Use a finished run's data set and trained weights.", metavar="RUN")
@@ -118,7 +118,7 @@ class SubjectOptions(ModelOptions, RunsOptions):
     seed: int = option(0, "Seed of draws, samples and untrained weights.", ge=0)
 
 
-class Audit(SubjectOptions):
+class Audit(ScoredSplitOptions):
     """Options of `negbench audit`: what corpus strategies would draw, without training."""
 
     strategies: PluginSpecs | None = option(
@@ -131,7 +131,7 @@ class Audit(SubjectOptions):
     draws: int = option(10, "Negatives drawn for each query.", ge=2, le=100_000)
 
 
-class Mine(SubjectOptions):
+class Mine(ScoredSplitOptions):
     """Options of `negbench mine`: negatives for your own trainer, from embeddings in files or for a data set."""
 
     strategy: str | None = option(None, "Corpus strategy; options as qure:variant=release [default: the run's].")

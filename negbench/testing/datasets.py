@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from negbench.datasets.dataset import Dataset, FolderOptions, QueryRanks
-from negbench.datasets.submission import Submittable, submittable
+from negbench.datasets.submission import HasTestServer, submittable
 from negbench.errors import DataError, NegbenchError
 from negbench.files.reader import noted
 from negbench.plugins.registry import build, checked_options, option_defaults, options_class
@@ -239,7 +239,7 @@ class DatasetTestCase:
     def test_submission(self, val: Dataset) -> None:
         """Written where there is a test server; else the refusal is one line."""
         scores = toy_table(val, 1)
-        if isinstance(val, Submittable):
+        if isinstance(val, HasTestServer):
             files = val.submission(lambda rows, columns: scores[rows][:, columns])
             for lists in files.values():
                 assert {query.id for query in val.queries} <= set(lists)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from negbench.contracts import Query, check_option
-from negbench.datasets.galleries import Attributed, by_key
+from negbench.datasets.galleries import AttributeCodes, by_key
 from negbench.datasets.stream import Stream
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.machine.files import locked, sha256_of
@@ -159,7 +159,7 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     return WorldPart(category, split, images, attributes, queries, captions, shared)
 
 
-def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mapping[str, Attributes]) -> Attributed:
+def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mapping[str, Attributes]) -> AttributeCodes:
     """Return what tells the kinds of a world's images, given all garments by id; the category is an attribute, too."""
     codes = {image: (CATEGORIES.index(each.category), *codes_of(each)) for image, each in garments.items()}
     targets = [str(query.target) for query in queries]
@@ -171,7 +171,7 @@ def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mappin
     asked = table(targets)
     before = table(references)
     shown = table(images)
-    return Attributed(asked, asked != before, shown)
+    return AttributeCodes(asked, asked != before, shown)
 
 
 def nuisance_of(spec: Spec, part: WorldPart, index: int) -> _garments.Nuisance:

@@ -25,7 +25,7 @@ from torch import Tensor
 from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
-from negbench.datasets.galleries import Attributed, by_key
+from negbench.datasets.galleries import AttributeCodes, by_key
 from negbench.files.image_files import ImageFiles
 from negbench.files.reader import Reader, check_choice
 from negbench.metrics.metric import Metric, hits, precision
@@ -174,7 +174,7 @@ class EmojiPictures(Dataset):
         return torch.tensor([query.cluster in dev for query in self.queries])
 
     @cached_property
-    def attributed(self) -> Attributed:
+    def attributed(self) -> AttributeCodes:
         """Family and look, and the artist where the text names one.
 
         The family counts as two attributes, so that another thing that looks as asked fits the text, but is not one
@@ -199,7 +199,7 @@ class EmojiPictures(Dataset):
 
         want = coded(asked, [artist for _ in asked])
         before = coded(had, ["as before" if artist else "" for _ in had])
-        return Attributed(want, want != before, coded(pictures, drawn), torch.tensor(columns))
+        return AttributeCodes(want, want != before, coded(pictures, drawn), torch.tensor(columns))
 
 
 def card(options: PictureChoice) -> DatasetCard:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from negbench.benchmarks.fashioniq_files import CATEGORIES, METRICS, TEMPLATES, Corpus, FashionIQFormat, FormatOptions
 from negbench.contracts import check_option
 from negbench.contracts.card import DatasetCard
-from negbench.datasets.galleries import Attributed
+from negbench.datasets.galleries import AttributeCodes
 from negbench.errors import OptionError
 from negbench.machine.files import cache_dir
 from negbench.metrics.fixed import DEV_QUERIES
@@ -102,7 +102,7 @@ class Synthetic(FashionIQFormat):
         return replace(data, garments=garments_of(folder))
 
     @cached_property
-    def attributed(self) -> Attributed:
+    def attributed(self) -> AttributeCodes:
         """The attributes of the garments drawn."""
         return attributed(self.queries, self.images, self.garments)
 

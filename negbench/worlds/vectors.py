@@ -21,7 +21,7 @@ from negbench.benchmarks.fashioniq_files import TEMPLATES
 from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
-from negbench.datasets.galleries import Attributed
+from negbench.datasets.galleries import AttributeCodes
 from negbench.errors import DataError, OptionError
 from negbench.files.captions import joined
 from negbench.metrics.fixed import DEV_QUERIES
@@ -162,7 +162,7 @@ class VectorWorld(Dataset):
         return dict(_METRICS)
 
     @cached_property
-    def attributed(self) -> Attributed:
+    def attributed(self) -> AttributeCodes:
         """The attributes that the images' ids name."""
         return attributed(self.queries, self.images, {image: attributes_of(image) for image in self.all_images})
 

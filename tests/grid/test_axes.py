@@ -7,7 +7,7 @@ import pytest
 
 from negbench.campaign.plan import over_recipe, plan_comparison
 from negbench.errors import NegbenchError, OptionError
-from negbench.own.subject import configure
+from negbench.own.scored_split import configure
 from negbench.settings.command_options import Audit
 from negbench.settings.config import ResolvedConfig
 from negbench.settings.options import Compare

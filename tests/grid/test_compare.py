@@ -24,13 +24,14 @@ from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
 from negbench.display import Display, duration
 from negbench.errors import OptionError
-from negbench.grid import cells as grid_cells
 from negbench.grid import compute as grid_compute
+from negbench.grid import task as grid_task
 from negbench.grid.axes import Axes, expand, short
-from negbench.grid.cells import Cell, Outcome, Task, compute_task, plan, titles_of
+from negbench.grid.cells import Cell, Outcome, plan, titles_of
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Processes
+from negbench.grid.task import Task, compute_task
 from negbench.loop import identity
 from negbench.loop.runs import Bench, plan_run, run_config
 from negbench.machine.files import read_json, write_json
@@ -117,7 +118,7 @@ def test_a_run_is_computed_once_in_the_order_of_the_plan_and_a_failure_stops_not
 def test_a_cell_leaves_no_memory_that_torch_only_caches(monkeypatch, tmp_path):
     emptied = list[int]()
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
-    monkeypatch.setattr(grid_cells, "run_config", lambda *_: SimpleNamespace(run_id="r", reused=False))
+    monkeypatch.setattr(grid_task, "run_config", lambda *_: SimpleNamespace(run_id="r", reused=False))
     assert compute_task(Task(cell("a", 0).run, tmp_path, "none", {}), print) == ("r", False)
     assert emptied == [1]
 

@@ -17,7 +17,7 @@ from negbench.loop.schedule import stages_of
 from negbench.loop.types import State
 from negbench.mining.regime import Regime
 from negbench.own.audit import audit
-from negbench.own.subject import open_subject
+from negbench.own.scored_split import open_split
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
 from negbench.settings.config import resolved
@@ -84,7 +84,7 @@ def test_the_cards_are_of_the_model_as_it_is(strategy, vector_sets, tmp_path):
     assert [card["epoch"] for card in result["regime_by_refresh"]] == epochs
     assert result["regime"]["epoch"] == 4
     options = Audit(queries=0)
-    subject = open_subject(resolved(finished.folder.config), "train", options, Display(), finished.folder)
+    subject = open_split(resolved(finished.folder.config), "train", options, Display(), finished.folder)
     ended = audit(subject, {"all": make_strategy("all-corpus")}, options)
     assert list(ended.regime) == FIELDS
     for name, value in ended.regime.items():

@@ -16,7 +16,7 @@ from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.mining.window import window
 from negbench.own.audit import audit, diversity
-from negbench.own.subject import Subject, open_subject
+from negbench.own.scored_split import ScoredSplit, open_split
 from negbench.settings.command_options import Audit
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.runfolder import RunFolder
@@ -32,31 +32,31 @@ def config(toy_sets: list[str]) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def subject(config: RunConfig) -> Subject:
-    return open_subject(config, "train", OPTIONS, Display())
+def scored(config: RunConfig) -> ScoredSplit:
+    return open_split(config, "train", OPTIONS, Display())
 
 
-def loops(subject: Subject, row: int) -> tuple[Tensor, Tensor, int, set[int]]:
+def loops(scored: ScoredSplit, row: int) -> tuple[Tensor, Tensor, int, set[int]]:
     """Return scores, corpus columns, target's column and relevant columns of one sampled query."""
-    task = subject.task
+    task = scored.task
     columns = task.groups[int(task.group[row])]
     scores = relevance(task.queries[row : row + 1], task.candidates[columns])[0]
     return scores, columns, int(task.target[row]), set(task.relevant.row(row).tolist())
 
 
-def test_the_sample_is_of_the_train_queries(subject):
-    assert len(subject.rows) == 20
-    assert subject.rows.tolist() == sorted(set(subject.rows.tolist()))
-    targets = [subject.dataset.queries[row].target for row in subject.rows.tolist()]
-    assert targets == [subject.dataset.images[column] for column in subject.task.target.tolist()]
+def test_the_sample_is_of_the_train_queries(scored):
+    assert len(scored.rows) == 20
+    assert scored.rows.tolist() == sorted(set(scored.rows.tolist()))
+    targets = [scored.dataset.queries[row].target for row in scored.rows.tolist()]
+    assert targets == [scored.dataset.images[column] for column in scored.task.target.tolist()]
 
 
-def test_rates_are_those_of_loops(subject):
-    audited = audit(subject, {"top": make_strategy("top-k", k=5)}, OPTIONS)
+def test_rates_are_those_of_loops(scored):
+    audited = audit(scored, {"top": make_strategy("top-k", k=5)}, OPTIONS)
     (row,) = audited.rows
     false, hardness = [], []
     for query in range(20):
-        scores, columns, target, relevant = loops(subject, query)
+        scores, columns, target, relevant = loops(scored, query)
         pool = [int(columns[i]) for i in scores.argsort(descending=True) if int(columns[i]) != target][:5]
         false.append(sum(image in relevant for image in pool) / 5)
         of = dict(zip(columns.tolist(), scores.tolist(), strict=True))
@@ -64,17 +64,17 @@ def test_rates_are_those_of_loops(subject):
     assert row["pool_size"] == row["pool_size_median"] == 5
     assert row["false_negative_rate_pool"] == pytest.approx(sum(false) / 20)
     assert audited.truth
-    whole = audit(subject, {"top": make_strategy("top-k", k=5)}, Audit(queries=20, draws=5)).rows[0]
+    whole = audit(scored, {"top": make_strategy("top-k", k=5)}, Audit(queries=20, draws=5)).rows[0]
     assert whole["hardness"] == pytest.approx(sum(hardness) / 20, abs=1e-5)  # five draws, pool of five: each once
     assert whole["false_negative_rate_draws"] == pytest.approx(sum(false) / 20)
     assert audited.frame()["pool_size"].tolist() == [5]
     assert "FN pool %" in audit_frame(audited.rows)
 
 
-def test_likeness_is_the_judges_cosine_of_draws_and_target(config, subject):
+def test_likeness_is_the_judges_cosine_of_draws_and_target(config, scored):
     """The judge is the audited backbone, untrained, so its images are those of the task."""
     judged = config.model_copy(update={"mining": config.mining.model_copy(update={"judge": "tiny:weights=random"})})
-    read = open_subject(judged, "train", OPTIONS, Display(), reads={"judge"})
+    read = open_split(judged, "train", OPTIONS, Display(), reads={"judge"})
     options = Audit(queries=20, draws=5)  # a pool of five: each once
     row = audit(read, {"top": make_strategy("top-k", k=5)}, options).rows[0]
     images = torch.nn.functional.normalize(read.task.candidates.mean(1), dim=-1)
@@ -87,7 +87,7 @@ def test_likeness_is_the_judges_cosine_of_draws_and_target(config, subject):
     assert row["likeness_90"] == pytest.approx(np.quantile(cosines, 0.9), abs=1e-5)
     assert row["likeness_10"] < row["likeness"] < row["likeness_90"]
     assert "likeness" in audit_frame([row])
-    assert "likeness" not in audit(subject, {"t": make_strategy("top-k")}, options).rows[0]
+    assert "likeness" not in audit(scored, {"t": make_strategy("top-k")}, options).rows[0]
 
 
 def test_diversity_is_the_mean_over_pairs():
@@ -98,28 +98,28 @@ def test_diversity_is_the_mean_over_pairs():
     assert diversity(drawn[:, :1].expand(-1, 4, -1)).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
 
 
-def test_fallbacks_are_counted(subject):
-    (row,) = audit(subject, {"never": Function(lambda view: torch.zeros_like(view.allowed))}, OPTIONS).rows
-    queries = [loops(subject, query) for query in range(20)]
+def test_fallbacks_are_counted(scored):
+    (row,) = audit(scored, {"never": Function(lambda view: torch.zeros_like(view.allowed))}, OPTIONS).rows
+    queries = [loops(scored, query) for query in range(20)]
     lowest = sum(scores.min() == scores[columns == target] for scores, columns, target, _ in queries)
     assert row["fallback_any"] == int(lowest)
     assert row["fallback_below"] + row["fallback_any"] == 20
 
 
-def test_audits_are_reproducible_and_know_their_seed(subject):
+def test_audits_are_reproducible_and_know_their_seed(scored):
     strategies = {"all": make_strategy("all-corpus"), "top": make_strategy("top-k", k=5)}
-    first, again = (audit(subject, strategies, OPTIONS).plain() for _ in range(2))
+    first, again = (audit(scored, strategies, OPTIONS).plain() for _ in range(2))
     assert json.dumps(first) == json.dumps(again)
     before = torch.get_rng_state()
-    other = audit(subject, strategies, Audit(queries=20, draws=6, seed=1)).plain()
+    other = audit(scored, strategies, Audit(queries=20, draws=6, seed=1)).plain()
     assert torch.equal(before, torch.get_rng_state())
     assert json.dumps(other["rows"]) != json.dumps(first["rows"])
 
 
-def test_oracles_without_ground_truth(subject):
+def test_oracles_without_ground_truth(scored):
     from dataclasses import replace
 
-    blind = replace(subject, task=replace(subject.task, relevant=None))
+    blind = replace(scored, task=replace(scored.task, relevant=None))
     strategies = {"oracle-all": make_strategy("oracle-all"), "top-k": make_strategy("top-k", k=3)}
     with pytest.raises(OptionError, match="needs ground truth"):
         audit(blind, strategies, OPTIONS)
@@ -128,7 +128,7 @@ def test_oracles_without_ground_truth(subject):
     assert audited.remarks[0].startswith("left out oracle-all")
     assert math.isnan(audited.rows[0]["false_negative_rate_pool"])
     assert not audited.truth
-    assert audit(subject, strategies, OPTIONS).rows[0]["false_negative_rate_pool"] == 0
+    assert audit(scored, strategies, OPTIONS).rows[0]["false_negative_rate_pool"] == 0
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -184,8 +184,8 @@ def test_a_run_s_weights_are_audited(vector_sets, tmp_path, document, said):
     stored = document(*flags)
     assert (stored["model"], stored["window"]) == (result.run_id, "")
     assert [row["strategy"] for row in stored["rows"]] == ["after-target(k=7)"]
-    untrained = open_subject(resolved(config), "train", Audit(), Display())
-    trained = open_subject(resolved(config), "train", Audit(), Display(), RunFolder(result.path))
+    untrained = open_split(resolved(config), "train", Audit(), Display())
+    trained = open_split(resolved(config), "train", Audit(), Display(), RunFolder(result.path))
     assert not torch.equal(untrained.task.queries, trained.task.queries)
     want = audit(trained, {"after-target(k=7)": make_strategy("after-target", k=7)}, Audit())
     assert stored["rows"][0]["hardness"] == want.rows[0]["hardness"]

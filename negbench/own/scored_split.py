@@ -22,7 +22,7 @@ from negbench.machine.files import runs_dir
 from negbench.mining.task import MiningTask
 from negbench.plugins.registry import option_defaults, registry
 from negbench.scoring.scorers import load_weights
-from negbench.settings.command_options import Audit, SubjectOptions
+from negbench.settings.command_options import Audit, ScoredSplitOptions
 from negbench.settings.config import ResolvedConfig, build_config, resolved
 from negbench.settings.layers import layers_of
 from negbench.store.runfolder import RunFolder, find_run
@@ -35,7 +35,7 @@ def generator_of(options: Audit, purpose: str) -> torch.Generator:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class ScoredSplit:
     """A split scored by one model.
 
     Attributes:
@@ -68,7 +68,9 @@ class Subject:
         return replace(self.task, planes={**self.task.planes, **planes})
 
 
-def configure(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, dict[str, Strategy], RunFolder | None]:
+def configure(
+    asked: ScoredSplitOptions, strategies: Any
+) -> tuple[ResolvedConfig, dict[str, Strategy], RunFolder | None]:
     """Return the strategies' common configuration, the strategies by label, and the run whose weights are used.
 
     Reports the parts of a recipe's system that the backbone or the data set does not support.
@@ -118,14 +120,14 @@ def configure(asked: SubjectOptions, strategies: Any) -> tuple[ResolvedConfig, d
     return configs[0], by_label, folder
 
 
-def open_subject(
+def open_split(
     config: ResolvedConfig,
     split: str,
     options: Audit,
     display: Display,
     run: RunFolder | None = None,
     reads: Collection[PlaneName] = (),
-) -> Subject:
+) -> ScoredSplit:
     """Load data and model, encode what the feature store lacks, embed.
 
     Args:
@@ -166,4 +168,4 @@ def open_subject(
     model = "untrained" if run is None else run.run_id
     val = QueryRanks.from_frame(run.ranks()) if run is not None and own else None
     remarks = (*dataset.remarks, *unfamiliar(config, backbone))
-    return Subject(config, model, scene, task.shard(rows), rows, val, remarks)
+    return ScoredSplit(config, model, scene, task.shard(rows), rows, val, remarks)
