@@ -64,6 +64,38 @@ def test_the_picture_shows_the_layers():
         last = max(n for n in at if n is not None)
 
 
+def reading_paths() -> list[list[tuple[list[str], list[str]]]]:
+    """Return the paths of docs/architecture.md, file by file: what a reader looks for in it, and what it calls."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    paths = []
+    for block in re.split(r"\n\n", text):
+        if block.startswith("| file | what it does | and calls |"):
+            rows = [line.strip("|").split("|") for line in block.splitlines()[2:]]
+            paths.append([(re.findall(r"`(.+?)`", row[0]), re.findall(r"`(\w+)`", row[2])) for row in rows])
+    return paths
+
+
+@pytest.mark.parametrize("number", range(3), ids=["to the executor", "to words", "to the file"])
+def test_a_reading_path_names_each_file_once_and_its_next_step(number, subtests):
+    """Each file defines what its row names and holds what its row calls, which a later row defines."""
+    path = reading_paths()[number]
+    files = [place for names, _ in path for place in names if place.endswith(".py")]
+    assert len(files) == len(set(files))
+    for step, (names, calls) in enumerate(path):
+        with subtests.test(names[0]):
+            home = ROOT if names[0].startswith("strategies/") else ROOT / "negbench"
+            if "NAME" in names[0]:
+                continue
+            text = (home / names[0]).read_text(encoding="utf-8")
+            for name in names[1:]:
+                if not name.endswith(".py"):
+                    assert re.search(rf"(def|class) {name.rpartition('.')[2]}\b", text), name
+            for call in calls:
+                assert re.search(rf"\b{call}\b", text), call
+            later = " ".join(" ".join(others) for others, _ in path[step + 1 :])
+            assert not calls or any(re.search(rf"\b{call}\b", later) for call in calls), calls
+
+
 def test_every_hint_of_a_setting_names_one_that_exists(sources):
     """Each `--set section.key=` of a message can be pasted: the section and the key exist."""
     plugins = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}

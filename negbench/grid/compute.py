@@ -13,13 +13,13 @@ import torch
 from negbench.contracts import HoldsFeatures
 from negbench.display import Advance, Display, log, notes, progress, progress_console
 from negbench.errors import OptionError, UnknownNameError, install_line
+from negbench.grid.cell_task import Task, compute_task
 from negbench.grid.cells import Cell, Outcome, titles_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder, together
 from negbench.grid.estimate import Forecast
 from negbench.grid.executors import Executor, Here, Processes
 from negbench.grid.jobs import Jobs
-from negbench.grid.task import Task, compute_task
 from negbench.loop.runs import DATA, open_run
 from negbench.machine import files
 from negbench.plugins.registry import registry

@@ -45,7 +45,7 @@ class Executor(Protocol):
         """Number of tasks computed at a time."""
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
-        """Compute ``function(task, notify)`` for every task.
+        """Compute ``function(task, notify)`` for every task; of a cell it is `negbench.grid.cell_task.compute_task`.
 
         Args:
             function: importable by name; `notify(text)` sends a note while it runs.

@@ -18,8 +18,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.errors import DataError, NegbenchError, OptionError, PendingError, RunError, printable, without_secrets
+from negbench.grid.cell_task import Task, compute_task
 from negbench.grid.executors import Event, Function, Notify, death, outcome_of
-from negbench.grid.task import Task, compute_task
 from negbench.loop.runs import DATA, plan_run
 from negbench.machine import files
 from negbench.machine.received import read_json_text

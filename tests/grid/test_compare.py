@@ -24,14 +24,14 @@ from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
 from negbench.display import Display, duration
 from negbench.errors import OptionError
+from negbench.grid import cell_task as grid_task
 from negbench.grid import compute as grid_compute
-from negbench.grid import task as grid_task
 from negbench.grid.axes import Axes, expand, short
+from negbench.grid.cell_task import Task, compute_task
 from negbench.grid.cells import Cell, Outcome, plan, titles_of
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Processes
-from negbench.grid.task import Task, compute_task
 from negbench.loop import identity
 from negbench.loop.runs import Bench, plan_run, run_config
 from negbench.machine.files import read_json, write_json

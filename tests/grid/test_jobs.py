@@ -14,9 +14,9 @@ import pytest
 from negbench import api
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, OptionError, PendingError
+from negbench.grid.cell_task import compute_task
 from negbench.grid.jobs import Jobs, Trusted, compute_line
 from negbench.grid.jobs import _main as main
-from negbench.grid.task import compute_task
 from negbench.machine.files import read_json, write_json
 from negbench.machine.signals import Stopped
 from negbench.settings.options import Compare, Study
