@@ -15,7 +15,6 @@ from negbench.display import notes
 from negbench.errors import install_line, require
 from negbench.machine import files
 from negbench.plugins.registry import registry
-from negbench.settings.layers import flag_layer
 from negbench.settings.options import Compare, PluginSpec, Run
 
 if TYPE_CHECKING:
@@ -118,15 +117,10 @@ def plan_of(asked: Run) -> PlannedRun:
     """Plan a run, which says what its data lack, and note what of its settings does nothing."""
     from negbench.loop.remarks import check_idle
     from negbench.loop.runs import DATA, plan_run
-    from negbench.systems.system import load_config
+    from negbench.systems.system import config_of
 
-    flags = flag_layer(asked)
-    if asked.system:
-        flags["system"] = asked.system
-    if asked.epochs is not None:
-        flags["train"] = {"epochs": asked.epochs}
     remarks = list[str]()
-    config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
+    config = config_of(asked, remarks.append)
     planned = plan_run(config, DATA)
     notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, DATA, alone=True)])
     return planned

@@ -13,7 +13,9 @@ from negbench.settings.command_options import Doctor
     Doctor,
     "negbench doctor",
     "negbench doctor --runs-dir other/runs",
-    help="Check versions, devices, disk, stores and every stored file; remove leftovers of killed processes.",
+    "negbench doctor --recipe qure-fashioniq --data-root DIR",
+    help="Check versions, devices, disk, stores and every stored file; remove leftovers of killed processes. "
+    "With options of `negbench run`: say what that run takes on this machine.",
 )
 def doctor(asked: Doctor) -> dict[str, Any]:
     """Print one line per check; exit code 2 if something is wrong."""

@@ -10,7 +10,9 @@ from pathlib import Path
 import torch
 
 from negbench.errors import NegbenchError
+from negbench.loop.outlook import outlook_lines
 from negbench.loop.precision import automatic
+from negbench.loop.runs import DATA, plan_run
 from negbench.machine.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
 from negbench.machine.room import cores
 from negbench.machine.versions import versions
@@ -18,6 +20,7 @@ from negbench.settings.command_options import Doctor
 from negbench.store.parents import restore
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
+from negbench.systems.system import config_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ def examine(asked: Doctor) -> Iterator[Remark]:
     runs = runs_dir(asked.runs_dir)
     store = _store(runs, asked.tracking_uri)
     parts = {"versions": _versions(), "device": _devices(), "runs": _runs(runs), "data": _data(), "mlflow": store}
+    if asked.names_run:
+        parts["run"] = _run(asked)
     for part, checks in parts.items():
         try:
             for text, problem in checks:
@@ -47,12 +52,31 @@ def _versions() -> Iterator[tuple[str, bool]]:
 
 
 def _devices() -> Iterator[tuple[str, bool]]:
-    yield f"CPU, {cores()} cores, {torch.get_num_threads()} threads; float32", False
+    about = "options of `negbench run` here, such as --backbone blip2, tell what that run takes"
+    yield f"CPU, {cores()} cores, {torch.get_num_threads()} threads; float32; {about}", False
     for number in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(number)
         precision = automatic(torch.device("cuda", number))
         name = torch.cuda.get_device_name(number)
         yield f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free; train.precision=auto is {precision}", False
+
+
+def _run(asked: Doctor) -> Iterator[tuple[str, bool]]:
+    """Say what a run with these options takes on this machine, and what of its weights and data is missing."""
+    remarks = list[str]()
+    with DATA.lenient() as lacking:
+        config = plan_run(config_of(asked, remarks.append), DATA).config
+        lines = outlook_lines(config, DATA)
+    for text in remarks:
+        yield text, False
+    for text in lacking.values():
+        yield text, True
+    if not lines:
+        lines = [
+            f"backbone '{config.backbone.name}' is small: a step fits, and `negbench run --dry-run` tells the time"
+        ]
+    for text in lines:
+        yield text, False
 
 
 def _room(folder: Path) -> tuple[str, bool]:

@@ -13,6 +13,7 @@ from negbench.settings.options import (
     Options,
     PluginOptions,
     PluginSpecs,
+    Run,
     RunsOptions,
     Seeds,
     TrackedOptions,
@@ -88,8 +89,15 @@ class EncodeData(ModelOptions):
     """Options of `negbench data encode`."""
 
 
-class Doctor(TrackedOptions):
-    """Options of `negbench doctor`."""
+class Doctor(Run):
+    """Options of `negbench doctor`: those of `negbench run` name a run, whose needs are told."""
+
+    @property
+    def names_run(self) -> bool:
+        """Whether an option names a run."""
+        elsewhere = TrackedOptions.model_fields.keys() | PluginOptions.model_fields.keys()
+        own = {name: field for name, field in Run.model_fields.items() if name not in elsewhere}
+        return any(getattr(self, name) != field.get_default(call_default_factory=True) for name, field in own.items())
 
 
 # --- claims --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from negbench.errors import UnknownNameError
 from negbench.plugins.registry import checked_options, option_defaults, registry
 from negbench.settings.config import Note, RunConfig, build_config, flattened, resolved_dataset
-from negbench.settings.layers import merged, recipe_settings, set_layer
+from negbench.settings.layers import flag_layer, merged, recipe_settings, set_layer
+from negbench.settings.options import Run
 
 if TYPE_CHECKING:
     from negbench.data.scene import DataCache
@@ -188,6 +189,16 @@ def load_config(
     for remark in remarks:
         note(remark)
     return build_config([whole])
+
+
+def config_of(asked: Run, note: Note) -> RunConfig:
+    """Return the configuration that the options of a run name; `note` and errors as of `load_config`."""
+    flags = flag_layer(asked)
+    if asked.system:
+        flags["system"] = asked.system
+    if asked.epochs is not None:
+        flags["train"] = {"epochs": asked.epochs}
+    return load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=note)
 
 
 def variant_remarks(config: RunConfig) -> list[str]:

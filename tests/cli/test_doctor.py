@@ -17,6 +17,33 @@ def test_a_healthy_place(tmp_path, said):
     assert not (tmp_path / "runs").exists()  # doctor creates nothing
 
 
+RUN = ("--strategy", "qure", "--set", "train.epochs=6", "--set", "train.batch_size=32")
+TOY = ("--backbone", "blip2", "--set", "backbone.init=random", "--set", "backbone.size=toy")
+
+
+def test_a_run_that_is_named_has_its_needs_told(toy_root, tmp_path, said, monkeypatch):
+    place = ("--runs-dir", tmp_path / "runs", "--tracking-uri", "none", "--set", f"dataset.root='{toy_root}'")
+    out = said("doctor", *RUN, *TOY, *place).out
+    assert "run       backbone 'blip2' is small: a step fits" in out
+    monkeypatch.setattr("negbench.loop.outlook.SMALL", 0)
+    out = said("doctor", *RUN, *TOY, *place).out
+    assert "run       a step of 32 queries takes about " in out
+    assert "run       18 steps; " in out
+    assert "run       the steps alone take about " in out
+    monkeypatch.setattr("negbench.loop.fitting.machine_memory", lambda: 2**20)
+    out = said("doctor", *RUN, *TOY, *place, code=2).out
+    assert "run       PROBLEM: a step takes about " in out
+
+
+def test_what_a_named_run_lacks_is_a_problem(tmp_path, said, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("negbench.loop.step_memory.Architecture.call", lambda *given, **more: 0 / 0)
+    place = ("--runs-dir", tmp_path / "runs", "--tracking-uri", "none")
+    out = " ".join(said("doctor", *RUN, "--backbone", "blip2:weights=nobody/nothing", *place, code=2).out.split())
+    assert "run PROBLEM: " in out
+    assert "nobody/nothing" in out
+
+
 def test_the_cache_is_named_with_what_is_damaged_in_it(tmp_path, said, monkeypatch):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     with trusted(tmp_path / "numba" / "x", "f"):
