@@ -34,7 +34,7 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, check_option
 from negbench.data.batch_size import ENCODE_BATCH, batch_size, largest_operation
-from negbench.data.reading import MappedRows, ShardRows, StoredFeatures, reading_threads
+from negbench.data.reading import MappedRows, ShardRows, StoredFeatures, reading_pool
 from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError
 from negbench.files.image_files import decoded
@@ -197,7 +197,11 @@ class FeatureStore:
         return torch.tensor(rows, dtype=torch.int64)
 
     def load(
-        self, ids: Sequence[str], device: torch.device | str = "cpu", budget_bytes: int | None = None
+        self,
+        ids: Sequence[str],
+        device: torch.device | str = "cpu",
+        budget_bytes: int | None = None,
+        workers: int | None = None,
     ) -> StoredFeatures:
         """Load features of `ids`: as many as fit the budget are held on `device`, the others are read on demand.
 
@@ -205,12 +209,14 @@ class FeatureStore:
             ids: images; position i of the result is `ids[i]`.
             device: device of the features returned.
             budget_bytes: default: `feature_budget` of the device.
+            workers: threads that read; None or 0: `reading_threads`.
         """
         self._refresh()
         device = torch.device(device)
         rows = self.rows(ids)
         shards = [ShardRows(s.features, self.folder / name, s.offset, s.stamp) for name, s in self._shards.items()]
         loaded = StoredFeatures(MappedRows(shards), rows, device, self.shape, _DTYPE)
+        loaded.workers = workers
         loaded.hold(feature_budget(device) if budget_bytes is None else budget_bytes)
         return loaded
 
@@ -361,7 +367,7 @@ class _Job:
         try:
             with self.backbone.evaluating(), torch.inference_mode():
                 paths = [path for _, _, path in items]
-                read = decoded(paths, self.backbone.transform, threads=reading_threads(self.workers))
+                read = decoded(paths, self.backbone.transform, pool=reading_pool(self.workers))
                 pairs = zip(items, read, strict=True)
                 while (batch := list(islice(pairs, self.store.batch))) and len(unreadable) < _MOST_UNREADABLE:
                     unreadable += [str(pixels) for _, pixels in batch if isinstance(pixels, DataError)]

@@ -36,12 +36,26 @@ _AHEAD_BYTES = 2**30  # of them, at most
 _LOAD_BYTES = 64 * 2**20  # of features that pass to a GPU at a time
 _LARGE_PICTURE = 2**27  # bytes of pixels: such pictures are decoded one at a time
 
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}  # process, number of threads -> the pool; one at most
+
 Item = TypeVar("Item")
 
 
 def reading_threads(workers: int | None) -> int:
     """Return how many threads read and decode: as many as `compute.workers` says, at least 4, or one a core."""
     return workers or min(max(cores(), _LEAST_THREADS), _MOST_THREADS)
+
+
+def reading_pool(workers: int | None) -> ThreadPoolExecutor:
+    """Return this process's one pool of `reading_threads`, which encoding, training and scoring share.
+
+    A forked process, and another number of threads, get a new one; the threads of the last one end with it.
+    """
+    wanted = (os.getpid(), reading_threads(workers))
+    if wanted not in _pools:
+        _pools.clear()
+        _pools[wanted] = ThreadPoolExecutor(wanted[1], thread_name_prefix="negbench-read")
+    return _pools[wanted]
 
 
 @dataclass(eq=False)
@@ -71,8 +85,6 @@ class RowSource(ABC):
         self.device, self.shape, self.dtype = device, shape, dtype
         self.workers: int | None = None
         self._readings: list[Reading] = []
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_of: tuple[int, int] | None = None  # process and number of threads
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @abstractmethod
@@ -202,12 +214,7 @@ class RowSource(ABC):
         return values.float() if values.is_floating_point() else values
 
     def _threads(self) -> ThreadPoolExecutor:
-        """Return the pool of threads; a forked process makes one of its own."""
-        wanted = (os.getpid(), reading_threads(self.workers))
-        if self._pool is None or self._pool_of != wanted:
-            self._pool = ThreadPoolExecutor(wanted[1], thread_name_prefix="negbench-read")
-            self._pool_of = wanted
-        return self._pool
+        return reading_pool(self.workers)
 
 
 def _each_once(index: Tensor) -> Tensor:

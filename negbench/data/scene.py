@@ -342,9 +342,7 @@ def _stored(
             workers=config.compute.workers,
             progress=advance,
         )
-    loaded = store.load(ids, device=device, budget_bytes=budget)
-    loaded.workers = config.compute.workers
-    return loaded, encoded
+    return store.load(ids, device, budget, config.compute.workers), encoded
 
 
 # --- what a process loads once -------------------------------------------------------------------------------------

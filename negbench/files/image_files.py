@@ -246,7 +246,12 @@ def _fault(path: Path, then: tuple[int, ...]) -> str:
 
 
 def decoded(
-    paths: Iterable[Path], use: "Callable[[Image], T]", *, threads: int = THREADS, ahead: int = 2**29
+    paths: Iterable[Path],
+    use: "Callable[[Image], T]",
+    *,
+    threads: int = THREADS,
+    ahead: int = 2**29,
+    pool: ThreadPoolExecutor | None = None,
 ) -> Iterator[T | DataError]:
     """Decode image files in threads, ahead of the consumer by at most 64 images.
 
@@ -255,6 +260,7 @@ def decoded(
         use: called with each decoded image, in one of the threads.
         threads: >= 1.
         ahead: bytes of pixels, as RGB, that may be decoded ahead; an image that has more alone is decoded alone.
+        pool: the threads, instead of `threads` of its own; it goes on afterwards.
 
     Yields:
         What `use` returned for each file, in their order; for one that cannot be decoded the DataError that names it.
@@ -267,7 +273,7 @@ def decoded(
             return error
         return use(image)
 
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="negbench-decode")
+    used = pool or ThreadPoolExecutor(threads, thread_name_prefix="negbench-decode")
     waiting: deque[tuple[int, Future[T | DataError]]] = deque()
     held = 0
     try:
@@ -276,12 +282,15 @@ def decoded(
             while waiting and (len(waiting) > _AHEAD or held + size > ahead):
                 held -= waiting[0][0]
                 yield waiting.popleft()[1].result()
-            waiting.append((size, pool.submit(read, path)))
+            waiting.append((size, used.submit(read, path)))
             held += size
         while waiting:
             yield waiting.popleft()[1].result()
     finally:
-        pool.shutdown(cancel_futures=True)  # a caller who stops early waits only for images being decoded
+        for _, future in waiting:  # a caller who stops early waits only for images being decoded
+            future.cancel()
+        if pool is None:
+            used.shutdown()
 
 
 def pixel_bytes(path: Path) -> int:

@@ -13,12 +13,16 @@ from negbench.data import reading
 from negbench.data.features import FeatureStore, feature_budget
 from negbench.data.reading import HeldRows, InTurn, PictureSource, RowSource, read_ahead, reading_threads
 from negbench.errors import DataError
+from negbench.loop.runs import DATA
+from negbench.machine import signals
 from negbench.machine.contents import content_hashes, stamp
+from tests.loop.test_within_epochs import record_of, stopped_and_resumed
 from tests.runs import config_of, run
 
 SHAPE = (5, 8)
 IMAGE_BYTES = 2 * 5 * 8
 NAMES = [f"image {number}" for number in torch.randperm(30, generator=torch.Generator().manual_seed(1)).tolist()]
+FROZEN = ("backbone.name=clip", "backbone.init=random", "backbone.size=toy", "compute.feature_memory_gib=1e-9")
 TRAINED = ("backbone.name=clip", "backbone.init=random", "backbone.size=toy", "backbone.frozen=false")
 
 
@@ -270,9 +274,15 @@ def test_a_run_that_reads_ahead_has_the_bits_of_one_that_holds_all(strategy, toy
     assert all(torch.equal(value, weights[name]) for name, value in held.folder.weights().items())
 
 
-def test_a_tower_that_trains_has_one_pool_of_as_many_threads_as_asked(toy_root, tmp_path, asked, monkeypatch):
-    """Regression: `compute.workers` did nothing where the tower trains, and each read made a pool of four threads."""
+@pytest.mark.parametrize("tower", [TRAINED, FROZEN], ids=["trains", "frozen"])
+def test_a_run_has_one_pool_of_as_many_threads_as_asked(tower, toy_root, tmp_path, asked, monkeypatch):
+    """Regression: `compute.workers` did nothing where the tower trains, and each read made a pool of four threads.
+
+    A frozen tower's encodes the pictures first, and reads their features ahead.
+    """
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
     pools = list[int]()
+    monkeypatch.setattr(reading, "_pools", {})
 
     class Counting(ThreadPoolExecutor):
         def __init__(self, threads: int, **more: Any) -> None:
@@ -280,7 +290,7 @@ def test_a_tower_that_trains_has_one_pool_of_as_many_threads_as_asked(toy_root, 
             super().__init__(threads, **more)
 
     monkeypatch.setattr(reading, "ThreadPoolExecutor", Counting)
-    sets = [f"dataset.root='{toy_root}'", *TRAINED, "train.epochs=2", "train.batch_size=36", "schedule.n_def=2"]
+    sets = [f"dataset.root='{toy_root}'", *tower, "train.epochs=2", "train.batch_size=36", "schedule.n_def=2"]
     finished = []
     for workers in (3, 1):
         finished.append(run(config_of(sets, "qure", f"compute.workers={workers}"), tmp_path / f"{workers}"))
@@ -288,3 +298,17 @@ def test_a_tower_that_trains_has_one_pool_of_as_many_threads_as_asked(toy_root, 
     assert True not in asked
     one, other = (each.folder.weights() for each in finished)
     assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize("tower", [TRAINED, FROZEN], ids=["trains", "frozen"])
+def test_a_run_that_reads_ahead_resumes_within_an_epoch(tower, toy_root, tmp_path, monkeypatch):
+    """Stopped in a step while the next ones' images are read: nothing stays announced, and all bits are the same."""
+    monkeypatch.setattr(signals, "_noted", [])
+    sets = [f"dataset.root='{toy_root}'", *tower, "train.epochs=2", "train.batch_size=16", "schedule.n_def=2"]
+    config = config_of(sets, "qure", "compute.workers=2")
+    whole = run(config, tmp_path / "whole").folder
+    parts = stopped_and_resumed(config, tmp_path / "parts", [2, 7])
+    assert record_of(parts) == record_of(whole)
+    scene = DATA._scene
+    assert scene is not None
+    assert scene[1].source._readings == []
