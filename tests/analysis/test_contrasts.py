@@ -110,7 +110,7 @@ def test_a_recipes_baseline_that_is_not_compared_is_left_out(tmp_path, capsys):
     run = SimpleNamespace(card=SimpleNamespace(metrics=["m"]))
 
     def rules(name: str = "qure", **given: str) -> Rules:
-        cell = SimpleNamespace(labels={"strategy": name, "dataset": "d"}, facts={"plugin": name}, run=run)
+        cell = SimpleNamespace(labels={"strategy": name, "dataset": "d"}, columns={"plugin": name}, run=run)
         asked = over_recipe(Compare(recipe=recipe, strategies="qure", **given))
         return rules_of(asked, [cell])  # type: ignore[list-item]
 
