@@ -58,6 +58,15 @@ def group(labels: Mapping[str, str], folders: Iterable[RunFolder], **facts: Any)
     return results_frame(rows)
 
 
+def settings_frame(runs: Mapping[str, Mapping[int, RunFolder]]) -> pd.DataFrame:
+    """Return the cells of claims: setting -> seed -> the run's folder."""
+    rows = []
+    for setting, by_seed in runs.items():
+        for seed, folder in by_seed.items():
+            rows.append({"system": setting, "seed": seed, "stored": StoredRun(folder)})
+    return pd.DataFrame(rows)
+
+
 def again(cells: pd.DataFrame, **labels: str) -> pd.DataFrame:
     """Return the same group from its changed files, or with other labels."""
     return group({**labels_of(cells), **labels}, folders_of(cells))

@@ -1,4 +1,7 @@
-"""Compare the cells of a received comparison.json with the runs that they name."""
+"""Read the cells of a comparison, and compare those of a received comparison.json with the runs that they name.
+
+It imports no pandas, so that what is stored is shown without.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,10 +10,34 @@ from typing import Any
 
 from negbench.errors import RunError, quoted
 from negbench.grid.axis import KEY
-from negbench.machine.files import check_links
+from negbench.grid.comparison import ComparisonFolder
+from negbench.machine import files
 from negbench.store.runfolder import RunFolder
 
 _RERUN = "rerun the command that made the comparison"
+
+
+def stored_cells(runs: Path, name: str) -> list[dict[str, Any]]:
+    """Read the cells of a comparison, checked against their runs.
+
+    Raises:
+        RunError: no comparison of that name, one without any finished cell, or cells that are not their runs'.
+    """
+    folder = ComparisonFolder(runs / name)
+    if not (folder.path / "comparison.json").exists():
+        known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
+        raise RunError(f"no comparison '{name}' in {runs}; known: {', '.join(known) or 'none'}")
+    with files.intact(folder.path / "comparison.json"):
+        cells = folder.cells()
+        check_cells(runs, cells)
+        if not any(is_finished(runs, cell) for cell in cells):
+            raise RunError(f"comparison '{name}' has no finished cell yet")
+    return cells
+
+
+def is_finished(runs: Path, cell: Mapping[str, Any]) -> bool:
+    """Whether a cell's run has a result."""
+    return cell["run"] is not None and (runs / cell["run"] / "result.json").exists()
 
 
 def check_cells(runs: Path, cells: Iterable[Mapping[str, Any]]) -> None:
@@ -31,7 +58,7 @@ def check_cells(runs: Path, cells: Iterable[Mapping[str, Any]]) -> None:
             raise RunError(f"cells with different labels name one run, {run}: {_RERUN}")
         folder = RunFolder(runs / run)
         if folder.path.is_symlink():
-            check_links(folder.path)
+            files.check_links(folder.path)
         if folder.status == "finished":
             _check_cell(cell, folder)
 

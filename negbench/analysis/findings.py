@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from negbench.analysis.contrasts import CONTRAST, contrasts
 from negbench.analysis.frame import StoredRun, groups_of, key_of, read_results, results_of
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
-from negbench.analysis.unchanged import inputs_of, rules_kept, unchanged
+from negbench.analysis.unchanged import made_here, rules_kept
 from negbench.analysis.verdict_record import FILE, Verdict, read_verdicts, write_verdicts
 from negbench.analysis.verdicts import OVER_ALL, Rules, over_all, tables_of, verdicts_of
 from negbench.errors import NegbenchError
@@ -199,12 +199,6 @@ def judge_so_far(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findi
 def _jointly(results: pd.DataFrame, rules: Rules) -> Rules:
     """Return the rules at a level at which the tables of all training budgets hold at once, so that turns do, too."""
     return replace(rules, alpha=rules.alpha / max(1, results["epochs"].nunique()))
-
-
-def made_here(runs: Path, name: str) -> list[str]:
-    """Return the files of a comparison that this machine made from its runs as they are; none if another one did."""
-    folder = ComparisonFolder(runs / name)
-    return unchanged(folder.path, inputs_of(runs, folder.read()))
 
 
 def plain_rules(rules: Rules) -> dict[str, Any]:

@@ -15,10 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from negbench.analysis.cell_check import check_cells
-from negbench.errors import RunError
+from negbench.analysis.cell_check import is_finished, stored_cells
 from negbench.grid.axis import AXES, GroupKey
-from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
 from negbench.settings.config import RunConfig
 from negbench.store.runfolder import RunFolder
@@ -74,7 +72,7 @@ def read_results(runs: Path, cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame
     """
     rows = []
     for cell in cells:
-        if cell["run"] is not None and (runs / cell["run"] / "result.json").exists():
+        if is_finished(runs, cell):
             rows.append(cell_row(cell, StoredRun(RunFolder(runs / cell["run"]))))
     return results_frame(rows)
 
@@ -125,17 +123,9 @@ def results_of(runs: Path, name: str) -> pd.DataFrame:
     Raises:
         RunError: no comparison of that name, or one without any finished cell.
     """
-    folder = ComparisonFolder(runs / name)
-    if not (folder.path / "comparison.json").exists():
-        known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
-        raise RunError(f"no comparison '{name}' in {runs}; known: {', '.join(known) or 'none'}")
-    with files.intact(folder.path / "comparison.json"):
-        cells = folder.cells()
-        check_cells(runs, cells)
-        results = read_results(runs, cells)
-    if results.empty:
-        raise RunError(f"comparison '{name}' has no finished cell yet")
-    return results
+    cells = stored_cells(runs, name)
+    with files.intact(runs / name / "comparison.json"):
+        return read_results(runs, cells)
 
 
 # --- one group ---------------------------------------------------------------------------------------------------

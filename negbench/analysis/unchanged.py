@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.errors import NegbenchError
+from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
 
 FILE = "inputs.json"
@@ -70,6 +71,12 @@ def unchanged(folder: Path, inputs: list[str]) -> list[str]:
         return made if same and _vouched([stored["inputs"], *_digests(folder, made)]) else []
     except (OSError, NegbenchError, TypeError, KeyError):
         return []
+
+
+def made_here(runs: Path, name: str) -> list[str]:
+    """Return the files of a comparison that this machine made from its runs as they are; none if another one did."""
+    folder = ComparisonFolder(runs / name)
+    return unchanged(folder.path, inputs_of(runs, folder.read()))
 
 
 def keep(folder: Path, inputs: list[str], made: Iterable[Path], rules: Mapping[str, Any]) -> None:

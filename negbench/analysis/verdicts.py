@@ -273,17 +273,33 @@ def side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Seque
     Tables of one data set (other backbones) have the same queries, which vary together: each query's values are summed.
     A mean is the unweighted mean over strata: a data set with k of all K strata is scaled by K / (tables * k).
     """
-    names = list(dict.fromkeys(datasets))
-    parts = [tables[datasets.index(name)] for name in names]
-    strata = [np.zeros(each.values.shape[1], dtype="U1") if each.strata is None else each.strata for each in parts]
-    counts = [len(np.unique(each)) for each in strata]
-    rows = [each.values[[each.seeds.index(seed) for seed in seeds]] for each in tables]
-    sums = [np.sum([row for row, own in zip(rows, datasets, strict=True) if own == name], axis=0) for name in names]
-    scaled = [sum(counts) / (len(tables) * count) * values for count, values in zip(counts, sums, strict=True)]
-    named = [np.arange(each.values.shape[1]) if each.clusters is None else each.clusters for each in parts]
-    clusters = _apart(named) if any(each.clusters is not None for each in parts) else None
-    nested = all(each.nested for each in parts)
-    return Values(np.concatenate(scaled, axis=1), tuple(seeds), _apart(strata), clusters=clusters, nested=nested)
+    by_dataset: dict[str, list[Values]] = {}
+    for table, dataset in zip(tables, datasets, strict=True):
+        by_dataset.setdefault(dataset, []).append(table)
+    sums = []
+    strata: list[NDArray[Any]] = []
+    clusters: list[NDArray[Any]] = []
+    for members in by_dataset.values():
+        first = members[0]  # the others are of the same queries
+        queries = first.values.shape[1]
+        strata.append(np.zeros(queries, dtype="U1") if first.strata is None else first.strata)
+        clusters.append(np.arange(queries) if first.clusters is None else first.clusters)
+        rows = [member.values[[member.seeds.index(seed) for seed in seeds]] for member in members]
+        sums.append(np.sum(rows, axis=0))
+    counts = [len(np.unique(of_dataset)) for of_dataset in strata]
+    scaled = []
+    for values, count in zip(sums, counts, strict=True):
+        weight = sum(counts) / (len(tables) * count)
+        scaled.append(weight * values)
+    firsts = [members[0] for members in by_dataset.values()]
+    clustered = any(first.clusters is not None for first in firsts)
+    return Values(
+        np.concatenate(scaled, axis=1),
+        tuple(seeds),
+        _apart(strata),
+        clusters=_apart(clusters) if clustered else None,
+        nested=all(first.nested for first in firsts),
+    )
 
 
 def _apart(labels: Sequence[NDArray[Any]]) -> NDArray[np.str_]:

@@ -1,5 +1,6 @@
 """`negbench report`: one page of tables, figures and galleries, readable without network."""
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -20,22 +21,16 @@ from negbench.settings.options import Report
 )
 def report(asked: Report) -> dict[str, Any]:
     """Build the page and print its path."""
-    from negbench.analysis.answer import say
-    from negbench.analysis.findings import judged_again, stored
     from negbench.display import notes
     from negbench.errors import NegbenchError, install_line
     from negbench.machine import files
-    from negbench.report.build import write_report
-    from negbench.report.finish import print_findings
-    from negbench.report.tables import leader_text
     from negbench.settings.layers import plugin_layer
 
     shown = output.console()
     plugin_layer(asked.plugin)
     runs = files.runs_dir(asked.runs_dir)
     if asked.latex or asked.markdown:
-        findings = stored(runs, asked.name) if asked.metric is None else judged_again(runs, asked.name, asked.metric)
-        text = leader_text(findings, asked)
+        text = _table(runs, asked)
         typer.echo(text)
         if asked.out:
             files.write_text(asked.out, text)
@@ -47,6 +42,10 @@ def report(asked: Report) -> dict[str, Any]:
         shown.print(f"{copied[0]} and {len(copied) - 1} runs", highlight=False, soft_wrap=True)
         return {"shared": copied}
     if asked.metric is not None:
+        from negbench.analysis.answer import say
+        from negbench.analysis.findings import judged_again
+        from negbench.report.finish import print_findings
+
         findings = judged_again(runs, asked.name, asked.metric)
         print_findings(shown, findings)
         return {"answer": say(findings)}
@@ -61,6 +60,8 @@ def report(asked: Report) -> dict[str, Any]:
             raise NegbenchError(line)
         notes([f"no page: {line}"])
         return {"page": None, "files": []}
+    from negbench.report.build import write_report
+
     page, *others = write_report(runs, asked.name, asked.galleries, asked.figures)
     if asked.out:
         files.write_text(asked.out, read_text(page))
@@ -72,3 +73,19 @@ def report(asked: Report) -> dict[str, Any]:
             what = ", ".join(dict.fromkeys(kinds))
             shown.print(f"{page.parent / folder}: {len(kinds)} files ({what})", highlight=False, soft_wrap=True)
     return {"page": page, "files": others}
+
+
+def _table(runs: Path, asked: Report) -> str:
+    """Return the leader table as LaTeX or Markdown: the stored one, without pandas, if that is what is asked for."""
+    from negbench.report.loaded import stored_latex
+
+    as_stored = asked.latex and not (asked.markdown or asked.metric or asked.columns or asked.epochs)
+    text = stored_latex(runs, asked.name) if as_stored else None
+    if text is not None:
+        return text
+
+    from negbench.analysis.findings import judged_again, stored
+    from negbench.report.tables import leader_text
+
+    findings = stored(runs, asked.name) if asked.metric is None else judged_again(runs, asked.name, asked.metric)
+    return leader_text(findings, asked)

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -268,17 +268,29 @@ def flaw(path: Path) -> str | None:
         OSError: the file is missing or cannot be read.
     """
     check_own(path)
-    line = _sum_line(path.name, path).encode().rstrip(b"\n")
     try:
-        lines = read_bytes(check_own(path.parent / SUMS)).split(b"\n")
+        lines = _lines_of_sums(path.parent)
     except FileNotFoundError:
         return None
-    return None if line in lines else f"its content does not match {SUMS} beside it"
+    return None if _is_listed(path, lines) else f"its content does not match {SUMS} beside it"
 
 
 def damaged_in(folder: Path) -> list[str]:
     """Return the names of a sealed folder's listed files whose content is not what was written."""
-    return [name for name in names_in(folder) if (folder / name).is_file() and flaw(folder / name)]
+    names = [name for name in names_in(folder) if (folder / name).is_file()]
+    if not names:
+        return []
+    lines = _lines_of_sums(folder)  # once for all files
+    return [name for name in names if not _is_listed(check_own(folder / name), lines)]
+
+
+def _lines_of_sums(folder: Path) -> set[bytes]:
+    return set(read_bytes(check_own(folder / SUMS)).split(b"\n"))
+
+
+def _is_listed(path: Path, lines: Container[bytes]) -> bool:
+    """Whether a line of the folder's sums has the file's name and the hash of its content."""
+    return _sum_line(path.name, path).encode().rstrip(b"\n") in lines
 
 
 def sums_in(folder: Path) -> dict[str, str]:

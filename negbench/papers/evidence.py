@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+
+from negbench.analysis.frame import folders_of
 from negbench.data.scene import DataCache, load_split
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError
@@ -13,9 +16,6 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.scoring.scorers import Encoded, encode_run
 from negbench.settings.config import PluginConfig, ResolvedConfig
 from negbench.store.runfolder import RunFolder
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PEOPLE = "hp-fashioniq"  # holds people's choices between sets of FashionIQ's images
 _KEPT = 3  # models kept at a time: a ranking, its scorer, one more
@@ -27,16 +27,16 @@ class Untestable(NegbenchError):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Finished runs: setting -> seed -> folder.
+    """The finished runs of every setting.
 
     Args:
-        runs: finished runs of every setting that could be computed.
+        results: a row per finished cell (`negbench.analysis.frame`), whose `system` names its setting.
         display: shows when models are applied.
         nested: whether every seed has its own generated world, and so its own queries.
         known: cache that looks share: (measure, setting, seed) -> values.
     """
 
-    runs: Mapping[str, Mapping[int, RunFolder]]
+    results: pd.DataFrame
     display: Display = field(default_factory=Display)
     nested: bool = False
     known: dict[Any, Any] = field(default_factory=dict)
@@ -44,9 +44,19 @@ class Evidence:
 
     def run(self, setting: str, seed: int) -> "SettingRun":
         """Return one run. Raises Untestable if it is missing."""
-        if seed not in self.runs.get(setting, {}):
+        if not self.has(setting, seed):
             raise Untestable(f"no finished run of '{setting}' with seed {seed}")
-        return SettingRun(self, setting, seed, self.runs[setting][seed])
+        return SettingRun(self, setting, seed, self._folders[setting, seed])
+
+    def has(self, setting: str, seed: int) -> bool:
+        """Whether a setting has a finished run with this seed."""
+        return (setting, seed) in self._folders
+
+    @cached_property
+    def _folders(self) -> dict[tuple[str, int], RunFolder]:
+        """Setting and seed -> the run's folder."""
+        cells = self.results
+        return dict(zip(zip(cells["system"], cells["seed"], strict=True), folders_of(cells), strict=True))
 
     def encoded(self, folder: RunFolder, split: str, dataset: Mapping[str, Any]) -> Encoded:
         """Encode a split with a run's model, of another data set if a section is given; the last few are cached."""
@@ -83,7 +93,7 @@ class SettingRun:
         points = [point for point in self.folder.metrics() if name in point and point["epoch"] >= 0]
         return [int(point["epoch"]) for point in points], [point[name] for point in points]
 
-    def mined(self) -> "list[pd.DataFrame]":
+    def mined(self) -> list[pd.DataFrame]:
         """Return per-query statistics of every refresh. Raises Untestable for batch strategies, which mine nothing."""
         files = sorted(self.folder.path.glob("mining-*.parquet"))
         if not files:

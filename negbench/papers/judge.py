@@ -131,7 +131,7 @@ def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mappin
     answer = None
     for count, share in zip(looks.counts, looks.shares, strict=True):
         seeds = looks.seeds(count)
-        there = all(seed in evidence.runs.get(name, {}) for name in test.needed for seed in seeds)
+        there = all(evidence.has(name, seed) for name in test.needed for seed in seeds)
         if answer is not None and (answer.verdict != "undecided" or not there):
             break
         try:

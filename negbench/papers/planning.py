@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from negbench.analysis.frame import read_results
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.seeds import looked
 from negbench.display import duration, notes, progress
@@ -191,21 +192,22 @@ class ClaimsPlan:
 
     def _by_length(self, outcomes: Sequence[Outcome]) -> dict[str, list[JudgedClaim]]:
         """Return the end of the labels -> every claim's verdict at that length."""
-        finished: dict[str, dict[int, RunFolder]] = {}
         failed: dict[str, str] = {}
         for outcome in outcomes:
-            setting, seed = outcome.cell.labels["system"], outcome.cell.seed
-            if outcome.run_id is not None:
-                finished.setdefault(setting, {})[seed] = RunFolder(self.runs / outcome.run_id)
-            elif seed in self.looks.first:
-                failed[setting] = f"seed {seed} failed: {outcome.error}"
+            seed = outcome.cell.seed
+            if outcome.run_id is None and seed in self.looks.first:
+                failed[outcome.cell.labels["system"]] = f"seed {seed} failed: {outcome.error}"
         undefined = {**self.undefined, **failed}
-        worlds = {run.manifest["dataset"].get("world") for runs_of in finished.values() for run in runs_of.values()}
-        found, count = dict[str, list[JudgedClaim]](), len(self.ends)
+        results = read_results(self.runs, self.folder.document(outcomes)["cells"])
+        worlds = {run.manifest["dataset"].get("world") for run in results["stored"]}
+        is_long = results["system"].str.endswith(LONG)
+        found: dict[str, list[JudgedClaim]] = {}
+        count = len(self.ends)
         with progress("judge") as display:
             for end in self.ends:
-                runs = {name.removesuffix(LONG): r for name, r in finished.items() if name.endswith(LONG) == bool(end)}
-                evidence = Evidence(runs, display, len(worlds) > 1, self.known.setdefault(end, {}))
+                own = results[is_long] if end else results[~is_long]
+                own = own.assign(system=own["system"].str.removesuffix(LONG))
+                evidence = Evidence(own, display, len(worlds) > 1, self.known.setdefault(end, {}))
                 why = {name.removesuffix(end): text for name, text in undefined.items() if name.endswith(end)}
                 for claim in self.claims:
                     missing = self.lacking.get(claim.number)

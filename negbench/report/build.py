@@ -11,13 +11,13 @@ import pandas as pd
 
 from negbench.analysis.answer import headlines, say
 from negbench.analysis.columns import READ
-from negbench.analysis.findings import Findings, made_here, stored
+from negbench.analysis.findings import Findings, stored
 from negbench.analysis.frame import first_run, shared
 from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.tuned_gain import DEFAULT
-from negbench.analysis.unchanged import forget
+from negbench.analysis.unchanged import forget, made_here
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
 from negbench.grid.axis import AXES
 from negbench.loop.step_plan import StepPlan
@@ -27,7 +27,7 @@ from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
 from negbench.report.charts import Chart, Form
 from negbench.report.claims import claims_page, is_of_claims
-from negbench.report.figures import Runs
+from negbench.report.figures import ChartData
 from negbench.report.kinds_chart import kinds_chart
 from negbench.report.page import Examples, Note, Page, PageSection, Part, chapters, write_page
 from negbench.report.published import rows_beside
@@ -130,7 +130,7 @@ def comparison_page(
 # --- tables ------------------------------------------------------------------------------------------------------
 
 
-def _leader(findings: Findings, parts: Sequence[Runs], finished: Container[str]) -> list[Part]:
+def _leader(findings: Findings, parts: Sequence[ChartData], finished: Container[str]) -> list[Part]:
     """Return what stands above the leader table: what is missing, and the forest plots."""
     cells = findings.document["cells"]
     left = [cell["strategy"] for cell in cells if cell["run"] not in finished]  # None, or of a run that is gone
@@ -145,7 +145,7 @@ def _leader(findings: Findings, parts: Sequence[Runs], finished: Container[str])
     return [*shown, *(chart for runs in parts for chart in figures.forests(runs))]
 
 
-def _published(parts: Sequence[Runs]) -> PageSection:
+def _published(parts: Sequence[ChartData]) -> PageSection:
     """Build the section of published numbers on exactly the splits and protocols of this comparison."""
     tables: dict[str, Part] = {}
     for runs in parts:
@@ -198,9 +198,9 @@ def _cells(results: Mapping[str, Mapping[str, Any]], cells: Sequence[Mapping[str
 # --- figures -----------------------------------------------------------------------------------------------------
 
 
-def _charts(parts: Sequence[Runs]) -> list[PageSection]:
+def _charts(parts: Sequence[ChartData]) -> list[PageSection]:
     """Build a section for each kind of chart, with one chart per data set and backbone."""
-    drawn: list[tuple[str, str, Callable[[Runs], Chart | None]]] = [
+    drawn: list[tuple[str, str, Callable[[ChartData], Chart | None]]] = [
         ("false-negatives", "False negatives", figures.false_negatives),
         ("kinds", "Kinds of negatives", kinds_chart),
         ("training", "Training", figures.training),
@@ -218,7 +218,7 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
 # --- galleries ---------------------------------------------------------------------------------------------------
 
 
-def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSection, list[Note]]:
+def _galleries(parts: Sequence[ChartData], count: int) -> tuple[PageSection, PageSection, list[Note]]:
     """Build the sections of retrieved images and of drawn negatives, and list what cannot be shown."""
     val: list[Part] = []
     train: list[Part] = []

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from negbench.analysis.columns import READ
-from negbench.analysis.frame import config_of, curve_of, first_run, folders_of, labels_of, mean_of, shared
+from negbench.analysis.frame import config_of, curve_of, first_run, folders_of, groups_of, labels_of, mean_of, shared
 from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.words import estimate_text, first_names, in_points, label_of, listed, percent, shortened, span
@@ -33,38 +33,47 @@ VERDICTS = {  # colour and marker, distinguishable without colours too
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
-    """Groups of one (data set, backbone, training budget), with the words and styles that all its charts share.
+class ChartData:
+    """What the charts of one (data set, backbone, training budget) draw, with the words and styles that they share.
 
-    `groups` are in the order of the leader table, `rows` their statistics.
+    Attributes:
+        results: its finished cells (`negbench.analysis.frame`), in the order of the leader table.
+        verdicts: on its strategies.
+        where: what distinguishes it from the page's other parts.
+        suffix: of the charts' keys where a page has several parts.
     """
 
-    groups: tuple[pd.DataFrame, ...]
-    rows: tuple[Verdict, ...]
-    where: str  # what distinguishes it from the page's other parts
-    suffix: str  # of the charts' keys where a page has several parts
+    results: pd.DataFrame
+    verdicts: tuple[Verdict, ...]
+    where: str
+    suffix: str
+
+    @cached_property
+    def groups(self) -> list[pd.DataFrame]:
+        """The cells of each strategy and loss, over seeds."""
+        return groups_of(self.results)
 
     @cached_property
     def strategies(self) -> list[str]:
         """Strategies in the order of their best place in the leader table, as in every figure."""
-        return list(dict.fromkeys(shared(group, "strategy") for group in self.groups))
+        return list(self.results["strategy"].unique())
 
     @cached_property
     def losses(self) -> list[str]:
         """Names of the losses, in alphabetical order."""
-        return sorted({shared(group, "loss") for group in self.groups})
+        return sorted(self.results["loss"].unique())
 
     @cached_property
     def main(self) -> str:
         """The metric that verdicts are about."""
-        tested = [row.metric for row in self.rows if row.main]
-        return tested[0] if tested else str(shared(self.groups[0], "main_metric"))
+        tested = [verdict.metric for verdict in self.verdicts if verdict.main]
+        return tested[0] if tested else str(shared(self.results, "main_metric"))
 
     @cached_property
     def size(self) -> str:
         """Sample size: 'n = 1,200 queries, 3 seeds'."""
         seeds = span((len(group) for group in self.groups), str)
-        queries = first_run(self.groups[0]).manifest["dataset"]["val_queries"]
+        queries = first_run(self.results).manifest["dataset"]["val_queries"]
         return f"n = {queries:,} queries, {seeds} {'seed' if seeds == '1' else 'seeds'}"
 
     def index(self, group: pd.DataFrame) -> int:
@@ -74,18 +83,18 @@ class Runs:
     def by_loss(self) -> Iterable[tuple[str, list[pd.DataFrame]]]:
         """Yield each loss with its groups, in the order of the strategies."""
         for loss in self.losses:
-            groups = [group for group in self.groups if shared(group, "loss") == loss]
+            groups = groups_of(self.results[self.results["loss"] == loss])
             yield loss, sorted(groups, key=lambda group: self.strategies.index(shared(group, "strategy")))
 
 
-def parts_of(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> list[Runs]:
-    """Build one `Runs` per data set, backbone and training budget; `groups` must be sorted and not empty."""
+def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -> list[ChartData]:
+    """Divide groups, which are sorted and not none, by data set, backbone and training budget."""
 
     def place_of(labels: Mapping[str, Any]) -> tuple[str, str, int]:
         return labels["dataset"], labels["backbone"], int(labels.get("epochs") or 0)
 
     members = together(groups, lambda group: place_of(labels_of(group)))
-    own = together(rows, lambda row: place_of(vars(row)))
+    judged = together(verdicts, lambda verdict: place_of(vars(verdict)))
     short = shortened(dataset for dataset, _, _ in members)
     varied = [len({*each}) > 1 for each in zip(*members, strict=True)]
     parts = []
@@ -93,7 +102,7 @@ def parts_of(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> li
         words = (short[place[0]], place[1], f"{place[2]} epochs")
         where = ", ".join(word for word, differs in zip(words, varied, strict=True) if differs)
         suffix = f"-{count}" if len(members) > 1 else ""
-        parts.append(Runs(tuple(members[place]), tuple(own.get(place, ())), where, suffix))
+        parts.append(ChartData(pd.concat(members[place]), tuple(judged.get(place, ())), where, suffix))
     return parts
 
 
@@ -120,41 +129,41 @@ _BEST = _Question(
 )
 
 
-def forests(runs: Runs) -> list[Chart]:
+def forests(data: ChartData) -> list[Chart]:
     """Draw every row against the best with as many negatives, and against the baseline that was asked for.
 
     Where no two rows have as many, the baseline is drawn alone.
     """
-    rows = [row for row in runs.rows if row.main]
-    best = _forest_chart(runs, rows, "forest", _BEST)
+    rows = [row for row in data.verdicts if row.main]
+    best = _forest_chart(data, rows, "forest", _BEST)
     charts = [] if best is None else [best]
     asked = sorted({row.baseline for row in rows if row.against_baseline and (row.baseline_asked or best is None)})
     if asked:
         title = f"points against {listed(asked)}"
         question = _Question(title, title, attrgetter("verdict"), attrgetter("against_baseline"), "difference")
-        other = _forest_chart(runs, rows, "forest-baseline" if best else "forest", question)
+        other = _forest_chart(data, rows, "forest-baseline" if best else "forest", question)
         if other is not None:
             charts.append(other)
     return charts
 
 
-def _forest_chart(runs: Runs, rows: Sequence[Verdict], kind: str, question: _Question) -> Chart | None:
+def _forest_chart(data: ChartData, rows: Sequence[Verdict], kind: str, question: _Question) -> Chart | None:
     """Draw differences with intervals, beside columns of numbers; None where no row has any."""
     if all(question.estimate(row) is None for row in rows):
         return None
     lines: list[Verdict | str] = []
-    for loss in runs.losses:
-        if len(runs.losses) > 1:
+    for loss in data.losses:
+        if len(data.losses) > 1:
             lines.append(f"under {loss}")
-        of_loss = sorted((row for row in rows if row.loss == loss), key=lambda row: runs.strategies.index(row.strategy))
+        of_loss = sorted((row for row in rows if row.loss == loss), key=lambda row: data.strategies.index(row.strategy))
         for block in equally_many(of_loss).values():
             lines += block
-    name, first, columns = label_of(runs.main), rows[0], _forest_columns(runs, question)
+    name, first, columns = label_of(data.main), rows[0], _forest_columns(data, question)
     words = [question.verdict(row) for row in rows]
     counts = {word: words.count(word) for word in VERDICTS if word in words}
     about = {
         "metric": name,
-        "size": runs.size,
+        "size": data.size,
         "level": 100 * (1 - first.alpha),
         "margin": in_points(first.margin),
         "negatives": "Negatives: per query and step. " if len(columns) > 3 else "",
@@ -162,11 +171,11 @@ def _forest_chart(runs: Runs, rows: Sequence[Verdict], kind: str, question: _Que
     }
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
     panel = Panel("", partial(_forest, lines, question, columns), 0.2 * len(lines) + 0.3)
-    epochs = sorted({config_of(group).train.epochs or 0 for group in runs.groups})
+    epochs = sorted({config_of(group).train.epochs or 0 for group in data.groups})
     trained = f" after {' or '.join(map(str, epochs))} epochs"
-    where = f" ({runs.where})" if runs.where.removesuffix(f"{epochs[0]} epochs") else ""
+    where = f" ({data.where})" if data.where.removesuffix(f"{epochs[0]} epochs") else ""
     title = f"{name}{trained}: {question.title}{where}"
-    return Chart(f"{kind}{runs.suffix}", title, READ["forest"].format(**about), (panel,), 1, legend, full=True)
+    return Chart(f"{kind}{data.suffix}", title, READ["forest"].format(**about), (panel,), 1, legend, full=True)
 
 
 def _block(row: Verdict) -> tuple[str, str]:
@@ -177,20 +186,20 @@ def _block(row: Verdict) -> tuple[str, str]:
 _Column = tuple[str, int, int, Callable[[Verdict], str]]  # title, its right edge in wide, in narrow figures, text
 
 
-def _forest_columns(runs: Runs, question: _Question) -> list[_Column]:
+def _forest_columns(data: ChartData, question: _Question) -> list[_Column]:
     """Return the columns beside the forest; those with right edge 0 in narrow figures are left out there."""
-    shares = {(shared(group, "strategy"), shared(group, "loss")): group for group in runs.groups}
+    shares = {(shared(group, "strategy"), shared(group, "loss")): group for group in data.groups}
 
     def rate(row: Verdict) -> str:
         group = shares.get((row.strategy, row.loss))
         return "-" if group is None else percent(mean_of(group, "behaviour/false_negative_rate_draws"), 2)
 
     columns: list[_Column] = [
-        (f"{label_of(runs.main).removeprefix('average ')} %", 50, 35, lambda row: percent(row.mean.value, 1)),
+        (f"{label_of(data.main).removeprefix('average ')} %", 50, 35, lambda row: percent(row.mean.value, 1)),
         (question.column, 160, 0, lambda row: estimate_text(question.estimate(row))),
         ("FN %", 200, 65, rate),
     ]
-    if len({negatives_text(row.negatives) for row in runs.rows}) > 1:
+    if len({negatives_text(row.negatives) for row in data.verdicts}) > 1:
         columns.append(("negatives", 255, 110, lambda row: negatives_text(row.negatives)))
     return columns
 
@@ -273,9 +282,9 @@ def _lines(lines: Sequence[Line], ylabel: str, xlabel: str, axes: "Axes") -> Non
     label_ends(axes, [(values.mean(0)[-1], name, line_style(index)["color"]) for name, index, _, values, _ in lines])
 
 
-def _lines_of(runs: Runs, line_of: Callable[[pd.DataFrame], Line]) -> dict[str, list[Line]]:
+def _lines_of(data: ChartData, line_of: Callable[[pd.DataFrame], Line]) -> dict[str, list[Line]]:
     """Return each loss with the lines of its groups that have a point."""
-    lines = {loss: [line for line in map(line_of, groups) if line[2]] for loss, groups in runs.by_loss()}
+    lines = {loss: [line for line in map(line_of, groups) if line[2]] for loss, groups in data.by_loss()}
     return {loss: own for loss, own in lines.items() if own}
 
 
@@ -290,8 +299,8 @@ def _epoch_chart(key: str, title: str, text: str, by_loss: Mapping[str, Sequence
     return Chart(key, title, text, panels, direct=True) if panels else None
 
 
-def _seeds(runs: Runs) -> str:
-    several = any(len(group) > 1 for group in runs.groups)
+def _seeds(data: ChartData) -> str:
+    several = any(len(group) > 1 for group in data.groups)
     return "mean over seeds, with a band from the lowest to the highest seed" if several else "one seed"
 
 
@@ -303,28 +312,28 @@ def _at(epochs: Sequence[int]) -> str:
     return f"after {listed([str(epoch) for epoch in epochs], len(epochs))} epochs"
 
 
-def training(runs: Runs) -> Chart | None:
+def training(data: ChartData) -> Chart | None:
     """Draw the metric against the epoch, with a marker where pools were refreshed, as in QuRe fig. 4."""
-    name = label_of(runs.main)
-    reported = config_of(runs.groups[0]).eval.reported
+    name = label_of(data.main)
+    reported = config_of(data.groups[0]).eval.reported
     split = "reported split" if reported else "part of train held out for development"
 
     def line_of(group: pd.DataFrame) -> Line:
-        epochs, _, values = curve_of(group, runs.main)
+        epochs, _, values = curve_of(group, data.main)
         marked = [float(epoch) for epoch in first_run(group).result["refresh_epochs"] if epoch]
-        return shared(group, "strategy"), runs.index(group), [float(e) for e in epochs], 100 * values, marked
+        return shared(group, "strategy"), data.index(group), [float(e) for e in epochs], 100 * values, marked
 
-    lines = _lines_of(runs, line_of)
+    lines = _lines_of(data, line_of)
     seen = sorted({int(x) for each in lines.values() for _, _, epochs, _, _ in each for x in epochs})
-    text = READ["training"].format(metric=name, split=split, epochs=_at(seen), size=runs.size, seeds=_seeds(runs))
+    text = READ["training"].format(metric=name, split=split, epochs=_at(seen), size=data.size, seeds=_seeds(data))
     drawn = any(epoch in marked for each in lines.values() for _, _, epochs, _, marked in each for epoch in epochs)
     if drawn:
         text += READ["refreshed"]
     text += "."
-    return _epoch_chart(f"training{runs.suffix}", f"{name} against the epoch", text, lines, f"{name} (%)")
+    return _epoch_chart(f"training{data.suffix}", f"{name} against the epoch", text, lines, f"{name} (%)")
 
 
-def _at_refreshes(runs: Runs, name: str, scale: float = 1, *, redefined: bool = False) -> dict[str, list[Line]]:
+def _at_refreshes(data: ChartData, name: str, scale: float = 1, *, redefined: bool = False) -> dict[str, list[Line]]:
     """Return a number of the strategies' behaviour against the epoch, of all or of those that redefine their pools."""
 
     def line_of(group: pd.DataFrame) -> Line:
@@ -335,54 +344,77 @@ def _at_refreshes(runs: Runs, name: str, scale: float = 1, *, redefined: bool = 
         at = together(rows, lambda row: int(row["epoch"]))
         x = [float(epoch) for epoch in sorted(at)]
         values = np.array([[float(np.mean([scale * row[name] for row in at[epoch]])) for epoch in sorted(at)]])
-        return shared(group, "strategy"), runs.index(group), x, values, x
+        return shared(group, "strategy"), data.index(group), x, values, x
 
-    return _lines_of(runs, line_of)
+    return _lines_of(data, line_of)
 
 
-def false_negatives(runs: Runs) -> Chart | None:
+def false_negatives(data: ChartData) -> Chart | None:
     """Draw the false-negative rate of the draws at each refresh; None if only targets are known to be relevant."""
-    lines = _at_refreshes(runs, "false_negative_rate_draws", 100)
-    title, key = "False negatives among the draws", f"false-negatives{runs.suffix}"
+    lines = _at_refreshes(data, "false_negative_rate_draws", 100)
+    title, key = "False negatives among the draws", f"false-negatives{data.suffix}"
     return _epoch_chart(key, title, READ["false_negatives"], lines, "false negatives (%)")
 
 
-def pool_sizes(runs: Runs) -> Chart | None:
+def pool_sizes(data: ChartData) -> Chart | None:
     """Draw the mean size of the pools at each refresh (QuRe fig. 5, DQE-CIR fig. 7); None if none is redefined."""
-    lines, title = _at_refreshes(runs, "pool_size", redefined=True), "Size of the pools over training"
-    return _epoch_chart(f"pool-sizes{runs.suffix}", title, READ["pool_sizes"], lines, "images in a pool")
+    lines, title = _at_refreshes(data, "pool_size", redefined=True), "Size of the pools over training"
+    return _epoch_chart(f"pool-sizes{data.suffix}", title, READ["pool_sizes"], lines, "images in a pool")
 
 
-def score_curves(runs: Runs) -> Chart | None:
+def score_curves(data: ChartData) -> Chart | None:
     """Draw sorted scores before training and after the warm-up (QuRe fig. 7-8); None if no run mined pools."""
     panels = []
-    for loss, groups in runs.by_loss():
-        warm = [group for group in groups if (first_run(group).folder.path / file_name("warm")).exists()]
-        curves = {}
-        if warm:
-            untrained = {run.config.seed: run.folder for group in warm for run in group["stored"]}
-            curves["before training", "start"] = [*untrained.values()]  # the same model for all strategies
-        for group in warm:
-            curves[shared(group, "strategy"), "warm"] = folders_of(group)
-        lines, alike = dict[bytes, Line](), dict[bytes, list[str]]()
-        for (name, moment), folders in curves.items():
-            files = (run.path / file_name(moment) for run in folders)
-            read = [Curves.load(file) for file in files if file.exists()]
-            size = min((len(curve.scores) for curve in read), default=0)
-            if not size:
-                continue
-            values = np.stack([curve.scores[:size] for curve in read])
-            x = [float(place + 1) for place in spaced(int(min(c.length.min() for c in read)))]
-            drops = np.sort(np.concatenate([curve.drops[(curve.drops >= 0).all(1)] for curve in read]), axis=1) + 1
-            marked = [x[int(np.abs(np.array(x) - drop).argmin())] for drop in np.median(drops, axis=0)]
-            names = alike.setdefault(values.tobytes(), [])
-            names.append(name)
-            shown = names[: 2 if len(", ".join(names[:2])) < 30 else 1]
-            title = first_names(names, len(shown))
-            lines[values.tobytes()] = (title, list(alike).index(values.tobytes()), x, values, marked)
+    for loss, groups in data.by_loss():
+        lines = _score_lines(groups)
         if lines:
-            draw = partial(_lines, [*lines.values()], "score", "rank")
-            panels.append(Panel(loss if len(runs.losses) > 1 else "", draw, tall_enough(len(lines))))
-    key, title = f"score-curves{runs.suffix}", "Scores by rank before and after the warm-up"
-    text = READ["score_curves"].format(seeds=_seeds(runs))
-    return Chart(key, title, text, tuple(panels), direct=True) if panels else None
+            draw = partial(_lines, lines, "score", "rank")
+            panels.append(Panel(loss if len(data.losses) > 1 else "", draw, tall_enough(len(lines))))
+    text = READ["score_curves"].format(seeds=_seeds(data))
+    title = "Scores by rank before and after the warm-up"
+    return Chart(f"score-curves{data.suffix}", title, text, tuple(panels), direct=True) if panels else None
+
+
+def _score_lines(groups: Sequence[pd.DataFrame]) -> list[Line]:
+    """Return a line of sorted scores for the untrained model, and for each strategy after its warm-up.
+
+    Strategies that share a warm-up, and so have the same curve, share a line.
+    """
+    warm = [group for group in groups if (first_run(group).folder.path / file_name("warm")).exists()]
+    if not warm:
+        return []
+    untrained = {run.config.seed: run.folder for group in warm for run in group["stored"]}  # the same for all
+    lines: dict[bytes, Line] = {}  # by the bytes of their scores
+    names: dict[bytes, list[str]] = {}
+    moments = [("before training", "start", [*untrained.values()])]
+    moments += [(shared(group, "strategy"), "warm", folders_of(group)) for group in warm]
+    for name, moment, folders in moments:
+        files = [folder.path / file_name(moment) for folder in folders]
+        curves = [Curves.load(file) for file in files if file.exists()]
+        size = min((len(curve.scores) for curve in curves), default=0)
+        if not size:
+            continue
+        values = np.stack([curve.scores[:size] for curve in curves])
+        places = spaced(int(min(curve.length.min() for curve in curves)))
+        x = [float(place + 1) for place in places]
+        key = values.tobytes()
+        names.setdefault(key, []).append(name)
+        index = list(names).index(key)
+        lines[key] = (_shared_name(names[key]), index, x, values, _marked_drops(curves, x))
+    return list(lines.values())
+
+
+def _shared_name(names: Sequence[str]) -> str:
+    """Return the name of a line of several strategies: the first two, or the first if two are too long."""
+    count = 2 if len(", ".join(names[:2])) < 30 else 1
+    return first_names(names, min(count, len(names)))
+
+
+def _marked_drops(curves: Sequence[Curves], x: Sequence[float]) -> list[float]:
+    """Return the x values nearest to the median ranks of the two steepest drops."""
+    pairs = []
+    for curve in curves:
+        found = (curve.drops >= 0).all(1)
+        pairs.append(curve.drops[found])
+    ranks = np.median(np.sort(np.concatenate(pairs), axis=1) + 1, axis=0)
+    return [x[int(np.abs(np.array(x) - rank).argmin())] for rank in ranks]

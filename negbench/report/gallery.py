@@ -16,7 +16,7 @@ from negbench.analysis.frame import first_run, shared
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.report.cards import Example, Pictures, Relation, Strip, Thumb
-from negbench.report.figures import Runs
+from negbench.report.figures import ChartData
 from negbench.settings.config import ResolvedConfig, resolved
 from negbench.store.runfolder import RunFolder
 
@@ -54,15 +54,15 @@ class Gallery:
     missing: list[str] = field(default_factory=list)
 
 
-def gallery(runs: Runs, count: int) -> Gallery:
+def gallery(data: ChartData, count: int) -> Gallery:
     """Build examples of `count` best, `count` worst and `count` random queries of the reported split and of train.
 
     The models are those of each strategy's first seed under the first loss it has, at most five strategies. Missing
     data and weights are listed in `missing` and raise nothing.
     """
-    examples = Gallery(Pictures(f"image{runs.suffix}-"))
+    examples = Gallery(Pictures(f"image{data.suffix}-"))
     folders: dict[str, RunFolder] = {}
-    for group in runs.groups:
+    for group in data.groups:
         if len(folders) < _STRATEGIES:
             folders.setdefault(shared(group, "strategy"), first_run(group).folder)
     configs = dict[str, ResolvedConfig]()

@@ -10,24 +10,24 @@ from negbench.analysis.columns import READ
 from negbench.analysis.frame import labels_of
 from negbench.analysis.kinds import KindShares, kind_shares, known_kinds
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, tall_enough
-from negbench.report.figures import Runs
+from negbench.report.figures import ChartData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def kinds_chart(runs: Runs) -> Chart | None:
+def kinds_chart(data: ChartData) -> Chart | None:
     """Draw each strategy's draws and mistakes by kind; None where the data judge no negatives."""
-    named = "{strategy}, {loss}" if len(runs.losses) > 1 else "{strategy}"
-    groups = [group for _, of_loss in runs.by_loss() for group in of_loss if known_kinds(group)]
+    named = "{strategy}, {loss}" if len(data.losses) > 1 else "{strategy}"
+    groups = [group for _, of_loss in data.by_loss() for group in of_loss if known_kinds(group)]
     if not groups:
         return None
     # read when drawn: the picture of an earlier page needs none
     lines = cache(lambda: [(named.format_map(labels_of(group)), kind_shares(group)) for group in groups])
-    text = READ["kinds"].format(size=runs.size)
+    text = READ["kinds"].format(size=data.size)
     titles, tall = ("drawn", "left among the first ten"), tall_enough(len(groups) * (1 + len(known_kinds(groups[0]))))
     panels = tuple(Panel(title, partial(_draw, lines, side), tall) for side, title in enumerate(titles))
-    return Chart(f"kinds{runs.suffix}", "Negatives drawn, and mistakes left, by kind", text, panels, 2)
+    return Chart(f"kinds{data.suffix}", "Negatives drawn, and mistakes left, by kind", text, panels, 2)
 
 
 def _draw(read: Callable[[], Sequence[tuple[str, Sequence[KindShares]]]], side: int, axes: "Axes") -> None:

@@ -1,4 +1,9 @@
-"""Load a command's results from the runs folder into Python, as data frames and text."""
+"""Load a command's results from the runs folder into Python, as data frames and text.
+
+Only what returns a frame imports pandas: an answer is read without.
+"""
+
+from __future__ import annotations
 
 import io
 import warnings
@@ -7,13 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
-
-from negbench.analysis.findings import Findings, made_here, stored
-from negbench.analysis.frame import results_of
-from negbench.analysis.shown import cells_of, per_query, shown_results, shown_verdicts
+from negbench.analysis.cell_check import stored_cells
+from negbench.analysis.unchanged import made_here
 from negbench.errors import RunError
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
@@ -22,6 +22,11 @@ from negbench.store.run_result import RunResult
 from negbench.store.runfolder import find_run
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from negbench.analysis.findings import Findings
     from negbench.tuning.book import StudyStore
 
 _RERUN = "rerun the command that made the comparison, which writes it anew"
@@ -50,16 +55,22 @@ class Comparison:
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row per strategy, as the command prints it: text, in percent, mean and deviation over seeds."""
+        import pandas as pd
+
         return pd.read_csv(io.StringIO(self._text("table.csv")), dtype=str, keep_default_na=False)
 
     @cached_property
     def findings(self) -> Findings:
         """The finished cells and their test results."""
+        from negbench.analysis.findings import stored
+
         return stored(self.path.parent, self.name)
 
     @cached_property
     def results(self) -> pd.DataFrame:
         """One row per finished cell: axes, seed, run, metrics, behaviour and cost; shares in points."""
+        from negbench.analysis.shown import shown_results
+
         return shown_results(self.findings.results)
 
     def per_query(self, metric: str, cells: pd.DataFrame | None = None) -> NDArray[np.float64]:
@@ -73,6 +84,8 @@ class Comparison:
             UnknownNameError: there is no such metric, or it is no mean over queries.
             OptionError: there are no cells, they are not of this comparison, or they have different numbers of queries.
         """
+        from negbench.analysis.shown import cells_of, per_query
+
         results = self.findings.results
         if cells is not None:
             results = cells_of(results, cells)
@@ -81,11 +94,15 @@ class Comparison:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """One row per strategy and metric, in points: `negbench.analysis.verdict_record.Verdict`."""
+        from negbench.analysis.shown import shown_verdicts
+
         return shown_verdicts(self.findings.verdicts)
 
     @property
     def statistics(self) -> pd.DataFrame:
         """One row per strategy and metric, in the unit of the metric; `verdicts` replaces it."""
+        import pandas as pd
+
         text = "Comparison.statistics goes with the next version: use .verdicts, in points, or .results"
         warnings.warn(text, FutureWarning, stacklevel=2)
         return pd.DataFrame([verdict.flat() for verdict in self.findings.verdicts])
@@ -101,6 +118,8 @@ class Comparison:
         return self._numbers("cost.csv")
 
     def _numbers(self, name: str) -> pd.DataFrame:
+        import pandas as pd
+
         return pd.read_csv(io.StringIO(self._text(name)))
 
     def _text(self, name: str) -> str:
@@ -127,6 +146,8 @@ class Comparison:
 
         Metrics are shares; `results` has finished cells alone, in points.
         """
+        import pandas as pd
+
         rows = []
         for cell in ComparisonFolder(self.path).cells():
             result = self.path.parent / (cell["run"] or "") / "result.json"
@@ -182,7 +203,7 @@ class StudyResult:
         return self.path.name
 
     @cached_property
-    def _book(self) -> "StudyStore":
+    def _book(self) -> StudyStore:
         from negbench.tuning.book import open_book
 
         return open_book(self.path.parent, self.path.name, self.storage)
@@ -190,6 +211,8 @@ class StudyResult:
     @cached_property
     def trials(self) -> pd.DataFrame:
         """One row per trial: number, state, `recall` on the dev part in [0, 1], knobs, seconds."""
+        import pandas as pd
+
         rows = []
         for trial in self._book.frozen():
             row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower(), "recall": trial.value}
@@ -251,6 +274,20 @@ class StudyResult:
         return "\n".join([first, *answer, "", self.trials.to_string(index=False)])
 
 
+def stored_latex(runs: Path, name: str) -> str | None:
+    """Return the stored leader table of a comparison; None if this machine did not make it from the runs as they are.
+
+    Raises:
+        RunError: no such comparison, or no finished cell.
+        NegbenchError: a file of another negbench version.
+    """
+    stored_cells(runs, name)
+    if "table.tex" not in made_here(runs, name):
+        return None
+    with files.intact(runs / name / "table.tex", _RERUN) as file:
+        return read_text(file)
+
+
 def load(runs: Path, name: str, storage: str | None = None) -> Comparison | StudyResult | RunResult:
     """Load a comparison or a study by its name, or a finished run by its id or a unique part of it.
 
@@ -260,7 +297,7 @@ def load(runs: Path, name: str, storage: str | None = None) -> Comparison | Stud
     if (runs / name / "study.json").exists():
         return StudyResult(runs / name, storage)
     if (runs / name / "comparison.json").exists():
-        results_of(runs, name)  # raises where no cell is finished
+        stored_cells(runs, name)  # raises where no cell is finished
         if not (runs / name / "answer.md").exists():
             raise RunError(f"'{name}' was interrupted before its end: rerun its command to resume")
         return Comparison(runs / name)

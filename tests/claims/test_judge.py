@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -20,6 +21,7 @@ from negbench.papers.judge import Answer, ClaimEstimate, JudgedClaim, at_both, d
 from negbench.papers.measure import POINTS, Formula, Measure, Measured
 from negbench.papers.table import because, counts, write_judged
 from negbench.store.runfolder import RunFolder
+from tests.made import settings_frame
 
 VERDICTS = tomllib.loads((Path(__file__).parents[1] / "golden" / "verdicts.toml").read_text(encoding="utf-8"))
 SEEDS = (0, 1, 2)
@@ -43,7 +45,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evidence(*names: str, same: str = "", seeds: tuple[int, ...] = SEEDS) -> Evidence:
-    return Evidence({n: {s: RunFolder(Path(f"{same or n}-{s}")) for s in seeds} for n in names})
+    return Evidence(settings_frame({n: {s: RunFolder(Path(f"{same or n}-{s}")) for s in seeds} for n in names}))
 
 
 def trial(
@@ -179,7 +181,7 @@ def test_a_look_spends_its_share_and_what_it_decides_stays():
     for answer, count, share, row in zip(finding.answers, looks.counts, looks.shares, values.values(), strict=True):
         want = stats.ttest_1samp(row[:count], 0).confidence_interval(1 - 0.05 * share / 2)
         assert (answer.estimate.low, answer.estimate.high) == pytest.approx((want.low, want.high))
-    stopped = Evidence({**complete.runs, "b": evidence("b").runs["b"]})
+    stopped = Evidence(pd.concat([complete.results.query("system == 'a'"), evidence("b").results]))
     (_, left) = judge(claim_of(*tests), stopped, looks, lacking=None, undefined={}).answers
     assert (left.verdict, left.seeds) == ("undecided", 3)
 

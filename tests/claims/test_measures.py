@@ -22,6 +22,7 @@ from negbench.papers.measure import Measure
 from negbench.scoring.values import Values
 from negbench.settings.config import PluginConfig
 from negbench.store.runfolder import RunFolder
+from tests.made import settings_frame
 from tests.runs import config_of, run
 
 
@@ -63,7 +64,7 @@ def hand(tmp_path: Path) -> SettingRun:
         cluster=("m", "m", "n"),
     )
     ranks.to_frame().to_parquet(tmp_path / "ranks.parquet")
-    return Evidence({"hand": {0: RunFolder(tmp_path)}}).run("hand", 0)
+    return Evidence(settings_frame({"hand": {0: RunFolder(tmp_path)}})).run("hand", 0)
 
 
 def curves(drops: np.ndarray) -> Curves:
@@ -94,7 +95,7 @@ def test_falls_of_seeds_are_from_where_the_others_are_best(hand, tmp_path):
         points = [{"step": 1, "epoch": epoch, "val/r": value} for epoch, value in enumerate(main)]
         (path / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
         folders.append(RunFolder(path))
-    evidence = Evidence({"hand": dict(enumerate(folders))})
+    evidence = Evidence(settings_frame({"hand": dict(enumerate(folders))}))
     runs = [evidence.run("hand", seed) for seed in range(3)]
     falls = [float(each.values) for each in Measure("falls").of_seeds(runs)]
     assert falls == pytest.approx([0.3 - 0.4, 0.4 - 0.2, 0.7 - 0.5])  # the mean of the other seeds is best at epoch 1
@@ -150,7 +151,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> Ev
     where, runs = tmp_path_factory.mktemp("runs"), {}
     for name in ("all-corpus", "in-batch"):
         runs[name] = {0: run(config_of(toy_sets, name, "train.epochs=2"), where).folder}
-    return Evidence(runs)
+    return Evidence(settings_frame(runs))
 
 
 def scores_of(run: SettingRun, split: str = "val") -> torch.Tensor:

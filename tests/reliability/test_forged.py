@@ -14,7 +14,8 @@ import pytest
 from negbench import api
 from negbench.analysis import unchanged
 from negbench.analysis.cell_check import check_cells
-from negbench.analysis.findings import made_here, stored
+from negbench.analysis.findings import stored
+from negbench.analysis.unchanged import made_here
 from negbench.analysis.words import csv_text
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from negbench.analysis import frame
+from negbench.analysis import cell_check
 from negbench.analysis.findings import judged, stored
 from negbench.analysis.verdicts import Rules
 from negbench.display import Display
@@ -64,7 +64,7 @@ def undrawn(words_of: Callable[[Path], str]) -> Callable[..., str]:
 @pytest.fixture(autouse=True)
 def relabelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let made comparisons give runs other labels than their own, which `tests/reliability/test_forged.py` refuses."""
-    monkeypatch.setattr(frame, "check_cells", lambda runs, cells: None)
+    monkeypatch.setattr(cell_check, "check_cells", lambda runs, cells: None)
 
 
 MANY = (
@@ -105,7 +105,7 @@ def many(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     seal(book.path)
     write_json(book.path / "comparison.json", {"kind": "comparison", "cells": cells})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame, "check_cells", lambda runs, cells: None)
+        patch.setattr(cell_check, "check_cells", lambda runs, cells: None)
         judged(runs, "many", Rules()).write(book.path)
         write_report(runs, "many")
     return runs

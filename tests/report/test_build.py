@@ -250,7 +250,7 @@ def drawn(panel: Any) -> Any:
 
 
 @pytest.fixture
-def drawn_runs(compared: Path) -> figures.Runs:
+def drawn_runs(compared: Path) -> figures.ChartData:
     findings = stored(compared, "small")
     (runs,) = figures.parts_of(ordered(findings.groups, findings.verdicts), findings.verdicts)
     return runs
@@ -292,8 +292,8 @@ def test_a_caption_says_at_which_epochs_points_lie():
 
 @pytest.mark.parametrize("title", ["behind", "difference"])
 def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, title):
-    asked = tuple(replace(row, baseline_asked=True) for row in drawn_runs.rows)
-    against, runs = title == "difference", replace(drawn_runs, rows=asked)
+    asked = tuple(replace(row, baseline_asked=True) for row in drawn_runs.verdicts)
+    against, runs = title == "difference", replace(drawn_runs, verdicts=asked)
     assert len(figures.forests(drawn_runs)) == 1
     chart = figures.forests(runs)[against]
     (panel,) = chart.panels
@@ -307,7 +307,7 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
     assert list(columns) == ["recall %", title, "FN %", "negatives"]
     for name, y in places:
         loss = losses[max(height for height in losses if height < y)]
-        row = next(r for r in runs.rows if r.main and r.loss == loss and r.strategy == name.split()[0])
+        row = next(r for r in runs.verdicts if r.main and r.loss == loss and r.strategy == name.split()[0])
         cells = {title: words[x, y] for title, x in columns.items()}
         assert (cells["recall %"], cells["negatives"]) == (percent(row.mean.value, 1), f"{row.negatives:.3g}")
         group = next(g for g in runs.groups if (shared(g, "strategy"), shared(g, "loss")) == (row.strategy, loss))
@@ -367,15 +367,15 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
 
 def test_a_warm_up_that_many_share_is_named_by_two(drawn_runs):
     group = next(group for group in drawn_runs.groups if shared(group, "strategy") == "qure")
-    many = tuple(group.assign(strategy=name) for name in "abcd")
-    (panel,) = figures.score_curves(replace(drawn_runs, groups=many)).panels
+    many = pd.concat([group.assign(strategy=name) for name in "abcd"])
+    (panel,) = figures.score_curves(replace(drawn_runs, results=many)).panels
     assert panel.title == ""  # of one loss
     assert [str(line.get_label()) for line in drawn(panel).lines] == ["before training", "a, b and 2 more"]
 
 
 def test_the_untrained_model_has_one_curve_though_a_strategy_has_fewer_seeds(drawn_runs):
     first, *others = drawn_runs.groups
-    fewer = replace(drawn_runs, groups=(first[:1], *others))
+    fewer = replace(drawn_runs, results=pd.concat([first[:1], *others]))
     for panel in figures.score_curves(fewer).panels:
         names = [str(line.get_label()) for line in drawn(panel).lines]
         assert names.count("before training") == 1

@@ -1,4 +1,7 @@
-"""What is read, not computed, needs no torch: its import takes longer than all else that these commands do."""
+"""What is read, not computed, needs no torch, and what is shown as it is stored no pandas.
+
+Their imports take longer than all else that these commands do.
+"""
 
 import json
 import shutil
@@ -9,7 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from negbench.analysis.unchanged import forget
 from negbench.report.finish import finish
+from negbench.report.loaded import stored_latex
 
 # Runs light commands one after the other in an interpreter of its own, and prints what each has imported of `HEAVY`.
 READ = """
@@ -26,10 +31,10 @@ def note(what):
     imported[what] = [name for name in heavy if name in sys.modules]
 
 
-def command(*words):
+def command(*words, what=""):
     with contextlib.suppress(SystemExit):
         main([*words])
-    note(" ".join(words[:2]))
+    note(what or " ".join(words[:2]))
 
 
 def served(*_):
@@ -51,17 +56,19 @@ import negbench
 
 result = negbench.load("small", runs)
 assert result.answer
+note("answer")
+command("report", "small", "--runs-dir", str(runs), "--latex", what="report --latex")
 assert len(result.table)
 assert len(result.statistics)
 assert len(result.cells)
 note("load")
-command("report", "small", "--runs-dir", str(runs), "--latex")
+command("report", "small", "--runs-dir", str(runs), "--markdown", what="report --markdown")
 command("report", "small", "--runs-dir", str(runs), "--galleries", "0")
 os.execve = served
 command("ui", "--runs-dir", alone)
 print(json.dumps(imported), file=sys.stderr)
 """
-HEAVY = ("torch", "scipy.stats")
+HEAVY = ("torch", "scipy.stats", "pandas")
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +85,32 @@ def imported(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return found
 
 
-COMMANDS = ("--help", "--version", "list strategies", "list recipes", "completion", "load", "report small", "ui")
+AS_STORED = ("--help", "--version", "list strategies", "list recipes", "completion", "answer", "report --latex")
+FRAMES = ("load", "report --markdown", "report small", "ui")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", COMMANDS)
-def test_reading_imports_neither_torch_nor_scipys_statistics(what, imported):
+@pytest.mark.parametrize("what", AS_STORED)
+def test_what_is_shown_as_it_is_stored_imports_nothing_heavy(what, imported):
     assert imported[what] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", FRAMES)
+def test_reading_imports_neither_torch_nor_scipys_statistics(what, imported):
+    assert set(imported[what]) <= {"pandas"}
+
+
+def test_the_stored_table_is_the_one_that_is_made_anew(compared, tmp_path, said):
+    """Whether the stored file is shown, or a changed folder makes it from the ranks."""
+    runs = Path(shutil.copytree(compared, tmp_path / "runs"))
+    finish(Console(quiet=True), runs, "small", "none", report=False)
+    command = ["report", "small", "--runs-dir", str(runs), "--latex"]
+    assert stored_latex(runs, "small") is not None
+    shown = said(*command).out
+    assert shown.startswith("\\begin{table}")
+    forget(runs / "small")
+    assert stored_latex(runs, "small") is None
+    assert said(*command).out == shown
+    (runs / "small" / "table.tex").write_text("forged", encoding="utf-8")
+    assert said(*command).out == shown
