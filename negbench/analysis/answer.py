@@ -2,13 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from negbench.analysis.columns import WORDS
 from negbench.analysis.contrasts import contrast_text
+from negbench.analysis.cutoffs import wide_cutoffs
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import config_of, key_of, known, seconds_of, shared
 from negbench.analysis.kinds import kinds_answer
@@ -17,6 +17,7 @@ from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
 from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
+from negbench.analysis.turns import turns, turns_by_metric
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.verdicts import OVER_ALL, rounded
 from negbench.analysis.words import (
@@ -55,6 +56,7 @@ def say(findings: Findings) -> list[str]:
         return []
     verdicts = findings.main
     lines = list(dict.fromkeys([*headlines(findings), *_below(findings)]))
+    lines += turns_by_metric(findings.verdicts)
     lines += _left(findings.groups)
     undecided = open_pairs(findings.groups, [row for row in verdicts if OVER_ALL not in row.table_key])
     if undecided:
@@ -63,6 +65,7 @@ def say(findings: Findings) -> list[str]:
         lines.append(warm_up)
     lines += _covers(verdicts)
     lines += _saturated(verdicts)
+    lines += wide_cutoffs(findings.groups, findings.verdicts)
     lines += _regime(findings.groups)
     lines += rates_answer(findings.document)
     lines += trained_out(findings.groups, verdicts)
@@ -104,7 +107,7 @@ def _below(findings: Findings) -> list[str]:
     orders = list(_orders(findings).values())
     first = [lines[0] for lines in orders]
     rest = [line for lines in orders for line in lines[1:]]
-    return [*first, *rest, *_turns(findings.main)]
+    return [*first, *rest, *turns(findings.main)]
 
 
 # --- a table -----------------------------------------------------------------------------------------------------
@@ -133,62 +136,6 @@ def warm_ups(groups: Sequence[pd.DataFrame]) -> str:
         f"{n} of {epochs} for {listed(sorted(names), _NAMED)}" for (epochs, n), names in sorted(strategies.items())
     ]
     return f"Epochs of warm-up on the whole corpus: {'; '.join(parts)}."
-
-
-_AMONG = {"epochs": "training budgets", "loss": "losses", "backbone": "backbones", "dataset": "data sets"}
-
-
-def _turns(verdicts: Sequence[Verdict]) -> list[str]:
-    """Say which orders turn between budgets, losses, backbones or data sets.
-
-    A beats B, decided, in one table, and B beats A in another.
-    """
-    lines: list[str] = []
-    for axis, words in _AMONG.items():
-        lines += _turns_along(axis, words, verdicts)
-    return list(dict.fromkeys(lines))
-
-
-def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Yield a line on each two values of an axis between which an order turns, or one that none does."""
-    others = [name for name in TABLE_AXES if name != axis]
-    compared = [row for row in verdicts if getattr(row, axis) and OVER_ALL not in row.table_key]
-    named = "after {} epochs" if axis == "epochs" else "with {}"
-    level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - verdicts[0].alpha):g} %)"
-    for rows in together(compared, lambda row: tuple(getattr(row, name) for name in others)).values():
-        beaten = _beaten_along(axis, rows)
-        turned = _turned_pairs(beaten)
-        for (one, other), pairs in turned.items():
-            ahead = first_names([f"{winner} is ahead of {loser}" for winner, loser in pairs], _NAMED, "more pairs")
-            there = named.format(other)
-            yield f"The order reverses: {named.format(one)} {ahead}; {there} it is the other way round{level}."
-        if len(beaten) > 1 and not turned:
-            yield f"No decided order reverses between the {words} {listed(list(beaten), 9)}{level}."
-
-
-Pair = tuple[str, str]  # the strategy that beats the other, and that one
-
-
-def _beaten_along(axis: str, rows: Sequence[Verdict]) -> dict[str, set[Pair]]:
-    """Return each value of an axis with the pairs of which the first beats the second there."""
-    tables = together(rows, lambda row: str(getattr(row, axis)))
-    order = sorted(tables, key=int) if axis == "epochs" else list(tables)
-    beaten = {}
-    for value in order:
-        beaten[value] = {(winner, row.strategy) for row in tables[value] for winner in row.beaten_by}
-    return beaten
-
-
-def _turned_pairs(beaten: Mapping[str, set[Pair]]) -> dict[tuple[str, str], list[Pair]]:
-    """Return two values of an axis -> the pairs whose order turns between them; each pair once."""
-    turned: dict[tuple[str, str], list[Pair]] = {}
-    seen: set[Pair] = set()
-    for one, other in combinations(beaten, 2):
-        for winner, loser in sorted(beaten[one]):
-            if (loser, winner) in beaten[other] and (winner, loser) not in seen:
-                seen.add((winner, loser))
-                turned.setdefault((one, other), []).append((winner, loser))
-    return turned
 
 
 def _tables(rows: Sequence[Verdict]) -> dict[TableKey, list[Verdict]]:

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from negbench.analysis.answer import _tally, _turns
+from negbench.analysis.answer import _tally
 from negbench.analysis.collapse import Ends
 from negbench.analysis.contrasts import CONTRAST, contrast_text, contrasts
 from negbench.analysis.deciding import decided_text, rules_of
+from negbench.analysis.turns import turns
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, distinct_of, verdicts_of
 from negbench.analysis.words import shortened
@@ -74,7 +75,7 @@ def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
         "m in 3 tables with 3 blocks of equally many negatives: highest is a at 2 (ahead of all others at 1), "
         "b at 1 (ahead of all others at 0)."
     )
-    (turn,) = _turns([each for members in tables for each in members])
+    (turn,) = turns([each for members in tables for each in members])
     assert turn.startswith("The order reverses: with l1 a is ahead of b; with l2 it is the other way round")
     assert "each table alone at 95 %" in turn
 

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from negbench.analysis.answer import _turns, say, steps_of, warm_ups
+from negbench.analysis.answer import say, steps_of, warm_ups
 from negbench.analysis.findings import stored
 from negbench.analysis.frame import config_of, first_run, shared
 from negbench.analysis.pivots import at_point, points_frame
+from negbench.analysis.turns import turns
 from negbench.api import compare
 from negbench.campaign.plan import over_recipe
 from negbench.report.along import budgets_chart, dial_charts
@@ -85,13 +86,13 @@ def test_the_answer_says_steps_and_unlike_warm_ups(runs):
 def test_turns_are_decided_at_both_budgets(runs):
     beaten = {("2", "in-batch"): ("qure",), ("4", "qure"): ("in-batch",)}
     rows = [replace(r, beaten_by=beaten.get((r.epochs, r.strategy), ())) for r in stored(runs, "budgets").main]
-    assert _turns(rows) == [
+    assert turns(rows) == [
         "The order reverses: after 2 epochs qure is ahead of in-batch; after 4 epochs it is the other way round."
     ]
-    assert _turns([replace(row, beaten_by=()) for row in rows]) == [
+    assert turns([replace(row, beaten_by=()) for row in rows]) == [
         "No decided order reverses between the training budgets 2 and 4."
     ]
-    assert _turns([replace(row, epochs="") for row in rows]) == []
+    assert turns([replace(row, epochs="") for row in rows]) == []
 
 
 def test_flags_replace_a_recipes_budgets(tmp_path):

@@ -62,7 +62,8 @@ def group_of(
     for seed in seeds:
         folder = RunFolder(runs / f"{strategy}-{'-'.join(labels.values())}-{dataset}-{seed}")
         config = build_config([{"strategy": {"name": "qure"}, "dataset": {"name": "fashioniq"}, "seed": seed}])
-        folder.write_manifest({"config": config.model_dump(mode="json"), "hash": "0" * 64})
+        gallery = {"dataset": {"gallery": {"dress": 1000}}}
+        folder.write_manifest({"config": config.model_dump(mode="json"), "hash": "0" * 64, **gallery})
         ranks = ranks_of(seed + 100 * len(strategy), better)
         folder.write_ranks(ranks.to_frame())
         result = {

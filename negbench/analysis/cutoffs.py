@@ -1,0 +1,49 @@
+"""Cutoffs of metrics that are wide for their gallery: R@10 of 100 images is easily reached."""
+
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from negbench.analysis.frame import first_run, shared
+from negbench.analysis.verdict_record import Verdict
+from negbench.analysis.words import label_of, plural
+
+WIDE = 0.02  # of the smallest scored gallery group
+_CUTOFF = re.compile(r"_at_(\d+)$")
+
+
+def cutoff_of(metric: str) -> int | None:
+    """Return the k of a metric's name; None if it has none, as an average of several."""
+    found = _CUTOFF.search(metric)
+    return int(found[1]) if found else None
+
+
+def wide_cutoffs(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict]) -> list[str]:
+    """Remark once on a main metric whose k is more than 2 % of a gallery, and name the largest k below it.
+
+    Of several data sets, that with the smallest gallery group counts.
+    """
+    judged = {row.dataset: row for row in verdicts if row.main and cutoff_of(row.metric) is not None}
+    wide = []
+    for cells in groups:
+        row = judged.get(shared(cells, "dataset"))
+        if row is None:
+            continue
+        size = min(first_run(cells).manifest["dataset"]["gallery"].values())
+        k = cutoff_of(row.metric) or 0
+        if k > WIDE * size:
+            wide.append((size, k, row))
+    if not wide:
+        return []
+    size, k, first = min(wide, key=lambda found: found[0])
+    others = dict[int, str]()  # k -> the first headline metric with it
+    for row in verdicts:
+        other = cutoff_of(row.metric)
+        if row.dataset == first.dataset and other is not None and other <= WIDE * size:
+            others.setdefault(other, row.metric)
+    name = label_of(first.metric)
+    text = f"{name} looks at {100 * k / size:.0f} % of the smallest gallery group, {size:,} {plural(size, 'image')}: "
+    if others:
+        return [f"{text}{label_of(others[max(others)])} is the largest headline metric below 2 % (--metric)."]
+    return [f"{text}no headline metric is below 2 %."]

@@ -1,0 +1,130 @@
+"""Orders that reverse: A beats B in one table or by one metric, and B beats A in another."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
+from negbench.analysis.verdicts import OVER_ALL
+from negbench.analysis.words import estimate_text, first_names, label_of, listed
+from negbench.grid.comparison import together
+
+_NAMED = 4  # most pairs named in a line
+
+_AMONG = {"epochs": "training budgets", "loss": "losses", "backbone": "backbones", "dataset": "data sets"}
+
+
+def turns(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say which orders turn between budgets, losses, backbones or data sets.
+
+    A beats B, decided, in one table, and B beats A in another.
+    """
+    lines: list[str] = []
+    for axis, words in _AMONG.items():
+        lines += _turns_along(axis, words, verdicts)
+    return list(dict.fromkeys(lines))
+
+
+def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Yield a line on each two values of an axis between which an order turns, or one that none does."""
+    others = [name for name in TABLE_AXES if name != axis]
+    compared = [row for row in verdicts if getattr(row, axis) and OVER_ALL not in row.table_key]
+    named = "after {} epochs" if axis == "epochs" else "with {}"
+    level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - verdicts[0].alpha):g} %)"
+    for rows in together(compared, lambda row: tuple(getattr(row, name) for name in others)).values():
+        beaten = _beaten_along(axis, rows)
+        turned = _turned_pairs(beaten)
+        for (one, other), pairs in turned.items():
+            ahead = first_names([f"{winner} is ahead of {loser}" for winner, loser in pairs], _NAMED, "more pairs")
+            there = named.format(other)
+            yield f"The order reverses: {named.format(one)} {ahead}; {there} it is the other way round{level}."
+        if len(beaten) > 1 and not turned:
+            yield f"No decided order reverses between the {words} {listed(list(beaten), 9)}{level}."
+
+
+Pair = tuple[str, str]  # the strategy that beats the other, and that one
+
+
+def _beaten_along(axis: str, rows: Sequence[Verdict]) -> dict[str, set[Pair]]:
+    """Return each value of an axis with the pairs of which the first beats the second there."""
+    tables = together(rows, lambda row: str(getattr(row, axis)))
+    order = sorted(tables, key=int) if axis == "epochs" else list(tables)
+    beaten = {}
+    for value in order:
+        beaten[value] = _beaten_in(tables[value])
+    return beaten
+
+
+def _beaten_in(rows: Sequence[Verdict]) -> set[Pair]:
+    """Return the pairs of which the first beats the second in these rows."""
+    return {(winner, row.strategy) for row in rows for winner in row.beaten_by}
+
+
+def _turned_pairs(beaten: Mapping[str, set[Pair]]) -> dict[tuple[str, str], list[Pair]]:
+    """Return two values of an axis -> the pairs whose order turns between them; each pair once."""
+    turned: dict[tuple[str, str], list[Pair]] = {}
+    seen: set[Pair] = set()
+    for one, other in combinations(beaten, 2):
+        for winner, loser in sorted(beaten[one]):
+            if (loser, winner) in beaten[other] and (winner, loser) not in seen:
+                seen.add((winner, loser))
+                turned.setdefault((one, other), []).append((winner, loser))
+    return turned
+
+
+# --- between metrics ---------------------------------------------------------------------------------------------
+
+
+def turns_by_metric(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say by which other headline metrics a decided order of the main one reverses; nothing where none does.
+
+    Each metric's intervals hold for its own pairs, so that the others describe and decide nothing.
+    """
+    lines = []
+    tables = together(verdicts, lambda row: row.table_key)
+    for rows in tables.values():
+        by_metric = together(rows, lambda row: row.metric)
+        main = [metric for metric, members in by_metric.items() if members[0].main]
+        for other in by_metric:
+            if other in main or not main:
+                continue
+            beaten = {metric: _beaten_in(by_metric[metric]) for metric in (main[0], other)}
+            for pairs in _turned_pairs(beaten).values():
+                lines.append(_turn_by_metric(pairs, main[0], by_metric[other], _place(rows[0], tables)))
+    return lines
+
+
+def _place(row: Verdict, tables: Mapping[tuple[str, ...], Sequence[Verdict]]) -> str:
+    """Name what distinguishes a row's table from the others: ', 20 epochs, cirr'; '' for the only table."""
+    firsts = [members[0] for members in tables.values()]
+    parts = []
+    for axis in TABLE_AXES:
+        if len({getattr(first, axis) for first in firsts}) > 1 and getattr(row, axis):
+            parts.append(f"{getattr(row, axis)} epochs" if axis == "epochs" else getattr(row, axis))
+    return "".join(f", {part}" for part in parts)
+
+
+def _turn_by_metric(pairs: Sequence[Pair], main: str, rows: Sequence[Verdict], place: str) -> str:
+    """Write the line on pairs of which the first is ahead by the main metric, and the second by that of `rows`."""
+    name = label_of(rows[0].metric)
+    level = f"{100 * (1 - rows[0].alpha):g} %"
+    by_strategy = {row.strategy: row for row in rows}
+    ahead = []
+    for winner, loser in pairs:
+        ahead.append(f"{loser} is ahead of {winner}{_gap(by_strategy[winner], by_strategy[loser])}")
+    text = (
+        f"the order of {pairs[0][0]} and {pairs[0][1]} reverses" if len(pairs) == 1 else f"{len(pairs)} orders reverse"
+    )
+    return (
+        f"By {name}{place} {text}: {first_names(ahead, _NAMED, 'more pairs')}. It describes: verdicts are by "
+        f"{label_of(main)}, and its own {level} intervals hold for the pairs of {name} alone."
+    )
+
+
+def _gap(behind: Verdict, ahead: Verdict) -> str:
+    """Return by how much a row is behind another, ' by 8.60 [1.29, 15.91] points', where that was estimated."""
+    estimate: Estimate | None = None
+    if ahead.standing in ("best", "highest") and behind.against_best and behind.negatives == ahead.negatives:
+        estimate = behind.behind_best
+    elif ahead.rank_low == 1 and behind.against_highest and ahead.against_highest is None:
+        estimate = behind.behind_highest
+    return "" if estimate is None else f" by {estimate_text(estimate, sign=False)} points"
