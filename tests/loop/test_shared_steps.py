@@ -53,7 +53,6 @@ def check_shared(make: Callable[[Team], Objective], batch: Batch, micro_batch: i
 
 STEPS = {
     "in-batch": ("in-batch", "info-nce", 0, {}),
-    "in-batch in parts": ("in-batch", "info-nce", 2, {}),
     "a mined rule": ("qure", "bradley-terry", 0, {}),
     "slots in parts": ("hycole", "info-nce", 2, {}),
     "margin-kl with aspects": ("qure", "margin-kl", 0, {}),
