@@ -19,6 +19,7 @@ from negbench.errors import NegbenchError
 from negbench.grid.axis import Axis, dials_of, group_key
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.step_plan import StepPlan
+from negbench.scoring.values import check_metrics
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +238,8 @@ def stored(runs: Path, name: str) -> Findings:
     """
     results, document = _stored(runs, name)
     if not (runs / name / FILE).exists():
+        for run in results["stored"]:
+            check_metrics(run.folder)
         return Findings(results, document)
     if not made_here(runs, name):
         return judged(runs, name, rules_in(runs / name))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from negbench.errors import DataError
 from negbench.machine.free_memory import free_memory, size
+from negbench.machine.parquet_size import ROWS, PagesError, unpacked_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +33,7 @@ _GIB = 2**30
 _ANYWHERE = 2**22  # bytes that are read however little memory there is
 _MOST_TIMES = 16  # what a file may unpack to, in its own size, once that is more than a gibibyte
 _VALUE = 64  # bytes that Python takes for a value of a JSON file or a cell, about
+_FOOTER = 32  # times its length is what a parquet file's footer takes in memory, about
 _ROW = 512  # bytes that Python takes for a row of a table besides its values, about
 _KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
@@ -39,7 +41,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}  # of parquet's types, in memory
+_SQLITE = b"SQLite format 3\0"  # with which its files begin
 _RUNS_A_PROGRAM = {"EPS"}  # Pillow starts Ghostscript to draw these pictures
 
 
@@ -247,7 +249,7 @@ def _check_entry(pack: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> N
 def open_parquet(
     path: Path, columns: Sequence[str] | None = None, content: bytes | None = None
 ) -> pyarrow.parquet.ParquetFile:
-    """Open a parquet file after finding out, by its footer, what it unpacks to.
+    """Open a parquet file after finding out, by its footer and the headers of its pages, what it unpacks to.
 
     Args:
         path: the file.
@@ -255,7 +257,7 @@ def open_parquet(
         content: the file's bytes, if they are read already.
 
     Raises:
-        DataError: it unpacks to too much (see `check_unpacked`).
+        DataError: it unpacks to too much (see `check_unpacked`), or its pages are damaged.
         OSError, pyarrow.ArrowException: no such file, or not parquet.
     """
     import pyarrow
@@ -266,19 +268,39 @@ def open_parquet(
     def source() -> Any:
         return opened_file(path) if content is None else pyarrow.BufferReader(content)
 
+    check_fits(path, _FOOTER * _footer_length(path, source()))
     file = ParquetFile(source())
-    total, doubtful = _unpacked_by_footer(file.metadata, columns)
-    check_unpacked(path, total)
-    if doubtful:
-        for count in _lengths_of_texts(source, doubtful):
+    total = 0
+    try:
+        for count in unpacked_size(source, file, columns):
             total += count
             check_unpacked(path, total)
+    except PagesError as error:
+        raise DataError(f"{path} is damaged ({error}): write it again") from error
     return file
+
+
+def _footer_length(path: Path, source: Any) -> int:
+    """Return the bytes of a parquet file's footer, which its last eight bytes tell; 0 if the file is shorter."""
+    with source as file:
+        length = file.seek(0, os.SEEK_END)
+        if length < 8:
+            return 0
+        file.seek(length - 8)
+        told = int.from_bytes(file.read(4), "little")
+        return min(told, length)
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None, content: bytes | None = None) -> pyarrow.Table:
     """Read a parquet file, or some columns of it, as an Arrow table; arguments and errors as in `open_parquet`."""
-    return open_parquet(path, columns, content).read(columns=None if columns is None else list(columns))
+    import pyarrow
+
+    file = open_parquet(path, columns, content)
+    batches = file.iter_batches(ROWS, columns=None if columns is None else list(columns))
+    schema = file.schema_arrow
+    if columns is not None:
+        schema = pyarrow.schema([schema.field(name) for name in schema.names if name in columns], schema.metadata)
+    return pyarrow.Table.from_batches(batches, schema)
 
 
 def check_rows(path: Path, table: pyarrow.Table) -> None:
@@ -287,73 +309,29 @@ def check_rows(path: Path, table: pyarrow.Table) -> None:
     check_fits(path, _ROW * table.num_rows + _VALUE * values + table.nbytes)
 
 
-def _unpacked_by_footer(metadata: Any, columns: Sequence[str] | None) -> tuple[int, list[str]]:
-    """Return the bytes that columns unpack to, and the columns of texts of which a footer does not tell it.
+# --- databases -----------------------------------------------------------------------------------------------------
 
-    A text is stored once in a dictionary, however many rows have it: its column unpacks to at most the number of its
-    values times the size of the chunk that contains the dictionary. Where that is much, the lengths are looked up.
+
+def check_database(url: str) -> None:
+    """Raise DataError if a database that SQLAlchemy is about to open is a file, but none that SQLite wrote.
+
+    Args:
+        url: such as `sqlite:///runs/mlflow.db`; servers, and files that are not there yet, are not looked at.
     """
-    total, doubtful = 0, list[str]()
-    for place in range(metadata.num_columns):
-        column = metadata.schema.column(place)
-        if columns is not None and not _is_among(column.path, columns):
-            continue
-        most = 0
-        for group in range(metadata.num_row_groups):
-            chunk = metadata.row_group(group).column(place)
-            total += chunk.num_values * (4 * (column.max_repetition_level > 0) + 1)
-            if chunk.physical_type == "BYTE_ARRAY":
-                total += 4 * chunk.num_values
-                if {*chunk.encodings} <= {"PLAIN", "RLE", "BIT_PACKED"}:
-                    total += chunk.total_uncompressed_size
-                else:
-                    most += chunk.num_values * chunk.total_uncompressed_size
-            elif chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
-                total += chunk.num_values * column.length
-            else:
-                total += chunk.num_values * _WIDTHS[chunk.physical_type]
-        if most > _GIB // 16:
-            doubtful.append(column.path)
-        else:
-            total += most
-    return total, doubtful
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
 
-
-def _is_among(path: str, columns: Sequence[str]) -> bool:
-    """Whether a leaf, such as `features.list.element`, belongs to one of these columns."""
-    return any(path == name or path.startswith(f"{name}.") for name in columns)
-
-
-def _lengths_of_texts(source: Any, columns: list[str]) -> Iterator[int]:
-    """Yield the bytes of the texts in batches of rows, reading each different text once."""
-    from pyarrow.parquet import ParquetFile
-
-    file = ParquetFile(source(), read_dictionary=columns)
-    for batch in file.iter_batches(batch_size=65_536, columns=columns):
-        for column in batch.columns:
-            yield from _text_bytes(column)
-
-
-def _text_bytes(array: Any) -> Iterator[int]:
-    """Yield the bytes that the texts of an array take once they are written out, within lists and structs, too."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_dictionary(array.type):
-        lengths = pc.fill_null(pc.binary_length(array.dictionary), 0).to_numpy(zero_copy_only=False)
-        places = array.indices.drop_null().to_numpy(zero_copy_only=False)
-        yield int(lengths.astype(np.int64)[places].sum()) if len(lengths) else 0
-    elif pa.types.is_struct(array.type):
-        for place in range(array.type.num_fields):
-            yield from _text_bytes(array.field(place))
-    elif pa.types.is_map(array.type):
-        yield from _text_bytes(array.keys)
-        yield from _text_bytes(array.items)
-    elif hasattr(array, "flatten") and pa.types.is_nested(array.type):
-        yield from _text_bytes(array.flatten())
-    elif array.nbytes:
-        yield int(array.nbytes)
+    try:
+        parts = make_url(url)
+    except ArgumentError:
+        return  # said by whoever opens it
+    if parts.get_backend_name() != "sqlite" or not parts.database or not os.path.lexists(parts.database):
+        return
+    path = Path(parts.database)
+    with opened_file(path) as file:
+        begin = file.read(len(_SQLITE))
+    if begin not in (b"", _SQLITE):
+        raise DataError(f"{path} is no SQLite database: it begins with {begin!r}: name another, or delete it")
 
 
 # --- archives, weights, pictures -----------------------------------------------------------------------------------

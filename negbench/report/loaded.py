@@ -18,6 +18,7 @@ from negbench.errors import RunError
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
 from negbench.machine.received import read_text
+from negbench.scoring.values import check_metrics
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import find_run
 
@@ -292,7 +293,7 @@ def load(runs: Path, name: str, storage: str | None = None) -> Comparison | Stud
     """Load a comparison or a study by its name, or a finished run by its id or a unique part of it.
 
     Raises:
-        RunError: there is none of this name, or it is not finished.
+        RunError: there is none of this name, it is not finished, or its metrics are not those of its ranks.
     """
     if (runs / name / "study.json").exists():
         return StudyResult(runs / name, storage)
@@ -304,4 +305,5 @@ def load(runs: Path, name: str, storage: str | None = None) -> Comparison | Stud
     folder = find_run(runs, name)
     if folder.status != "finished":
         raise RunError(f"run {folder.run_id} is {folder.status}: there is no result yet")
+    check_metrics(folder)
     return RunResult(folder, folder.result, reused=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from negbench.metrics.metric import PerQuery
+    from negbench.metrics.query_ranks import QueryRanks
+
+_LAST_BITS = 1e-6  # by which the same metric of the same ranks may differ between machines
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +60,13 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: KnownQuer
         seen: worlds and query ids of the runs read before; those of these runs are added.
 
     Raises:
-        RunError: stored ranks are of other queries or another world than earlier ones of the same data or seed.
+        RunError: stored ranks are of other queries or another world than earlier ones of the same data or seed, or do
+            not give the metrics of result.json.
     """
     from negbench.metrics.query_ranks import QueryRanks  # here, as reading results that were judged needs no torch
 
-    config, metrics, seen = runs[0].config, list(metrics), {} if seen is None else seen
-    plugin = registry.plugins("datasets").get(config.dataset.name)
-    if plugin is None or plugin.path is not None:
-        runs[0].check_plugins()
-    data: Any = registry.get("datasets", config.dataset.name)
+    metrics, seen = list(metrics), {} if seen is None else seen
+    data = _dataset_of(runs[0])
     read: list[dict[str, PerQuery]] = []
     worlds: set[str] = set()
     for run in runs:
@@ -74,6 +76,7 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: KnownQuer
         worlds.add(world)
         if seen.setdefault(run.config.seed if world else -1, (world, ranks.query)) != (world, ranks.query):
             raise RunError(f"run {run.run_id} has ranks of other queries than the runs before it: rerun it")
+        _compare(run, data, ranks)
         read.append(data.per_query(ranks, metrics))
     seeds = tuple(run.config.seed for run in runs)
     names = [name for name in metrics if all(name in of_run for of_run in read)]
@@ -90,3 +93,31 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: KnownQuer
         )
         for name in names
     }
+
+
+def check_metrics(run: RunFolder) -> None:
+    """Raise RunError unless a finished run's ranks give the metrics of its result.json."""
+    from negbench.metrics.query_ranks import QueryRanks
+
+    _compare(run, _dataset_of(run), QueryRanks.from_frame(run.ranks()))
+
+
+def _dataset_of(run: RunFolder) -> Any:
+    """Return the class of a run's data set; RunError if it is a plug-in that the user has not named."""
+    config = run.config
+    plugin = registry.plugins("datasets").get(config.dataset.name)
+    if plugin is None or plugin.path is not None:
+        run.check_plugins()
+    return registry.get("datasets", config.dataset.name)
+
+
+def _compare(run: RunFolder, data: Any, ranks: QueryRanks) -> None:
+    result = run.result
+    told = {**result["metrics"], **result.get("mistakes", {})}
+    for name, value in {**data.summarise(ranks), **data.summarise_mistakes(ranks)}.items():
+        known = told.get(name)
+        if known is not None and not math.isclose(known, value, abs_tol=_LAST_BITS, rel_tol=_LAST_BITS):
+            raise RunError(
+                f"run {run.run_id}: by its result.json {name} is {known:.6g}, but its ranks give {value:.6g}: move "
+                "its folder elsewhere and rerun the command that wrote it"
+            )

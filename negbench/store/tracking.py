@@ -25,7 +25,7 @@ from urllib.parse import urlencode
 from negbench.display import notes
 from negbench.errors import NegbenchError, RunError, missing_package, without_secrets
 from negbench.machine.files import atomic_write, locked, write_json
-from negbench.machine.received import read_text
+from negbench.machine.received import check_database, read_text
 from negbench.store import patience
 from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, announced, noted, run_of
 from negbench.store.runfolder import RunFolder, final_values
@@ -134,6 +134,7 @@ class Tracker:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(patience.PATIENCE))
         os.environ.setdefault("PGCONNECT_TIMEOUT", str(patience.PATIENCE))
         notes(self._set_aside())
+        check_database(self.uri)
         if self.uri.startswith(("postgresql", "mysql", "mssql")):
             patience.within(patience.PATIENCE, self.uri, lambda: create_engine(self.uri).connect().close())
         if self._is_server:
@@ -181,6 +182,8 @@ class Tracker:
                 raise RunError(f"{path} is a link: replace it by what it leads to")
         said = list[str]()
         moved = not place.exists() or read_text(place) != here
+        if not moved:
+            check_database(self.uri)
         if store.exists() and moved:
             store.replace(store.with_name("mlflow-moved.db"))
             said = [f"{self.root} was moved or copied: its MLflow store is now mlflow-moved.db, beside a new one"]

@@ -17,19 +17,21 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
+from pydantic import BaseModel, StringConstraints, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from negbench.analysis.words import settings_text
-from negbench.errors import NegbenchError, OptionError, RunError, without_secrets
+from negbench.errors import NegbenchError, OptionError, RunError, printable_json, quoted, without_secrets
 from negbench.grid.comparison import check_name
 from negbench.grid.executors import Notify
 from negbench.machine import files
+from negbench.machine.received import check_database, check_text, read_bytes
 from negbench.machine.signals import Stopped, check_stopped
 from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
 
@@ -279,6 +281,10 @@ class StudyStore:
 
 def _opened(url: str) -> BaseStorage:
     """Open a storage: the absolute path of a journal, whose lock is a link to it, or a database URL."""
+    if "://" in url:
+        check_database(url)
+    else:
+        _check_journal(Path(url))
     try:
         if "://" not in url:
             return JournalStorage(_Journal(url))
@@ -289,6 +295,13 @@ def _opened(url: str) -> BaseStorage:
     except Exception as error:  # whatever the journal's reader and the database's driver raise
         place = without_secrets(url)
         raise OptionError(f"the study's storage {place} cannot be opened ({_reason(error, url)})") from error
+
+
+def _check_journal(path: Path) -> None:
+    """Raise NegbenchError unless a journal, which Optuna is about to read, is a regular file that fits into memory."""
+    files.check_own(path)
+    if path.exists():
+        check_text(path, read_bytes(path), rows=True)
 
 
 def _reason(error: BaseException, url: str) -> str:
@@ -312,10 +325,39 @@ def _evaluated(objective: Objective, trial: optuna.Trial) -> float:
         raise _Failed(error) from error
 
 
+_PlainName = Annotated[str, StringConstraints(pattern=r"^[^\W_][\w.+=@-]*$")]
+
+
+class _Notes(BaseModel):
+    """What workers note about a trial, as somebody else's storage must hold it, too."""
+
+    error: str = ""
+    deaths: int = 0
+    seconds: float = 0.0
+    runs: list[_PlainName] = []
+    pruned: int | None = None
+
+
 def _seen(trial: FrozenTrial) -> FrozenTrial:
-    """Return a trial as it is shown: FAIL if it is noted as failed."""
-    if trial.state == TrialState.RUNNING and trial.user_attrs.get("error"):
+    """Return a trial as it is shown: FAIL if it is noted as failed; its notes without control characters.
+
+    Raises:
+        RunError: its notes have the wrong type, or name runs elsewhere.
+    """
+    try:
+        _Notes.model_validate(trial.user_attrs)
+        if trial.state == TrialState.COMPLETE and not isinstance(trial.value, int | float):
+            raise ValueError(f"its value is {quoted(trial.value)}")
+    except ValueError as error:
+        why = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        where = ".".join(map(str, why["loc"]))
+        raise RunError(f"trial {trial.number} of the study's storage is damaged ({where} {why['msg']})") from error
+    noted = printable_json(trial.user_attrs)
+    failed = trial.state == TrialState.RUNNING and bool(trial.user_attrs.get("error"))
+    if failed or noted != trial.user_attrs:
         trial = copy.copy(trial)
+        trial.user_attrs = noted
+    if failed:
         trial.state = TrialState.FAIL
     return trial
 

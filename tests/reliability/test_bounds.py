@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -31,6 +32,7 @@ from negbench.files.row_files import read_rows
 from negbench.files.vector_files import read_vectors
 from negbench.machine import files, received
 from negbench.machine import free_memory as memory
+from negbench.machine.parquet_size import read_pages
 
 ROOT = Path(__file__).parents[2]
 SCALE = 1 if "NEGBENCH_FAULTS" in os.environ else 64
@@ -170,6 +172,68 @@ def texts_by_prefix(path: Path, text: str, rows: int) -> Path:
     return path
 
 
+def graft(path: Path, footer: Path, pages: Path) -> Path:
+    """Write a parquet file whose footer is that of one file, and whose pages are those of another."""
+    content = bytearray(footer.read_bytes())
+    start, room = _chunk(footer)
+    other_start, length = _chunk(pages)
+    assert length <= room
+    content[start : start + length] = pages.read_bytes()[other_start : other_start + length]
+    path.write_bytes(content)
+    return path
+
+
+def _chunk(path: Path) -> tuple[int, int]:
+    """Return where the first column's pages begin, and how long they are."""
+    chunk = parquet.ParquetFile(path).metadata.row_group(0).column(0)
+    return chunk.dictionary_page_offset or chunk.data_page_offset, chunk.total_compressed_size
+
+
+def list_of(path: Path, values: Any, **how: Any) -> Path:
+    lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    parquet.write_table(pa.table({"features": lists}), path, compression="zstd", **how)
+    return path
+
+
+def longer_list_than_told(path: Path, values: int) -> Path:
+    """Write a parquet file of one list of zeros, of which the footer tells 40,000."""
+    told = list_of(path / "told.parquet", pa.array(np.random.default_rng(0).random(40_000)), use_dictionary=False)
+    zeros = list_of(path / "there.parquet", pa.array(np.zeros(values)), use_dictionary=False)
+    return graft(path / "b.parquet", told, zeros)
+
+
+def larger_page_than_told(path: Path, values: int) -> Path:
+    """Write a parquet file of 40,000 numbers, by its footer, in a page that unpacks to more."""
+    how: dict[str, Any] = {"compression": "zstd", "use_dictionary": False}
+    how |= {"row_group_size": 2**30, "data_page_size": 2**30, "max_rows_per_page": 2**30}
+    numbers = np.random.default_rng(0).random(40_000)
+    parquet.write_table(pa.table({"features": numbers}), path / "told.parquet", **how)
+    parquet.write_table(pa.table({"features": np.zeros(values)}), path / "there.parquet", **how)
+    return graft(path / "b.parquet", path / "told.parquet", path / "there.parquet")
+
+
+def another_encoding_than_told(path: Path, text: str, values: int) -> Path:
+    """Write a parquet file of a list of equal texts, stored once, of which the footer says that each is written out."""
+    letters = np.random.default_rng(0).choice([*"abcdefgh"], (4_000, 40))
+    texts = list_of(path / "told.parquet", pa.array(["".join(row) for row in letters]), use_dictionary=False)
+    equal = pa.DictionaryArray.from_arrays(pa.array(np.zeros(values, np.int8)), pa.array([text]))
+    return graft(path / "b.parquet", texts, list_of(path / "there.parquet", equal, store_schema=False))
+
+
+def one_page_for_all(path: Path, values: int) -> Path:
+    """Write a parquet file whose row groups, 1,000 by its footer, all name the same page."""
+    table = pa.table({"features": np.zeros(values // 1000)})
+    parquet.write_table(table, path / "one.parquet", compression="zstd", use_dictionary=False)
+    content = (path / "one.parquet").read_bytes()
+    metadata, group = (parquet.read_metadata(path / "one.parquet") for _ in range(2))
+    for _ in range(999):
+        metadata.append_row_groups(group)
+    metadata.write_metadata_file(path / "footer")
+    footer = (path / "footer").read_bytes()[4:]
+    (path / "b.parquet").write_bytes(content[: _chunk(path / "one.parquet")[1] + 4] + footer)
+    return path / "b.parquet"
+
+
 def packed(path: Path, header: Any, body: bytes) -> Path:
     """Write a .npz whose array has this header and is followed by these bytes."""
     content = io.BytesIO()
@@ -257,6 +321,10 @@ def large_picture(path: Path, side: int) -> Path:
     return path
 
 
+def read_all(path: Path) -> Any:
+    return received.read_parquet(path)
+
+
 BOMBS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any], bool]] = {
     "parquet: 40 million equal rows": (
         lambda p: equal_texts(p / "b.parquet", "x" * 20, 40_000_000 // SCALE), read_rows, True),
@@ -272,6 +340,14 @@ BOMBS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any], bool]] = {
         lambda p: texts_by_prefix(p / "b.parquet", "x" * 100_000, 12_000 // SCALE), read_rows, True),
     "parquet: rows as Python objects": (
         lambda p: equal_texts(p / "b.parquet", "x", 1_500_000 // SCALE), read_rows, False),
+    "parquet: a longer list than its footer tells": (
+        lambda p: longer_list_than_told(p, 150_000_000 // SCALE), read_all, True),
+    "parquet: a larger page than its footer tells": (
+        lambda p: larger_page_than_told(p, 150_000_000 // SCALE), read_all, True),
+    "parquet: another encoding than its footer tells": (
+        lambda p: another_encoding_than_told(p, "x" * 1000, 2_000_000 // SCALE), read_all, True),
+    "parquet: one page in 1,000 row groups": (
+        lambda p: one_page_for_all(p, 150_000_000 // SCALE), read_all, True),
     "npz: zeros": (lambda p: zeros(p / "b.npz", GIB + 2**20), lambda f: read_vectors(f, "ids"), True),
     "npz: a header that claims more": (
         lambda p: packed(p / "b.npz", _header((10**6, 10**6)), bytes(100)), lambda f: read_vectors(f, "ids"), True),
@@ -360,6 +436,64 @@ def test_parquet_of_every_kind_of_column_is_read(tmp_path):
     assert received.read_parquet(tmp_path / "t.parquet").equals(parquet.read_table(tmp_path / "t.parquet"))
     some = received.read_parquet(tmp_path / "t.parquet", ["lists", "fixed"])
     assert some.equals(table.select(["lists", "fixed"]))
+
+
+def test_a_table_of_many_batches_is_the_one_that_pyarrow_reads(tmp_path, monkeypatch):
+    """With the index of pandas, and with no row."""
+    monkeypatch.setattr(received, "ROWS", 7)
+    frame = pd.DataFrame(
+        {"a": range(50), "b": [[1.0] * (n % 3) for n in range(50)]}, index=[f"x{n}" for n in range(50)]
+    )
+    for rows in (50, 0):
+        frame[:rows].to_parquet(tmp_path / "t.parquet")
+        table = received.read_parquet(tmp_path / "t.parquet")
+        assert table.equals(parquet.read_table(tmp_path / "t.parquet"), check_metadata=True)
+        pd.testing.assert_frame_equal(table.to_pandas(), pd.read_parquet(tmp_path / "t.parquet"))
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_the_headers_of_pages_agree_with_an_honest_footer(tmp_path, version, compression, dictionary):
+    random = np.random.default_rng(0)
+    texts = [f"text {number}" * 20 for number in random.integers(0, 999, 5000)]
+    lists = pa.array([[*range(number % 5)] for number in range(5000)])
+    table = pa.table({"a": random.random(5000), "b": texts, "c": lists, "d": [None] * 5000})
+    how: dict[str, Any] = {"data_page_version": version, "compression": compression, "use_dictionary": dictionary}
+    path = tmp_path / "t.parquet"
+    parquet.write_table(table, path, row_group_size=2000, data_page_size=1000, **how)
+    metadata = parquet.read_metadata(path)
+    many = 0
+    for group in range(metadata.num_row_groups):
+        for place in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(place)
+            with path.open("rb") as file:
+                pages = read_pages(file, chunk)
+                assert file.tell() == _end(chunk)
+            assert pages.values == chunk.num_values
+            assert (
+                0 <= chunk.total_uncompressed_size - pages.size < 200 * (1 + len(pages.encodings) + pages.values // 8)
+            )
+            assert pages.largest <= pages.size
+            many += pages.largest < pages.size
+    assert many > 3
+
+
+def _end(chunk: Any) -> int:
+    start = min(place for place in (chunk.dictionary_page_offset, chunk.data_page_offset) if place)
+    return int(start + chunk.total_compressed_size)
+
+
+@pytest.mark.parametrize("byte", [0, 1, 7, 100, 255])
+def test_pages_that_are_none_are_one_line(tmp_path, byte):
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pa.table({"a": np.arange(5000.0)}), path, compression="none")
+    content = bytearray(path.read_bytes())
+    content[4:40] = bytes([byte]) * 36
+    path.write_bytes(content)
+    with pytest.raises((NegbenchError, OSError)) as caught:
+        received.read_parquet(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_long_text_in_few_rows_is_read(tmp_path):
@@ -478,6 +612,7 @@ BESIDE = {  # file: the call, and why it needs no door
     "negbench/worlds/_icons.py": "Image.open",  # drawn a moment ago
     "backbones/lite.py": "torch.load",  # its hash is known
 }
+DOOR = {"negbench/machine/received.py", "negbench/machine/parquet_size.py"}
 CHECKED = {  # a library opens the path: the line before asks the door
     *("negbench/benchmarks/icir.py", "negbench/data/features.py", "negbench/store/runfolder.py", "backbones/tiny.py"),
     *("negbench/worlds/_fetch.py", "backbones/_captions.py", "backbones/_lavis.py", "backbones/_open_clip.py"),
@@ -497,6 +632,6 @@ def test_nothing_reads_past_the_door():
             last = call.rpartition(".")[2]
             reads = call in READS - {"read_text", "read_bytes", "read_parquet"} or ("." in call and last in READS)
             known = any(mark in call for mark in PACKAGED) or BESIDE.get(name, "no call") in call
-            if reads and not known and name not in CHECKED | {"negbench/machine/received.py"}:
+            if reads and not known and name not in CHECKED | DOOR:
                 past.append(f"{name}:{node.lineno}: {call}")
     assert past == []

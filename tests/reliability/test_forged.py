@@ -166,6 +166,33 @@ def test_ranks_that_are_none_are_one_line(received, said, rank):
     assert "ranks.parquet" in said("report", "duel", "--runs-dir", received, code=2).err
 
 
+def in_table(table: str, value: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a change of the first number in a table of result.json."""
+    return lambda result: {**result, table: {**result[table], next(iter(result[table])): value}}
+
+
+FORGED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "main metric": lambda value: a_metric_of(0.9)(value),
+    "another metric": in_table("metrics", 0.123),
+    "a little": lambda value: a_metric_of(value["metrics"][value["main_metric"]] + 1e-4)(value),
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+@pytest.mark.parametrize("judged", [True, False])
+def test_metrics_that_are_not_those_of_the_ranks_are_one_line(received, said, case, judged):
+    run = next(received.glob("qure-*"))
+    changed(run / "result.json", FORGED[case])
+    if not judged:
+        (received / "duel" / "statistics.json").unlink()
+    fit(received / "duel")
+    line = said("report", "duel", "--runs-dir", received, code=2).err
+    assert f"run {run.name}: by its result.json " in line
+    assert "its ranks give" in line
+    with pytest.raises(RunError, match="its ranks give"):
+        api.load(run.name, received)
+
+
 # --- JSON of other shapes ------------------------------------------------------------------------------------------
 
 

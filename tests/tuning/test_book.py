@@ -19,6 +19,7 @@ import pytest
 from optuna.trial import TrialState
 
 from negbench.errors import NegbenchError, OptionError, RunError
+from negbench.machine import received
 from negbench.machine.files import write_json
 from negbench.report.study import dashboard_command
 from negbench.settings.options import Sampler
@@ -423,3 +424,90 @@ def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_pat
         own = [number for number, point in enumerate(points(book)) if point != plain[number]]
         assert own == ([10, 11, 12] if sampler in ("tpe", "gp", "cmaes") else [])
         assert (sum(trial.state == TrialState.COMPLETE for trial in book.frozen()[:10]) < 10) == (pruner != "none")
+
+
+# --- storages of others ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Return the journal of a finished study, `s`."""
+    book = StudyStore(tmp_path / "s", toy_spec(), trials=2)
+    book.work(at_once, lambda line: None)
+    return tmp_path / "s" / "optuna.journal"
+
+
+def _insert(journal: Path, line: Any) -> None:
+    """Write a line before the one that ends trial 1, after which Optuna ignores what is noted about it."""
+    lines = journal.read_text(encoding="utf-8").splitlines()
+    ends = [place for place, text in enumerate(lines) if '"op_code":6' in text and '"trial_id":1' in text]
+    lines.insert(ends[-1], json.dumps(line))
+    journal.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _noted(name: str, value: Any) -> dict[str, Any]:
+    """Return a line of a journal that notes something about trial 1."""
+    return {"op_code": 8, "worker_id": "x", "trial_id": 1, "user_attr": {name: value}}
+
+
+STRANGE: dict[str, tuple[Any, str]] = {
+    "a number": (5, "cannot be opened"),
+    "another operation": ({"op_code": 99}, "cannot be opened"),
+    "runs elsewhere": (_noted("runs", ["../../x"]), r"trial 1 .* is damaged \(runs.0 "),
+    "runs that are a number": (_noted("runs", 5), r"trial 1 .* is damaged \(runs "),
+    "seconds that are a text": (_noted("seconds", "long"), r"trial 1 .* is damaged \(seconds "),
+    "deaths that are a list": (_noted("deaths", []), r"trial 1 .* is damaged \(deaths "),
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_a_line_of_a_strange_journal_is_an_error_of_one_line(journal, case):
+    line, text = STRANGE[case]
+    _insert(journal, line)
+    with pytest.raises(NegbenchError, match=text) as caught:
+        open_book(journal.parents[1], "s").frozen()
+    assert "\n" not in str(caught.value)
+
+
+def test_notes_of_a_strange_journal_hold_no_control_characters(journal):
+    _insert(journal, _noted("error", "\x1b[31mred"))
+    assert open_book(journal.parents[1], "s").frozen()[1].user_attrs["error"] == " [31mred"
+
+
+def _swapped(journal: Path, kind: str) -> None:
+    journal.unlink()
+    if kind == "FIFO":
+        os.mkfifo(journal)
+    elif kind == "device":
+        journal.symlink_to("/dev/zero")
+    else:
+        (journal.parents[2] / "outside").write_text("", encoding="utf-8")
+        journal.symlink_to(journal.parents[2] / "outside")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("FIFO", "named pipe"), ("device", "leads out of"), ("link out of the runs folder", "leads out of")],
+)
+def test_a_journal_is_a_regular_file_of_its_folder(tmp_path, kind, text):
+    runs = tmp_path / "runs"
+    StudyStore(runs / "s", toy_spec(), trials=1).work(at_once, lambda line: None)
+    _swapped(runs / "s" / "optuna.journal", kind)
+    with pytest.raises(NegbenchError, match=text):
+        StudyStore(runs / "s", toy_spec(), trials=2)
+
+
+def test_a_journal_that_fills_the_memory_is_not_read(journal, monkeypatch):
+    with journal.open("a", encoding="utf-8") as file:
+        file.write(f"[{','.join(['[]'] * 400_000)}]\n")
+    monkeypatch.setattr(received, "free_memory", lambda: 2**25)
+    with pytest.raises(NegbenchError, match="more than half of the 32 MiB"):
+        open_book(journal.parents[1], "s")
+
+
+@pytest.mark.parametrize(("content", "text"), [(None, "named pipe"), (b"x" * 200, "is no SQLite database")])
+def test_a_database_is_a_regular_file_of_sqlite(tmp_path, content, text):
+    path = tmp_path / "o.db"
+    os.mkfifo(path) if content is None else path.write_bytes(content)
+    with pytest.raises(NegbenchError, match=text):
+        StudyStore(tmp_path / "s", toy_spec(), f"sqlite:///{path}", trials=1)
