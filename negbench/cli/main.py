@@ -16,6 +16,7 @@ import typer
 from negbench import __version__
 from negbench.cli import command, output
 from negbench.errors import NegbenchError, ProblemsError, missing_package, out_of_memory, printable
+from negbench.machine.free_memory import check_addresses
 from negbench.machine.signals import Stopped, stop_on_signals
 from negbench.plugins.registry import blamed
 
@@ -79,11 +80,16 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
+_WITHOUT_TORCH = {"list", "report", "ui", "--help", "-h", "--version"}
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     from typer.exceptions import Abort, Exit, TyperException
 
     try:
+        if not {*(sys.argv[1:] if arguments is None else arguments)[:1]} <= _WITHOUT_TORCH:
+            check_addresses()
         with output.logged():
             code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:

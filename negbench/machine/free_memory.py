@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from negbench.errors import NegbenchError
+
 MOVES_SCORES = False  # only refuses files and runs
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
+_TORCH = 7 * 2**29  # addresses that a process with torch maps, about
 _GROUPS = Path("/sys/fs/cgroup")
 
 
@@ -41,11 +44,30 @@ def free_memory() -> int:
     return max(0, min(rooms))
 
 
-def _left_of_address_space() -> Iterator[int]:
+def check_addresses() -> None:
+    """Raise NegbenchError if the limit on this process's address space is too low for torch.
+
+    Below it torch ends a process, or one of its workers, without a word of Python.
+    """
+    limit = _address_space()
+    if limit is not None and limit < _TORCH:
+        raise NegbenchError(
+            f"`ulimit -v` allows this process {size(limit)} of addresses, but torch alone maps about {size(_TORCH)}, "
+            "most of which takes no memory: set it higher, or limit the memory itself, by a control group"
+        )
+
+
+def _address_space() -> int | None:
+    """Return the limit on this process's address space (RLIMIT_AS); None if there is none."""
     import resource  # not on Windows
 
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _left_of_address_space() -> Iterator[int]:
+    limit = _address_space()
+    if limit is None:
         return
     with suppress(OSError, ValueError, IndexError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])

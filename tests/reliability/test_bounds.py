@@ -10,6 +10,8 @@ import os
 import resource
 import socket
 import struct
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -565,6 +567,16 @@ def test_the_least_of_all_limits_counts(tmp_path, monkeypatch, forked):
         Path, "read_text", lambda self, **how: own if str(self) == "/proc/self/cgroup" else read(self, **how)
     )
     assert memory.free_memory() == 105_000
+
+
+@pytest.mark.parametrize("words", ["run --strategy top-k", "compare --strategies top-k,in-batch --workers 2"])
+def test_too_few_addresses_for_torch_are_one_line(words):
+    """In a process of its own: torch, and its workers, would abort it without a word of Python."""
+    command = f"ulimit -v 2500000; exec {sys.executable} -m negbench {words}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("negbench: error: `ulimit -v` allows this process 2.4 GiB of addresses")
 
 
 # --- commands ------------------------------------------------------------------------------------------------------
