@@ -200,7 +200,7 @@ def _left_out(axes: Axes, part: Choice, error: NegbenchError) -> dict[str, str]:
     if "system" in part:
         place["system"] = part["system"]
     else:
-        place["point"] = point_text(short_names(axes.dials), [part[dial.key] for dial in axes.dials])
+        place["point"] = point_text(short_names(axes.dials), [dial.shown(part[dial.key]) for dial in axes.dials])
     if "strategy" in part:
         place["strategy"] = part["strategy"]["name"]
     return {**place, "reason": str(error)}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -13,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from negbench.errors import OptionError, quoted
 from negbench.grid.axis import AXES, Axis, Value, names_of_keys, parse_dial, point_text
-from negbench.machine.files import without_folders
 from negbench.metrics.fixed import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
 from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config
@@ -125,8 +122,8 @@ class Axes:
 
     def columns(self, choice: Choice) -> dict[str, Value]:
         """Return what comparison.json says of a choice besides what follows from its configuration."""
-        column_of = {axis.key: axis.column for axis in self.axes if axis.key not in (*SECTIONS, "seed")}
-        return {column_of[key]: value for key, value in choice.items() if key in column_of}
+        own = {axis.key: axis for axis in self.axes if axis.key not in (*SECTIONS, "seed")}
+        return {own[key].column: own[key].shown(value) for key, value in choice.items() if key in own}
 
     def configs(
         self, choices: Iterable[Choice] | None = None, cache: DataCache | None = None, note: Note = warnings.warn
@@ -253,16 +250,6 @@ def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     options = {k: v for k, v in section.items() if k != "name" and defaults.get(k) != v}
     inside = ", ".join(f"{k}={v}" for k, v in options.items())
     return f"{section['name']}({inside})" if inside else str(section["name"])
-
-
-def short(labels: Iterable[str]) -> dict[str, str]:
-    """Return label -> label with paths cut to file names; labels that would become equal get a digest of theirs."""
-    cut = {label: without_folders(label) for label in labels}
-    counts = Counter(cut.values())
-    for label, name in cut.items():
-        if counts[name] > 1 and name != label:
-            cut[label] = f"{name} #{hashlib.sha256(label.encode()).hexdigest()[:4]}"
-    return cut
 
 
 def labels_of(config: ResolvedConfig) -> dict[str, str]:

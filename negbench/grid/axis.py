@@ -4,12 +4,15 @@ A dial is an axis of one setting, `--dial dataset.twins=1,2,4`: all strategies a
 point is one value of every dial.
 """
 
+import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from negbench.errors import OptionError
+from negbench.machine.files import without_folders
 from negbench.settings.layers import parse_value, set_layer
 
 KEY = ("strategy", "loss", "backbone", "dataset")
@@ -44,6 +47,12 @@ class Axis:
         """The key without its section."""
         return self.key.rpartition(".")[2]
 
+    def shown(self, value: Any) -> Any:
+        """Return one of the values as labels, tables and comparison.json have it: of a path the name of its file."""
+        if self.is_dial and isinstance(value, str):
+            return short(text for text in self.values if isinstance(text, str))[value]
+        return value
+
 
 def parse_dial(text: str) -> Axis:
     """Parse a dial such as 'dataset.twins=1,2,4'.
@@ -68,7 +77,7 @@ def dials_of(document: Mapping[str, Any]) -> list[Axis]:
 
 def plain_dials(axes: Iterable[Axis]) -> list[dict[str, Any]]:
     """Return the dials among these axes in the form of comparison.json."""
-    return [{"key": axis.key, "values": list(axis.values)} for axis in axes if axis.is_dial]
+    return [{"key": axis.key, "values": [axis.shown(value) for value in axis.values]} for axis in axes if axis.is_dial]
 
 
 # --- labels --------------------------------------------------------------------------------------------------------
@@ -99,6 +108,16 @@ def names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
         words += [of_cell[axis] for axis in behind]
         names.append(" ".join(words))
     return names
+
+
+def short(labels: Iterable[str]) -> dict[str, str]:
+    """Return label -> label with paths cut to file names; labels that would become equal get a digest of theirs."""
+    cut = {label: without_folders(label) for label in labels}
+    counts = Counter(cut.values())
+    for label, name in cut.items():
+        if counts[name] > 1 and name != label:
+            cut[label] = f"{name} #{hashlib.sha256(label.encode()).hexdigest()[:4]}"
+    return cut
 
 
 # --- words -------------------------------------------------------------------------------------------------------

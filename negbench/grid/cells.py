@@ -13,8 +13,8 @@ from pathlib import Path
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.grid.axes import cell_columns, short
-from negbench.grid.axis import AXES, Value, names_of
+from negbench.grid.axes import cell_columns
+from negbench.grid.axis import AXES, Value, names_of, short
 from negbench.loop.runs import plan_run
 from negbench.loop.types import PlannedRun
 from negbench.settings.config import ResolvedConfig, RunConfig

@@ -26,7 +26,8 @@ from negbench.display import Display, duration
 from negbench.errors import OptionError
 from negbench.grid import cell_task as grid_task
 from negbench.grid import compute as grid_compute
-from negbench.grid.axes import Axes, expand, short
+from negbench.grid.axes import Axes, expand
+from negbench.grid.axis import short
 from negbench.grid.cell_task import Task, compute_task
 from negbench.grid.cells import Cell, Outcome, plan, titles_of
 from negbench.grid.comparison import ComparisonFolder, check_name

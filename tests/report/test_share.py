@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.grid.axes import short
+from negbench.grid.axes import Axes
+from negbench.grid.axis import dials_of, parse_dial, plain_dials, points_of, short
 from negbench.machine.files import damaged_in, without_folders
 from tests.vector_files import write_vectors
 
@@ -50,6 +51,18 @@ def test_labels_that_would_become_equal_stay_apart():
     assert short(labels[:2]) == {label: cut[label] for label in labels[:2]}
 
 
+def test_points_that_differ_in_a_path_have_names_of_files():
+    """The settings keep the paths; two files of one name stay apart."""
+    dial = parse_dial("backbone.texts=/home/alice/t.npz,/home/bob/t.npz,../x/u.npz")
+    axes = Axes((), (dial, parse_dial("dataset.twins=1,2")))
+    columns = [axes.columns({dial.key: text, "dataset.twins": twins}) for text, twins in points_of(axes.axes)]
+    assert not any(name in json.dumps([columns, plain_dials(axes.axes)]) for name in ("alice", "bob", "/"))
+    assert len({*map(str, columns)}) == 6
+    assert columns[4] == {"backbone.texts": "u.npz", "dataset.twins": 1}
+    read = dials_of({"dials": plain_dials(axes.axes)})
+    assert [{axis.column: axis.shown(axis.values[0]) for axis in read}] == columns[:1]
+
+
 @pytest.fixture(scope="module")
 def proj(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compute a comparison whose paths hold a user's name, relative ones and absolute ones."""
@@ -58,9 +71,13 @@ def proj(tmp_path_factory: pytest.TempPathFactory) -> Path:
     relative = [text.replace(f"{proj}/", f"../../{SECRET.decode()}/proj/") for text in sets[:3]] + sets[3:]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(proj)
+        (texts,) = [text for text in relative if text.startswith("backbone.texts=")]
+        relative.remove(texts)
         flags = [word for text in (*relative, "train.epochs=2", "train.lr=0.03") for word in ("--set", text)]
         grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--lr", "fixed", "--name", "c"]
-        assert negbench([*grid, *flags, "--runs-dir", "runs"]) == 0
+        shutil.copy(proj / "data" / "texts.npz", proj / "data" / "others.npz")
+        dial = ["--dial", f"{texts},{proj}/data/others.npz"]
+        assert negbench([*grid, *dial, *flags, "--runs-dir", "runs"]) == 0
         for more in (["--card"], ["--latex", "--out", "runs/c/t.tex"], ["--markdown", "--out", "runs/c/t.md"]):
             assert negbench(["report", "c", *more, "--runs-dir", "runs"]) == 0
         assert negbench(["report", "c", "--share", "copy", "--runs-dir", "runs"]) == 0
