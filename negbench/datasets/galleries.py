@@ -1,6 +1,7 @@
 """Queries and the galleries that they are ranked in: columns, ranks, best images, scores; the base of `Dataset`."""
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
+from negbench.datasets.doubts import doubts_of_table
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.compiled import SMALLEST
 from negbench.metrics.fixed import KINDS
@@ -23,6 +25,8 @@ from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns
 
 Key = TypeVar("Key")
+_log = logging.getLogger("negbench")
+
 Item = TypeVar("Item")
 ScoreBlock = Callable[[Tensor, Tensor], Tensor]
 Mask = Callable[[Tensor, Tensor, int], Tensor | None]  # [b] rows, `Block.local`, n -> [b, n] bool; None: all images
@@ -502,6 +506,8 @@ class Galleries:
         Raises:
             NegbenchError: a table of another shape, or one with NaN.
             DataError: the labels of this split are closed.
+
+        A warning of the logger `negbench` says where the scores seem to mean something else, such as distances.
         """
         want = (len(self.queries), len(self.images))
         scores = torch.as_tensor(scores)
@@ -512,7 +518,11 @@ class Galleries:
             )
         self.require_labels()
         device = scores.device
-        return self.measure(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)])
+        ranks = self.rank(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)])
+        galleries = [self.groups[query.group] for query in self.queries]
+        for doubt in doubts_of_table(scores, galleries, ranks):
+            _log.warning("note: %s", doubt)
+        return self.summarise(ranks)
 
     def measure(self, score_block: ScoreBlock) -> dict[str, float]:
         """Compute the benchmark's metrics from a model's scores (as for `rank`)."""

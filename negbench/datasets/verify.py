@@ -11,7 +11,9 @@ from negbench.datasets.dataset import Dataset
 from negbench.datasets.overlap import overlap
 from negbench.errors import DataError, OptionError
 from negbench.files.image_files import THREADS, NothingLeftError, decoded
-from negbench.plugins.registry import registry
+from negbench.files.picture_kinds import picture_remarks
+from negbench.machine.viewed import plain_path
+from negbench.plugins.registry import option_defaults, registry
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -115,7 +117,17 @@ def verify(
         raise next((fault for fault in faults if isinstance(fault, DataError)), faults[0])
     with warnings.catch_warnings(action="ignore"):  # metadata that PIL finds odd does not change the pixels
         _check_images(report, files, workers, progress)
+        report.notes += _kinds_of_pictures(name, options, files)
     return report
+
+
+def _kinds_of_pictures(name: str, options: Mapping[str, Any], files: Mapping[str, Path]) -> list[str]:
+    """Count pictures that are read otherwise than viewers show them, for benchmarks, too."""
+    option = None
+    if "as_shown" in option_defaults(registry.get("datasets", name)):
+        option = "--set dataset.as_shown=true"
+    stored = dict.fromkeys(plain_path(path) or path for path in files.values())
+    return picture_remarks(stored, as_shown=bool(options.get("as_shown")), option=option)
 
 
 def _check_annotations(report: Verification, split: str, data: Dataset) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,34 +21,58 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _ORIENTATION = 0x0112  # tag of EXIF
-_WORDS = {  # kind -> what is said of it, and what is said if it is applied
-    "turned": ("are turned by EXIF orientation, which is not applied: {} turns them", "are turned as EXIF says"),
-    "transparent": (
-        "have transparent parts, whose hidden colours are read: {} puts them on white",
+
+
+@dataclass(frozen=True)
+class _Words:
+    """What is said of pictures of a kind.
+
+    Args:
+        is_read: how they are read.
+        apply: how to have them read otherwise, after the option; "" if nothing does that.
+        applied: how they are read then.
+    """
+
+    is_read: str
+    apply: str = ""
+    applied: str = ""
+
+
+_WORDS = {
+    "turned": _Words("are turned by EXIF orientation, which is not applied", "turns them", "are turned as EXIF says"),
+    "transparent": _Words(
+        "have transparent parts, whose hidden colours are read",
+        "puts them on white",
         "have transparent parts, put on white",
     ),
-    "animated": ("are animated: their first frame is read",) * 2,
-    "deep": ("have 16 bits or more for a colour: their upper 8 are read",) * 2,
-    "cmyk": ("are in CMYK: they are converted to RGB without their colour profile",) * 2,
+    "animated": _Words("are animated: their first frame is read"),
+    "deep": _Words("have 16 bits or more for a colour: their upper 8 are read"),
+    "cmyk": _Words("are in CMYK: they are converted to RGB without their colour profile"),
 }
 
 
 def picture_remarks(
-    files: Iterable[Path], *, as_shown: bool = False, option: str = "--set dataset.as_shown=true"
+    files: Iterable[Path], *, as_shown: bool = False, option: str | None = "--set dataset.as_shown=true"
 ) -> list[str]:
     """Return a line for each kind of special pictures, with their number.
 
     Args:
         files: of the pictures, each once.
         as_shown: whether orientation and transparency are applied.
-        option: what the user types to apply them.
+        option: what the user types to apply them; None if the data set has no such option.
     """
     kinds = picture_kinds(files)
     counts = Counter(chain.from_iterable(kinds.values()))
     lines = []
     for kind, words in _WORDS.items():
-        if counts[kind]:
-            lines.append(f"{counts[kind]:,} of {len(kinds):,} images {words[as_shown].format(option)}")
+        if not counts[kind]:
+            continue
+        said = words.is_read
+        if as_shown and words.applied:
+            said = words.applied
+        elif option is not None and words.apply:
+            said = f"{words.is_read}: {option} {words.apply}"
+        lines.append(f"{counts[kind]:,} of {len(kinds):,} images {said}")
     return lines
 
 

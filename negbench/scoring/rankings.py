@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from negbench.datasets.doubts import FEW, NEARLY, doubts_in_words
 from negbench.errors import NegbenchError, quoted
 from negbench.files.image_files import Spellings
 from negbench.machine.received import check_text, read_bytes
@@ -31,8 +32,6 @@ _log = logging.getLogger("negbench")
 _HEADER = ("version", "metric")  # keys of CIRR's submission files that are not queries
 _SUBSET = "recall_subset"  # value of "metric" in a CIRR file that ranks within subsets
 _UNLISTED = torch.finfo(torch.float32).min
-_FEW = 3  # fewer listed images say nothing about the meaning of their scores
-_NEARLY = 0.9  # share of the queries that is hardly by chance
 _BLOCK = 128  # queries whose scores are held at once
 
 
@@ -113,25 +112,14 @@ def doubts(dataset: Dataset, rankings: Mapping[str, Ranking]) -> list[str]:
     listed = _listed(dataset, rankings)
     constant, last = 0, 0
     for row, (columns, scores) in enumerate(zip(listed.columns, listed.scores, strict=True)):
-        if len(scores) < _FEW:
+        if len(scores) < FEW:
             continue
         if bool((scores == scores[0]).all()):
             constant += 1
             continue
         of_target = scores[columns == dataset.target_columns[row]]
         last += len(of_target) > 0 and bool(of_target[0] == scores.min())
-    lines, count = list[str](), len(listed.scores)
-    if constant:
-        lines.append(
-            f"the scores of {constant:,} of {count:,} queries are all equal: equal scores count against the model, so "
-            "that these targets rank last; perhaps another column or a model without weights was written"
-        )
-    if last and last >= _NEARLY * count:
-        lines.append(
-            f"in {last:,} of {count:,} queries the target has the lowest score, or comes last: are the scores "
-            "distances (write their negatives), or the rankings in reverse?"
-        )
-    return lines
+    return doubts_in_words(constant, last, len(listed.scores))
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,6 +297,6 @@ def _contradictions(places: Mapping[str, Sequence[tuple[float, float]]], path: P
     if not contradicted:
         return []
     line = f"the ranks and the scores of {path} contradict each other in {contradicted:,} of {len(places):,} queries"
-    if reverse >= _NEARLY * len(places):
+    if reverse >= NEARLY * len(places):
         return [f"{line}: are the scores distances? Scores count, the highest first: write the negatives of distances"]
     return [f"{line}: the scores count, as for trec_eval"]

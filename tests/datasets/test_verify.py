@@ -128,3 +128,26 @@ def test_a_split_that_a_benchmark_does_not_have_is_left_out(tmp_path, monkeypatc
     assert (verification.problems, [s.split for s in verification.splits]) == ([], ["val"])
     assert verification.notes == ["dev is left out: split must be one of train, val, test, got 'dev'"]
     assert verification.images == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "as_shown", "says"),
+    [
+        ("triplets", False, "which is not applied: --set dataset.as_shown=true turns them"),
+        ("triplets", True, "are turned as EXIF says"),
+        ("cirr", False, "which is not applied"),
+    ],
+)
+def test_pictures_that_viewers_show_otherwise_are_counted(file, tmp_path, name, as_shown, says):
+    """Of one's own data and of a benchmark, which has no option that applies the orientation."""
+    options: dict[str, Any] = {"file": file, "as_shown": as_shown}
+    if name == "cirr":
+        options = toys.cirr(tmp_path / "cirr")
+    images = sorted(file.parent.rglob("*.png")) if name == "triplets" else sorted((tmp_path / "cirr").rglob("*.png"))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with Image.open(images[0]) as picture:
+        picture.save(images[0], exif=exif)
+    (note,) = [note for note in verify(name, options).notes if "EXIF" in note]
+    assert note.endswith(f"images are turned by EXIF orientation, {says}" if not as_shown else f"images {says}")
+    assert note.startswith("1 of ")

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import os
 import shutil
 import signal
 import socket
@@ -20,7 +21,7 @@ from mlflow.tracking import MlflowClient
 from servers import Database, Line, Server, contents
 
 from negbench.cli.main import run as negbench
-from negbench.errors import RunError
+from negbench.errors import NegbenchError, RunError
 from negbench.machine.signals import Stopped
 from negbench.store import patience
 from negbench.store.tracking import Tracker, default_uri
@@ -161,6 +162,18 @@ def test_a_half_made_store_is_made_again(again, undisturbed, vector_flags, fast_
     assert negbench([*again_by(again, vector_flags), "--runs-dir", str(none)]) == 0
     assert "was half made when a kill came" in "".join(capfd.readouterr())
     assert contents(default_uri(none), "c") == undisturbed[1]
+
+
+@pytest.mark.parametrize(("content", "text"), [(None, "a named pipe"), (b"PK" * 50, "is no SQLite database")])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_store_that_is_no_database_is_one_line(tmp_path, content, text, named):
+    """Of a received runs folder that knows where it will lie, or named by --tracking-uri."""
+    Tracker.open(tmp_path).set_aside()  # marks the folder as the store's
+    path = tmp_path / ("other.db" if named else "mlflow.db")
+    os.mkfifo(path) if content is None else path.write_bytes(content)
+    tracker = Tracker.open(tmp_path, f"sqlite:///{path}" if named else None)
+    with pytest.raises(NegbenchError, match=text):
+        tracker.client()
 
 
 @pytest.fixture(scope="module")
