@@ -49,7 +49,7 @@ class Command:
             asked = self.model.parsed(chosen)
             if hours is not None:
                 limit_hours(hours)
-            notes(_unused_variables(asked))
+            notes(unused_variables(asked))
             return show_plan(self.outlook, asked) if self.outlook and planning else self.call(asked)
 
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ class Command:
 _VARIABLES = {"tracking_uri": "MLFLOW_TRACKING_URI", "name": "MLFLOW_EXPERIMENT_NAME", "storage": "OPTUNA_STORAGE"}
 
 
-def _unused_variables(asked: Options) -> list[str]:
+def unused_variables(asked: Options) -> list[str]:
     """Return a line for each variable that is set for MLflow or Optuna where its option is not given."""
     lines = []
     for field, variable in _VARIABLES.items():

@@ -8,11 +8,13 @@ import pytest
 import typer
 
 from negbench import __version__
+from negbench.cli.command import unused_variables
 from negbench.cli.main import app
 from negbench.errors import NegbenchError
 from negbench.grid.compute import executor_of
 from negbench.grid.executors import Here, Processes
 from negbench.machine.files import checked_name
+from negbench.settings.options import Compare, Study
 
 
 @pytest.mark.parametrize("arguments", [[], ["data"]])
@@ -111,3 +113,21 @@ def test_the_help_groups_the_commands_in_whole_sentences(said, monkeypatch):
         "Negatives": ["audit", "mine"],
         "Inspect": ["report", "ui", "list", "evaluate"],
     }
+
+
+VARIABLES = [  # variable, command, flag that does the same
+    ("MLFLOW_TRACKING_URI", Compare, "--tracking-uri"),
+    ("MLFLOW_EXPERIMENT_NAME", Compare, "--name"),
+    ("OPTUNA_STORAGE", Study, "--storage"),
+]
+
+
+@pytest.mark.parametrize(("variable", "model", "flag"), VARIABLES, ids=[row[0] for row in VARIABLES])
+def test_variables_of_other_tools_that_are_not_used_are_mentioned(monkeypatch, variable, model, flag):
+    monkeypatch.setenv(variable, "somewhere")
+    given = {"strategy": "dqe"} if model is Study else {"strategies": "qure,dqe"}
+    assert unused_variables(model.parsed(given)) == [f"{variable} is set and not used: give {flag} to use it here"]
+    option = flag.removeprefix("--").replace("-", "_")
+    assert unused_variables(model.parsed({**given, option: "sqlite:///x.db"})) == []
+    monkeypatch.delenv(variable)
+    assert unused_variables(model.parsed(given)) == []
