@@ -25,6 +25,7 @@ EXEMPT = {
     *("negbench.plugins.registry", "negbench.machine.room", "negbench.machine.signals", "negbench.machine.free_memory"),
     *("negbench.loop.needs", "negbench.loop.progress", "negbench.machine.file_kinds", "negbench.data.unseen"),
     "negbench.datasets.part_name",
+    *("negbench.machine.parquet_size", "negbench.datasets.doubts"),
 }
 
 

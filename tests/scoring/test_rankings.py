@@ -293,6 +293,24 @@ def test_scores_that_mean_something_else_are_doubted(case):
     assert all(message in line for line in lines)
 
 
+@pytest.mark.parametrize("case", DOUBTS)
+@pytest.mark.parametrize("name", ["circo", "fashioniq"])
+def test_a_table_whose_scores_mean_something_else_is_doubted(name, case, caplog):
+    """By `data.evaluate`, which computes what the scores give."""
+    data = make(name)
+    score, message = DOUBTS[case]
+    table = torch.full((len(data.queries), len(data.images)), -1e3)
+    for row, of_query in enumerate(scored(data, score).values()):
+        for image, value in of_query.items():
+            table[row, data.images.index(image)] = value
+    with caplog.at_level("WARNING", "negbench"):
+        metrics = data.evaluate(table)
+    notes = [record.getMessage() for record in caplog.records if record.getMessage().startswith("note: ")]
+    assert len(notes) == bool(message)
+    assert all(message.split(" queries ")[-1] in note for note in notes)
+    assert metrics == data.measure(lambda rows, columns: table[rows][:, columns])
+
+
 def test_lists_in_reverse_are_doubted():
     data = make("fashioniq")
     lists = {query: sorted(row, key=row.get) for query, row in scored(data, DOUBTS["right"][0]).items()}
