@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from negbench.errors import DataError
-from negbench.files.vector_files import conversion, files_of, numbered_columns, read_vectors
+from negbench.files.vector_files import as_floats, conversion, files_of, numbered_columns, read_vectors
 
 IDS = ["a.jpg", "b.jpg", "c.jpg"]
 VECTORS = np.array([[1.0, 2.0], [-3.0, 4.5], [0.0, 8.0]], dtype=np.float32)
@@ -169,3 +169,14 @@ def test_lines_that_convert_do(tmp_path, monkeypatch):
         names, vectors = read_vectors(Path(f"{name}.npz"), "ids")
         assert names == IDS, name
         np.testing.assert_array_equal(vectors, VECTORS)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_read_only_map_gives_the_same_numbers_and_is_left_alone(tmp_path, layout):
+    """As `np.load(..., mmap_mode="r")` returns it to somebody who mines with arrays."""
+    np.save(tmp_path / "x.npy", LAYOUTS[layout])
+    stored = (tmp_path / "x.npy").read_bytes()
+    taken = as_floats(np.load(tmp_path / "x.npy", mmap_mode="r"), "x")
+    np.testing.assert_array_equal(taken, LAYOUTS[layout].astype(np.float64))
+    taken[0] = 7
+    assert (tmp_path / "x.npy").read_bytes() == stored
