@@ -165,7 +165,7 @@ def _cells(asked: Compare, axes: Axes, runs: Path) -> _Planned:
         NegbenchError: a combination that cannot be left out, or nothing that can be planned.
     """
     parts, axes = _parts(asked, axes)
-    inner = axes.without(*(key for part in parts for key in part)).choices()
+    inner = axes.without(*parts[0]).choices()  # all parts are of the same axes
     cells: list[Cell] = []
     seen: set[tuple[str, str, str]] = set()
     left_out: list[dict[str, str]] = []
@@ -212,7 +212,7 @@ def _skipped(place: Mapping[str, str]) -> str:
     return f"{where} skipped: {place['reason']}"
 
 
-def _parts(asked: Compare, axes: Axes) -> tuple[list[Choice], Axes]:
+def _parts(asked: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
     """Return what is planned at a time, and left out where one of its cells cannot be planned; and all axes."""
     if asked.systems is None:
         keys = [dial.key for dial in axes.dials]
@@ -220,6 +220,8 @@ def _parts(asked: Compare, axes: Axes) -> tuple[list[Choice], Axes]:
         return points or [{}], axes
     names = listed(asked.systems, "systems")
     chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]
+    if not chosen:
+        raise OptionError("--systems names no system: give one or several, or all")
     for name in chosen:
         system(name, "--systems")  # raises
     base = [*axes.base, {"dataset": axes.values("dataset")[0], "backbone": axes.values("backbone")[0]}]

@@ -32,7 +32,7 @@ Layer = Mapping[str, Any]
 Choice = Mapping[str, Any]  # key of an axis -> one of its values; several cells, or one
 
 
-def layers_of(choice: Choice) -> list[Layer]:
+def choice_layers(choice: Choice) -> list[Layer]:
     """Return the configuration layers of a choice: sections, then single settings, which win.
 
     What is no setting (`settings`, `own`) has none.
@@ -75,7 +75,7 @@ class Axes:
         dials = [parse_dial(text) for text in asked.dials]
         above = [set_layer(f"{dial.key}=0") for dial in dials]
         given = dataset_layer(None, asked.data_root, asked.allow_missing).get("dataset", {})
-        sections = {
+        sections: dict[str, tuple[dict[str, Any], ...]] = {
             "dataset": tuple({**each, **given} for each in axis_of("dataset", asked.datasets, layers, above)),
             "backbone": axis_of("backbone", asked.backbones, layers, above),
             "loss": (),
@@ -141,7 +141,7 @@ class Axes:
         remarks: dict[str, None] = {}
         configs: list[RunConfig] = []
         for choice in self.choices() if choices is None else choices:
-            whole, missing = with_system([*self.base, *layers_of(choice)], cache)
+            whole, missing = with_system([*self.base, *choice_layers(choice)], cache)
             configs.append(build_config([whole]))
             remarks |= dict.fromkeys(missing)
         for remark in remarks:

@@ -159,7 +159,7 @@ def points_of(axes: Sequence[Axis]) -> list[Point]:
 def lines_along(axes: Sequence[Axis], index: int) -> list[list[Point]]:
     """Group the points by the values of all axes but one, each list in the order of this one's values."""
     lines = []
-    others = [axis.values for axis in axes[:index] + axes[index + 1 :]]
+    others = [axis.values for axis in [*axes[:index], *axes[index + 1 :]]]
     for rest in itertools.product(*others):
         lines.append([(*rest[:index], value, *rest[index:]) for value in axes[index].values])
     return lines

@@ -100,10 +100,11 @@ def plan(
         NegbenchError: a configuration that cannot run, or missing data; nothing is computed then.
         OptionError: two cells are the same run in the same row.
     """
+    nothing: Mapping[str, Value] = {}
     cells = list[Cell]()
     seen = set[tuple[str, str]]()
     with display.stage("prepare", total=len(configs)) as advance:
-        for config, given in zip(configs, columns or [{}] * len(configs), strict=True):
+        for config, given in zip(configs, columns or [nothing] * len(configs), strict=True):
             run = plan_run(config, cache, runs)
             cell = _cell(run, config, cell_columns(run.config, run.dataset, given), runs)
             row = (run.hash, str([(axis, given[axis]) for axis in AXES if axis in given]))

@@ -20,11 +20,12 @@ def claims_page(folder: Path) -> Page:
     """Build the page of the claims that were judged in this folder."""
     document = read_json(folder / "claims.json")
     claims = document["claims"]
-    answer = "; ".join(
-        f"{len(numbers)} {verdict} (no. {', '.join(numbers)})"
-        for verdict in dict.fromkeys(c["verdict"] for v in STYLES for c in claims if c["verdict"].startswith(v))
-        if (numbers := [str(claim["id"]) for claim in claims if claim["verdict"] == verdict])
-    )
+    numbers: dict[str, list[str]] = {}  # verdict -> its claims; verdicts in the order of `STYLES`
+    for style in STYLES:
+        for claim in claims:
+            if claim["verdict"].startswith(style):
+                numbers.setdefault(claim["verdict"], []).append(str(claim["id"]))
+    answer = "; ".join(f"{len(ids)} {verdict} (no. {', '.join(ids)})" for verdict, ids in numbers.items())
     day = datetime.fromtimestamp((folder / "claims.json").stat().st_mtime, tz=UTC)
     text = "Percent and points unless another unit is named; brackets: simultaneous 95 % intervals of a claim's tests. "
     text += "A claim is refuted if one of its tests is, and supported if all are; no effect: inside half a point."

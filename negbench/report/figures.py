@@ -264,39 +264,64 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
 
 # --- against the epoch -------------------------------------------------------------------------------------------
 
-Line = tuple[str, int, list[float], np.ndarray, list[float]]  # name, colour, x, values [seeds, x], marked x
+
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """A line of a chart.
+
+    Attributes:
+        name: at its end.
+        style: number of its colour and dash.
+        x: its places.
+        values: [seeds, x].
+        marked: values of x with a marker.
+    """
+
+    name: str
+    style: int
+    x: Sequence[float]
+    values: np.ndarray
+    marked: Sequence[float]
 
 
-def _lines(lines: Sequence[Line], ylabel: str, xlabel: str, axes: "Axes") -> None:
+def _lines(lines: Sequence[_Line], ylabel: str, xlabel: str, axes: "Axes") -> None:
     """Draw means over seeds with a band from the lowest to the highest, and markers at the marked x values."""
-    for name, index, x, values, marked in lines:
-        style = line_style(index)
-        places = [i for i, value in enumerate(x) if value in marked]
-        (drawn,) = axes.plot(x, values.mean(0), label=name, **style)
+    ends = []
+    for line in lines:
+        style = line_style(line.style)
+        mean = line.values.mean(0)
+        (drawn,) = axes.plot(line.x, mean, label=line.name, **style)
+        places = [place for place, value in enumerate(line.x) if value in line.marked]
         if places:
             drawn.set(marker="o", markevery=places)
-        if len(values) > 1:
-            axes.fill_between(x, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
+        if len(line.values) > 1:
+            low, high = line.values.min(0), line.values.max(0)
+            axes.fill_between(line.x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        ends.append((mean[-1], line.name, style["color"]))
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.locator_params(axis="x", integer=True)
-    label_ends(axes, [(values.mean(0)[-1], name, line_style(index)["color"]) for name, index, _, values, _ in lines])
+    label_ends(axes, ends)
 
 
-def _lines_of(data: ChartData, line_of: Callable[[pd.DataFrame], Line]) -> dict[str, list[Line]]:
+def _lines_of(data: ChartData, line_of: Callable[[pd.DataFrame], _Line]) -> dict[str, list[_Line]]:
     """Return each loss with the lines of its groups that have a point."""
-    lines = {loss: [line for line in map(line_of, groups) if line[2]] for loss, groups in data.by_loss()}
-    return {loss: own for loss, own in lines.items() if own}
+    by_loss = {}
+    for loss, groups in data.by_loss():
+        lines = [line_of(group) for group in groups]
+        lines = [line for line in lines if line.x]
+        if lines:
+            by_loss[loss] = lines
+    return by_loss
 
 
-def _epoch_chart(key: str, title: str, text: str, by_loss: Mapping[str, Sequence[Line]], ylabel: str) -> Chart | None:
+def _epoch_chart(key: str, title: str, text: str, by_loss: Mapping[str, Sequence[_Line]], ylabel: str) -> Chart | None:
     """Draw a panel for each loss, with the names at the ends of the lines; None without a line."""
-    panels = tuple(
-        Panel(
-            loss if len(by_loss) > 1 else "", partial(_lines, lines, ylabel, "epochs trained"), tall_enough(len(lines))
-        )
-        for loss, lines in by_loss.items()
-    )
-    return Chart(key, title, text, panels, direct=True) if panels else None
+    panels = []
+    for loss, lines in by_loss.items():
+        title_of_panel = loss if len(by_loss) > 1 else ""
+        draw = partial(_lines, lines, ylabel, "epochs trained")
+        panels.append(Panel(title_of_panel, draw, tall_enough(len(lines))))
+    return Chart(key, title, text, tuple(panels), direct=True) if panels else None
 
 
 def _seeds(data: ChartData) -> str:
@@ -318,33 +343,40 @@ def training(data: ChartData) -> Chart | None:
     reported = config_of(data.groups[0]).eval.reported
     split = "reported split" if reported else "part of train held out for development"
 
-    def line_of(group: pd.DataFrame) -> Line:
+    def line_of(group: pd.DataFrame) -> _Line:
         epochs, _, values = curve_of(group, data.main)
         marked = [float(epoch) for epoch in first_run(group).result["refresh_epochs"] if epoch]
-        return shared(group, "strategy"), data.index(group), [float(e) for e in epochs], 100 * values, marked
+        return _Line(shared(group, "strategy"), data.index(group), [float(e) for e in epochs], 100 * values, marked)
 
-    lines = _lines_of(data, line_of)
-    seen = sorted({int(x) for each in lines.values() for _, _, epochs, _, _ in each for x in epochs})
-    text = READ["training"].format(metric=name, split=split, epochs=_at(seen), size=data.size, seeds=_seeds(data))
-    drawn = any(epoch in marked for each in lines.values() for _, _, epochs, _, marked in each for epoch in epochs)
-    if drawn:
+    by_loss = _lines_of(data, line_of)
+    seen: set[int] = set()
+    some_marked = False
+    for lines in by_loss.values():
+        for line in lines:
+            seen.update(int(epoch) for epoch in line.x)
+            some_marked = some_marked or not set(line.x).isdisjoint(line.marked)
+    about = {"metric": name, "split": split, "epochs": _at(sorted(seen)), "size": data.size, "seeds": _seeds(data)}
+    text = READ["training"].format(**about)
+    if some_marked:
         text += READ["refreshed"]
     text += "."
-    return _epoch_chart(f"training{data.suffix}", f"{name} against the epoch", text, lines, f"{name} (%)")
+    return _epoch_chart(f"training{data.suffix}", f"{name} against the epoch", text, by_loss, f"{name} (%)")
 
 
-def _at_refreshes(data: ChartData, name: str, scale: float = 1, *, redefined: bool = False) -> dict[str, list[Line]]:
+def _at_refreshes(data: ChartData, name: str, scale: float = 1, *, redefined: bool = False) -> dict[str, list[_Line]]:
     """Return a number of the strategies' behaviour against the epoch, of all or of those that redefine their pools."""
 
-    def line_of(group: pd.DataFrame) -> Line:
+    def line_of(group: pd.DataFrame) -> _Line:
         rows = []
         if first_run(group).result["refresh_epochs"] or not redefined:
             for run in group["stored"]:
                 rows += [row for row in run.result["behaviour_by_refresh"] if row.get(name) is not None]
-        at = together(rows, lambda row: int(row["epoch"]))
-        x = [float(epoch) for epoch in sorted(at)]
-        values = np.array([[float(np.mean([scale * row[name] for row in at[epoch]])) for epoch in sorted(at)]])
-        return shared(group, "strategy"), data.index(group), x, values, x
+        x = []
+        means = []
+        for epoch, members in sorted(together(rows, lambda row: int(row["epoch"])).items()):
+            x.append(float(epoch))
+            means.append(float(np.mean([scale * row[name] for row in members])))
+        return _Line(shared(group, "strategy"), data.index(group), x, np.array([means]), x)
 
     return _lines_of(data, line_of)
 
@@ -375,7 +407,7 @@ def score_curves(data: ChartData) -> Chart | None:
     return Chart(f"score-curves{data.suffix}", title, text, tuple(panels), direct=True) if panels else None
 
 
-def _score_lines(groups: Sequence[pd.DataFrame]) -> list[Line]:
+def _score_lines(groups: Sequence[pd.DataFrame]) -> list[_Line]:
     """Return a line of sorted scores for the untrained model, and for each strategy after its warm-up.
 
     Strategies that share a warm-up, and so have the same curve, share a line.
@@ -384,7 +416,7 @@ def _score_lines(groups: Sequence[pd.DataFrame]) -> list[Line]:
     if not warm:
         return []
     untrained = {run.config.seed: run.folder for group in warm for run in group["stored"]}  # the same for all
-    lines: dict[bytes, Line] = {}  # by the bytes of their scores
+    lines: dict[bytes, _Line] = {}  # by the bytes of their scores
     names: dict[bytes, list[str]] = {}
     moments = [("before training", "start", [*untrained.values()])]
     moments += [(shared(group, "strategy"), "warm", folders_of(group)) for group in warm]
@@ -400,7 +432,7 @@ def _score_lines(groups: Sequence[pd.DataFrame]) -> list[Line]:
         key = values.tobytes()
         names.setdefault(key, []).append(name)
         index = list(names).index(key)
-        lines[key] = (_shared_name(names[key]), index, x, values, _marked_drops(curves, x))
+        lines[key] = _Line(_shared_name(names[key]), index, x, values, _marked_drops(curves, x))
     return list(lines.values())
 
 

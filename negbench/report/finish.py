@@ -136,13 +136,19 @@ def _summary(group: pd.DataFrame, rows: Sequence[Verdict], axes: Sequence[str]) 
     """
     finals = [final_values(run.result) for run in group["stored"]]
     metrics: dict[str, float] = {"verdict/seeds": float(len(finals))}
-    for key in dict.fromkeys(name for values in finals for name in values):
-        values = [v[key] for v in finals if key in v]
+    by_metric: dict[str, list[float]] = {}
+    for of_run in finals:
+        for key, value in of_run.items():
+            by_metric.setdefault(key, []).append(value)
+    for key, values in by_metric.items():
         metrics[key if "/" in key else f"answer/{key}"] = float(np.mean(values))
         if len(values) > 1 and key in first_run(group).result["metrics"]:
             metrics[f"sd/{key}"] = float(np.std(values, ddof=1))
-    flats = [run.config.flat() for run in group["stored"]]
-    parameters: dict[str, Any] = {k: v for k, v in flats[0].items() if all(f.get(k) == v for f in flats)}
+    configs = [run.config.flat() for run in group["stored"]]
+    parameters: dict[str, Any] = {}
+    for key, value in configs[0].items():
+        if all(config.get(key) == value for config in configs):
+            parameters[key] = value
     tags = labels_of(group)
     row = next((row for row in rows if row.main and group_key(vars(row)) == key_of(group)), None)
     if row is not None:
