@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from negbench.analysis.answer import say
 from negbench.analysis.collapse import Ends, bound, ends_of
@@ -15,14 +16,17 @@ from negbench.store.runfolder import RunFolder
 from tests.made import RESULT, group
 
 
-def test_the_bound_lies_between_the_untrained_model_and_the_best_run():
-    for untrained, best, fell, scattered in (
+@pytest.mark.parametrize(
+    ("untrained", "best", "fell", "scattered"),
+    [
         (0.02, 0.80, 0.21, 0.22),  # a quarter of the gain is left
         (0.45, 0.52, 0.41, 0.43),  # training gains little: seeds 9 points apart scatter
         (0.45, 0.05, 0.05, 0.36),  # every run ends far below the untrained model
         (0.02, 0.03, -0.1, 0.02),  # nothing was learned, so nothing could be lost
-    ):
-        assert fell < bound(untrained, best) <= scattered
+    ],
+)
+def test_the_bound_lies_between_the_untrained_model_and_the_best_run(untrained, best, fell, scattered):
+    assert fell < bound(untrained, best) <= scattered
 
 
 def group_of(runs: Path, strategy: str, ends: dict[int, float], untrained: float = 0.02) -> pd.DataFrame:

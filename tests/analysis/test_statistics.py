@@ -41,7 +41,7 @@ def test_many_seeds_give_each_strategy_its_own_variance():
     np.testing.assert_allclose(np.sqrt(np.median(variances, axis=0)), sds, rtol=0.12)
 
 
-def test_few_seeds_borrow_where_strategies_vary_alike_and_not_where_they_do_not():
+def test_few_seeds_borrow_where_strategies_vary_alike_and_not_where_they_do_not(subtests):
     alike = generator(3).normal(size=(20, 3))
     spread = np.quantile(variance_draws(alike, 800, generator()), 0.95, axis=0)
     own = alike.var(axis=1, ddof=1)
@@ -55,64 +55,66 @@ def test_few_seeds_borrow_where_strategies_vary_alike_and_not_where_they_do_not(
     assert (medians > 0.1).all()
     assert (medians < 6).all()
     for means in (np.ones((3, 4)), np.ones((2, 1)), np.ones((1, 5)) * np.arange(5)):  # differences do not vary
-        assert not variance_draws(means, 50, generator()).any()
+        with subtests.test(means=means):
+            assert not variance_draws(means, 50, generator()).any()
 
 
 # --- against closed forms ----------------------------------------------------------------------------------------
 
 
-def test_two_strategies_whose_seeds_alone_vary_are_a_t_test():
-    for seeds, share in ((2, 1), (3, 1), (8, 1), (3, 0.2)):
-        rng = generator(5)
-        values = {name: rng.normal(size=(seeds, 1)) + np.zeros((1, 50)) for name in "ab"}
-        estimate = against(ValueTable(values, Design(nested=True, share=share)), "b", generator())["a"]
-        difference = (values["a"] - values["b"])[:, 0]
-        exact = scipy.stats.ttest_1samp(difference, 0)
-        low, high = exact.confidence_interval(1 - 0.05 * share)
-        assert estimate.value == pytest.approx(difference.mean())
-        assert estimate.interval.high - estimate.interval.low == pytest.approx(high - low, rel=0.06)
-        assert estimate.p_value == pytest.approx(exact.pvalue, abs=0.01)
+@pytest.mark.parametrize(("seeds", "share"), [(2, 1), (3, 1), (8, 1), (3, 0.2)])
+def test_two_strategies_whose_seeds_alone_vary_are_a_t_test(seeds, share):
+    rng = generator(5)
+    values = {name: rng.normal(size=(seeds, 1)) + np.zeros((1, 50)) for name in "ab"}
+    estimate = against(ValueTable(values, Design(nested=True, share=share)), "b", generator())["a"]
+    difference = (values["a"] - values["b"])[:, 0]
+    exact = scipy.stats.ttest_1samp(difference, 0)
+    low, high = exact.confidence_interval(1 - 0.05 * share)
+    assert estimate.value == pytest.approx(difference.mean())
+    assert estimate.interval.high - estimate.interval.low == pytest.approx(high - low, rel=0.06)
+    assert estimate.p_value == pytest.approx(exact.pvalue, abs=0.01)
 
 
-def test_intervals_of_small_tables_hardly_depend_on_the_draws():
-    for count in (2, 3):
-        table = table_of([0.5] * count, 3, sd=0.02)
-        ends = [against(table, "s0", generator(i))["s1"].interval.high for i in range(20)]
-        assert np.std(ends, ddof=1) < 0.03 * np.mean(ends)
+@pytest.mark.parametrize("count", [2, 3])
+def test_intervals_of_small_tables_hardly_depend_on_the_draws(count):
+    table = table_of([0.5] * count, 3, sd=0.02)
+    ends = [against(table, "s0", generator(i))["s1"].interval.high for i in range(20)]
+    assert np.std(ends, ddof=1) < 0.03 * np.mean(ends)
 
 
-def test_queries_that_all_agree_leave_room_for_some_that_do_not():
+@pytest.mark.parametrize(("count", "verdict"), [(90, "undecided"), (1200, "equal")])
+def test_queries_that_all_agree_leave_room_for_some_that_do_not(count, verdict):
     """No difference in n queries: a share of 1 - 0.025^(1/n) is still plausible, too much for "equal" at n = 90."""
-    for count, verdict in ((90, "undecided"), (1200, "equal")):
-        for share in (1, 0.2):
-            values = dict.fromkeys("ab", np.tile(np.arange(count) % 2.0, (2, 1)))
-            estimate = against(ValueTable(values, Design(share=share)), "b", generator())["a"]
-            most = 1 - (0.025 * share) ** (1 / count)
-            assert estimate.interval.high == pytest.approx(most, rel=0.05, abs=1e-4)
-            assert estimate.interval.low == -estimate.interval.high
-            assert estimate.verdict == verdict
+    for share in (1, 0.2):
+        values = dict.fromkeys("ab", np.tile(np.arange(count) % 2.0, (2, 1)))
+        estimate = against(ValueTable(values, Design(share=share)), "b", generator())["a"]
+        most = 1 - (0.025 * share) ** (1 / count)
+        assert estimate.interval.high == pytest.approx(most, rel=0.05, abs=1e-4)
+        assert estimate.interval.low == -estimate.interval.high
+        assert estimate.verdict == verdict
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
-def test_values_decide_whether_two_strategies_differ_whatever_stands_beside_them(seeds):
+def test_values_decide_whether_two_strategies_differ_whatever_stands_beside_them(subtests, seeds):
     """Not draws, whose rounding errors look like differences: the rule of three holds for a pair that never differs."""
     rng = generator(20)
     for queries in (2, 8, 24, 90):
-        values = {name: rng.integers(0, 2, (seeds, queries)).astype(float) for name in "acd"}
-        values["b"] = values["a"].copy()
-        values["e"] = values["a"] + 0.3  # every query differs, and all of them alike
-        for names in ("ab", "abc", "abcd", "abcde"):
-            compared = pairs(ValueTable({name: values[name] for name in names}, Design(draws=400)), generator())
-            most = np.log(2 / 0.05) / (queries - 1)
-            twins = compared.of("a", "b")
-            assert twins.verdict == "undecided"
-            assert twins.p_adjusted == 1
-            assert (twins.models.low, twins.models.high) == pytest.approx((-most, most), abs=1e-4)
-            assert most - 1e-4 < twins.interval.high < 3 * most
-            if names[-1] == "e":
-                above = compared.of("e", "b")
-                assert above.p_value == pytest.approx(min(1, 2 * np.exp(-0.3 * (queries - 1))), abs=0.003)
-                assert (above.p_adjusted <= 0.05) == (above.verdict == "better")
+        with subtests.test(queries=queries):
+            values = {name: rng.integers(0, 2, (seeds, queries)).astype(float) for name in "acd"}
+            values["b"] = values["a"].copy()
+            values["e"] = values["a"] + 0.3  # every query differs, and all of them alike
+            for names in ("ab", "abc", "abcd", "abcde"):
+                compared = pairs(ValueTable({name: values[name] for name in names}, Design(draws=400)), generator())
+                most = np.log(2 / 0.05) / (queries - 1)
+                twins = compared.of("a", "b")
+                assert twins.verdict == "undecided"
+                assert twins.p_adjusted == 1
+                assert (twins.models.low, twins.models.high) == pytest.approx((-most, most), abs=1e-4)
+                assert most - 1e-4 < twins.interval.high < 3 * most
+                if names[-1] == "e":
+                    above = compared.of("e", "b")
+                    assert above.p_value == pytest.approx(min(1, 2 * np.exp(-0.3 * (queries - 1))), abs=0.003)
+                    assert (above.p_adjusted <= 0.05) == (above.verdict == "better")
     opposed = {"a": np.array([[1.0, 0.0], [0.0, 1.0]]), "b": np.zeros((2, 2))}  # alike on average, not in any seed
     assert against(ValueTable(opposed), "b", generator())["a"].interval.high > 1
 
@@ -191,7 +193,7 @@ def test_seeds_are_told_apart_by_their_values():
     turned = ValueTable({name: rows[[2, 0, 3, 1]] for name, rows in values.items()})
     first, second = (pairs(table, table.generator()).differences for table in (ValueTable(values), turned))
     for pair, each in first.items():
-        assert each.interval == second[pair].interval
+        assert each.interval == second[pair].interval, each
 
 
 @pytest.mark.parametrize(("kernel", "threads"), [("Haswell", 4), ("Prescott", 1)])
@@ -271,7 +273,7 @@ def test_verdicts_are_read_from_the_interval():
     design = Design(margin=0.01)
     words = {(0.001, 0.2): "better", (-0.2, -0.001): "worse", (-0.01, 0.01): "equal", (-0.011, 0.01): "undecided"}
     for (low, high), word in words.items():
-        assert design.verdict(Interval(low, high, 0.95)) == word
+        assert design.verdict(Interval(low, high, 0.95)) == word, word
 
 
 def test_pairs_know_ranks_and_both_directions():
@@ -291,14 +293,15 @@ def test_pairs_know_ranks_and_both_directions():
     assert one.interval.high - one.interval.low < every.interval.high - every.interval.low
 
 
-def test_p_values_and_intervals_are_dual():
+def test_p_values_and_intervals_are_dual(subtests):
     rng = generator(10)
     for seed in range(5):
-        table = table_of(0.5 + 0.004 * rng.normal(size=9), rng=generator(seed))
-        for each in against(table, "s0", generator()).values():
-            assert (each.p_adjusted <= 0.05) == (each.verdict in ("better", "worse"))
-            assert each.p_value <= each.p_adjusted
-            assert each.minimum_detectable > (each.interval.high - each.interval.low) / 2 - 1e-3
+        with subtests.test(seed=seed):
+            table = table_of(0.5 + 0.004 * rng.normal(size=9), rng=generator(seed))
+            for each in against(table, "s0", generator()).values():
+                assert (each.p_adjusted <= 0.05) == (each.verdict in ("better", "worse"))
+                assert each.p_value <= each.p_adjusted
+                assert each.minimum_detectable > (each.interval.high - each.interval.low) / 2 - 1e-3
 
 
 def test_strategies_are_paired_on_the_seeds_that_both_have():
@@ -327,19 +330,20 @@ def test_summaries_hold_the_mean_and_stay_on_the_scale():
     assert (rare.seeds, rare.queries) == (4, 100)
 
 
-def test_a_summary_of_several_seeds_by_hand():
+def test_a_summary_of_several_seeds_by_hand(subtests):
     rng = generator(15)
     for seeds, seed_sd, query_sd in ((2, 0.1, 0.1), (3, 0.0, 0.3)):  # more variance between seeds, or queries
-        values = 0.5 + seed_sd * rng.normal(size=(seeds, 1)) + query_sd * rng.normal(size=(1, 60))
-        values = values + 0.1 * rng.normal(size=(seeds, 60))
-        summary, mean, means = summarise(ValueTable({"a": values}))["a"], values.mean(), values.mean(1)
-        alone, over = values.mean(0).var(ddof=1) / 60, means.var(ddof=1) / seeds
-        luck = ((values - values.mean(0) - means[:, None] + mean) ** 2).sum() / (seeds * (seeds - 1) * 60**2)
-        query = max(alone - luck, 0)
-        df = (over + query) ** 2 / (over**2 / (seeds - 1) + query**2 / 59)
-        halves = [scipy.stats.t.ppf(0.975, df) * (over + query) ** 0.5, scipy.stats.t.ppf(0.975, 59) * alone**0.5]
-        low, high = np.floor(1e4 * (mean - max(halves))), np.ceil(1e4 * (mean + max(halves)))
-        assert (summary.interval.low, summary.interval.high) == pytest.approx((low / 1e4, high / 1e4), abs=1e-9)
+        with subtests.test(seeds=seeds, seed_sd=seed_sd):
+            values = 0.5 + seed_sd * rng.normal(size=(seeds, 1)) + query_sd * rng.normal(size=(1, 60))
+            values = values + 0.1 * rng.normal(size=(seeds, 60))
+            summary, mean, means = summarise(ValueTable({"a": values}))["a"], values.mean(), values.mean(1)
+            alone, over = values.mean(0).var(ddof=1) / 60, means.var(ddof=1) / seeds
+            luck = ((values - values.mean(0) - means[:, None] + mean) ** 2).sum() / (seeds * (seeds - 1) * 60**2)
+            query = max(alone - luck, 0)
+            df = (over + query) ** 2 / (over**2 / (seeds - 1) + query**2 / 59)
+            halves = [scipy.stats.t.ppf(0.975, df) * (over + query) ** 0.5, scipy.stats.t.ppf(0.975, 59) * alone**0.5]
+            low, high = np.floor(1e4 * (mean - max(halves))), np.ceil(1e4 * (mean + max(halves)))
+            assert (summary.interval.low, summary.interval.high) == pytest.approx((low / 1e4, high / 1e4), abs=1e-9)
 
 
 def test_what_does_not_fit_is_refused():

@@ -41,24 +41,25 @@ def test_pieces_are_joined_to_words():
     assert _attributes.words_of_clip_pieces(pieces) == [None, "sleeveless", "sleeveless", "top", None, None]
 
 
-def test_sub_queries_against_loops():
+def test_sub_queries_against_loops(subtests):
     module = _module()
     query, tokens, masks = _inputs()
     subs = module(query, tokens, masks)
     for aspect in ASPECTS:
-        sub = subs[aspect].embeddings
-        assert float(subs[aspect].weight.detach()) == pytest.approx(0.1)
-        assert subs[aspect].present.tolist() == masks[aspect].any(1).tolist()
-        for row in range(3):
-            chosen = [s for s in range(6) if masks[aspect][row, s]]
-            want = torch.zeros(DIM, dtype=torch.float64)
-            if chosen:
-                logits = [query[row] @ module.keys[aspect] @ tokens[row, s] / math.sqrt(DIM) for s in chosen]
-                total = sum(x.exp() for x in logits)
-                for s, logit in zip(chosen, logits, strict=True):
-                    want = want + logit.exp() / total * module.values[aspect](tokens[row, s])
-                want = want / want.norm()
-            torch.testing.assert_close(sub[row], want)
+        with subtests.test(aspect=aspect):
+            sub = subs[aspect].embeddings
+            assert float(subs[aspect].weight.detach()) == pytest.approx(0.1)
+            assert subs[aspect].present.tolist() == masks[aspect].any(1).tolist()
+            for row in range(3):
+                chosen = [s for s in range(6) if masks[aspect][row, s]]
+                want = torch.zeros(DIM, dtype=torch.float64)
+                if chosen:
+                    logits = [query[row] @ module.keys[aspect] @ tokens[row, s] / math.sqrt(DIM) for s in chosen]
+                    total = sum(x.exp() for x in logits)
+                    for s, logit in zip(chosen, logits, strict=True):
+                        want = want + logit.exp() / total * module.values[aspect](tokens[row, s])
+                    want = want / want.norm()
+                torch.testing.assert_close(sub[row], want)
 
 
 def test_text_without_any_attribute_word_leaves_the_query_and_its_gradient_alone():

@@ -77,7 +77,7 @@ def test_only_the_text_side_trains_with_frozen_images():
     assert text.identity.trainable_parameters < whole.identity.trainable_parameters
 
 
-def test_a_folders_tokenizer_and_image_processor(lavis, tmp_path):
+def test_a_folders_tokenizer_and_image_processor(subtests, lavis, tmp_path):
     from transformers import BertTokenizer
     from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 
@@ -90,14 +90,15 @@ def test_a_folders_tokenizer_and_image_processor(lavis, tmp_path):
     lavis.hub("blip", tmp_path)
     texts, hashes = ["RED dress", "caf\xe9, red"], set()
     for spelling in ({}, {"do_lower_case": False}, {"strip_accents": False}):
-        write("tokenizer_config.json", tokenizer_class="BertTokenizer", **spelling)
-        loaded = ours()
-        tokens, theirs = loaded.tokenize(texts), BertTokenizer.from_pretrained(tmp_path)(texts)
-        for ids, mask, wanted in zip(
-            *(tokens[key] for key in ("input_ids", "attention_mask")), theirs["input_ids"], strict=True
-        ):
-            assert ids[mask.bool()].tolist() == wanted
-        hashes.add(loaded.identity.details["tokenizer_sha256"])
+        with subtests.test(spelling=spelling):
+            write("tokenizer_config.json", tokenizer_class="BertTokenizer", **spelling)
+            loaded = ours()
+            tokens, theirs = loaded.tokenize(texts), BertTokenizer.from_pretrained(tmp_path)(texts)
+            for ids, mask, wanted in zip(
+                *(tokens[key] for key in ("input_ids", "attention_mask")), theirs["input_ids"], strict=True
+            ):
+                assert ids[mask.bool()].tolist() == wanted
+            hashes.add(loaded.identity.details["tokenizer_sha256"])
     assert len(hashes) == 3
     picture = Image.fromarray(np.random.default_rng(0).integers(256, size=(50, 50, 3), dtype=np.uint8))
     size = {"height": 32, "width": 32}
@@ -107,13 +108,14 @@ def test_a_folders_tokenizer_and_image_processor(lavis, tmp_path):
         {"resample": 2},
         {"do_normalize": False},
     ):
-        write("preprocessor_config.json", size=size, **asked)
-        theirs = BlipImageProcessorPil.from_pretrained(tmp_path)(picture, return_tensors="pt")["pixel_values"][0]
-        assert difference(ours().preprocess(picture), theirs) < 1e-5
-        write("processor_config.json", image_processor={"size": size, **asked})  # counts before the other
-        write("preprocessor_config.json", image_mean=[0.9] * 3)
-        assert difference(ours().preprocess(picture), theirs) < 1e-5
-        (tmp_path / "processor_config.json").unlink()
+        with subtests.test(asked=asked):
+            write("preprocessor_config.json", size=size, **asked)
+            theirs = BlipImageProcessorPil.from_pretrained(tmp_path)(picture, return_tensors="pt")["pixel_values"][0]
+            assert difference(ours().preprocess(picture), theirs) < 1e-5
+            write("processor_config.json", image_processor={"size": size, **asked})  # counts before the other
+            write("preprocessor_config.json", image_mean=[0.9] * 3)
+            assert difference(ours().preprocess(picture), theirs) < 1e-5
+            (tmp_path / "processor_config.json").unlink()
     odd = {"do_rescale": False, "do_resize": False, "rescale_factor": 0.5, "resample": 0, "size": {"shortest_edge": 40}}
     for key, value in odd.items():
         write("preprocessor_config.json", **{key: value})

@@ -222,7 +222,7 @@ def test_a_folder_of_transformers(lavis, tmp_path, vision, text):
     assert ours.temperature.requires_grad
 
 
-def test_folder_that_does_not_fit(lavis, tmp_path):
+def test_folder_that_does_not_fit(subtests, lavis, tmp_path):
     from safetensors.torch import load_file, save_file
 
     folder = tmp_path / "saved"
@@ -234,7 +234,8 @@ def test_folder_that_does_not_fit(lavis, tmp_path):
     with pytest.raises(WeightsError) as error:
         build(Blip2, weights=str(folder))
     for part in ("missing query_tokens", "unexpected stray.weight", "wrong shape vision_projection.weight"):
-        assert part in str(error.value)
+        with subtests.test(part=part):
+            assert part in str(error.value)
     (folder / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(WeightsError, match="holds a model of type clip, expected blip-2"):
         build(Blip2, weights=str(folder))
@@ -412,7 +413,7 @@ def test_trap_12_the_tower_computes_in_the_precision_of_the_run(world):
     assert 0 < difference(features, world.features) < 0.1 * float(world.features.abs().max())
 
 
-def test_trap_13_surplus_of_a_tower_file(world):
+def test_trap_13_surplus_of_a_tower_file(subtests, world):
     """Surplus keys of a whole tower (one block, a final norm, a head) are dropped; any other key is refused."""
     lavis, s = world.lavis, world.sizes
     s.vit_layers += 1
@@ -424,9 +425,10 @@ def test_trap_13_surplus_of_a_tower_file(world):
     surplus = {name: torch.zeros(s.vit) for name in extra}
     # without the final norm and head, the configuration gives the number of blocks, or else the file does
     for more, config, layers in ((surplus, {}, 3), ({}, {}, 4), ({}, {"vit_layers": 3}, 3)):
-        tower = lavis.save({**whole, **more}, "tower.pth")
-        model = build(Blip2, weights=f"lavis:{path},tower={tower}", config={**lavis.config(s), **config})
-        assert len(model.vision_model.encoder.layers) == layers
+        with subtests.test(layers=layers):
+            tower = lavis.save({**whole, **more}, "tower.pth")
+            model = build(Blip2, weights=f"lavis:{path},tower={tower}", config={**lavis.config(s), **config})
+            assert len(model.vision_model.encoder.layers) == layers
     tower = lavis.save({**whole, "rope.freqs": torch.zeros(3)}, "tower.pth")
     with pytest.raises(WeightsError, match=r"unexpected visual_encoder\.rope\.freqs$"):
         build(Blip2, weights=f"lavis:{path},tower={tower}", config=lavis.config(s))

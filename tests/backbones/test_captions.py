@@ -8,9 +8,10 @@ from negbench.backbones._captions import make_tokenizer, process_caption, read_v
 from negbench.errors import WeightsError
 
 
-def test_processor_table(spelled):
+def test_processor_table(subtests, spelled):
     for raw, processed in spelled["captions"].items():
-        assert process_caption(raw) == processed
+        with subtests.test(raw=raw):
+            assert process_caption(raw) == processed
 
 
 def test_processor_keeps_fifty_words():

@@ -101,7 +101,7 @@ def sharded(folder: Path, state: dict[str, Tensor], stem: str, count: int = 3) -
     return files
 
 
-def test_shards_are_read_as_one_checkpoint(folder):
+def test_shards_are_read_as_one_checkpoint(subtests, folder):
     state = weights()
     files = sharded(folder, state, "open_clip_model")
     expected = Clip.load(ClipOptions(init="random", size="toy")).clip
@@ -111,8 +111,9 @@ def test_shards_are_read_as_one_checkpoint(folder):
         json.dumps({"weight_map": dict.fromkeys(state, files[0].name) | {"z": files[2].name, "y": files[1].name}})
     )
     for spec in (folder, files[1], index):
-        loaded = Clip.load(ClipOptions(weights=str(spec))).clip.state_dict()
-        assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.state_dict().items())
+        with subtests.test(spec=spec):
+            loaded = Clip.load(ClipOptions(weights=str(spec))).clip.state_dict()
+            assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.state_dict().items())
     outline = Clip.outline(ClipOptions(weights=str(folder)), 0)
     assert sorted(outline.files) == files
     files[1].unlink()
@@ -161,7 +162,7 @@ def test_what_lies_outside_of_the_prefix_is_said(folder, logged):
     assert "2 tensors outside of it are left out: combiner.*" in logged.pop().getMessage()
 
 
-def test_of_two_models_in_a_file_the_user_names_one(folder):
+def test_of_two_models_in_a_file_the_user_names_one(subtests, folder):
     average = weights(2)
     state = weights() | {f"ema_model.{name}": value for name, value in average.items()}
     torch.save(state, folder / "best.pt")
@@ -170,8 +171,9 @@ def test_of_two_models_in_a_file_the_user_names_one(folder):
     ):
         Clip.load(ClipOptions(weights=str(folder)))
     for prefix in ("ema_model", "ema_model."):
-        clip = Clip.load(ClipOptions(weights=f"{folder},prefix={prefix}"))
-        assert torch.equal(clip.clip.state_dict()["visual.proj"], average["visual.proj"])
+        with subtests.test(prefix=prefix):
+            clip = Clip.load(ClipOptions(weights=f"{folder},prefix={prefix}"))
+            assert torch.equal(clip.clip.state_dict()["visual.proj"], average["visual.proj"])
     with pytest.raises(WeightsError, match=r"no tensor of the model stands behind prefix=other: its names begin with"):
         Clip.load(ClipOptions(weights=f"{folder},prefix=other"))
     keys = [Clip.outline(ClipOptions(weights=f"{folder},prefix={prefix}"), 0).key for prefix in ("ema_model", "")]

@@ -172,7 +172,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path):
     assert (identities["plain"].weights, identities["plain"].revision) == ("a.pt", "local")
 
 
-def test_keys_that_do_not_fit_are_all_named(tmp_path):
+def test_keys_that_do_not_fit_are_all_named(subtests, tmp_path):
     state = weights()
     del state["visual.ln_post.bias"], state["ln_final.weight"]
     state["visual.extra"] = torch.zeros(1)
@@ -182,7 +182,8 @@ def test_keys_that_do_not_fit_are_all_named(tmp_path):
         build(Clip, model="ViT-Toy", weights=str(file), activation="gelu")
     line = str(caught.value)
     for part in ("ln_final.weight", "visual.ln_post.bias", "visual.extra", "visual.proj [3, 4] for [32, 32]"):
-        assert part in line
+        with subtests.test(part=part):
+            assert part in line
     assert "\n" not in line
     assert "logit_scale" not in line
 
@@ -247,11 +248,12 @@ def test_a_file_that_does_not_tell_its_activation_must_be_told(tmp_path):
         build(Clip, weights=str(file))
 
 
-def test_a_tag_knows_its_activation_whatever_the_models_name(tmp_path):
+def test_a_tag_knows_its_activation_whatever_the_models_name(subtests, tmp_path):
     hub(tmp_path, "openai", weights())
     hub(tmp_path, "laion", weights())
     for model in TWO:
-        assert build(Clip, model=model, weights="openai").identity.activation == "quick_gelu"
+        with subtests.test(model=model):
+            assert build(Clip, model=model, weights="openai").identity.activation == "quick_gelu"
     laion = build(Clip, model="ViT-Toy", weights="laion")
     assert laion.identity.activation == "gelu"
     assert laion.identity.preprocessing == "target-pad 1.25, bicubic 32, mean/std 0.5/0.5/0.5 0.5/0.5/0.5"
@@ -293,15 +295,15 @@ def test_frozen_encoders_have_nothing_to_compute_again():
 # --- HyCoLe's projections ------------------------------------------------------------------------------------------
 
 
-def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma():
-    for frozen in (True, False):
-        clip = toy(projection=16, frozen=frozen)
-        rates = {id(p): group["lr"] for group in clip.parameter_groups(1e-4, 0.01) for p in group["params"]}
-        for part in (clip.project_image, clip.project_text, clip.fusion):
-            assert {rates[id(p)] for p in part.parameters()} == {1e-4}
-        encoder = [rates[id(p)] for p in clip.clip.visual.parameters() if p.requires_grad]
-        assert bool(encoder) != frozen
-        assert encoder == pytest.approx([1e-7] * len(encoder))
+@pytest.mark.parametrize("frozen", [True, False])
+def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma(frozen):
+    clip = toy(projection=16, frozen=frozen)
+    rates = {id(p): group["lr"] for group in clip.parameter_groups(1e-4, 0.01) for p in group["params"]}
+    for part in (clip.project_image, clip.project_text, clip.fusion):
+        assert {rates[id(p)] for p in part.parameters()} == {1e-4}
+    encoder = [rates[id(p)] for p in clip.clip.visual.parameters() if p.requires_grad]
+    assert bool(encoder) != frozen
+    assert encoder == pytest.approx([1e-7] * len(encoder))
 
 
 def test_gamma_zero_keeps_the_encoders_as_they_are():

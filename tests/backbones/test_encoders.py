@@ -190,14 +190,15 @@ def test_open_clip_prepares_images_as_its_folder_says(folder, tmp_path):
 # --- what cannot be used -------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_there_is_one_line(folder, mistakes):
+def test_what_is_not_there_is_one_line(subtests, folder, mistakes):
     for spec, message in mistakes["encoders"].items():
-        with pytest.raises(OptionError) as caught:
-            embed_folder(Embed(folder=folder, encoder=spec, overwrite=True))
-        assert message in str(caught.value)
-        assert str(caught.value).startswith(f"--encoder {spec}: ")
-        assert "backbone." not in str(caught.value)
-        assert "\n" not in str(caught.value)
+        with subtests.test(spec=spec):
+            with pytest.raises(OptionError) as caught:
+                embed_folder(Embed(folder=folder, encoder=spec, overwrite=True))
+            assert message in str(caught.value)
+            assert str(caught.value).startswith(f"--encoder {spec}: ")
+            assert "backbone." not in str(caught.value)
+            assert "\n" not in str(caught.value)
 
 
 def test_weights_that_are_not_whole(folder, clip, tmp_path):

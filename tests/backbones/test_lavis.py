@@ -146,21 +146,22 @@ def test_one_of_several_state_dicts_is_named(family):
     assert outlines[0].key != outlines[1].key
 
 
-def test_what_only_training_reads_is_left_out_with_a_remark(lavis, logged):
+def test_what_only_training_reads_is_left_out_with_a_remark(subtests, lavis, logged):
     """The names are those of BLIP's own retrieval checkpoint, and of CoVR's, whose temperature is a plain number."""
     for name in FAMILIES:
-        family = Family(lavis, name)
-        without = {key: tensor for key, tensor in family.state.items() if key != "temp"}
-        model = family.load_state(without)
-        assert float(model.temperature.detach()) == pytest.approx(0.07)
-        notes = [each.getMessage().split("model.pth: ")[-1] for each in logged]
-        heads = "itm_head" if name == "blip" else "Qformer.cls, itm_head"
-        assert notes == [
-            "it holds no temperature, which starts at 0.07; --set backbone.temperature=T sets it",
-            f"left out, as no score here reads them: {heads}",
-        ]
-        assert torch.equal(family.scores(model), family.scores(family.load_state(family.state)))
-        logged.clear()
+        with subtests.test(name=name):
+            family = Family(lavis, name)
+            without = {key: tensor for key, tensor in family.state.items() if key != "temp"}
+            model = family.load_state(without)
+            assert float(model.temperature.detach()) == pytest.approx(0.07)
+            notes = [each.getMessage().split("model.pth: ")[-1] for each in logged]
+            heads = "itm_head" if name == "blip" else "Qformer.cls, itm_head"
+            assert notes == [
+                "it holds no temperature, which starts at 0.07; --set backbone.temperature=T sets it",
+                f"left out, as no score here reads them: {heads}",
+            ]
+            assert torch.equal(family.scores(model), family.scores(family.load_state(family.state)))
+            logged.clear()
     copies = re.compile(r"\A(visual_encoder|text_encoder|vision_proj|text_proj)\.")
     training = {copies.sub(r"\1_m.", key): tensor for key, tensor in family.state.items() if copies.match(key)}
     training |= {f"{queue}_queue": torch.zeros(1, 3) for queue in ("image", "text", "idx", "ptr")}
@@ -215,12 +216,13 @@ def test_a_folder_says_where_its_temperature_comes_from(lavis, tmp_path, logged,
     assert len(notes) == (source == "default")
 
 
-def test_a_temperature_that_is_set_replaces_that_of_the_weights(lavis, logged):
+def test_a_temperature_that_is_set_replaces_that_of_the_weights(subtests, lavis, logged):
     family = Family(lavis, "eva_clip_g")
     for state in (family.state, {key: tensor for key, tensor in family.state.items() if key != "temp"}):
-        model = family.load(lavis.save(state), temperature=0.005)
-        assert float(model.temperature.detach()) == pytest.approx(0.005)  # LAVIS's bound is 0.001
-        assert model.identity.details["temperature_from"] == "option"
+        with subtests.test(state=state):
+            model = family.load(lavis.save(state), temperature=0.005)
+            assert float(model.temperature.detach()) == pytest.approx(0.005)  # LAVIS's bound is 0.001
+            assert model.identity.details["temperature_from"] == "option"
     assert not any("starts at" in each.getMessage() for each in logged)
 
 
@@ -263,7 +265,7 @@ def test_pickles_are_refused_and_not_executed(family, capfd):
             WeightsError, match=rf"is refused: it holds a pickled object, {name} .*weights_only=True"
         ) as error:
             family.load(path)
-        assert str(error.value).isprintable()
+        assert str(error.value).isprintable(), name
     path.write_bytes(pickle.dumps(_Stranger(), protocol=2))
     with pytest.raises(WeightsError):
         family.load(path)
@@ -351,11 +353,12 @@ def test_parse_weights(tmp_path):
     assert parse_weights("org/name@v1.0", ADVICE) == Source("hub", hub_id="org/name", revision="v1.0")
 
 
-def test_parse_weights_errors_quote_the_text(tmp_path):
+def test_parse_weights_errors_quote_the_text(subtests, tmp_path):
     (tmp_path / "model.pth").touch()
     for spec in ("lavis:", "lavis:{0},tower=", "lavis:{0}x", "lavis:{0},tower=x", "{0}", "/no/such", "a b"):
-        text = spec.format(tmp_path / "model.pth")
-        with pytest.raises(WeightsError) as error:
-            parse_weights(text, ADVICE)
-        assert repr(text) in str(error.value)
-        assert "\n" not in str(error.value)
+        with subtests.test(spec=spec):
+            text = spec.format(tmp_path / "model.pth")
+            with pytest.raises(WeightsError) as error:
+                parse_weights(text, ADVICE)
+            assert repr(text) in str(error.value)
+            assert "\n" not in str(error.value)

@@ -37,16 +37,17 @@ def texts(tmp_path: Path) -> Path:
     return write(tmp_path / "texts.npz", TEXTS, TEXT_VECTORS, "text")
 
 
-def test_rows_are_those_of_the_files(tmp_path, texts):
+def test_rows_are_those_of_the_files(subtests, tmp_path, texts):
     order = ["c", "b7", "c", "a2"]
     for array, tokens in ((IMAGES, 1), (vectors(4, 3, 6, seed=1), 3)):
-        backbone = build(Precomputed, images=write(tmp_path / "i.npz", IDS, array, "image"), texts=texts)
-        got = backbone.features_of(order)
-        assert got.dtype == torch.float32
-        assert torch.equal(got, torch.from_numpy(array[[IDS.index(i) for i in order]]).reshape(4, -1, 6))
-        rows = backbone.tokenize([TEXTS[4], TEXTS[1]])["row"]
-        assert torch.equal(backbone.text_table[rows], torch.from_numpy(TEXT_VECTORS[[4, 1]]))
-        assert backbone.identity.tokens_per_image == tokens
+        with subtests.test(tokens=tokens):
+            backbone = build(Precomputed, images=write(tmp_path / "i.npz", IDS, array, "image"), texts=texts)
+            got = backbone.features_of(order)
+            assert got.dtype == torch.float32
+            assert torch.equal(got, torch.from_numpy(array[[IDS.index(i) for i in order]]).reshape(4, -1, 6))
+            rows = backbone.tokenize([TEXTS[4], TEXTS[1]])["row"]
+            assert torch.equal(backbone.text_table[rows], torch.from_numpy(TEXT_VECTORS[[4, 1]]))
+            assert backbone.identity.tokens_per_image == tokens
 
 
 def test_numbers_as_ids_half_precision_and_another_name(tmp_path, texts):

@@ -44,14 +44,15 @@ SIZES = [(61, 30), (30, 61), (97, 23), (33, 35), (60, 60), (125, 100), (127, 100
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "CMYK"])
 @pytest.mark.parametrize(("pad", "ratio"), [("none", None), ("target", 1.25), ("target", 1.5), ("square", 1.0)])
-def test_equals_the_computation_by_hand(pad, ratio, mode):
+def test_equals_the_computation_by_hand(subtests, pad, ratio, mode):
     transform = Preprocess(pad=pad, size=20, **({"target_ratio": ratio} if pad == "target" else {}))
     for size in SIZES:
-        image = noise(*size, mode)
-        pixels = transform(image)
-        assert pixels.shape == (3, 20, 20)
-        assert pixels.dtype == torch.float32
-        torch.testing.assert_close(pixels.double(), by_hand(image, 20, ratio), atol=1e-5, rtol=0)
+        with subtests.test(size=size):
+            image = noise(*size, mode)
+            pixels = transform(image)
+            assert pixels.shape == (3, 20, 20)
+            assert pixels.dtype == torch.float32
+            torch.testing.assert_close(pixels.double(), by_hand(image, 20, ratio), atol=1e-5, rtol=0)
 
 
 def test_sixteen_bit_grey_keeps_its_shades():

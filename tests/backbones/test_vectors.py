@@ -101,14 +101,15 @@ def test_an_image_of_another_data_set():
 # --- texts ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_phrase_names_the_value_that_it_is_said_for():
+def test_every_phrase_names_the_value_that_it_is_said_for(subtests):
     named = phrases()
     for image in (*build(VectorWorld, train_images=80, twins=1.0, split="train").images,):
-        shown = attributes_of(image)
-        for name in ATTRIBUTES:
-            for clause in clauses(shown, name):
-                said = [value for words, value in named.items() if set(words) <= set(clause.phrase.lower().split())]
-                assert name == "colour" or (name, getattr(shown, name)) in said
+        with subtests.test(image=image):
+            shown = attributes_of(image)
+            for name in ATTRIBUTES:
+                for clause in clauses(shown, name):
+                    said = [value for words, value in named.items() if set(words) <= set(clause.phrase.lower().split())]
+                    assert name == "colour" or (name, getattr(shown, name)) in said
     assert {value for value in named.values() if value} >= {(n, v) for n in ATTRIBUTES for v in values("dress", n)}
 
 

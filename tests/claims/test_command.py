@@ -68,9 +68,9 @@ def test_the_page_shows_every_claim(computed, words_of):
     for number, claim in claims.items():
         row = text.index(f'<td data-sort="{number}" class="number">{number}</td><td')
         cells = text[row : text.index("</tr>", row)]
-        assert f'class="verdict {claim["verdict"]}">{claim["verdict"]}<' in cells
-        assert all(str(claim[key]) in cells for key in ("words", "published", "source"))
-        assert all(line in cells for line in claim["measured"])  # type: ignore[attr-defined]
+        assert f'class="verdict {claim["verdict"]}">{claim["verdict"]}<' in cells, number
+        assert all(str(claim[key]) in cells for key in ("words", "published", "source")), number
+        assert all(line in cells for line in claim["measured"]), number  # type: ignore[attr-defined]
     before = page.read_bytes()
     page.unlink()
     assert negbench(["report", "c", "--runs-dir", str(computed)]) == 0
@@ -100,7 +100,7 @@ def test_settings_of_undecided_tests_run_on(computed, world, said):
     assert {test["seeds"] for test in left} == {3}
     assert {test["seeds"] for test in absent} == {2}  # undecided tests of a decided claim do not run on
     for name, count in seeds.items():
-        assert count == max(test["seeds"] for test in tests if name in test["settings"].split())
+        assert count == max(test["seeds"] for test in tests if name in test["settings"].split()), name
     before = (computed / "c" / "claims.json").read_bytes()
     output = " ".join(said(*until(world, computed)).out.split())  # computes nothing, but replays the looks
     assert (computed / "c" / "claims.json").read_bytes() == before

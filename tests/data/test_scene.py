@@ -50,14 +50,15 @@ def configs(vector_sets: list[str], strategies: str, *more: str, seeds: int = 1)
     "sets",
     [("eval.select=dev", "eval.dev_seed=7"), ("eval.reported=false", "eval.select=dev", "eval.dev_fraction=0.3")],
 )
-def test_the_plan_finds_the_runs_that_were_computed(vector_sets, tmp_path, sets):
+def test_the_plan_finds_the_runs_that_were_computed(subtests, vector_sets, tmp_path, sets):
     """Regression: a repeated `compare` recomputed every cell, as the plan drew its own dev part and hashed it."""
     grid = configs(vector_sets, "in-batch,all-corpus", "seed=3", *sets)
     for reused in (False, True):
-        cells = plan(grid, tmp_path, Display(), DataCache())
-        outcomes = compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
-        assert [outcome.error for outcome in outcomes] == [None, None]
-        assert [outcome.reused for outcome in outcomes] == [reused, reused]
+        with subtests.test(reused=reused):
+            cells = plan(grid, tmp_path, Display(), DataCache())
+            outcomes = compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
+            assert [outcome.error for outcome in outcomes] == [None, None]
+            assert [outcome.reused for outcome in outcomes] == [reused, reused]
     assert not list(tmp_path.glob("*-2"))
 
 
@@ -169,13 +170,14 @@ def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name)
         run_config(other, replace(bench, watch=watch))
 
 
-def test_a_plugin_that_was_imported_again_is_loaded_again(vector_sets, own_registry):
+def test_a_plugin_that_was_imported_again_is_loaded_again(subtests, vector_sets, own_registry):
     (config,), cache = configs(vector_sets, "in-batch"), DataCache()
     for renewed in (False, True):
-        for kind, name in (("backbones", "precomputed"), ("datasets", "triplets")) if renewed else ():
-            registry._classes[kind, name] = type("New", (registry.get(kind, name),), {})
-        loaded = cache.backbone(config), cache.dataset(config.dataset, "val", images=False)
-        assert [type(each).__name__ == "New" for each in loaded] == [renewed] * 2
+        with subtests.test(renewed=renewed):
+            for kind, name in (("backbones", "precomputed"), ("datasets", "triplets")) if renewed else ():
+                registry._classes[kind, name] = type("New", (registry.get(kind, name),), {})
+            loaded = cache.backbone(config), cache.dataset(config.dataset, "val", images=False)
+            assert [type(each).__name__ == "New" for each in loaded] == [renewed] * 2
 
 
 def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path):
@@ -232,15 +234,16 @@ def test_pictures_of_a_fine_tuned_tower_are_those_that_the_run_began_with(tmp_pa
         read(rows[1:2])
 
 
-def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets):
+def test_a_dev_part_is_that_of_its_fraction_and_seed(subtests, vector_sets):
     """Runs in one process share a dev part only if fraction and seed agree."""
     cache, parts = DataCache(), list[list[str]]()
     for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
-        (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
-        full = resolved(config)
-        shared, alone = (each.splits(full).dev for each in (cache, DataCache()))
-        parts.append([query.id for query in shared.queries])
-        assert parts[-1] == [query.id for query in alone.queries]
+        with subtests.test(more=more):
+            (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
+            full = resolved(config)
+            shared, alone = (each.splits(full).dev for each in (cache, DataCache()))
+            parts.append([query.id for query in shared.queries])
+            assert parts[-1] == [query.id for query in alone.queries]
     assert len({tuple(ids) for ids in parts}) == 3
 
 
@@ -273,7 +276,7 @@ def test_texts_that_an_evaluation_asked_for_first_can_be_trained_with():
     assert not any(value.is_inference() for value in opened.scene.train.texts(opened.backbone).values())
 
 
-def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(monkeypatch):
+def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(subtests, monkeypatch):
     backbone = build(Vectors, dim=8, attribute_weights=True)
     tokens = backbone.tokenize(["red", "the same but blue, with long sleeves"] * 400)
     made = scene.frozen_texts(backbone, tokens)
@@ -281,8 +284,9 @@ def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(monke
     parts = [{name: value[at] for name, value in tokens.items()} for at in (slice(300), slice(300, None))]
     assert torch.equal(made["pooled"], torch.cat([backbone.frozen_text(part)["pooled"] for part in parts]))
     for lacking in (0, 1):
-        monkeypatch.setattr(scene, "_KEPT_BYTES", sum(value.nbytes for value in made.values()) - lacking)
-        assert (scene.frozen_texts(backbone, tokens) is tokens) == lacking
+        with subtests.test(lacking=lacking):
+            monkeypatch.setattr(scene, "_KEPT_BYTES", sum(value.nbytes for value in made.values()) - lacking)
+            assert (scene.frozen_texts(backbone, tokens) is tokens) == lacking
 
 
 def test_large_backbones_do_not_pile_up(vector_sets, monkeypatch):

@@ -80,14 +80,15 @@ def every(kind: str) -> Iterator[str]:
     return (name for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in")
 
 
-def test_every_plugin_and_system_has_a_page(site):
+def test_every_plugin_and_system_has_a_page(subtests, site):
     for kind in KINDS:
-        for name in every(kind):
-            text = (site / kind / f"{name}.html").read_text(encoding="utf-8")
-            assert f'id="{name}"' in text
-            assert "Options" in text
+        with subtests.test(kind=kind):
+            for name in every(kind):
+                text = (site / kind / f"{name}.html").read_text(encoding="utf-8")
+                assert f'id="{name}"' in text
+                assert "Options" in text
     for name, system in systems().items():
-        assert system.title in (site / "systems" / f"{name}.html").read_text(encoding="utf-8")
+        assert system.title in (site / "systems" / f"{name}.html").read_text(encoding="utf-8"), name
     for page in ("concepts", "regimes", "statistics", "api/index", "findings", "reliability", "howto/own_strategy"):
         assert (site / f"{page}.html").exists(), page
 
@@ -201,9 +202,10 @@ def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(site
     context.close()
 
 
-def test_docstrings_become_markdown(build, spelled):
+def test_docstrings_become_markdown(subtests, build, spelled):
     for text, page in spelled["docstrings"].items():
-        assert build.prose(text) == page
+        with subtests.test(text=text):
+            assert build.prose(text) == page
 
 
 def test_the_section_of_arguments_goes_and_what_follows_stays(build):

@@ -11,7 +11,7 @@ from negbench.store.runfolder import RunFolder
 FACTORS = ("negatives", "objective")
 
 
-def test_own_terms_interaction_and_shares_by_hand(example, vector_sets, tmp_path):
+def test_own_terms_interaction_and_shares_by_hand(subtests, example, vector_sets, tmp_path):
     asked = negbench.Compare(
         strategies="own", dials=[f"system.{factor}=plain,qure" for factor in FACTORS], seeds=1, lr="fixed",
         sets=(*vector_sets, "train.epochs=2"), runs_dir=tmp_path, tracking_uri="none", report=False, name="p",
@@ -21,10 +21,11 @@ def test_own_terms_interaction_and_shares_by_hand(example, vector_sets, tmp_path
     kinds |= {("plain", "qure"): ("in-batch", "bradley-terry"), ("qure", "qure"): ("qure", "bradley-terry")}
     mean = {}
     for place in product(("plain", "qure"), repeat=2):
-        rows = cells[(cells["system.negatives"] == place[0]) & (cells["system.objective"] == place[1])]
-        assert {(row.plugin, row.loss) for row in rows.itertuples()} == {kinds[place]}
-        results = [RunFolder(tmp_path / run).result for run in rows.run]
-        mean[place] = 100 * np.mean([result["metrics"][result["main_metric"]] for result in results])
+        with subtests.test(place=place):
+            rows = cells[(cells["system.negatives"] == place[0]) & (cells["system.objective"] == place[1])]
+            assert {(row.plugin, row.loss) for row in rows.itertuples()} == {kinds[place]}
+            results = [RunFolder(tmp_path / run).result for run in rows.run]
+            mean[place] = 100 * np.mean([result["metrics"][result["main_metric"]] for result in results])
     none, negatives, objective, both = (
         mean[place] for place in (("plain", "plain"), ("qure", "plain"), ("plain", "qure"), ("qure", "qure"))
     )

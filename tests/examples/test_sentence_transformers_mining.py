@@ -78,5 +78,5 @@ def test_several_positives_are_never_drawn(example):
     assert len(mined) == 3
     for row in mined:
         drawn = {row[f"negative_{n}"] for n in range(1, 16)}
-        assert len(drawn) == 15
-        assert not drawn & ({"d1", "d2"} if row["q"] == "q1" else {"d2"})
+        assert len(drawn) == 15, row
+        assert not drawn & ({"d1", "d2"} if row["q"] == "q1" else {"d2"}), row

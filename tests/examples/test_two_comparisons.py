@@ -6,7 +6,7 @@ from negbench.analysis.findings import stored
 from negbench.cli.main import run as negbench
 
 
-def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(example, vector_sets, tmp_path):
+def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(subtests, example, vector_sets, tmp_path):
     common = [*(part for text in vector_sets for part in ("--set", text)), "--runs-dir", str(tmp_path), "--no-report"]
     common += ["--tracking-uri", "none", "--losses", "bradley-terry", "--lr=fixed"]
     two = ["--strategies", "in-batch,qure,top-k", "--seeds", "2", "--set", "train.epochs=2"]
@@ -18,9 +18,10 @@ def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(example, ve
     rows = module.rows(first, second).set_index("strategy")
     assert list(rows.index) == ["in-batch", "qure"]  # top-k is not in `one`
     for found, mean, verdict in ((first, "mean", "verdict"), (second, "other mean", "other verdict")):
-        by_name = {row.strategy: row for row in found.main}
-        assert all(rows[mean][name] == 100 * by_name[name].mean.value for name in rows.index)
-        assert all(rows[verdict][name] == by_name[name].verdict for name in rows.index)
+        with subtests.test(mean=mean, verdict=verdict):
+            by_name = {row.strategy: row for row in found.main}
+            assert all(rows[mean][name] == 100 * by_name[name].mean.value for name in rows.index)
+            assert all(rows[verdict][name] == by_name[name].verdict for name in rows.index)
     assert list(rows["changed"]) == list(rows["verdict"] != rows["other verdict"])
     assert list(rows["moved"]) == pytest.approx(list(rows["mean"] - rows["other mean"]))
     settings = module.settings(first, second).set_index("setting")

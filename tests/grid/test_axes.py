@@ -34,12 +34,13 @@ def test_a_setting_reaches_every_value_and_a_values_own_option_wins(tmp_path):
     assert [each.loss.name for each in planned(tmp_path, "loss=info-nce")] == ["info-nce"]  # no axis: it names the one
 
 
-def test_a_recipes_section_reaches_the_values_of_its_own_axis(tmp_path):
+def test_a_recipes_section_reaches_the_values_of_its_own_axis(subtests, tmp_path):
     recipe = tmp_path / "r.toml"
     table = '[compare]\nlosses = ["bradley-terry", "info-nce"]\n'
     for head, want in (("", [0.1, 0.1]), ('name = "info-nce"\n', [None, 0.1])):  # a name keeps its options to itself
-        recipe.write_text(f"[loss]\n{head}tau = 0.1\n{table}", encoding="utf-8")
-        assert [each.loss.options["tau"] for each in planned(tmp_path, recipe=recipe)] == want
+        with subtests.test(head=head):
+            recipe.write_text(f"[loss]\n{head}tau = 0.1\n{table}", encoding="utf-8")
+            assert [each.loss.options["tau"] for each in planned(tmp_path, recipe=recipe)] == want
     recipe.write_text("[loss]\ntau = 0.1\n", encoding="utf-8")
     flags = {"strategy": {"name": "in-batch"}, "loss": {"name": "info-nce"}}
     assert load_config(recipe=recipe, flags=flags).loss.options == {"tau": 0.1}
@@ -51,11 +52,12 @@ def test_systems_take_what_is_set_for_their_own_parts(tmp_path):
     assert (own.strategy.options["variant"], own.loss.options["tau"]) == ("release", 0.05)
 
 
-def test_what_can_reach_no_value_or_not_all_is_refused(mistakes, tmp_path):
+def test_what_can_reach_no_value_or_not_all_is_refused(subtests, mistakes, tmp_path):
     for case in mistakes["axes"]:
-        with pytest.raises(NegbenchError) as caught:
-            planned(tmp_path, *case["sets"], **case["given"])
-        assert case["message"] in str(caught.value)
+        with subtests.test(case=case):
+            with pytest.raises(NegbenchError) as caught:
+                planned(tmp_path, *case["sets"], **case["given"])
+            assert case["message"] in str(caught.value)
 
 
 def test_an_audit_reads_its_strategies_alike():

@@ -133,5 +133,7 @@ def test_points_of_unequal_steps_are_named(vector_sets, tmp_path):
         compare(Compare(**{**given, "sets": kept}, dials=(dial,), runs_dir=own, report=False))
         findings = stored(own, "c")
         frame = next(table.frame for table in tables(findings) if table.name == "points")
-        assert ("steps" in frame) == (want is not None) == any("numbers of steps" in line for line in say(findings))
-        assert want is None or list(frame["steps"]) == want
+        assert ("steps" in frame) == (want is not None) == any("numbers of steps" in line for line in say(findings)), (
+            number
+        )
+        assert want is None or list(frame["steps"]) == want, number

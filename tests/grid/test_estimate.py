@@ -42,12 +42,13 @@ def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer,
     assert "about 50 s to 2 min with 2 workers" in estimate.text([again, others[1]], 2, elsewhere=True)
 
 
-def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(longer, tmp_path):
+def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(subtests, longer, tmp_path):
     """Two groups of four epochs a run and two seeds; up to two further trials of each."""
     plan = plan_comparison(Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(longer)), tmp_path)
     for looks, more in ((None, 0), (Looks((3, 1), 5), 2 * 3 * 4)):
-        first = next(compared(plan, Rules(looks=looks)))
-        assert (first.ahead, first.later) == (plan.cells, 2 * 2 * 4 + more)
+        with subtests.test(looks=looks):
+            first = next(compared(plan, Rules(looks=looks)))
+            assert (first.ahead, first.later) == (plan.cells, 2 * 2 * 4 + more)
 
 
 def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_places(longer, tmp_path, monkeypatch):

@@ -27,23 +27,25 @@ def without_negatives(config: ResolvedConfig) -> dict[str, object]:
     }
 
 
-def test_all_else_is_untouched(vector_sets):
+def test_all_else_is_untouched(subtests, vector_sets):
     matrix = matrix_of(vector_sets, "plain,qure,dqe", "all-corpus,in-batch,cirqrs,hycole")
     for system, own in (("plain", "in-batch"), ("qure", "qure"), ("dqe", "dqe")):
-        cells = [cell for cell in matrix.cells if cell.labels["system"] == system]
-        assert [cell.config.strategy.name for cell in cells if cell.columns["own"]] == [own]
-        base = config_of(matrix, system, own)
-        swapped = {c.config.strategy.name: c.config for c in cells}
-        assert set(swapped) == {own, "all-corpus", "in-batch", "cirqrs", "hycole"}
-        for config in swapped.values():
-            assert without_negatives(config) == without_negatives(base)
+        with subtests.test(system=system, own=own):
+            cells = [cell for cell in matrix.cells if cell.labels["system"] == system]
+            assert [cell.config.strategy.name for cell in cells if cell.columns["own"]] == [own]
+            base = config_of(matrix, system, own)
+            swapped = {c.config.strategy.name: c.config for c in cells}
+            assert set(swapped) == {own, "all-corpus", "in-batch", "cirqrs", "hycole"}
+            for config in swapped.values():
+                assert without_negatives(config) == without_negatives(base)
 
 
-def test_negatives_per_query_and_schedule_are_the_systems_own(vector_sets):
+def test_negatives_per_query_and_schedule_are_the_systems_own(subtests, vector_sets):
     matrix = matrix_of(vector_sets, "plain,qure", "all-corpus,in-batch,hycole,cirqrs")
     for strategy, plain, qure in (("all-corpus", 23, 1), ("in-batch", None, 1), ("hycole", None, 1), ("cirqrs", 23, 1)):
-        assert config_of(matrix, "plain", strategy).train.num_negatives == plain  # the 23 others in a batch of 24
-        assert config_of(matrix, "qure", strategy).train.num_negatives == qure
+        with subtests.test(strategy=strategy, plain=plain):
+            assert config_of(matrix, "plain", strategy).train.num_negatives == plain  # the 23 others in a batch of 24
+            assert config_of(matrix, "qure", strategy).train.num_negatives == qure
     matrix = matrix_of([*vector_sets, "schedule.n_def=null", "train.epochs=12"], "qure,cirqrs", "qure,cirqrs")
     assert {cell.config.schedule.refresh_epochs for cell in matrix.cells} == {(2, 4, 6, 8, 10)}
 
@@ -54,8 +56,8 @@ def test_what_is_not_defined_says_why(vector_sets):
     left_out = matrix.folder.about["left_out"]
     assert [(each["system"], each["strategy"]) for each in left_out] == [("plain", "gist"), ("qure", "gist")]
     for each in left_out:
-        assert "mining.guide" in each["reason"]
-        assert "\n" not in each["reason"]
+        assert "mining.guide" in each["reason"], each
+        assert "\n" not in each["reason"], each
 
 
 def test_the_command_keeps_the_matrix_for_its_readers(vector_flags, tmp_path, capsys, said):

@@ -125,21 +125,22 @@ def test_a_queue_holds_the_last_targets_as_they_were(opened):
     assert not objective.memory.tokens.requires_grad
 
 
-def test_planes_and_filters_reach_a_bank(opened):
+def test_planes_and_filters_reach_a_bank(subtests, opened):
     """`mining.max_target` drops images too similar to the target, in the bank as in the batch, by loops."""
     _, images, targets = tables(opened)
     mining = opened.config.mining.model_copy(update={"max_target": 0.1})
     for name, banked in (("bank", True), ("xbm", False)):
-        result = step(
-            Objective(Passes(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene, mining)
-        )
-        count = 0
-        for row in ROWS.tolist():
-            own = int(targets[row])
-            members = [int(targets[r]) for r in ROWS.tolist()]
-            columns = gallery(opened, row) if banked else members * 2
-            count += sum(c != own and float(images[own] @ images[c]) <= 0.1 for c in columns)
-        assert result.negatives == count
+        with subtests.test(name=name, banked=banked):
+            result = step(
+                Objective(Passes(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene, mining)
+            )
+            count = 0
+            for row in ROWS.tolist():
+                own = int(targets[row])
+                members = [int(targets[r]) for r in ROWS.tolist()]
+                columns = gallery(opened, row) if banked else members * 2
+                count += sum(c != own and float(images[own] @ images[c]) <= 0.1 for c in columns)
+            assert result.negatives == count
 
 
 def test_what_a_bank_holds_is_no_candidate_again(opened):
@@ -170,7 +171,7 @@ def test_queues_and_orders_are_resumed_to_the_bit(name, plain, vector_sets, tmp_
         assert sum("mining/hardness" in point for point in without.folder.metrics()) == (2 if "+" in name else 4)
 
 
-def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened):
+def test_mixed_negatives_stand_in_the_softmax_of_the_bank(subtests, opened):
     """The loss of `mochi` equals loops over the same random numbers; its mixtures carry no gradients."""
     objective = objective_of(opened, "mochi", "info-nce", **MIXED)
     given = list[BankStep]()
@@ -215,8 +216,9 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened):
     )
     result.loss.backward()
     for other in (seed, seed + 1):
-        again = step(objective_of(opened, "mochi", "info-nce", **MIXED), seed=other)
-        assert torch.equal(again.loss, result.loss) is (other is seed)  # the same seed, the same mixtures
+        with subtests.test(other=other):
+            again = step(objective_of(opened, "mochi", "info-nce", **MIXED), seed=other)
+            assert torch.equal(again.loss, result.loss) is (other is seed)  # the same seed, the same mixtures
 
 
 @pytest.mark.parametrize("over", ["batch", "corpus"])

@@ -20,15 +20,16 @@ def first_loss(result: RunResult) -> float:
 
 
 @pytest.mark.parametrize("strategy", [*registry.plugins("strategies"), "in-batch+qure", "in-batch:1>qure"])
-def test_every_strategy_starts_as_on_a_cpu(strategy, sets, tmp_path):
+def test_every_strategy_starts_as_on_a_cpu(subtests, strategy, sets, tmp_path):
     """Batches are the same on both; draws are where strategies draw on the CPU."""
     want = first_loss(run(config_of(sets, strategy, "compute.device=cpu"), tmp_path / "cpu"))
     for precision, bound in BOUNDS.items():
-        got = run(config_of(sets, strategy, f"train.precision={precision}"), tmp_path / precision)
-        started = got.folder.manifest["started"]
-        assert (started["device"], started["precision"]) == ("cuda", precision)
-        assert first_loss(got) == pytest.approx(want, rel=bound, abs=bound / 10), precision
-        assert all(map(math.isfinite, got.metrics.values()))
+        with subtests.test(precision=precision):
+            got = run(config_of(sets, strategy, f"train.precision={precision}"), tmp_path / precision)
+            started = got.folder.manifest["started"]
+            assert (started["device"], started["precision"]) == ("cuda", precision)
+            assert first_loss(got) == pytest.approx(want, rel=bound, abs=bound / 10), precision
+            assert all(map(math.isfinite, got.metrics.values()))
 
 
 @pytest.mark.parametrize("strategy", ["qure", "cirqrs", "dqe", "in-batch", "xbm"])

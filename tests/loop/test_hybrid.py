@@ -176,14 +176,15 @@ BOTH: tuple[Slot, ...] = ("target", "query")
 @pytest.mark.parametrize("slots", [("target",), ALL, BOTH])
 @pytest.mark.parametrize(("alpha", "beta"), [(0.4, 0.0), (0.0, 0.1), (0.4, 0.1)])
 @pytest.mark.parametrize("how", ["sum", "joint"])
-def test_terms_are_those_worked_out_by_loops(slots, alpha, beta, how):
+def test_terms_are_those_worked_out_by_loops(subtests, slots, alpha, beta, how):
     """The terms equal those of loops; queries without a text take no part."""
     data = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0), (None, "5", None, 1.0, 2.0)]
     terms = terms_of(HybridConfig.model_validate({"alpha": alpha, "beta": beta, "slots": how}), slots, data)
     for rows in ([0, 1, 2, 3], [2, 0], [3, 1, 2], [0, 1, 2, 3, 4, 5, 6]):
-        texts = match(rows, 0, 3, data) + match(rows, 2, 4, data)
-        wanted = alpha * tcm(rows, slots, data, joint=how == "joint") + beta * texts
-        assert float(terms(members(rows, slots, data), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
+        with subtests.test(rows=rows):
+            texts = match(rows, 0, 3, data) + match(rows, 2, 4, data)
+            wanted = alpha * tcm(rows, slots, data, joint=how == "joint") + beta * texts
+            assert float(terms(members(rows, slots, data), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
     assert float(terms(members([4, 6], slots, data), backbones).detach()) == 0.0  # no query has a partner
 
 
@@ -231,7 +232,7 @@ def test_all_triples_of_texts_are_mined_by_the_strategy(k):
 # --- temperatures --------------------------------------------------------------------------------------------------
 
 
-def test_who_has_a_temperature_of_its_own():
+def test_who_has_a_temperature_of_its_own(subtests):
     loss, fixed = make_loss("info-nce"), make_loss("info-nce", tau=0.1)
     for config, wanted in (
         ({}, ()),
@@ -241,11 +242,12 @@ def test_who_has_a_temperature_of_its_own():
         ({"alpha": 0.4, "beta": 0.1}, ("icm", "tcm", "ritm", "titm")),
         ({"alpha": 0.4, "beta": 0.1, "temperature": "backbone"}, ()),
     ):
-        own = Temperatures.of(HybridConfig.model_validate(config), loss).values()
-        assert set(own) == set(wanted)
-        assert list(own.values()) == pytest.approx([math.exp(-1)] * len(wanted))
-        if config.get("temperature") != "own":
-            assert not Temperatures.of(HybridConfig.model_validate(config), fixed).values()
+        with subtests.test(config=config):
+            own = Temperatures.of(HybridConfig.model_validate(config), loss).values()
+            assert set(own) == set(wanted)
+            assert list(own.values()) == pytest.approx([math.exp(-1)] * len(wanted))
+            if config.get("temperature") != "own":
+                assert not Temperatures.of(HybridConfig.model_validate(config), fixed).values()
     with pytest.raises(OptionError, match=r"^hybrid\.temperature = 'own', but loss\.tau = 0\.1 fixes"):
         Temperatures.of(HybridConfig(temperature="own"), fixed)
 
@@ -342,7 +344,7 @@ def test_terms_reach_what_they_are_made_of(cell, strategy, hybrid, reached):
     backbone.zero_grad()
     (step(cell, strategy, hybrid) - step(cell, strategy, None)).backward()
     for name in reached:
-        assert backbone.get_parameter(name).grad.abs().max() > 1e-6
+        assert backbone.get_parameter(name).grad.abs().max() > 1e-6, name
     image = backbone.get_parameter("project_image.weight").grad
     if hybrid.alpha:  # composing texts needs no image: its gradients cancel
         assert image is None or image.abs().max() < 1e-5

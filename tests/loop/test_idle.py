@@ -31,12 +31,13 @@ def idle(*sets: str, rules: str = "qure", **flags: Any) -> list[str]:
     return check_idle(rows, sets, DATA)
 
 
-def test_what_no_row_can_use_is_refused(mistakes):
+def test_what_no_row_can_use_is_refused(subtests, mistakes):
     for given, message in mistakes["idle"].items():
-        setting, rules = given.split()
-        with pytest.raises(OptionError) as caught:
-            idle(setting, rules=rules)
-        assert message in str(caught.value)
+        with subtests.test(given=given):
+            setting, rules = given.split()
+            with pytest.raises(OptionError) as caught:
+                idle(setting, rules=rules)
+            assert message in str(caught.value)
     assert idle("mining.exclude_relevant=true", rules="all-corpus,qure") == []  # generated worlds know what is
 
 
@@ -70,20 +71,21 @@ def test_run_study_and_audit_refuse(tmp_path, mistakes):
         plan_study(Study(strategy="top-k", sets=(*SMALL, "mining.exclude_subset=true")))
 
 
-def test_only_what_excludes_a_further_image_counts(tmp_path, vector_sets):
+def test_only_what_excludes_a_further_image_counts(subtests, tmp_path, vector_sets):
     """`mine` on own files: targets alone, then one query that knows a second answer."""
     (file,) = (text.split("'")[1] for text in vector_sets if text.startswith("dataset.file="))
     rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
     images = [row["target"] for row in rows if row["split"] == "train"]
     for relevant, refused in (([], True), ([images[0]], True), (images[:2], False)):
-        own = tmp_path / "t.jsonl"
-        first = next(row for row in rows if row["split"] == "train")
-        lines = [{**row, "relevant": relevant if row is first else []} for row in rows]
-        own.write_text("".join(f"{json.dumps(row)}\n" for row in lines), encoding="utf-8")
-        sets = [*vector_sets, f"dataset.file='{own}'", "mining.exclude_relevant=true"]
-        given = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
-        found = idle_exclusions(given.mining, DATA.dataset(resolved(given).dataset, "train", images=False))
-        assert [setting for setting, _ in found] == ["mining.exclude_relevant"] * refused
+        with subtests.test(refused=refused):
+            own = tmp_path / "t.jsonl"
+            first = next(row for row in rows if row["split"] == "train")
+            lines = [{**row, "relevant": relevant if row is first else []} for row in rows]
+            own.write_text("".join(f"{json.dumps(row)}\n" for row in lines), encoding="utf-8")
+            sets = [*vector_sets, f"dataset.file='{own}'", "mining.exclude_relevant=true"]
+            given = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
+            found = idle_exclusions(given.mining, DATA.dataset(resolved(given).dataset, "train", images=False))
+            assert [setting for setting, _ in found] == ["mining.exclude_relevant"] * refused
     with pytest.raises(OptionError, match="exclude_subset: no query of triplets train has a group"):
         audit(dataset=f"{own}", strategies="all-corpus", sets=(*vector_sets[2:], "mining.exclude_subset=true"))
 

@@ -125,7 +125,7 @@ def test_nothing_is_said_of_a_healthy_run(vector_sets):
     assert remarks(vector_sets, behaviour=behaviour, points=points) == []
 
 
-def test_fallbacks_stale_pools_and_ties(vector_sets):
+def test_fallbacks_stale_pools_and_ties(subtests, vector_sets):
     rows = [
         {"epoch": 1.0, "stale": 0.0, "fallback_below": 5.0, "fallback_any": 6.0, "copies": 7.0},
         {"epoch": 3.0, "copies": 7.0, "stale": 1.0, "fallback_below": math.nan, "cut_ties": 1200.0},
@@ -139,7 +139,11 @@ def test_fallbacks_stale_pools_and_ties(vector_sets):
         "1,203 pools cut a tie: of images with one score they hold those first in the corpus",
     ]
     for kind in ("fallback_below", "fallback_any"):  # the other kind counts 0
-        assert [len(remarks(vector_sets, behaviour=[{"epoch": 1.0, kind: count}])) for count in (10.0, 11.0)] == [0, 1]
+        with subtests.test(kind=kind):
+            assert [len(remarks(vector_sets, behaviour=[{"epoch": 1.0, kind: count}])) for count in (10.0, 11.0)] == [
+                0,
+                1,
+            ]
 
 
 def test_collapsed_embeddings_once(vector_sets):

@@ -127,18 +127,19 @@ def test_a_step_that_cannot_fit_is_refused(memory, message, config, monkeypatch)
         outlook_lines(config, DataCache())
 
 
-def test_planning_names_the_plan_that_a_run_takes(config, monkeypatch):
+def test_planning_names_the_plan_that_a_run_takes(subtests, config, monkeypatch):
     """What the dry run says and what the run computes on a card of any size: one decision."""
     made, run = Outlook.of(config, DataCache()), untrained(config)
     cuda = torch.device("cuda")
     card = Outlook(config, made.splits, made.architecture, cuda)
     on_gpu = replace(run, precision=replace(run.precision, device=cuda))
     for memory in (2**31, 2**30, 900 * 2**20, 820 * 2**20, 2**20):
-        properties = SimpleNamespace(total_memory=memory)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, own=properties: own)
-        taken = fitting_plan(on_gpu)
-        said = card.fitting()
-        assert said == taken if said is not None else card.plans(config.compute)[-1] == taken
+        with subtests.test(memory=memory):
+            properties = SimpleNamespace(total_memory=memory)
+            monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, own=properties: own)
+            taken = fitting_plan(on_gpu)
+            said = card.fitting()
+            assert said == taken if said is not None else card.plans(config.compute)[-1] == taken
 
 
 def test_small_backbones_are_not_traced_by_a_run(config, monkeypatch):

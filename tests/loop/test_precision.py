@@ -46,7 +46,7 @@ def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize(("strategy", "loss", "half"), [*cases()])
-def test_every_strategy_and_loss(strategy, loss, half, sets, tmp_path):
+def test_every_strategy_and_loss(subtests, strategy, loss, half, sets, tmp_path):
     """Each is a trial's run, without baselines and curves; the test below has those.
 
     At other seeds of the dev part `in-batch-semi-hard` may pass the bound in bf16, as a score or two cross its margin:
@@ -55,16 +55,17 @@ def test_every_strategy_and_loss(strategy, loss, half, sets, tmp_path):
     flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
     losses, weights = {}, {}
     for precision in ("fp32", *half):  # two epochs of two steps each, with a refresh between them
-        with pytest.MonkeyPatch.context() as patch:
-            if precision == "fp16":  # patched in: a run on a CPU refuses fp16
-                patch.setattr(Backbone, "autocast", lambda self: torch.autocast("cpu", torch.float16))
-            setting = "bf16" if precision == "bf16" else "fp32"
-            more = ("eval.reported=false", "eval.dev_seed=3", f"train.precision={setting}")
-            result = run(load_config(flags=flags, sets=[*sets, *more]), tmp_path / precision)
-        losses[precision] = [point["train/loss"] for point in result.folder.metrics() if "train/loss" in point]
-        weights[precision] = result.folder.weights()
-        assert all(map(math.isfinite, [*losses[precision], *result.metrics.values()]))
-        assert all(value.isfinite().all() for value in weights[precision].values())
+        with subtests.test(precision=precision):
+            with pytest.MonkeyPatch.context() as patch:
+                if precision == "fp16":  # patched in: a run on a CPU refuses fp16
+                    patch.setattr(Backbone, "autocast", lambda self: torch.autocast("cpu", torch.float16))
+                setting = "bf16" if precision == "bf16" else "fp32"
+                more = ("eval.reported=false", "eval.dev_seed=3", f"train.precision={setting}")
+                result = run(load_config(flags=flags, sets=[*sets, *more]), tmp_path / precision)
+            losses[precision] = [point["train/loss"] for point in result.folder.metrics() if "train/loss" in point]
+            weights[precision] = result.folder.weights()
+            assert all(map(math.isfinite, [*losses[precision], *result.metrics.values()]))
+            assert all(value.isfinite().all() for value in weights[precision].values())
     for name in half:
         assert losses[name][0] == pytest.approx(losses["fp32"][0], rel=BOUNDS[name], abs=BOUNDS[name] / 10), name
         computed = weights[name].items()
@@ -86,7 +87,7 @@ def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, in
     earlier.write_manifest(manifest)
     kept, mixed = (run(config, bench.runs).folder.weights() for bench in halves)
     for name, value in straight.weights().items():
-        assert torch.equal(kept[name], value)
+        assert torch.equal(kept[name], value), name
     assert any(not torch.equal(mixed[name], value) for name, value in kept.items())
 
 

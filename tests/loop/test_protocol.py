@@ -361,7 +361,7 @@ def test_training_is_a_plain_loop(story):
             positives.append(scores[0])
             negatives.append(torch.stack(scores[1:]))
             value = value + functional.softplus((negatives[-1] - scores[0]) / tau).mean() / len(rows)
-        assert step.rows.tolist() == rows
+        assert step.rows.tolist() == rows, number
         torch.testing.assert_close(step.positive, torch.stack(positives).detach(), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(step.negatives, torch.stack(negatives).detach(), atol=1e-5, rtol=1e-5)
         temperatures.append(float(tau.detach()))
@@ -423,16 +423,17 @@ def test_baselines_are_those_of_loops(story):
     assert story.result.metrics == pytest.approx(trained)
 
 
-def test_scored_every_so_many_epochs_and_at_the_end(vector_sets, tmp_path, story):
+def test_scored_every_so_many_epochs_and_at_the_end(subtests, vector_sets, tmp_path, story):
     config = config_of(vector_sets, "train.epochs=3", "eval.every=2", strategy="in-batch", loss="info-nce")
     for result, want in ((run(config, tmp_path), [-1, 1, 2]), (story.result, [*range(-1, EPOCHS)])):
-        points = [p for p in result.folder.metrics() if "val/recall_at_10" in p]
-        assert [p["epoch"] for p in points] == want
-        assert [p["step"] for p in points] == [3 * (epoch + 1) for epoch in want]
-        assert points[-1]["val/recall_at_10"] == result.metrics["recall_at_10"]
+        with subtests.test(result=result):
+            points = [p for p in result.folder.metrics() if "val/recall_at_10" in p]
+            assert [p["epoch"] for p in points] == want
+            assert [p["step"] for p in points] == [3 * (epoch + 1) for epoch in want]
+            assert points[-1]["val/recall_at_10"] == result.metrics["recall_at_10"]
 
 
-def test_the_epoch_is_chosen_where_the_run_says(vector_sets, tmp_path):
+def test_the_epoch_is_chosen_where_the_run_says(subtests, vector_sets, tmp_path):
     """Where dev, val and the last epoch disagree, each choice reports the model of its own epoch."""
     weights: dict[int, dict[str, Tensor]] = {}  # epoch -> weights after its last step
 
@@ -442,26 +443,29 @@ def test_the_epoch_is_chosen_where_the_run_says(vector_sets, tmp_path):
     sets = ("train.epochs=6", "train.lr=0.1", "eval.dev_fraction=0.4", "eval.dev_seed=1", "seed=0")
     reported = {}
     for select in ("dev", "val", "last"):
-        config = config_of(vector_sets, *sets, f"eval.select={select}", strategy="in-batch", loss="info-nce")
-        result = run(config, tmp_path, stepped=stepped)
-        curve = [p for p in result.folder.metrics() if "val/recall_at_10" in p][1:]  # without the untrained model
-        if select == "last":
-            best = len(curve) - 1
-        else:
-            values = [p[f"{select}/recall_at_10"] for p in curve]
-            best = values.index(max(values))  # the first of equals
-        assert result.details["reported_epoch"] == best + 1
-        assert result.details["selected_on"] == select
-        assert result.metrics == {k[4:]: v for k, v in curve[best].items() if k[4:] in result.metrics and k[0] == "v"}
-        kept = result.folder.weights()
-        assert all(torch.equal(kept[name], weights[best][name]) for name in kept)
-        reported[select] = best
-        if select == "dev":
-            other = [p["val/recall_at_10"] for p in curve]
-            assert other.index(max(other)) != best  # otherwise this run could not tell dev from val
-            assert any("dev/" in name for name in curve[0])
-        else:
-            assert not any("dev/" in name for p in curve for name in p)
+        with subtests.test(select=select):
+            config = config_of(vector_sets, *sets, f"eval.select={select}", strategy="in-batch", loss="info-nce")
+            result = run(config, tmp_path, stepped=stepped)
+            curve = [p for p in result.folder.metrics() if "val/recall_at_10" in p][1:]  # without the untrained model
+            if select == "last":
+                best = len(curve) - 1
+            else:
+                values = [p[f"{select}/recall_at_10"] for p in curve]
+                best = values.index(max(values))  # the first of equals
+            assert result.details["reported_epoch"] == best + 1
+            assert result.details["selected_on"] == select
+            assert result.metrics == {
+                k[4:]: v for k, v in curve[best].items() if k[4:] in result.metrics and k[0] == "v"
+            }
+            kept = result.folder.weights()
+            assert all(torch.equal(kept[name], weights[best][name]) for name in kept)
+            reported[select] = best
+            if select == "dev":
+                other = [p["val/recall_at_10"] for p in curve]
+                assert other.index(max(other)) != best  # otherwise this run could not tell dev from val
+                assert any("dev/" in name for name in curve[0])
+            else:
+                assert not any("dev/" in name for p in curve for name in p)
     assert reported["dev"] != reported["last"]
 
 
@@ -584,10 +588,10 @@ def test_only_an_oracle_is_shown_what_is_relevant(vector_sets, tmp_path, option)
         queries = [query for query in dataset.queries if query.group == group]
         for row, query in enumerate(queries):
             shown = {name for name, there in zip(names, view.relevant[row].tolist(), strict=True) if there}
-            assert shown == {query.target, *query.relevant}
+            assert shown == {query.target, *query.relevant}, group
             kept_out = {name for name, there in zip(names, view.allowed[row].tolist(), strict=True) if not there}
             further = {"none": (), "exclude_relevant": query.relevant, "exclude_reference": (query.reference,)}[option]
-            assert kept_out == {query.target, *further}
+            assert kept_out == {query.target, *further}, group
 
 
 # --- summaries of a run ---------------------------------------------------------------------------------------------

@@ -46,14 +46,15 @@ def test_a_shrinking_pool_refreshed_more_often_shrinks_as_often(tmp_path, vector
     assert sizes == [8, 8, 4, 4]  # at epochs 4, 6, 8, 10; n_def = 3 halves at 8
 
 
-def test_own_temperatures_are_trained_and_written_down(tmp_path, toy_sets):
+def test_own_temperatures_are_trained_and_written_down(subtests, tmp_path, toy_sets):
     result = run(config_of("hycole", toy_sets, *OWN), tmp_path)
     points = [p for p in result.folder.metrics() if "train/temperature" in p]
     for term in ("icm", "tcm", "ritm", "titm"):
-        curve = [p[f"train/temperature_{term}"] for p in points]
-        assert len(set(curve)) == 3
-        assert abs(math.log(curve[0]) + 1) < 0.2  # starts at e^-1
-        assert result.details["temperatures"][term] == curve[-1]
+        with subtests.test(term=term):
+            curve = [p[f"train/temperature_{term}"] for p in points]
+            assert len(set(curve)) == 3
+            assert abs(math.log(curve[0]) + 1) < 0.2  # starts at e^-1
+            assert result.details["temperatures"][term] == curve[-1]
     # the divisor of the loss on images; no term uses the backbone's temperature, so that stays
     assert [p["train/temperature"] for p in points] == [p["train/temperature_icm"] for p in points]
     assert result.details["temperatures"]["backbone"] == pytest.approx(0.07)
@@ -103,14 +104,15 @@ def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(drawn):
     assert thinned.folder.path != whole.folder.path
 
 
-def test_with_replacement_an_epoch_may_repeat_a_negative(drawn):
+def test_with_replacement_an_epoch_may_repeat_a_negative(subtests, drawn):
     repeats = {}
     for replacement, more in ((False, FOUR), (True, (*FOUR, "mining.replacement=true"))):
-        result, *_ = drawn("all-corpus", *more)
-        assert result.details["draws"] == {"per_query": 4, "replacement": replacement, "redraw": True}
-        negatives = result.folder.table("mining-00")["negatives"].tolist()
-        assert [len(row) for row in negatives] == [12] * 48
-        repeats[replacement] = sum(12 - len(set(row)) for row in negatives)
+        with subtests.test(replacement=replacement):
+            result, *_ = drawn("all-corpus", *more)
+            assert result.details["draws"] == {"per_query": 4, "replacement": replacement, "redraw": True}
+            negatives = result.folder.table("mining-00")["negatives"].tolist()
+            assert [len(row) for row in negatives] == [12] * 48
+            repeats[replacement] = sum(12 - len(set(row)) for row in negatives)
     # 19 images: of 12 draws, 12 - 19 * (1 - (18 / 19) ** 12) = 2.9 are repeats on average, 141 of all
     assert repeats[False] == 0
     assert 100 < repeats[True] < 180
@@ -280,4 +282,4 @@ def test_pairs_are_those_of_the_epoch_or_interval(
     run(config, tmp_path, stepped=stepped, refreshed=refreshed)
     assert len(mined) == 3 * (strategy == "after-target")
     for task, epoch in zip(mined, (0, 2, 4), strict=False):
-        assert torch.equal(task, first.at_epoch(epoch, 2).target_columns)
+        assert torch.equal(task, first.at_epoch(epoch, 2).target_columns), epoch

@@ -82,7 +82,7 @@ def test_the_draws_of_the_batchs_other_queries_join_the_softmax(vector_sets):
 
 
 @pytest.mark.parametrize("exclude", [False, True])
-def test_known_relevant_images_are_left_out_on_request_and_counted_otherwise(vector_sets, exclude):
+def test_known_relevant_images_are_left_out_on_request_and_counted_otherwise(subtests, vector_sets, exclude):
     made = opened(vector_sets, f"mining.exclude_relevant={str(exclude).lower()}")
     data = made.scene.train.dataset
     targets = data.target_columns[ROWS].tolist()
@@ -96,9 +96,10 @@ def test_known_relevant_images_are_left_out_on_request_and_counted_otherwise(vec
     assert result.shared is not None
     members = columns_of(made, drawn[:, :0], answers if exclude else [set()] * 4)
     for i in range(4):
-        shared = columns[i][2 + len(members[i]) :]
-        known = [column in answers[i] for column in shared] if answers[i] else []
-        assert result.shared[i].tolist() == [len(known), sum(known)]
+        with subtests.test(i=i):
+            shared = columns[i][2 + len(members[i]) :]
+            known = [column in answers[i] for column in shared] if answers[i] else []
+            assert result.shared[i].tolist() == [len(known), sum(known)]
     assert result.shared[1, 1] == (0 if exclude else 1)
 
 

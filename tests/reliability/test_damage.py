@@ -159,7 +159,7 @@ def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(halfway, vector_f
 Features = Callable[..., tuple[Any, dict[str, Path]]]
 
 
-def test_damaged_features_are_encoded_anew(features, tmp_path, monkeypatch):
+def test_damaged_features_are_encoded_anew(subtests, features, tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "SETTLED", -(10**18))  # files written just now are cached
     _, images = features(tmp_path, 4, fill=False)
     for path in images.values():
@@ -170,13 +170,14 @@ def test_damaged_features_are_encoded_anew(features, tmp_path, monkeypatch):
 
     want = encoded()
     for file in (next(tmp_path.rglob("*.safetensors")), tmp_path / "features" / "hashes.json"):
-        for wrong in damages(file.read_bytes(), 3):
-            for path in tmp_path.rglob("*.safetensors"):
-                path.unlink()
-            file.write_bytes(wrong)
-            # encoding again may use another batch size, which may change the last bit
-            torch.testing.assert_close(encoded(), want, rtol=2e-3, atol=2e-3)
-            assert all(path.read_bytes() != wrong for path in tmp_path.rglob("*.safetensors"))
+        with subtests.test(file=file):
+            for wrong in damages(file.read_bytes(), 3):
+                for path in tmp_path.rglob("*.safetensors"):
+                    path.unlink()
+                file.write_bytes(wrong)
+                # encoding again may use another batch size, which may change the last bit
+                torch.testing.assert_close(encoded(), want, rtol=2e-3, atol=2e-3)
+                assert all(path.read_bytes() != wrong for path in tmp_path.rglob("*.safetensors"))
 
 
 def test_every_bit_of_a_shards_header_is_checked(features, tmp_path):
@@ -264,15 +265,16 @@ def test_no_file_is_to_be_deleted_unless_its_hash_differs(finished, error):
 TABLES = ("answer.md", "table.csv", "behaviour.csv", "cost.csv")
 
 
-def test_a_changed_digit_in_a_table_is_computed_again_and_a_rerun_repairs_it(bench, vector_flags):
+def test_a_changed_digit_in_a_table_is_computed_again_and_a_rerun_repairs_it(subtests, bench, vector_flags):
     contents = {name: (bench / "duel" / name).read_bytes() for name in TABLES}
     before = {name: repr(getattr(load("duel", bench), name.partition(".")[0])) for name in TABLES}
     for name in TABLES:
-        at = next(place for place, byte in enumerate(contents[name]) if chr(byte).isdigit())
-        wrong = bytes([contents[name][at] ^ 1])
-        (bench / "duel" / name).write_bytes(contents[name][:at] + wrong + contents[name][at + 1 :])
-        loaded = load("duel", bench)
-        assert isinstance(loaded, Comparison)
-        assert repr(getattr(loaded, name.partition(".")[0])) == before[name]
+        with subtests.test(name=name):
+            at = next(place for place, byte in enumerate(contents[name]) if chr(byte).isdigit())
+            wrong = bytes([contents[name][at] ^ 1])
+            (bench / "duel" / name).write_bytes(contents[name][:at] + wrong + contents[name][at + 1 :])
+            loaded = load("duel", bench)
+            assert isinstance(loaded, Comparison)
+            assert repr(getattr(loaded, name.partition(".")[0])) == before[name]
     assert negbench(duel(vector_flags, bench)) == 0
     assert {name: (bench / "duel" / name).read_bytes() for name in TABLES} == contents

@@ -66,18 +66,19 @@ def test_a_checkpoint_for_which_there_is_no_room(room, tmp_path):
     assert folder.checkpoint() == {"a": 1}
 
 
-def test_the_report(vector_flags, disk, capsys, said):
+def test_the_report(subtests, vector_flags, disk, capsys, said):
     place = ["--runs-dir", str(disk / "runs")]
     grid = ["compare", "--lr=fixed", "--strategies", "qure", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *vector_flags, *place, "--tracking-uri", "none"]) == 0
     for left in (2**14, 2**16):  # amid the tables, amid the figures
-        fill(disk, left)
-        capsys.readouterr()
-        line = said("report", "c", *place, code=2).err.splitlines()[-1]
-        assert line.startswith("negbench: error: ")
-        assert "No space left on device" in line
-        assert leftovers(disk) == []
-        empty(disk)
-        os.sync()
+        with subtests.test(left=left):
+            fill(disk, left)
+            capsys.readouterr()
+            line = said("report", "c", *place, code=2).err.splitlines()[-1]
+            assert line.startswith("negbench: error: ")
+            assert "No space left on device" in line
+            assert leftovers(disk) == []
+            empty(disk)
+            os.sync()
     assert negbench(["report", "c", *place]) == 0
     assert (disk / "runs" / "c" / "report" / "index.html").stat().st_size > 10_000

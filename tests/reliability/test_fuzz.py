@@ -399,7 +399,7 @@ def saved(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def test_checkpoints(vector_sets, run, tmp_path):
+def test_checkpoints(subtests, vector_sets, run, tmp_path):
     """Damaged checkpoints in folders without hashes (older versions); with hashes each is refused at once."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     with pytest.raises(NegbenchError, match="enough"):
@@ -417,7 +417,8 @@ def test_checkpoints(vector_sets, run, tmp_path):
         return run()
 
     for negatives in (state["state"]["negatives"], torch.tensor([]), state["state"]["negatives"][:3]):
-        assert again_with(saved({**state, "state": {**state["state"], "negatives": negatives}})) == 2
+        with subtests.test(negatives=negatives):
+            assert again_with(saved({**state, "state": {**state["state"], "negatives": negatives}})) == 2
 
     @fuzzed(spoilt(content) | changed(state, JSONS | st.sampled_from(TENSORS)).map(saved))
     def trial(damaged: bytes) -> None:

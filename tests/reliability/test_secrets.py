@@ -23,9 +23,10 @@ UNTOUCHED = (
 )
 
 
-def test_no_secret_is_left_of_an_address_and_all_else_is(spelled):
+def test_no_secret_is_left_of_an_address_and_all_else_is(subtests, spelled):
     for given, want in (*spelled["addresses"].items(), *zip(UNTOUCHED, UNTOUCHED, strict=True)):
-        assert without_secrets(given) == want
+        with subtests.test(given=given):
+            assert without_secrets(given) == want
 
 
 SCHEMES = sorted({*_tracking_store_registry._registry, *DATABASE_ENGINES, "postgresql+psycopg", "redis"} - {"", "file"})
@@ -37,17 +38,19 @@ RESTS = (
 )
 
 
-def test_every_scheme_that_a_store_may_have():
+def test_every_scheme_that_a_store_may_have(subtests):
     """Secrets are removed for every scheme of MLflow and SQLAlchemy, in sentences and in parts of an address."""
     for scheme, rest in itertools.product(SCHEMES, RESTS):
-        address = f"{scheme}://{rest}"
-        assert SECRET not in without_secrets(address)
-        assert SECRET not in without_secrets(f"no route to '{address}': (url: {address})")
-        part = f"Max retries exceeded with url: /{rest}/api (host='{SECRET}', to 'alice:{SECRET}')"
-        assert SECRET not in without_secrets(part, address)
-        assert "host" in without_secrets(address)
+        with subtests.test(scheme=scheme, rest=rest):
+            address = f"{scheme}://{rest}"
+            assert SECRET not in without_secrets(address)
+            assert SECRET not in without_secrets(f"no route to '{address}': (url: {address})")
+            part = f"Max retries exceeded with url: /{rest}/api (host='{SECRET}', to 'alice:{SECRET}')"
+            assert SECRET not in without_secrets(part, address)
+            assert "host" in without_secrets(address)
     for scheme in ("databricks", "https", "uc"):  # a user that may be a token
-        assert without_secrets(f"{scheme}://{SECRET}@host") == f"{scheme}://host"
+        with subtests.test(scheme=scheme):
+            assert without_secrets(f"{scheme}://{SECRET}@host") == f"{scheme}://host"
 
 
 def found_in(folder: Path) -> list[str]:
@@ -92,7 +95,7 @@ def test_no_file_of_any_command_holds_it(elsewhere, vector_flags, capfd, monkeyp
     } == {"FINISHED"}
 
 
-def test_a_store_that_fails_is_named_without_it(vector_flags, tmp_path, capfd, monkeypatch):
+def test_a_store_that_fails_is_named_without_it(subtests, vector_flags, tmp_path, capfd, monkeypatch):
     """The error names the store without its password, though MLflow's messages hold the whole address."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", URI]
@@ -100,7 +103,8 @@ def test_a_store_that_fails_is_named_without_it(vector_flags, tmp_path, capfd, m
     assert negbench(["run", "--strategy", "qure", *vector_flags, *place]) == 0
     assert negbench([*grid, *vector_flags, *place]) == 0
     for command in (["ui"], ["doctor"]):
-        assert negbench([*command, *place]) == 2
+        with subtests.test(command=command):
+            assert negbench([*command, *place]) == 2
     out, err = capfd.readouterr()
     assert "http://127.0.0.1:9 fails (" in err
     assert "Traceback" not in err

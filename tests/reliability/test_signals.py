@@ -79,8 +79,8 @@ def test_exit_codes_and_a_second_signal(forked, monkeypatch):
             os.kill(process.pid, again)
     for process, (number, again) in zip(processes, CASES, strict=True):
         closed, *document, line = process.communicate().splitlines()
-        assert closed == "closed"
-        assert line.startswith(f"negbench: stopped by {number.name}; finished work is kept: ")
+        assert closed == "closed", number
+        assert line.startswith(f"negbench: stopped by {number.name}; finished work is kept: "), number
         said = {"error": line.removeprefix("negbench: "), "exit_code": FIRST[number]}
         assert (process.returncode, json.loads("".join(document))) == (FIRST[number], said), (number, again)
 

@@ -132,7 +132,7 @@ def test_the_pages_import_nothing_from_the_current_folder_and_answer_to_this_mac
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 @pytest.mark.parametrize("name", [NAME, "many"])
-def test_the_report_answers_on_the_first_screen_without_network(browser, runs, many, name, width, scheme):
+def test_the_report_answers_on_the_first_screen_without_network(subtests, browser, runs, many, name, width, scheme):
     """That of four groups, and that of thirty."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
     report, trouble, asked = context.new_page(), list[str](), list[str]()
@@ -153,14 +153,15 @@ def test_the_report_answers_on_the_first_screen_without_network(browser, runs, m
     assert {"in-batch", "bradley-terry"} <= {name for name, _ in lines}
     assert [name for name, count in lines if count > 1] == []  # no name breaks at its hyphens
     for wide in (390, 768, 1440, 1920):
-        report.set_viewport_size({"width": wide, "height": 900})
-        assert report.evaluate("document.documentElement.scrollWidth") == wide
-        box, head = (
-            report.locator(f"#table-table {part}").bounding_box()
-            for part in (".scroll", "th:has-text('against the best')")
-        )
-        seen = head["x"] + head["width"] <= box["x"] + box["width"]
-        assert seen or (name, wide) == ("many", 390)  # without scrolling, but for long names on a phone
+        with subtests.test(wide=wide):
+            report.set_viewport_size({"width": wide, "height": 900})
+            assert report.evaluate("document.documentElement.scrollWidth") == wide
+            box, head = (
+                report.locator(f"#table-table {part}").bounding_box()
+                for part in (".scroll", "th:has-text('against the best')")
+            )
+            seen = head["x"] + head["width"] <= box["x"] + box["width"]
+            assert seen or (name, wide) == ("many", 390)  # without scrolling, but for long names on a phone
     assert report.locator("#chapter-details > details").get_attribute("open") is None
     report.evaluate("location.hash = '#tests'")  # a link into the details unfolds them
     report.locator("#tests table").first.wait_for()

@@ -35,19 +35,22 @@ def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
     assert {f"stroke: {PALETTE[0]}", f"fill: {PALETTE[1]}", "fill: #123456"} <= set(re.findall(r"\w+: #\w+", text))
 
 
-def test_small_screens_get_a_picture_as_wide_as_one_panel():
-    for given, wide, tall in (
+@pytest.mark.parametrize(
+    ("given", "wide", "tall"),
+    [
         ({"panels": CHART.panels[:1], "full": True}, 9.4, 1),
         ({}, 7.8, 2),  # its panels stand below each other
         ({"panels": CHART.panels[:1]}, 3.9, 1),
         ({"across": 1}, 3.9, 1),
-    ):
-        chart = replace(CHART, **given)
-        sizes = [charts._figure(chart, narrow).get_size_inches() for narrow in (False, True)]
-        assert [size[0] for size in sizes] == [wide, 3.9]
-        assert chart.narrows == (wide > 3.9)
-        plot = (sizes[1][1] - sizes[0][1]) / 2.8
-        assert plot == pytest.approx(tall - 1, abs=0.2)
+    ],
+)
+def test_small_screens_get_a_picture_as_wide_as_one_panel(given, wide, tall):
+    chart = replace(CHART, **given)
+    sizes = [charts._figure(chart, narrow).get_size_inches() for narrow in (False, True)]
+    assert [size[0] for size in sizes] == [wide, 3.9]
+    assert chart.narrows == (wide > 3.9)
+    plot = (sizes[1][1] - sizes[0][1]) / 2.8
+    assert plot == pytest.approx(tall - 1, abs=0.2)
 
 
 def test_names_at_the_ends_of_lines_are_in_order_and_apart():
@@ -99,9 +102,10 @@ def test_beyond_the_palette_dashes_separate_series():
     assert len(set(styles)) == 25
 
 
-def test_markdown_escapes(spelled):
+def test_markdown_escapes(subtests, spelled):
     for given, want in spelled["cells"].items():
-        assert markdown(pd.DataFrame([{"a": 1, "c": given}])).splitlines()[-1] == f"| 1 | {want} |"
+        with subtests.test(given=given):
+            assert markdown(pd.DataFrame([{"a": 1, "c": given}])).splitlines()[-1] == f"| 1 | {want} |"
 
 
 def test_a_chart_is_as_wide_as_the_names_beside_it_need():

@@ -7,7 +7,7 @@ from negbench.analysis.columns import TABLES, Column, constant, logged, metric_c
 from negbench.analysis.words import label_of, listed
 
 
-def test_a_value_is_written_by_its_unit():
+def test_a_value_is_written_by_its_unit(subtests):
     line: dict[str, Any] = {"share": 0.1234, "low": 0.1, "high": 0.2, "gain": 0.01, "p": 0.0004, "plain": 1234.5}
     line |= {"who": ("a", "b"), "none": (), "gap": math.nan, "runs": [0.1, 0.3], "absence": None}
     for column, text in (
@@ -24,7 +24,8 @@ def test_a_value_is_written_by_its_unit():
         (Column("absence", "", "%"), "-"),
         (Column("absent", "", "word"), "-"),
     ):
-        assert column.text(line) == text
+        with subtests.test(text=text):
+            assert column.text(line) == text
     assert label_of("dress/subset_recall_at_3") == "dress Rs@3"
     assert [listed(["a"]), listed(["a", "b", "c"]), listed(list("abcdefgh"))] == ["a", "a, b and c", "8 strategies"]
 
@@ -43,7 +44,8 @@ def test_a_column_reaches_every_output_from_its_declaration():
     assert constant(shown.head(1), ("strategy", "absent")) == {"strategy": "a"}
 
 
-def test_titles_and_keys_are_unique_in_a_table():
+def test_titles_and_keys_are_unique_in_a_table(subtests):
     for table in (TABLES["behaviour"], TABLES["tests"]):
-        assert len({column.title for column in table}) == len({column.key for column in table}) == len(table)
+        with subtests.test(table=table):
+            assert len({column.title for column in table}) == len({column.key for column in table}) == len(table)
     assert metric_column("average/recall_at_10").title == "R@10"

@@ -63,9 +63,9 @@ def test_dials(compared, cells, words_of):
     want = {(row.loss, row.strategy): row for row in stored(compared, "small").verdicts if row.main}
     for row in stored(compared, "dials").main:
         plain = want[{"k=1": "bradley-terry", "k=2": "info-nce"}[row.point], row.strategy]
-        assert row.mean == plain.mean
+        assert row.mean == plain.mean, row
         if plain.verdict != "baseline":
-            assert row.against_baseline.value == plain.against_baseline.value
+            assert row.against_baseline.value == plain.against_baseline.value, row
     assert list(pd.read_csv(folder / "table.csv")["point"]) == ["k=1"] * 3 + ["k=2"] * 3
     assert list(pd.read_csv(folder / "points.csv")["k"]) == [1, 2]
     assert {"best.svg", "along-k.svg"} <= {path.name for path in (folder / "report" / "figures").iterdir()}
@@ -131,14 +131,15 @@ def test_both_settings(compared, cells, undrawn):
     assert 'id="training"' in undrawn(compared, "tuned")  # the figures of the default settings
 
 
-def test_two_backbones_have_a_block_over_all(compared, cells, undrawn, monkeypatch):
+def test_two_backbones_have_a_block_over_all(subtests, compared, cells, undrawn, monkeypatch):
     monkeypatch.setattr(RunFolder, "has_weights", False)
     rows = cells("bradley-terry", backbone="one") + cells("info-nce", backbone="two", loss="bradley-terry")
     out = ended(compared, "both", rows, report=False)
     findings = stored(compared, "both")
     means = {(row.backbone, row.strategy): row.mean.value for row in findings.main}
     for name in SMALL:
-        assert means["over all", name] == pytest.approx((means["one", name] + means["two", name]) / 2)
+        with subtests.test(name=name):
+            assert means["over all", name] == pytest.approx((means["one", name] + means["two", name]) / 2)
     assert out.partition("\nanswer\n")[2].startswith("over all: average recall with ")
     assert list(pd.read_csv(compared / "both" / "table.csv")["backbone"]).count("over all") == 3
     page = undrawn(compared, "both", 2)
@@ -175,7 +176,7 @@ def test_a_run_that_is_gone_counts_as_missing(compared, cells, undrawn):
     assert list(Comparison(compared / "less").cells["average/recall_at_10"].isna()) == [True] * 2 + [False]
 
 
-def test_figures_are_drawn_again_where_their_inputs_changed(compared, cells, monkeypatch):
+def test_figures_are_drawn_again_where_their_inputs_changed(subtests, compared, cells, monkeypatch):
     """`report` takes pictures and answer from the page that `finish` wrote of the same cells, and only then."""
     drawn, folder = list[str](), compared / "again"
 
@@ -197,7 +198,8 @@ def test_figures_are_drawn_again_where_their_inputs_changed(compared, cells, mon
     whole = len(drawn)
     assert new() == 0
     for rows in (one, two):  # the second time, the page is that of the first
-        write_json(folder / "comparison.json", {"kind": "comparison", "cells": rows})
-        assert new() == whole
+        with subtests.test(rows=rows):
+            write_json(folder / "comparison.json", {"kind": "comparison", "cells": rows})
+            assert new() == whole
     ended(compared, "again", one, report=False)  # judged, but the page is that of two seeds
     assert new() == whole

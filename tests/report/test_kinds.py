@@ -28,18 +28,18 @@ def test_shares_are_the_means_of_what_the_runs_stored(compared):
     findings = stored(compared, "small")
     for group in findings.groups:
         shares = kind_shares(group)
-        assert [share.kind for share in shares] == list(KINDS[:3])
+        assert [share.kind for share in shares] == list(KINDS[:3]), group
         for share in shares:
             values = np.stack([run.ranks()[f"value:{share.kind}/wrong_at_10"] for run in folders_of(group)])
-            assert share.left.mean == pytest.approx(np.nanmean(values, axis=1).mean())
-            assert share.left.low <= share.left.mean <= share.left.high
+            assert share.left.mean == pytest.approx(np.nanmean(values, axis=1).mean()), group
+            assert share.left.low <= share.left.mean <= share.left.high, group
             refreshes = [run.result["behaviour_by_refresh"] for run in group["stored"]]
             drawn = [[row[f"draws_{share.kind}"] for row in of_run] for of_run in refreshes]
-            assert share.drawn.mean == pytest.approx(np.mean([np.mean(rows) for rows in drawn]))
-            assert 0 < share.random < 1
+            assert share.drawn.mean == pytest.approx(np.mean([np.mean(rows) for rows in drawn])), group
+            assert 0 < share.random < 1, group
         for result in (run.result for run in group["stored"]):
             for row in result["behaviour_by_refresh"]:
-                assert row["draws_false"] == pytest.approx(row["false_negative_rate_draws"], abs=1e-6)
+                assert row["draws_false"] == pytest.approx(row["false_negative_rate_draws"], abs=1e-6), group
 
 
 def test_the_figure_shows_them(compared):

@@ -78,7 +78,7 @@ def test_rows_name_benchmarks_metrics_and_strategies_that_exist():
     for row in published_rows():
         if row.dataset in cards:
             assert set(row.metrics) <= {*cards[row.dataset].metrics, *shown, "overall"}, row
-        assert row.secondary == (row.paper == "Papers with Code")
+        assert row.secondary == (row.paper == "Papers with Code"), row
         name, *options = row.negatives.split(":")
         if name:
             pairs = dict(option.split("=") for option in options)

@@ -54,7 +54,7 @@ def test_every_number_of_the_card_has_a_column(group_of):
     assert means["fit_gap"] == 0.07
 
 
-def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(group_of):
+def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(subtests, group_of):
     groups = [group_of("qure", 4, 8), group_of("in-batch", 3)]
     frame = regime_frame(*groups)
     assert list(frame["strategy"]) == ["qure", "in-batch"]
@@ -66,7 +66,8 @@ def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(group_of):
     console.print(Grid(frame, "regime"))
     text = console.export_text()
     for title in ("rank", "first %", "bands top 5 %", "gap", "FN above %", "tail"):
-        assert title in text.split("no room")[0]
+        with subtests.test(title=title):
+            assert title in text.split("no room")[0]
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -29,20 +29,20 @@ def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared):
     mains: dict[tuple[str, str], np.ndarray[Any, Any]] = {}
     for row in card["rows"]:
         runs = [RunFolder(compared / name) for name in row["runs"]]
-        assert [run.config.seed for run in runs] == row["seeds"] == [0, 1]
+        assert [run.config.seed for run in runs] == row["seeds"] == [0, 1], row
         for name, values in row["metrics"].items():
-            assert values == [run.result["metrics"][name] for run in runs]
-        assert row["seconds"] == pytest.approx(np.mean([sum(run.result["seconds"].values()) for run in runs]))
+            assert values == [run.result["metrics"][name] for run in runs], row
+        assert row["seconds"] == pytest.approx(np.mean([sum(run.result["seconds"].values()) for run in runs])), row
         mains[row["loss"], row["strategy"]] = np.array(row["metrics"][row["test"]["metric"]])
         for run in runs:
             own = tomllib.loads("\n".join(f"{key} = {json.dumps(value)}" for key, value in row["settings"].items()))
             own |= {"dataset": {"root": run.config.flat()["dataset.root"]}, "seed": run.config.seed}  # one's own folder
-            assert resolved(build_config([recipe, own])).identity() == resolved(run.config).identity()
-        assert all(f"| {row[name]}" in text for name in ("strategy", "loss"))
+            assert resolved(build_config([recipe, own])).identity() == resolved(run.config).identity(), row
+        assert all(f"| {row[name]}" in text for name in ("strategy", "loss")), row
     for row in card["rows"]:
         gap = mains[row["loss"], row["strategy"]] - mains[row["loss"], row["test"]["baseline"]]
         expected = None if row["test"]["verdict"] == "baseline" else pytest.approx(gap.mean(), abs=1e-9)
-        assert row["test"]["difference"] == expected
+        assert row["test"]["difference"] == expected, row
     for contributed in {*CARDS.glob("*.json")} - {CARDS / "card.schema.json"}:
         jsonschema.validate(json.loads(contributed.read_text(encoding="utf-8")), SCHEMA)
     for flaw in ({"unknown": 1}, {"rows": []}, {"rows": [{**card["rows"][0], "seeds": []}]}, {"provenance": {}}):

@@ -29,9 +29,10 @@ def test_a_run_says_what_divides_its_scores(sets: tuple[str, ...], details: dict
     assert temperature_text(config, {"name": "tiny", "details": details}) == text
 
 
-def test_every_form_of_a_table_has_it():
+def test_every_form_of_a_table_has_it(subtests):
     table = replace(TABLE, caption="temperature fixed at 0.1")
     for form in ("latex", "markdown"):
-        assert "all rows: backbone b" in printed(table, form)
-        assert "negatives 16, temperature fixed at 0.1." in printed(table, form)
+        with subtests.test(form=form):
+            assert "all rows: backbone b" in printed(table, form)
+            assert "negatives 16, temperature fixed at 0.1." in printed(table, form)
     assert _grid(table, None).caption.endswith(", temperature fixed at 0.1")

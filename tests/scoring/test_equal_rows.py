@@ -91,15 +91,18 @@ def test_copies_have_the_same_bits_with_two_threads():
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"}, timeout=900)
 
 
-def test_copies_share_a_score_where_the_product_rounds_each_column_otherwise(monkeypatch):
+def test_copies_share_a_score_where_the_product_rounds_each_column_otherwise(subtests, monkeypatch):
     product = torch.mm
     noise = torch.arange(2**11) / 2**20
     monkeypatch.setattr(torch, "mm", lambda a, b, *, out: product(a, b, out=out).add_(noise[: b.shape[1]]))
     for tokens in (1, 3):
-        images, first = with_copies(700, tokens, 9, torch.Generator().manual_seed(0))
-        scores = tiled(torch.randn(5, 9, generator=torch.Generator().manual_seed(1)), images)
-        assert torch.equal(scores, scores[:, first])
-        assert not torch.equal(scores, at_once(torch.randn(5, 9, generator=torch.Generator().manual_seed(1)), images))
+        with subtests.test(tokens=tokens):
+            images, first = with_copies(700, tokens, 9, torch.Generator().manual_seed(0))
+            scores = tiled(torch.randn(5, 9, generator=torch.Generator().manual_seed(1)), images)
+            assert torch.equal(scores, scores[:, first])
+            assert not torch.equal(
+                scores, at_once(torch.randn(5, 9, generator=torch.Generator().manual_seed(1)), images)
+            )
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
@@ -113,20 +116,21 @@ def test_a_score_does_not_depend_on_the_place_of_its_query(tokens):
 
 @pytest.mark.parametrize("few", [0, 100])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_copies_by_loops(dtype, few, monkeypatch):
+def test_copies_by_loops(subtests, dtype, few, monkeypatch):
     monkeypatch.setattr("negbench.metrics.equal_rows._FEW", few)
     generator = torch.Generator().manual_seed(0)
     for count, tokens, width in ((0, 1, 3), (1, 2, 4), (60, 1, 2), (200, 2, 9)):
         # few values: most keys of rows that differ are equal, and zeros have both signs
-        rows = torch.randint(-1, 2, (count, tokens, width), generator=generator).to(dtype) * -1e-3
-        rows[count // 2 :, :, 1:] = rows[count // 2 - 1 : -1, :, 1:] if count > 1 else 0
-        rows[: count // 4] = 0
-        chosen = torch.randperm(count, generator=generator)[: count - count // 3]
-        for given, places in ((None, torch.arange(count)), (chosen, chosen)):
-            seen: dict[tuple[float, ...], int] = {}
-            first = [seen.setdefault(tuple(row.flatten().tolist()), at) for at, row in enumerate(rows[places])]
-            want = [(at, own) for at, own in enumerate(first) if own < at]
-            assert list(zip(*(part.tolist() for part in Copies.of(rows, given)), strict=True)) == want
+        with subtests.test(count=count, tokens=tokens):
+            rows = torch.randint(-1, 2, (count, tokens, width), generator=generator).to(dtype) * -1e-3
+            rows[count // 2 :, :, 1:] = rows[count // 2 - 1 : -1, :, 1:] if count > 1 else 0
+            rows[: count // 4] = 0
+            chosen = torch.randperm(count, generator=generator)[: count - count // 3]
+            for given, places in ((None, torch.arange(count)), (chosen, chosen)):
+                seen: dict[tuple[float, ...], int] = {}
+                first = [seen.setdefault(tuple(row.flatten().tolist()), at) for at, row in enumerate(rows[places])]
+                want = [(at, own) for at, own in enumerate(first) if own < at]
+                assert list(zip(*(part.tolist() for part in Copies.of(rows, given)), strict=True)) == want
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
@@ -218,19 +222,20 @@ def test_equal_pictures_of_a_fine_tuned_tower_are_encoded_once(tmp_path):
     assert int(scene.val.references[0]) == int(scene.val.images[7])
 
 
-def test_triples_with_the_same_text_or_reference_have_the_same_score():
+def test_triples_with_the_same_text_or_reference_have_the_same_score(subtests):
     generator, kind = torch.Generator().manual_seed(0), torch.tensor([0, 1, 2, 0, 1, 0])
     reference, query = (torch.randn(3, 1, 5, generator=generator)[kind] for _ in range(2))
     tokens = {"ids": torch.randn(3, 5, generator=generator)[kind.flip(0)], "number": kind.flip(0)}
     for images in (1, 2):
-        embedded = torch.randn(6, images, 5, generator=generator).requires_grad_()
-        inputs = QueryInputs(torch.arange(6), torch.arange(6), reference, tokens)
-        calls = Calls(cast(Any, _Uneven()), 0)
-        scores = slot_scores(calls, inputs, query[:, 0], embedded, ("modification", "reference"))
-        for slot, kinds in (("modification", kind.flip(0)), ("reference", kind)):
-            same = (scores[slot][:, :, None] == scores[slot][:, None]).all(0)
-            assert torch.equal(same, kinds[:, None] == kinds)
-        scores["modification"].sum().backward()
+        with subtests.test(images=images):
+            embedded = torch.randn(6, images, 5, generator=generator).requires_grad_()
+            inputs = QueryInputs(torch.arange(6), torch.arange(6), reference, tokens)
+            calls = Calls(cast(Any, _Uneven()), 0)
+            scores = slot_scores(calls, inputs, query[:, 0], embedded, ("modification", "reference"))
+            for slot, kinds in (("modification", kind.flip(0)), ("reference", kind)):
+                same = (scores[slot][:, :, None] == scores[slot][:, None]).all(0)
+                assert torch.equal(same, kinds[:, None] == kinds)
+            scores["modification"].sum().backward()
 
 
 RULES = ("qure", "qure:variant=release", "dqe:alpha=0.1:beta=0.5", "dqe:scale=minmax", "semi-hard", "pair-margin")
@@ -240,16 +245,17 @@ OF_SCORE |= {"margin": Filters(margin=0.25), "relative margin": Filters(relative
 
 
 @pytest.mark.parametrize("name", OF_SCORE)
-def test_rules_of_score_take_all_copies_or_none(name):
+def test_rules_of_score_take_all_copies_or_none(subtests, name):
     generator, rule, mixed = torch.Generator().manual_seed(0), OF_SCORE[name], 0
     for width in (3, 5, 9, 40):
-        scores = torch.randint(-8, 9, (60, width), generator=generator) / 8
-        allowed = torch.rand(scores.shape, generator=generator) < 0.8
-        view = ScoreView(scores, torch.randint(width, (60,), generator=generator), allowed)
-        chosen = rule.keep(view) if isinstance(rule, Filters) else rule.pool(view) > 0
-        alike = (scores[:, :, None] == scores[:, None]) & view.allowed[:, :, None] & view.allowed[:, None]
-        assert not (alike & (chosen[:, :, None] != chosen[:, None])).any()
-        mixed += int(((chosen & view.allowed).any(1) & (~chosen & view.allowed).any(1)).sum())
+        with subtests.test(width=width):
+            scores = torch.randint(-8, 9, (60, width), generator=generator) / 8
+            allowed = torch.rand(scores.shape, generator=generator) < 0.8
+            view = ScoreView(scores, torch.randint(width, (60,), generator=generator), allowed)
+            chosen = rule.keep(view) if isinstance(rule, Filters) else rule.pool(view) > 0
+            alike = (scores[:, :, None] == scores[:, None]) & view.allowed[:, :, None] & view.allowed[:, None]
+            assert not (alike & (chosen[:, :, None] != chosen[:, None])).any()
+            mixed += int(((chosen & view.allowed).any(1) & (~chosen & view.allowed).any(1)).sum())
     assert mixed > 10
 
 

@@ -40,13 +40,14 @@ SPACES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_the_space_of_a_strategy_and_trial_0_is_its_default():
+def test_the_space_of_a_strategy_and_trial_0_is_its_default(subtests):
     for strategy, expected in SPACES.items():
-        assert knobs_of(build_space(base_of(strategy))) == expected
-        for epochs in (2, 4, 7, 12, 30, 50):
-            base = base_of(strategy, f"train.epochs={epochs}")
-            space = build_space(base)
-            assert resolved(space.config(base, space.default, 0, closed=False)) == resolved(base)
+        with subtests.test(strategy=strategy):
+            assert knobs_of(build_space(base_of(strategy))) == expected
+            for epochs in (2, 4, 7, 12, 30, 50):
+                base = base_of(strategy, f"train.epochs={epochs}")
+                space = build_space(base)
+                assert resolved(space.config(base, space.default, 0, closed=False)) == resolved(base)
 
 
 def test_a_share_of_the_gallery_stays_as_it_is():
@@ -55,13 +56,13 @@ def test_a_share_of_the_gallery_stays_as_it_is():
         build_space(base_of("top-k", "strategy.k=0.6%"), search=["strategy.k=10:100"])
 
 
-def test_every_number_of_definitions_gives_another_schedule():
-    for epochs in (4, 7, 12, 30, 50):
-        choices = knobs_of(build_space(base_of("qure", f"train.epochs={epochs}")))["schedule.n_def"]
-        listed = [tuple(resolved(base_of("qure", f"train.epochs={epochs}", f"schedule.n_def={n}")).schedule
-                        .refresh_epochs) for n in choices]  # fmt: skip
-        assert len(set(listed)) == len(choices)
-        assert 6 in choices
+@pytest.mark.parametrize("epochs", [4, 7, 12, 30, 50])
+def test_every_number_of_definitions_gives_another_schedule(epochs):
+    choices = knobs_of(build_space(base_of("qure", f"train.epochs={epochs}")))["schedule.n_def"]
+    listed = [tuple(resolved(base_of("qure", f"train.epochs={epochs}", f"schedule.n_def={n}")).schedule
+                    .refresh_epochs) for n in choices]  # fmt: skip
+    assert len(set(listed)) == len(choices)
+    assert 6 in choices
 
 
 def test_start_and_width_become_the_band():
@@ -84,14 +85,15 @@ def test_start_and_width_become_the_band():
     assert build_space(wide).config(wide, point, 0).strategy.options["stop"] == 2000  # a default beyond its range
 
 
-def test_a_window_is_searched_on_a_log_scale_from_rank_0():
+def test_a_window_is_searched_on_a_log_scale_from_rank_0(subtests):
     base = base_of("shifted-top-k")
     first = {"strategy.start+1": 1, "strategy.stop-start": 2}
     for search in ([], ["strategy.start=0:200:log"], ["strategy.start=0|7", "strategy.stop-start=2|16"]):
-        space = build_space(base, search=search)
-        point = first if "|" not in "".join(search) else {"strategy.start": 0, "strategy.stop-start": 2}
-        options = space.config(base, point, 0).strategy.options
-        assert (options["start"], options["stop"]) == (0, 2)
+        with subtests.test(search=search):
+            space = build_space(base, search=search)
+            point = first if "|" not in "".join(search) else {"strategy.start": 0, "strategy.stop-start": 2}
+            options = space.config(base, point, 0).strategy.options
+            assert (options["start"], options["stop"]) == (0, 2)
     assert knobs_of(build_space(base, search=["strategy.start=0:200:log"]))["strategy.start+1"] == (1, 201, True)
     assert knobs_of(build_space(base, search=["strategy.start=0:200"]))["strategy.start"] == (0, 200, False)
     small = base_of("shifted-top-k", "dataset.name=vectors", "backbone.name=vectors", "dataset.train_images=200")
@@ -108,13 +110,13 @@ def test_every_strategys_own_range_makes_strategies():
         try:
             space = build_space(base)
         except NegbenchError as error:
-            assert "nothing left to tune" in str(error)  # noqa: PT017
+            assert "nothing left to tune" in str(error), name  # noqa: PT017
             continue
         for knob in space.knobs:
             if knob.choices:
-                assert knob.default in knob.choices
+                assert knob.default in knob.choices, name
                 continue
-            assert type(knob.low) is type(knob.high) is type(knob.default)
+            assert type(knob.low) is type(knob.high) is type(knob.default), name
             between = type(knob.low)(knob.low + (knob.high - knob.low) / 3)
             for value in (knob.low, between, knob.high):
                 config = space.config(base, {**space.default, knob.key: value}, 0)
@@ -135,15 +137,16 @@ def test_ranges_from_the_command_line():
     assert isinstance(space.knobs[0].low, float)
 
 
-def test_ranges_that_cannot_be(mistakes):
+def test_ranges_that_cannot_be(subtests, mistakes):
     base = base_of("dqe")
     assert build_space(base, search=["strategy.alpha=0.3:0.4"]).default["strategy.alpha"] == 0.3  # the nearest end
     with pytest.raises(OptionError, match="has nothing left to tune"):
         build_space(base_of("in-batch"))
     for search, message in mistakes["search"].items():
-        with pytest.raises(NegbenchError, match=message) as error:
-            build_space(base, search=[search])
-        assert "\n" not in str(error.value)
+        with subtests.test(search=search):
+            with pytest.raises(NegbenchError, match=message) as error:
+                build_space(base, search=[search])
+            assert "\n" not in str(error.value)
 
 
 def test_what_is_fixed_keeps_its_value_and_is_no_knob():
@@ -166,13 +169,14 @@ def test_a_grid_lists_every_combination_once_and_the_default_first():
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-def test_a_spec_survives_json():
+def test_a_spec_survives_json(subtests):
     base = base_of("dqe")
     for space in (build_space(base), build_space(base, search=["strategy.alpha=0.2|0.3"], grid=True)):
-        spec = StudySpec.of(base, space, seeds=2)
-        read = StudySpec.load(json.loads(json.dumps(spec.dump())))
-        assert read == spec
-        assert [type(knob.low) for knob in read.space.knobs] == [type(knob.low) for knob in space.knobs]
+        with subtests.test(space=space):
+            spec = StudySpec.of(base, space, seeds=2)
+            read = StudySpec.load(json.loads(json.dumps(spec.dump())))
+            assert read == spec
+            assert [type(knob.low) for knob in read.space.knobs] == [type(knob.low) for knob in space.knobs]
 
 
 def recipe_of(folder: Path, text: str) -> Path:

@@ -78,12 +78,12 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, said, monkeypatch)
     searched = searches_of(tmp_path, 2)
     for each in searched:
         values = [trial.value for trial in open_book(tmp_path, each.study).frozen() if trial.value is not None]
-        assert (each.default, each.best) == (values[0], max(values))
-        assert each.seconds > 0
+        assert (each.default, each.best) == (values[0], max(values)), each
+        assert each.seconds > 0, each
         for config in (tmp_path / each.study / "cells").glob("*/config.json"):
             kept = read_json(config)
-            assert kept["config"]["seed"] == SEED
-            assert kept["dataset"]["scored"] == "dev"  # the reported split is not loaded
+            assert kept["config"]["seed"] == SEED, each
+            assert kept["dataset"]["scored"] == "dev", each  # the reported split is not loaded
     _check_tuned_runs(tmp_path, searched)
     more = said(*command, "3").err
     assert "trial 2" in more
@@ -128,21 +128,22 @@ def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
     assert {cell["hash"] for cell in tuned if cell["strategy"] == "all-corpus"} < {cell["hash"] for cell in default}
 
 
-def test_failed_trials_are_counted_until_a_rerun_computes_them(vector_sets, tmp_path):
+def test_failed_trials_are_counted_until_a_rerun_computes_them(subtests, vector_sets, tmp_path):
     """tests/report/test_tuned_gain.py has the answer, and the mark of the row."""
     (one,) = combined(tmp_path, vector_sets, "top-k")
     for broken, facts in (((1, 2), {"failed_trials": "2 of 3"}), ((), {})):
+        with subtests.test(broken=broken):
 
-        def objective(trial: Any, broken: tuple[int, ...] = broken) -> float:
-            if trial.number in broken:
-                raise NegbenchError("mend this")
-            return float(trial.number == 0)
+            def objective(trial: Any, broken: tuple[int, ...] = broken) -> float:
+                if trial.number in broken:
+                    raise NegbenchError("mend this")
+                return float(trial.number == 0)
 
-        book = StudyStore(tmp_path / "s", one.spec, trials=3)
-        book.requeue_failed()
-        book.work(objective, print)
-        tuning, configs = _result(one, book, "")
-        assert (tuning.trials, tuning.failed, tuning.best) == (3, len(broken), 1.0)
-        assert _columns(tuning) == {**tuning.labels, "settings": "tuned", **facts}
-        assert [config.seed for config in configs] == [0, 1]
+            book = StudyStore(tmp_path / "s", one.spec, trials=3)
+            book.requeue_failed()
+            book.work(objective, print)
+            tuning, configs = _result(one, book, "")
+            assert (tuning.trials, tuning.failed, tuning.best) == (3, len(broken), 1.0)
+            assert _columns(tuning) == {**tuning.labels, "settings": "tuned", **facts}
+            assert [config.seed for config in configs] == [0, 1]
     assert [(tuning.error, configs) for tuning, configs in [_result(one, book, "mend this")]] == [("mend this", [])]
