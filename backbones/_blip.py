@@ -197,7 +197,9 @@ class BlipFamily(Composed):
     @classmethod
     def outline(cls, options: FamilyOptions, seed: int) -> Outline:
         """See `Outlines`; weights that do not fit are detected only when loaded."""
-        source, name, frozen = cls._source(options), cls.advice.backbone, options.images_frozen
+        source = cls._source(options)
+        name = cls.advice.backbone
+        frozen = options.images_frozen
         settings = {"backbone": name, **planned(options)}
         if source is None:
             given = () if options.tokenizer is None else vocabulary_files(Path(options.tokenizer).expanduser())
@@ -315,7 +317,8 @@ class BlipFamily(Composed):
 
     def _complete(self, origin: Origin) -> None:
         """Finish construction once the parameters are filled: tokenizer, sub-queries, freezing, and hashes."""
-        sizes, options = self.sizes, self.options
+        sizes = self.sizes
+        options = self.options
         self._tokenizer = self._caption_tokenizer(origin)
         bert = self._tokenizer.bert
         by_rows(self)

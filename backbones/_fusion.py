@@ -80,7 +80,8 @@ class Fusion(nn.Module, ABC):
         What depends on one side only is computed R + P times; `chunk` images at a time bound the memory beyond the
         output if no gradient is recorded.
         """
-        of_image, of_text = self._of_image(image), self._of_text(text)
+        of_image = self._of_image(image)
+        of_text = self._of_text(text)
         parts = [
             unit(self._mix(x[:, None], text[None], part[:, None], of_text[None]))
             for x, part in zip(torch.split(image, chunk), torch.split(of_image, chunk), strict=True)

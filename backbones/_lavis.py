@@ -193,11 +193,13 @@ def read_tower(path: Path, depth: int | None) -> State:
     """
     state = read_checkpoint(path)
     state = fit(state, _TOWER_ANCHORS & {name.rpartition(".")[2] for name in state}, str(path)).state
-    if (tower := tower_of(state)) is None:
+    tower = tower_of(state)
+    if tower is None:
         raise WeightsError(
             f"{path} is not a visual tower: it has neither blocks. (EVA) nor transformer.resblocks. (CLIP)"
         )
-    pattern, unused = _BLOCKS[tower], _UNUSED_OF_TOWER[tower]
+    pattern = _BLOCKS[tower]
+    unused = _UNUSED_OF_TOWER[tower]
     blocks = _count(state, pattern.pattern)
     if depth is None:
         cls = state.get(LAYOUTS[tower].keys(_CLS)[0].removeprefix("visual_encoder."))
@@ -292,7 +294,8 @@ class Sizes:
     def check(self, where: str) -> None:
         """Raise WeightsError unless heads divide widths, patches the image, and texts fit the positions."""
         for part in ("vit", self.text):
-            heads, width = getattr(self, f"{part}_heads"), getattr(self, f"{part}_hidden_size")
+            heads = getattr(self, f"{part}_heads")
+            width = getattr(self, f"{part}_hidden_size")
             if heads < 1 or width % heads:
                 raise WeightsError(
                     f"{where}: {part}_heads {heads} does not divide {part}_hidden_size {width}; the tensors do not "
@@ -384,7 +387,8 @@ def _sizes_of(base: AnySizes, state: State, layout: Layout, where: Path | str) -
 def blip2_sizes(state: State, path: Path) -> Blip2Sizes:
     """Read the sizes from the tensors of LAVIS's BLIP-2; heads and max_txt_len as published."""
     own = [key.removeprefix("visual_encoder.") for key in state if key.startswith("visual_encoder.")]
-    if (tower := tower_of(own)) is None:
+    tower = tower_of(own)
+    if tower is None:
         raise WeightsError(
             f"{path}: its visual_encoder is neither EVA (blocks.) nor CLIP (transformer.resblocks.): "
             f"{_listed(sorted(own)[:5])}"

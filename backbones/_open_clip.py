@@ -109,7 +109,8 @@ def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
     if weights.startswith(_HUB):
         return _of_hub(model, weights.removeprefix(_HUB), activation)
     named, options = options_of(weights)
-    path, key = Path(named).expanduser(), options.get("key", "")
+    path = Path(named).expanduser()
+    key = options.get("key", "")
     if path.is_dir():
         return replace(_of_folder(model, path, activation), key=key, prefix=options.get("prefix"))
     if path.suffix in SUFFIXES or path.is_file():
@@ -200,7 +201,8 @@ def _configured(config_file: Path, weights: tuple[Path, ...], activation: Activa
         stored = json.loads(read_json_text(config_file))
         config = dict(stored["model_cfg"])
         shown = stored.get("preprocess_cfg") or {}
-        pixels, resize = _pixels(shown), _resize(shown)
+        pixels = _pixels(shown)
+        resize = _resize(shown)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise WeightsError(f"{config_file} is not a configuration of open_clip: {why}") from error
@@ -353,7 +355,8 @@ def load_into(model: nn.Module, blueprint: Blueprint) -> Fit:
     """
     from open_clip.model import convert_to_custom_text_state_dict
 
-    wanted, where = model.state_dict(), ", ".join(map(str, blueprint.files))
+    wanted = model.state_dict()
+    where = ", ".join(map(str, blueprint.files))
     state = read_weights(blueprint)
     older = {name.removeprefix("text.") for name in wanted}  # before open_clip gave the text tower a part of its own
     found = fit(state, older if prefixes_of(state, older) else wanted, where, blueprint.prefix)

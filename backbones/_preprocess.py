@@ -58,7 +58,8 @@ class Preprocess:
 
     def padding(self, width: int, height: int) -> tuple[int, int]:
         """Return the pixels added at left and right each, and at top and bottom each."""
-        longer, shorter = max(width, height), min(width, height)
+        longer = max(width, height)
+        shorter = min(width, height)
         if self.pad == "none" or (self.pad == "target" and longer / shorter < self.target_ratio):
             return 0, 0
         wanted = longer / self.target_ratio if self.pad == "target" else longer

@@ -106,7 +106,8 @@ def parse_weights(spec: str, advice: Advice) -> Source:
                 f"backbone.weights {spec!r}: expected lavis:FILE[,key=NAME][,prefix=NAME] or lavis:FILE,tower=FILE"
             )
         other = None if tower is None else _existing(tower, spec, advice)
-        key, prefix = options.get("key", ""), options.get("prefix")
+        key = options.get("key", "")
+        prefix = options.get("prefix")
         return Source("lavis", _existing(model, spec, advice), other, key=key, prefix=prefix)
     path = Path(spec).expanduser()
     if path.is_dir():
@@ -128,7 +129,8 @@ def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:
     """
     if source.kind == "lavis":
         return tuple(path for path in (source.path, source.tower) if path is not None)
-    beside, revision = ("*.json", "*.txt"), source.revision
+    beside = ("*.json", "*.txt")
+    revision = source.revision
     folder = source.path or fetch(source.hub_id, ["*.safetensors"], advice.fix, beside=beside, revision=revision).parent
     check_mergeable(folder)
     tensors = sorted(folder.glob("*.safetensors"))
@@ -318,7 +320,8 @@ def read_pixels(folder: Path, side: int) -> dict[str, Any]:
             with loading(f"{file} "):
                 held = json.loads(read_json_text(file))
                 stored = held.get("image_processor") or (stored if file.name == _PROCESSORS[0] else held)
-    filters, sizes = {2: "bilinear", 3: "bicubic"}, (side, {"height": side, "width": side}, {"shortest_edge": side})
+    filters = {2: "bilinear", 3: "bicubic"}
+    sizes = (side, {"height": side, "width": side}, {"shortest_edge": side})
     possible: dict[str, tuple[Any, ...]] = {"do_resize": (True,), "do_rescale": (True,), "rescale_factor": (1 / 255,)}
     possible |= {"resample": (*filters,), "size": sizes}
     odd = [f"{key} {stored[key]}" for key, values in possible.items() if key in stored and stored[key] not in values]
@@ -341,7 +344,8 @@ def loading(what: str = "") -> Iterator[None]:
     """
     from transformers.utils import logging
 
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:

@@ -120,7 +120,8 @@ class Clip(TwoTowers):
 
     def __init__(self, options: ClipOptions, seed: int, blueprint: Blueprint | None = None) -> None:
         blueprint = blueprint or options.blueprint(seed)
-        tokenizer, clip = _open_clip.make_tokenizer(blueprint), _open_clip.build(blueprint.config, seed)
+        tokenizer = _open_clip.make_tokenizer(blueprint)
+        clip = _open_clip.build(blueprint.config, seed)
         dropped = _open_clip.load_into(clip, blueprint).details if blueprint.files else {}
         super().__init__()
         self.clip: Any = clip
@@ -240,14 +241,16 @@ class Clip(TwoTowers):
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         if "pooled" in tokens:
-            embedding, words = tokens["pooled"], tokens.get("words", tokens["pooled"])
+            embedding = tokens["pooled"]
+            words = tokens.get("words", tokens["pooled"])
         else:
             embedding, words = self._encoded(tokens)
         return unit(self.project_text(embedding)), words
 
     def _encoded(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Text embeddings [B, C] and token features [B, S, C] (the embeddings without attribute weights), float32."""
-        norm, caught = _open_clip.final_norm(self.clip), list[Tensor]()
+        norm = _open_clip.final_norm(self.clip)
+        caught = list[Tensor]()
         hook = norm.register_forward_hook(lambda module, given, output: caught.append(output))
         try:
             # without gradients if both encoders are frozen

@@ -74,7 +74,10 @@ class Lite(GivenFeatures):
 
     def __init__(self, options: LiteOptions, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        dim, hidden, fusion, gamma = options.dim, options.hidden, options.fusion, options.gamma
+        dim = options.dim
+        hidden = options.hidden
+        fusion = options.fusion
+        gamma = options.gamma
         widths = 2 * CHANNELS, TEXT_WIDTH
         super().__init__(widths, dim, fusion, generator, hidden=hidden, temperature=options.temperature)
         self.transform = Preprocess("square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

@@ -67,10 +67,12 @@ class Precomputed(GivenFeatures):
 
     def __init__(self, options: PrecomputedOptions, seed: int) -> None:
         files = options.files()
-        images, texts = _read(files[0], "image"), _read(files[1], "text")
+        images = _read(files[0], "image")
+        texts = _read(files[1], "text")
         parts = [[sha256_of(part) for part in files_of(file)] for file in files]
         digests = [own[0] if len(own) == 1 else key_sha256({"files": own}) for own in parts]
-        table, fusion = texts[1], options.fusion
+        table = texts[1]
+        fusion = options.fusion
         width = images[1].shape[-1] if options.dim is None else options.dim
         generator = torch.Generator().manual_seed(seed)
         widths = images[1].shape[-1], table.shape[-1]
@@ -131,7 +133,8 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
     if absent:
         of_images = "embed each id of the data set, or leave them out with --allow-missing"
         fix = of_images if what == "image" else "embed each text as the data set spells it"
-        first, other = quoted(absent[0]), quoted(next(iter(row)))
+        first = quoted(absent[0])
+        other = quoted(next(iter(row)))
         raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {first}; it has {other}; {fix}")
     return torch.tensor(indices, dtype=torch.int64)
 

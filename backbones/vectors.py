@@ -91,7 +91,9 @@ class Vectors(GivenFeatures):
     recommended: ClassVar = {"lr": 3e-3, "epochs": 20, "batch_size": 64, "weight_decay": 0.01}
 
     def __init__(self, options: VectorOptions, seed: int) -> None:
-        dim, hidden, world = options.dim, options.hidden, options.world or 0
+        dim = options.dim
+        hidden = options.hidden
+        world = options.world or 0
         generator = torch.Generator().manual_seed(seed)
         super().__init__((dim, dim), dim, options.fusion, generator, hidden=hidden, temperature=options.temperature)
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
@@ -123,12 +125,15 @@ class Vectors(GivenFeatures):
         except DataError as error:
             raise DataError(f"{error}; backbone 'vectors' works only with --dataset vectors") from error
         codes = torch.tensor([codes_of(each) for each in shown], dtype=torch.int64).reshape(-1, len(ATTRIBUTES))
-        one, dim, looks = torch.arange(len(ATTRIBUTES)), self._values.shape[-1], [look_of(image) for image in ids]
+        one = torch.arange(len(ATTRIBUTES))
+        dim = self._values.shape[-1]
+        looks = [look_of(image) for image in ids]
         # other categories lie apart, and so do lines, by a vector of their own
         others = {each.category for each in shown} - {CATEGORIES[0]}
         apart = {kind: unit(torch.randn(dim, generator=self._generator(kind))) for kind in others}
         drawn = {line: torch.randn(dim, generator=self._generator(line)) for line, weight in {*looks} if weight}
-        features, none = torch.empty(len(ids), self.options.tokens, dim), torch.zeros(dim)
+        features = torch.empty(len(ids), self.options.tokens, dim)
+        none = torch.zeros(dim)
         for own, image in zip(features, ids, strict=True):
             torch.randn(own.shape, generator=self._generator(image), out=own)
         for rows in (slice(first, first + _AT_A_TIME) for first in range(0, len(ids), _AT_A_TIME)):
@@ -169,7 +174,8 @@ class Vectors(GivenFeatures):
 
 def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
     """Split a text into known phrases, longest first from the left, with their numbers; joining words are dropped."""
-    rest, tokens = tuple(words(text)), []
+    rest = tuple(words(text))
+    tokens = []
     while rest:
         known = next((rest[:n] for n in range(_LONGEST, 0, -1) if rest[:n] in _NUMBER), None)
         if known is not None:
@@ -182,7 +188,8 @@ def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
 
 def _encoders(options: VectorOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw the frozen vectors: [attributes, values, dim] of images, [n, dim] of a text's tokens."""
-    dim, alignment = options.dim, options.alignment
+    dim = options.dim
+    alignment = options.alignment
     weights = options.decay ** torch.arange(len(ATTRIBUTES), dtype=torch.float32)
     weights = weights / weights.norm()
     choices = {name: values(CATEGORIES[0], name) for name in ATTRIBUTES}
@@ -195,7 +202,8 @@ def _encoders(options: VectorOptions, generator: torch.Generator) -> tuple[Tenso
     table = unit(torch.randn(size, dim, generator=generator)) / math.sqrt(len(ATTRIBUTES))
     table[0] = 0
     for phrase, number in _NUMBER.items():
-        if (named := _PHRASES[phrase]) is not None:
+        named = _PHRASES[phrase]
+        if named is not None:
             attribute, value = named
             table[number] = texts[ATTRIBUTES.index(attribute), choices[attribute].index(value)]
     return weights[:, None, None] * images, table

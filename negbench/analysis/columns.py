@@ -76,7 +76,8 @@ READ_LEADER: dict[str, str] = _FILE["leader"]  # parts of the leader table's tex
 READ: dict[str, str] = _FILE["read"]  # texts of sections and charts of the page
 WORDS: dict[str, str] = _FILE["words"]  # of a verdict; {} is the strategy that others are compared with
 BASELINES: dict[str, str] = _FILE["baselines"]  # name in result.json -> column
-NEGATIVES, GAP = COLUMNS["negatives"], COLUMNS["gap"]
+NEGATIVES = COLUMNS["negatives"]
+GAP = COLUMNS["gap"]
 
 
 def texts(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:

@@ -34,12 +34,14 @@ def first_share(cards: Sequence[RegimeCard]) -> str:
 
 def in_words(cards: Sequence[RegimeCard]) -> str:
     """Describe cards in one line; of several cards, the lowest to the highest value."""
-    rank, images = _range(cards, "target_rank_median", 1, 0), _range(cards, "images", 1, 0)
+    rank = _range(cards, "target_rank_median", 1, 0)
+    images = _range(cards, "images", 1, 0)
     parts = [f"the training target's median rank is {rank} of {images}, and {first_share(cards)} % rank first"]
     start = f"in the top 5 % of the ranking for {_range(cards, 'band_start_top')} % of the queries"
     parts.append(f"QuRe's negatives (between the two steepest score drops below the target) would start {start}")
     if numbers_of(cards, "false_negatives"):
-        random, above = _range(cards, "false_negatives", 100, 2), _range(cards, "false_negatives_above")
+        random = _range(cards, "false_negatives", 100, 2)
+        above = _range(cards, "false_negatives_above")
         parts.append(f"{random} % of random negatives are false, {above} % of those right above the target")
     else:
         parts.append("false negatives are unknown")

@@ -29,7 +29,8 @@ def metrics_frame(folder: RunFolder) -> pd.DataFrame:
 
 def run_table(folder: RunFolder) -> Grid:
     """Return `metrics_frame` with a title and caption on the data, gallery and backbone."""
-    result, manifest = folder.result, folder.manifest
+    result = folder.result
+    manifest = folder.manifest
     gallery = " / ".join(f"{name} {size:,}" for name, size in manifest["dataset"]["gallery"].items())
     identity = manifest["backbone"]
     temperature = temperature_text(folder.config, identity)

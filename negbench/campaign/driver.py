@@ -113,7 +113,8 @@ class Done:
             count = "1 search" if len(self.errors) == 1 else f"{len(self.errors)} searches"
             raise NegbenchError(f"{count} failed ({self.errors[0]}); rerun the command to resume")
         outcomes = [*self.trials, *self.outcomes]
-        if lost := failed(outcomes):
+        lost = failed(outcomes)
+        if lost:
             total = len({outcome.cell.hash for outcome in outcomes})
             raise NegbenchError(f"{len(lost)} of {total} cells failed; rerun the command to compute them again")
 

@@ -57,7 +57,8 @@ def forewarnings(
         try:
             run = open_run(config, display, cache)
             with threads(run.config.compute.threads), display.stage("evaluate", note="before training"):
-                splits, options = run.splits, run.config.dataset.options
+                splits = run.splits
+                options = run.config.dataset.options
                 reasons += of_data(splits.train, splits.val, margin, options, stored)
                 reasons += run.scene.unseen
                 reasons += _of_scores(run)
@@ -96,11 +97,13 @@ def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, A
 
 def _of_scores(run: OpenRun) -> Iterator[str]:
     """Yield warnings from untrained scores: references that rank first, a metric already high, equal images."""
-    split, options = run.scene.val, run.config.dataset.options
+    split = run.scene.val
+    options = run.config.dataset.options
     val = split.dataset
     embedded = evaluation.embed(run.backbone, run.scene, split)
     score_block = evaluation.block_scorer(embedded.queries, embedded.candidates)
-    metrics, main = val.measure(score_block), val.card.main
+    metrics = val.measure(score_block)
+    main = val.card.main
     own = bool((val.target_columns == val.reference_columns).any())  # a target that could not be left out
     if options.get("exclude_reference") is False and not own:
         first = val.top(score_block, 1).columns[:, 0]

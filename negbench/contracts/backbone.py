@@ -104,7 +104,8 @@ class Backbone(nn.Module, ABC):
         # on the CPU, as indices from there fit tensors on any device: features and tokens need not share one
         rows = torch.arange(len(features)).repeat_interleave(count)
         columns = torch.arange(count).repeat(len(features))
-        crossed, parts = current_rows(), list[Tensor]()
+        crossed = current_rows()
+        parts = list[Tensor]()
         for r, c in zip(rows.split(chunk), columns.split(chunk), strict=True):
             with computing(None if crossed is None else crossed.pairs(r, c)):
                 parts.append(self.queries(features[r], {name: t[c] for name, t in tokens.items()}))

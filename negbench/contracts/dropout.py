@@ -62,7 +62,8 @@ class Rows:
         """Return the rows of pairs: [C] int64 places among the rows and [C] among the texts they are crossed with."""
         if self.crossed is None:
             raise NegbenchError("these rows are crossed with no texts: call cross_queries through negbench's Calls")
-        rows, texts = rows.to(self.streams.device), texts.to(self.streams.device)
+        rows = rows.to(self.streams.device)
+        texts = texts.to(self.streams.device)
         return Rows(splitmix(self.streams[rows], self.crossed[texts]))
 
     def again(self, passing: int) -> "Rows":

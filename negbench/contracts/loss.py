@@ -88,7 +88,8 @@ class LossInput:
     candidate_mask: Tensor = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        positive, negatives = self.positive, self.negatives
+        positive = self.positive
+        negatives = self.negatives
         if positive.ndim != 1 or negatives.ndim != 2 or negatives.shape[0] != positive.shape[0]:
             raise ValueError(
                 f"expected positive [B] and negatives [B, M], got {tuple(positive.shape)} and {tuple(negatives.shape)}"

@@ -42,7 +42,8 @@ class Outline:
         """Return the outline of a loaded backbone, or an outline unchanged."""
         if isinstance(backbone, Outline):
             return backbone
-        identity, settings = backbone.identity, {"features": backbone.feature_key}
+        identity = backbone.identity
+        settings = {"features": backbone.feature_key}
         return cls(
             type(backbone),
             identity.name,

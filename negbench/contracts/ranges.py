@@ -63,7 +63,8 @@ def check_fields(plugin: Any) -> None:
             raise OptionError(f"{name} must be {want}, got {quoted(getattr(plugin, name))}") from error
     for name, span in tunable_ranges(type(plugin)).items():
         if span.below:
-            low, high = getattr(plugin, name), getattr(plugin, span.below)
+            low = getattr(plugin, name)
+            high = getattr(plugin, span.below)
             if not isinstance(low, str) and not isinstance(high, str):  # shares of a gallery are compared in it
                 check_option(name, low, low < high, f"below {span.below} ({high})")
 

@@ -35,7 +35,8 @@ def largest_operation(compute: Callable[[int], object]) -> int:
         compute: called with 1 and with 2, the number of items. What an operation reads besides them (weights) is the
             same for both.
     """
-    one, two = _operations(compute, 1), _operations(compute, 2)
+    one = _operations(compute, 1)
+    two = _operations(compute, 2)
     if len(one) != len(two):  # other operations for one item: weights cannot be told apart
         return max(two, default=0) // 2
     return max((after - before for before, after in zip(one, two, strict=True)), default=0)

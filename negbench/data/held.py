@@ -37,7 +37,8 @@ def reads_pixels(config: ResolvedConfig) -> bool:
 
 def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
     """Return a warning if the backbone's weights were not trained on images like the data set's; else nothing."""
-    known, data = backbone.learned_from, config.dataset.name
+    known = backbone.learned_from
+    data = config.dataset.name
     if not known or data in known:
         return []
     return [
@@ -72,6 +73,7 @@ def check_pictures(parts: Sequence[Dataset], also: Dataset | None) -> None:
     ours = {image: path for part in parts if part is not also for image, path in part.image_paths().items()}
     shared = [image for image, path in theirs.items() if ours.get(image, path) != path]
     known, other = (content_hashes({image: paths[image] for image in shared}, cache_dir()) for paths in (ours, theirs))
-    if image := next((image for image in shared if known[image] != other[image]), None):
+    image = next((image for image in shared if known[image] != other[image]), None)
+    if image:
         where = f"{theirs[image]} in the data set of eval.also, {ours[image]} in the run's data"
         raise DataError(f"eval.also: {image} is {where}: rename one")

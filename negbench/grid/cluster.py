@@ -103,7 +103,8 @@ class Ray:
         from ray.exceptions import RayError, RayTaskError
 
         work = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_work)
-        pending, deaths = deque(enumerate(tasks)), Counter[int]()
+        pending = deque(enumerate(tasks))
+        deaths = Counter[int]()
         active: dict[Any, int] = {}  # Ray's reference to a task's result -> its index
         with self._started() as start, _mailbox() as mailbox:
             try:
@@ -113,7 +114,8 @@ class Ray:
                         index, task = pending.popleft()
                         active[work.remote(function, index, task, start, mailbox)] = index
                     ready, _ = ray.wait(list(active), timeout=1.0)
-                    if waiting := mailbox.qsize():
+                    waiting = mailbox.qsize()
+                    if waiting:
                         yield from mailbox.get_nowait_batch(waiting)
                     for reference in ready:
                         index = active.pop(reference)
@@ -170,7 +172,8 @@ class _Start:
 
 def _wrong(mark: Path) -> str | None:
     """Say why this node does not share a mark's folder; None if it does."""
-    host, folder = socket.gethostname(), mark.parent
+    host = socket.gethostname()
+    folder = mark.parent
     try:
         with mark.open("r+b") as file, suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,7 +193,8 @@ def _work(function: Function, index: int, task: Any, start: _Start, mailbox: Any
     """Compute a task on its node. `KeyboardInterrupt`, which cancels it, passes through."""
     # Ray cancels through Python's Ctrl-C handler, which a node that a script started in the background lacks
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if wrong := start.enter():
+    wrong = start.enter()
+    if wrong:
         return Event(index, "apart", wrong)
     return outcome_of(function, index, task, mailbox.put)
 

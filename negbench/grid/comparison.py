@@ -45,7 +45,8 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def rerun_line(folder: Path, kind: str) -> str:
     """Return what makes a folder's files anew: 'rerun its command, negbench compare ... --name demo'."""
-    command, name = _COMMANDS.get(kind, "compare"), folder.name
+    command = _COMMANDS.get(kind, "compare")
+    name = folder.name
     if kind == "final":  # its study has the name
         name = name.removesuffix("-final")
     return f"rerun its command, negbench {command} ... --name {name}"
@@ -234,7 +235,8 @@ def _renew(document: dict[str, Any]) -> None:
         document["schema"] = SCHEMA
     if "undefined" in document:
         document["left_out"] = document.pop("undefined")
-    if systems := document.pop("systems", None):
+    systems = document.pop("systems", None)
+    if systems:
         own, document["remarks"] = systems["own"], systems["remarks"]
         rows = [row for row in document["cells"] if row["system"] in systems["names"]]  # without their corners
         document["cells"] = [{**row, "own": row["strategy"] == own.get(row["system"])} for row in rows]

@@ -51,7 +51,8 @@ class Execution:
         Raises:
             NegbenchError: as `executor_of`; OptionError: the runs folder is a file.
         """
-        runs, uri = files.runs_dir(asked.runs_dir), asked.tracking_uri
+        runs = files.runs_dir(asked.runs_dir)
+        uri = asked.tracking_uri
         if runs.exists() and not runs.is_dir():  # planning may take long
             raise OptionError(f"--runs-dir {runs} is not a folder: name another one")
         if uri != "none" and (line := install_line("mlflow")):
@@ -80,7 +81,8 @@ def compute_and_log(
     Returns:
         One outcome per cell, in order. A failing cell does not stop the others.
     """
-    runs, executor = folder.path.parent, execution.executor
+    runs = folder.path.parent
+    executor = execution.executor
     alike = together(cells, lambda cell: cell.hash)
     first = {key: own[0] for key, own in alike.items()}  # each run is computed once, and labelled as its first cell
     notes(dict.fromkeys(line for cell in first.values() for line in cell.remarks))
@@ -159,7 +161,8 @@ def _progress(
         advance(total - len(todo))
 
     def tell(outcome: Outcome, done: int) -> None:
-        cell, estimate = left.pop(outcome.cell.hash), execution.estimate
+        cell = left.pop(outcome.cell.hash)
+        estimate = execution.estimate
         if bar:
             advance(1)
         if outcome.reused:

@@ -244,7 +244,8 @@ def _explained(error: Exception) -> tuple[str, str]:
     from negbench.errors import NegbenchError, out_of_memory
     from negbench.plugins.registry import blamed
 
-    if line := str(error) if isinstance(error, NegbenchError) else out_of_memory(error):
+    line = str(error) if isinstance(error, NegbenchError) else out_of_memory(error)
+    if line:
         return line, ""
     line = blamed(error) or f"{type(error).__name__}: {error}"
     return line, "".join(traceback.format_exception(error))

@@ -81,7 +81,8 @@ class Jobs:
         Raises:
             PendingError: cells are left; says how to compute them.
         """
-        ended, left = list[Event](), list[Task]()
+        ended = list[Event]()
+        left = list[Task]()
         for index, task in enumerate(tasks):
             known = _read_note(_note(self.folder, task.planned.hash))
             event = death(index, "its job died", known.starts, self.retries)
@@ -109,7 +110,8 @@ class Jobs:
         words = ["--runs-dir", str(tasks[0].runs.absolute())]
         for plugin in plugins:
             words += ["--plugin", plugin]
-        if uri := tasks[0].uri:
+        uri = tasks[0].uri
+        if uri:
             if without_secrets(uri) != uri:
                 raise OptionError("--tracking-uri has a password, which the jobs would show: give it in MLFLOW_*")
             words += ["--tracking-uri", uri]

@@ -32,7 +32,9 @@ def epoch_batches(
     Raises:
         NegbenchError: the strategy's order omits or repeats a query.
     """
-    config, current, scene = run.config, objective.strategy, objective.scene
+    config = run.config
+    current = objective.strategy
+    scene = objective.scene
     start = (state.epoch - state.interval_start) * config.train.draws if config.mining.redraw else 0
     draws = None if state.negatives is None else state.negatives[:, start : start + config.train.draws]
     tokens = scene.train.texts(run.backbone)
@@ -66,12 +68,14 @@ def _pictures_of(train: Split, batch: Batch) -> tuple[Tensor, Tensor]:
 
 def _order(run: OpenRun, objective: Objective, state: State, generator: torch.Generator) -> Tensor:
     """Return [Q] int64: the order of the epoch's queries, the strategy's own or random."""
-    scene, rule = objective.scene, batch_rule(objective.strategy)
+    scene = objective.scene
+    rule = batch_rule(objective.strategy)
     queries = len(scene.train.dataset.queries)
     if not isinstance(rule, OrderedBatches):
         return torch.randperm(queries, generator=generator)
     embed = partial(evaluation.embed_queries, run.backbone, scene, scene.train)
-    columns, size = scene.train.dataset.target_columns, run.config.train.batch_size
+    columns = scene.train.dataset.target_columns
+    size = run.config.train.batch_size
     order = rule.order(Epoch(state.epoch, columns, size, generator, embed))
     if not torch.equal(order.sort().values, torch.arange(queries)):
         raise NegbenchError(f"{type(rule).__name__}.order must return a permutation of the {queries} queries")

@@ -81,7 +81,8 @@ class TrainingParts:
             self.objective.backbone.load_state_dict(saved["weights"], strict=False)
             for name, part in self._parts.items():
                 part.load_state_dict(saved[name])
-            state, strict = State(**saved["state"]), ConfigDict(arbitrary_types_allowed=True, strict=True)
+            state = State(**saved["state"])
+            strict = ConfigDict(arbitrary_types_allowed=True, strict=True)
             for name, hint in get_type_hints(State).items():  # raises a ValueError where a type differs
                 TypeAdapter(hint, config=strict).validate_python(getattr(state, name))
             if fresh != _types(saved["optimizer"]):

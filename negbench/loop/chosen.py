@@ -117,7 +117,8 @@ def _view(
     rule: BatchStrategy, slot: Slot, positive: Tensor, scores: Tensor, allowed: Tensor, inputs: ChoiceInputs
 ) -> tuple[ScoreView, Tensor | None]:
     """Return a slot's view for the strategy (a bank's has the target first), and which columns are known relevant."""
-    bank, of_targets = slot == "bank", slot in _OF_TARGETS
+    bank = slot == "bank"
+    of_targets = slot in _OF_TARGETS
     truth = None if inputs.relevant is None or not of_targets else of_slot(inputs.relevant, slot).to(scores.device)
     own = torch.arange(len(scores), device=scores.device)
     view = ScoreView(

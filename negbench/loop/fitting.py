@@ -25,7 +25,8 @@ def fitting_plan(run: OpenRun) -> StepPlan:
         return run.step
     rows = StepRows.of(run.config, run.scene.train.dataset, run.backbone)
     plans = possible_plans(run.config.compute, run.config.train.batch_size, run.backbone)
-    architecture, memory = Architecture.of(run), memory_of(device)
+    architecture = Architecture.of(run)
+    memory = memory_of(device)
     return first_that_fits(plans, architecture, rows, device, memory) or plans[-1]
 
 

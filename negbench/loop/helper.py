@@ -46,7 +46,8 @@ def _help(task: Assignment) -> None:
     team = task.team
     if torch.cuda.is_available() and task.run.config.compute.device != "cpu":
         torch.cuda.set_device(team.number)
-    display, cache = Display(), DataCache()
+    display = Display()
+    cache = DataCache()
     run = open_run(task.run, display, cache)
     run = in_precision(run, Precision.of(run.config, task.precision), cache, display)
     run, config = replace(run, step=task.plan).in_team(team), run.config
@@ -54,7 +55,9 @@ def _help(task: Assignment) -> None:
     join(team, task.meeting)
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     with threads(config.compute.threads), own_randomness(config.seed, run.precision.device):
-        parts, stages, state = training_parts(run, strategy), stages_of(strategy, config), State()
+        parts = training_parts(run, strategy)
+        stages = stages_of(strategy, config)
+        state = State()
         parts.restore(RunFolder(task.folder))
         while True:
             what, values = team.listen()

@@ -167,7 +167,8 @@ class HybridTerms:
 
     def __call__(self, members: Members, temperature: Callable[[str], Tensor]) -> Tensor:
         """Return the weighted sum, a scalar; `temperature` maps "tcm", "ritm" and "titm" to their temperatures."""
-        device, inputs = members.target.device, members.inputs
+        device = members.target.device
+        inputs = members.inputs
         reference, target = (texts.rows(inputs.rows, device) for texts in (self._reference, self._target))
         embedded = self.calls.text_queries(target.tokens, inputs.rows, "target text")
         total = embedded.new_zeros(())
@@ -186,7 +187,8 @@ class HybridTerms:
         self, members: Members, reference: _Texts, target: _Texts, embedded: Tensor, temperature: Tensor
     ) -> Tensor:
         """Return TCM: the loss of composed texts against target texts, corrupted in the strategy's slots."""
-        corrupts, device = slots_of(self.strategy), embedded.device
+        corrupts = slots_of(self.strategy)
+        device = embedded.device
         cross: Any = None
         if set(corrupts) - {"target", "query"}:
             # cross[r, p] composes text r with modification p
@@ -205,7 +207,8 @@ class HybridTerms:
                 if slot == "target":
                     corrupted, valid = scores, target.distinct
                 elif slot == "query":
-                    corrupted, valid = scores.T, target.distinct & rows.T
+                    corrupted = scores.T
+                    valid = target.distinct & rows.T
                 else:
                     corrupted = torch.einsum("ijd,id->ij" if slot == "modification" else "jid,id->ij", cross, embedded)
                     valid = reference.distinct if slot == "reference" else torch.ones_like(rows)

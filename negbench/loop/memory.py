@@ -31,4 +31,5 @@ class Memory:
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
-        self.tokens, self.columns = saved["tokens"], saved["columns"]
+        self.tokens = saved["tokens"]
+        self.columns = saved["columns"]

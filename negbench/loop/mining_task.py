@@ -80,7 +80,9 @@ def live_planes(
     names: Collection[str], backbone: Backbone, scene: EncodedSplits, embeddings: evaluation.Embeddings
 ) -> dict[str, EmbeddedPlane]:
     """Compute the planes among `names` that use the current model, on the train split with these embeddings."""
-    made, split, candidates = dict[str, EmbeddedPlane](), scene.train, embeddings.candidates
+    made = dict[str, EmbeddedPlane]()
+    split = scene.train
+    candidates = embeddings.candidates
     images = images_of(candidates) if {"target", "reference"} & {*names} else candidates
     if "target" in names:
         targets = split.dataset.target_columns.to(images.device)
@@ -150,7 +152,8 @@ def listed_plane(strategy: Strategy, dataset: Dataset, device: torch.device) -> 
     if "listed" not in strategy.reads:
         return {}
     check_listed(strategy, dataset)
-    file, column_of = lists_of(strategy), dataset.column_of
+    file = lists_of(strategy)
+    column_of = dataset.column_of
     lists = [[column_of[name] for name in query.negatives if name in column_of] for query in dataset.queries]
     lists = lists if file is None else read_lists(file, dataset)
     columns = Ragged.of(lists)
@@ -193,7 +196,8 @@ def _given(
     text: str, config: ResolvedConfig, scene: EncodedSplits, display: Display, judges: bool, precision: str
 ) -> Plane:
     """Return scores from a file, or from a backbone: of composed queries or (`judges`) of target images."""
-    device, dataset = device_of(config), scene.train.dataset
+    device = device_of(config)
+    dataset = scene.train.dataset
     if is_score_file(text):
         return _table(Path(text), dataset, device)
     named = config.other_backbone(PluginConfig(**plugin_section("backbones", text)))

@@ -98,8 +98,11 @@ class ModelCache:
 
     def task(self, scene: EncodedSplits, strategy: Strategy | None = None) -> MiningTask:
         """Embed the train split with the current model, with the planes that the strategy reads."""
-        run, split = self.run, scene.train
-        mining, offline, divisor = run.config.mining, self.objective.offline, self.objective.divisor
+        run = self.run
+        split = scene.train
+        mining = run.config.mining
+        offline = self.objective.offline
+        divisor = self.objective.divisor
         reads = () if strategy is None else planes_read(strategy, mining)
         made = self.embeddings(split)
         return mining_task(
@@ -143,7 +146,8 @@ class ModelCache:
         """
         if split not in self.due or self._reads_wordings(split):
             return [split]
-        found, last = [split], list[Split]()
+        found = [split]
+        last = list[Split]()
         while len(found) > len(last):
             last = found
             found = [other for other in self.due if other in last or self._shares(other, last)]
@@ -158,7 +162,8 @@ class ModelCache:
 
     def _tokenised_alike(self, split: Split, other: Split) -> bool:
         """Whether the texts of two splits can stand in one table."""
-        own, others = split.texts(self.run.backbone), other.texts(self.run.backbone)
+        own = split.texts(self.run.backbone)
+        others = other.texts(self.run.backbone)
         return own.keys() == others.keys() and all(own[name].shape[1:] == others[name].shape[1:] for name in own)
 
     def _reads_wordings(self, split: Split) -> bool:
@@ -181,7 +186,8 @@ class ModelCache:
 
     def scored(self) -> Scored:
         """Return ranks and metrics on the scored split."""
-        run, scene = self.run, self.run.scene
+        run = self.run
+        scene = self.run.scene
 
         def make() -> Scored:
             embeddings = self.embeddings(scene.val)
@@ -195,7 +201,8 @@ class ModelCache:
 
     def dev(self) -> dict[str, float] | None:
         """Return metrics on the dev part; None if there is none or if it is the scored split."""
-        run, scene = self.run, self.run.scene
+        run = self.run
+        scene = self.run.scene
         if scene.dev is None or scene.dev is scene.val:
             return None
         dev = scene.dev
@@ -208,7 +215,8 @@ class ModelCache:
 
     def also(self) -> dict[str, float]:
         """Return metrics on the data set that `eval.also` names, with its name in front; none if it names none."""
-        run, split = self.run, self.run.scene.also
+        run = self.run
+        split = self.run.scene.also
         if split is None:
             return {}
         with run.display.stage("evaluate", note=split.dataset.card.name):

@@ -47,7 +47,8 @@ def check_room(run: OpenRun, folder: Path) -> None:
 
 def memory_needs(run: OpenRun) -> list[Need]:
     """Return the CPU memory that grows with the counts of a configuration."""
-    config, queries = run.config, len(run.scene.train.dataset.queries)
+    config = run.config
+    queries = len(run.scene.train.dataset.queries)
     epochs = (_longest_interval(config), "epochs between refreshes")
     factors = ((queries, "queries"), epochs, (config.train.draws, "negatives"), (_DRAWN_BYTES, "bytes"))
     return [Need("drawn negatives", factors, _fewer(config))]
@@ -55,10 +56,13 @@ def memory_needs(run: OpenRun) -> list[Need]:
 
 def step_needs(run: OpenRun) -> list[Need]:
     """Return the least device memory of one training step and one scoring; the run's features are there already."""
-    config, scene, backbone = run.config, run.scene, run.backbone
+    config = run.config
+    scene = run.scene
+    backbone = run.backbone
     strategy = _strategy(config)
     image = scene.source(torch.zeros(1, dtype=torch.int64)).numel()
-    tokens, width = backbone.identity.tokens_per_image, backbone.identity.embedding_dim
+    tokens = backbone.identity.tokens_per_image
+    width = backbone.identity.embedding_dim
     batch = min(config.train.batch_size, len(scene.train.dataset.queries))
     drawn = config.train.draws if any(stage.refreshes for stage in stages_of(strategy, config)) else 0
     corpus = max(len(split.dataset.images) for split in (scene.train, scene.val, scene.also or scene.val))
@@ -66,7 +70,8 @@ def step_needs(run: OpenRun) -> list[Need]:
     slots = {slot for rule in batch_rules(strategy) for slot in rule.corrupts}
     made = width if slots & {"reference", "modification", "triple"} else tokens  # queries of all pairs, or their scores
     pairs = ((batch, "queries"), (batch, "members of the batch"), (made if slots else 0, "values"))
-    images, smaller = ((batch, "queries"), (2 + drawn, "images"), (image, "values")), _quarter(batch)
+    images = ((batch, "queries"), (2 + drawn, "images"), (image, "values"))
+    smaller = _quarter(batch)
     fewer = f"--set train.batch_size={smaller}, or --set train.num_negatives={_quarter(config.train.draws)}"
     queue = max((rule.queue for rule in batch_rules(strategy) if isinstance(rule, BankStrategy)), default=0)
     four = (4, "bytes")
@@ -80,11 +85,14 @@ def step_needs(run: OpenRun) -> list[Need]:
 
 def too_large_step(run: OpenRun, state: State) -> PausedError:
     """Return the error of a step that needed more memory than there is: what it held, and how it fits."""
-    device, plan = run.precision.device, run.step
+    device = run.precision.device
+    plan = run.step
     if device.type == "cuda":
-        peak, total = torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+        peak = torch.cuda.max_memory_allocated(device)
+        total = torch.cuda.get_device_properties(device).total_memory
     else:
-        peak, total = int(peak_memory_mib()["process"] * 2**20), machine_memory()
+        peak = int(peak_memory_mib()["process"] * 2**20)
+        total = machine_memory()
     part = plan.micro_batch or run.config.train.batch_size
     if part > 1:
         fix = f"rerun the command with --set compute.micro_batch={max(1, part // 2)}"
@@ -109,7 +117,8 @@ def _fewer(config: ResolvedConfig) -> str:
 
 def disk_needs(run: OpenRun) -> list[Need]:
     """Return the disk space of the run's folder, where old and new versions of a file may coexist."""
-    config, queries = run.config, len(run.scene.train.dataset.queries)
+    config = run.config
+    queries = len(run.scene.train.dataset.queries)
     weights = sum(value.numel() * value.element_size() for value in trained_state(run.backbone).values())
     mined = sum(stage.end - min(stage.refreshes) for stage in _mined(config) if stage.kept)
     corpus = max(len(split.dataset.images) for split in (run.scene.train, run.scene.val))

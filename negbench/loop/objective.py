@@ -291,7 +291,8 @@ class Objective(nn.Module):
         """Set `hardest_share` from negatives' scores, their bool mask and the loss's gradient in them, all [B, M]."""
         many = mask.sum(1) > HARDEST
         if many.any():
-            scores, mask = scores[many], mask[many]
+            scores = scores[many]
+            mask = mask[many]
             sizes = gradient[many].abs().where(mask, 0)  # elsewhere it may be the target's
             hardest = scores.where(mask, -math.inf).topk(HARDEST).indices
             self.hardest_share = float((sizes.gather(1, hardest).sum(1) / sizes.sum(1)).nanmean())
@@ -340,7 +341,8 @@ class Objective(nn.Module):
             others = self._draws_of_others(batch, made, chosen[:, 0], _Images(distinct, embedded), position[:, 1:])
         if others is not None:
             drawn = Corrupted.side_by_side([drawn, Corrupted(others.scores, others.mask)])
-        own, rule = chosen[:, 0], batch_rule(self.strategy)  # a union adds members to the draws
+        own = chosen[:, 0]
+        rule = batch_rule(self.strategy)  # a union adds members to the draws
         choice = None if rule is None else self._choose(rule, batch, made, own)
         slots = dict[Slot, Corrupted]({"target": drawn}) if choice is None else joined(drawn, choice.slots)
         joins = choice is not None and "target" in choice.slots
@@ -377,9 +379,11 @@ class Objective(nn.Module):
         """
         if not shares_draws(self.strategy):
             return None
-        split, rows = self.scene.train, batch.rows
+        split = self.scene.train
+        rows = batch.rows
         used, place = position.flatten().unique(return_inverse=True)
-        columns, tokens = images.columns[used], images.tokens[used.to(images.tokens.device)]
+        columns = images.columns[used]
+        tokens = images.tokens[used.to(images.tokens.device)]
         scores = relevance(made.query, tokens)
         allowed = split.allowed_images(rows, columns, self.mining)
         if self.filters.active:
@@ -398,7 +402,8 @@ class Objective(nn.Module):
         query = torch.arange(len(rows))
         drawn_for = query.repeat_interleave(position.shape[1])
         mask = allowed[:, place] & (drawn_for[None, :] != query[:, None])
-        columns, place = columns[place], place.to(scores.device)
+        columns = columns[place]
+        place = place.to(scores.device)
         return _Others(columns, scores[:, place], mask.to(scores.device), tokens, place)
 
     def _known_of_others(self, batch: Batch, others: _Others) -> Tensor | None:
@@ -445,11 +450,14 @@ class Objective(nn.Module):
         by_slot = slot_scores(self.calls, made.inputs, made.query, embedded, rule.corrupts)
         corrupts = {*rule.corrupts, *(("modification",) if "triple" in rule.corrupts else ())} - {"bank"}
         allowed: dict[Slot, Tensor] = {slot: self._allowed(slot, batch) for slot in corrupts}
-        columns, tokens, bank = split.dataset.target_columns[batch.rows], embedded.detach(), None
+        columns = split.dataset.target_columns[batch.rows]
+        tokens = embedded.detach()
+        bank = None
         images: dict[Slot, Tensor] = {"target": columns}
         if isinstance(rule, BankStrategy):
             images["bank"], bank, allowed["bank"] = self._bank(rule, batch.rows, tokens)
-            columns, tokens = torch.cat([columns, images["bank"]]), torch.cat([tokens, bank])
+            columns = torch.cat([columns, images["bank"]])
+            tokens = torch.cat([tokens, bank])
             with full_precision(self.device):
                 by_slot["bank"] = relevance(made.query, bank)
         planes = self._planes(batch.rows, made.inputs, columns, tokens)
@@ -484,7 +492,8 @@ class Objective(nn.Module):
         split = self.scene.train
         if rule.queue:
             self.memory.push(own, split.dataset.target_columns[rows], rule.queue)
-            columns, tokens = self.memory.columns, self.memory.tokens
+            columns = self.memory.columns
+            tokens = self.memory.tokens
             return columns, tokens, split.allowed_images(rows, columns, self.mining)
         columns = self._gallery(rows)
         with torch.no_grad():
@@ -554,15 +563,19 @@ class Objective(nn.Module):
             choice: a batch strategy's choice, if any; these images and the drawn ones are not candidates.
             others: draws of other queries that are negatives of a query, if any: not candidates either.
         """
-        kind, dataset, rows = self.loss.candidate_set, self.scene.train.dataset, batch.rows
+        kind = self.loss.candidate_set
+        dataset = self.scene.train.dataset
+        rows = batch.rows
         if kind == "pair":
             return LossExtras(aspects)
-        columns, embedded = images.columns, images.tokens
+        columns = images.columns
+        embedded = images.tokens
         taken = self._taken(batch, choice, others)[:, columns]
         mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~taken
         if kind == "batch":
             some = torch.isin(columns, dataset.target_columns[rows])
-            mask, embedded = mask[:, some], embedded[some.to(embedded.device)]
+            mask = mask[:, some]
+            embedded = embedded[some.to(embedded.device)]
         else:
             mask &= self._in_own_group(rows, columns)
         return LossExtras(aspects, relevance(query, embedded), mask.to(query.device))

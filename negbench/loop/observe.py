@@ -31,7 +31,8 @@ def card_epochs(config: ResolvedConfig, stages: Iterable[Stage]) -> set[int]:
         return {0}
     own = {*config.schedule.refresh_epochs}.union(*(stage.refreshes for stage in stages))
     taken = sorted({0, *(own if any(own) else refresh_epochs(config.train.epochs, Strategy.n_def))})
-    last, cards = len(taken) - 1, min(len(taken), _CARDS)
+    last = len(taken) - 1
+    cards = min(len(taken), _CARDS)
     return {taken[round(last * card / max(1, cards - 1))] for card in range(cards)}
 
 
@@ -50,7 +51,8 @@ def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:
 
     Draws from no random stream of the run. Saves nothing for a study's trials, which are not reported.
     """
-    run, path = now.run, folder.path / file_name(moment)
+    run = now.run
+    path = folder.path / file_name(moment)
     if not path.exists() and run.config.eval.reported:
         now.once("curves", lambda: curves.score_curves(now.task(run.scene)), "curves", moment).save(path)
 
@@ -59,7 +61,8 @@ def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
     """Return metrics of the reference image alone and of the text alone under the current model; none for a trial."""
     if not now.run.config.eval.reported:
         return {}
-    run, val = now.run, now.run.scene.val
+    run = now.run
+    val = now.run.scene.val
 
     def make() -> dict[str, dict[str, float]]:
         ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val, now.embeddings(val))
@@ -70,7 +73,8 @@ def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
 
 def untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:
     """Return metrics of the untrained model, for whole queries and for either modality alone."""
-    scored, data = now.scored(), now.run.scene.val.dataset
+    scored = now.scored()
+    data = now.run.scene.val.dataset
     values = {f"{now.run.scene.scored}/{name}": value for name, value in scored.metrics.items()}
     log(values | now.also(), 0, -1)
     alone = {f"untrained_{name}": metrics for name, metrics in one_modality(now).items()}

@@ -58,7 +58,8 @@ class Outlook:
     @classmethod
     def of(cls, config: ResolvedConfig, cache: DataCache) -> "Outlook":
         """Return the estimates of a planned run; weights need not be there if the backbone is `Skeletal`."""
-        splits, device = cache.splits(config), device_of(config)
+        splits = cache.splits(config)
+        device = device_of(config)
         backbone = backbone_of(config, cache)
         architecture = Architecture(backbone, Precision.of(config).name, config, splits.train.images)
         return cls(config, splits, architecture, device)
@@ -71,7 +72,8 @@ class Outlook:
     @cached_property
     def steps(self) -> int:
         """Number of optimiser steps."""
-        queries, batch = len(self.splits.train.queries), self.config.train.batch_size
+        queries = len(self.splits.train.queries)
+        batch = self.config.train.batch_size
         return self.config.train.epochs * -(-queries // batch)
 
     @property
@@ -149,7 +151,8 @@ class Outlook:
         """Say memory of a step, steps, pictures, disk and hours."""
         parts = self.step(StepPlan(processes=self.config.compute.processes))
         named = ", ".join(f"{name} {size(count)}" for name, count in parts.items() if count >= 2**20)
-        batch, where = self.config.train.batch_size, "GPU" if self.device.type == "cuda" else "machine"
+        batch = self.config.train.batch_size
+        where = "GPU" if self.device.type == "cuda" else "machine"
         told = [f"a step of {batch} queries takes about {size(sum(parts.values()))} ({named})"]
         if self.config.compute.processes > 1:
             told[0] += f" in each of {self.config.compute.processes} processes"
@@ -171,7 +174,8 @@ class Outlook:
         loss: Loss = registry.make("losses", self.config.loss.name, **self.config.loss.options)
         line = f"{self.rows.corpus:,} images pass the trained part in each of {self.steps:,} steps"
         forward = self.architecture.call("candidates", self.rows.corpus).forward
-        whole, least = self._duration(self.steps * self.operations["candidates"]), self._duration(self.steps * forward)
+        whole = self._duration(self.steps * self.operations["candidates"])
+        least = self._duration(self.steps * forward)
         if loss.least_weight > 0:
             return line + ("" if whole is None else f": about {_long(least)} to {_long(whole)}")
         if whole is not None:
@@ -234,7 +238,8 @@ def _long(seconds: float) -> str:
 @cache
 def cpu_speed() -> float:
     """Return the operations per second that one thread of this CPU reaches in products of float32 matrices."""
-    left, right = torch.ones(_SIDE, _SIDE), torch.ones(_SIDE, _SIDE)
+    left = torch.ones(_SIDE, _SIDE)
+    right = torch.ones(_SIDE, _SIDE)
     torch.mm(left, right)
     before = time.process_time()
     for _ in range(3):

@@ -126,7 +126,8 @@ class Passes(Calls):
     def _keeps_few(self, read: FeatureSource, pictures: Tensor) -> bool:
         """Whether the graph of all these pictures keeps little memory."""
         if self._image_bytes is None:
-            some, saved = pictures[:EMBED_BATCH], list[int]()
+            some = pictures[:EMBED_BATCH]
+            saved = list[int]()
             # without dropout: this is no part of the step
             with self.backbone.evaluating(), saved_tensors_hooks(lambda t: saved.append(t.nbytes), lambda kept: kept):
                 self.backbone.candidates(read(some))
@@ -216,7 +217,8 @@ class Passes(Calls):
 
     def backward(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> None:
         """Add the loss's gradient to `grad` of the parameters, which must have none yet."""
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         loss.backward()
         if not self.team.first:  # what the loss makes of them without a part is counted in the first process
             images = [leaf for call in waiting if call.read_by_calls for leaf in call.leaves]
@@ -237,7 +239,8 @@ class Passes(Calls):
             if made is None:
                 with call.autocast:
                     made = call.make(part)
-            outputs, gradients = list[Tensor](), list[Tensor]()
+            outputs = list[Tensor]()
+            gradients = list[Tensor]()
             for output, leaf in zip(made, call.leaves, strict=True):
                 # a number is the same in every part, and its gradient counts once
                 once = leaf.ndim > 0 or (place == 0 and self.team.first)

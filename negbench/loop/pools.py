@@ -22,8 +22,11 @@ def define_pools(now: ModelCache, stage: Stage, folder: RunFolder, generator: to
         folder: receives the pools and the statistics of a refresh.
         generator: random stream of the draws.
     """
-    run, state, config = now.run, now.state, now.run.config
-    epoch, num_negatives = state.epoch, config.train.draws
+    run = now.run
+    state = now.state
+    config = now.run.config
+    epoch = state.epoch
+    num_negatives = config.train.draws
     end = next((b for b in stage.refreshes if b > epoch), stage.end)
     state.refresh += 1 if stage.kept else 0
     scene = now.mined_scene()

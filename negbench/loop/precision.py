@@ -30,7 +30,8 @@ class Precision:
         Raises:
             NegbenchError: fp16 without a GPU.
         """
-        device, name = device_of(config), started or config.train.precision
+        device = device_of(config)
+        name = started or config.train.precision
         name = automatic(device) if name == "auto" else name
         if name == "fp16" and device.type != "cuda":
             raise NegbenchError("train.precision = 'fp16' needs a GPU; on a CPU, --set train.precision=bf16")

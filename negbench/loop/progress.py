@@ -78,6 +78,7 @@ class Progress:
         return f"{told}, loss {loss:.4g}, {left} of training left, {held}, waiting {self._waited / passed:.0%}"
 
     def _write(self, line: str) -> None:
-        state, now = self._state, time.strftime("%Y-%m-%d %H:%M:%S")
+        state = self._state
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
         with suppress(OSError), (self._folder.path / "train.log").open("a", encoding="utf-8") as file:
             file.write(f"{now} epoch {state.epoch + 1}, step {state.step:,} of {self._total:,}: {line}\n")

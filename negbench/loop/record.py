@@ -27,8 +27,10 @@ _CARD = ("text_template", "exclude_reference", "source", "licence", "citation") 
 
 def manifest(run: OpenRun) -> dict[str, Any]:
     """Return the contents of config.json: everything that identifies the run, known before it starts."""
-    train, val = run.scene.train.dataset, run.scene.val.dataset
-    identity, threads = run.backbone.identity, run.config.compute.threads or torch.get_num_threads()
+    train = run.scene.train.dataset
+    val = run.scene.val.dataset
+    identity = run.backbone.identity
+    threads = run.config.compute.threads or torch.get_num_threads()
     return {
         "config": run.config.model_dump(mode="json"),
         "hash": run.hash,
@@ -64,7 +66,9 @@ def manifest(run: OpenRun) -> dict[str, Any]:
 
 def tags(run: OpenRun) -> dict[str, str]:
     """Return the tags that identify a run in MLflow."""
-    config, identity, val = run.config, run.backbone.identity, run.scene.val.dataset
+    config = run.config
+    identity = run.backbone.identity
+    val = run.scene.val.dataset
     return {
         "backbone.weights": identity.weights,
         "backbone.sha256": identity.sha256,
@@ -87,8 +91,12 @@ def details(now: ModelCache, ranks: QueryRanks, baselines: Mapping[str, Mapping[
         ranks: its ranks on the reported split.
         baselines: name -> metrics of each baseline.
     """
-    run, objective, state = now.run, now.objective, now.state
-    config, val, queries = run.config, run.scene.val.dataset, len(run.scene.train.dataset.queries)
+    run = now.run
+    objective = now.objective
+    state = now.state
+    config = run.config
+    val = run.scene.val.dataset
+    queries = len(run.scene.train.dataset.queries)
     return {
         "metrics": val.summarise(ranks),
         "mistakes": val.summarise_mistakes(ranks),

@@ -57,8 +57,12 @@ class Rehearsals:
             return 0.0
 
     def _seconds(self, planned: PlannedRun) -> float:
-        config, splits, parts = planned.config, self._scenes.splits(planned.config), _Parts(planned, self._scenes)
-        queries, epochs, chosen = len(splits.train.queries), config.train.epochs, config.eval.select
+        config = planned.config
+        splits = self._scenes.splits(planned.config)
+        parts = _Parts(planned, self._scenes)
+        queries = len(splits.train.queries)
+        epochs = config.train.epochs
+        chosen = config.eval.select
         data = (config.model_dump_json(include={"dataset", "backbone"}, exclude=_WORLDS), queries)
         named = config.model_dump_json(include={"loss", "mining", "hybrid"})
         rules = (named, config.train.draws, config.train.batch_size)
@@ -119,7 +123,8 @@ class _Parts:
 
     def _mining(self, stage: Stage) -> Callable[[], Mined]:
         run, parts, now = self._opened
-        task, draws = now.task(run.scene, stage.mined), run.config.train.draws
+        task = now.task(run.scene, stage.mined)
+        draws = run.config.train.draws
         each = draws if run.config.mining.replacement else None
         part = task.shard(torch.arange(min(_QUERIES, len(task.queries))))
         epochs = -(-stage.end // len(stage.refreshes)) if run.config.mining.redraw else 1

@@ -60,7 +60,8 @@ def _mined(state: State, queries: int, draws: float) -> list[str]:
             f"draws repeat: of {draws:g} negatives per query and step {fewest:.1f} are different images, as pools are "
             "smaller than asked for"
         )
-    if cut := sum(row.get("cut_ties", 0.0) for row in state.behaviour):
+    cut = sum(row.get("cut_ties", 0.0) for row in state.behaviour)
+    if cut:
         remarks.append(f"{cut:,.0f} pools cut a tie: of images with one score they hold those first in the corpus")
     return remarks
 
@@ -115,7 +116,8 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache, *, al
         OptionError: a setting does nothing in any row that has it. One run of one epoch only gets the remark: people
             try a pipeline so.
     """
-    asked, found = {text.partition("=")[0].strip() for text in sets}, dict[str, dict[str, list[str]]]()
+    asked = {text.partition("=")[0].strip() for text in sets}
+    found = dict[str, dict[str, list[str]]]()
     for name, given, config in rows:
         unread = ((setting, why) for setting, why in _unread(config, alone=alone) if setting in asked)
         for setting, why in (*_idle(given, config, cache, asked), *unread):
@@ -147,7 +149,8 @@ def _idle(given: RunConfig, config: ResolvedConfig, cache: DataCache, asked: set
     """Yield the settings of one run that do nothing, and why."""
     if any(getattr(config.mining, name) for name in _EXCLUDED):
         yield from idle_exclusions(config.mining, cache.dataset(config.dataset, "train", images=False))
-    epochs, schedule = config.train.epochs, config.schedule
+    epochs = config.train.epochs
+    schedule = config.schedule
     strategy: Any = registry.get("strategies", config.strategy.name)
     keys = {f"schedule.{key}" for key, value in given.schedule if value is not None}
     if strategy.scope == "batch" or (schedule.n_def == 1 and schedule.refresh_epochs):
@@ -215,7 +218,8 @@ def _ignores_counts(strategy: Strategy, counts: Sequence[int]) -> bool:
 @lru_cache(16)
 def idle_exclusions(mining: MiningConfig, dataset: Dataset) -> list[tuple[str, str]]:
     """Return each exclusion of `mining` that leaves out no image of this data set besides targets, and why."""
-    found, nothing = list[tuple[str, str]](), torch.empty(0, dtype=torch.int64)  # neither features nor texts matter
+    found = list[tuple[str, str]]()
+    nothing = torch.empty(0, dtype=torch.int64)  # neither features nor texts matter
     for name, why in _EXCLUDED.items():
         rows = Split(dataset, nothing, nothing, {}).excluded(MiningConfig.model_validate({name: getattr(mining, name)}))
         if rows is not None and (rows.values == dataset.target_columns.repeat_interleave(rows.lengths)).all():

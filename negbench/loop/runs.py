@@ -174,7 +174,8 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) ->
 
 def _differs(run: PlannedRun, cache: DataCache) -> RunError:
     """Say why this run is not the one that was planned."""
-    host, config = socket.gethostname(), run.config
+    host = socket.gethostname()
+    config = run.config
     if host != run.host:
         return RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
     read = [path for each in (config, *_beside(config)) for path in cache.files(each)]
@@ -252,7 +253,8 @@ def in_precision(run: OpenRun, precision: Precision, cache: DataCache, display: 
 
 def hold_features(run: OpenRun) -> None:
     """Hold as many stored features on the run's device as its steps leave room for; say so where some are read."""
-    source, asked = run.scene.source, run.config.compute.feature_memory_gib
+    source = run.scene.source
+    asked = run.config.compute.feature_memory_gib
     if not isinstance(source, StoredFeatures):
         return
     if asked is not None:
@@ -299,7 +301,8 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench) -> Iterator[tuple[L
                 folder.write_error(str(error))
             raise
         except Exception as error:
-            if (ending := ending_of(error)) is not None:
+            ending = ending_of(error)
+            if ending is not None:
                 raise ending from None  # interrupted, not failed
             folder.write_error(f"{type(error).__name__}: {error}")
             raise

@@ -34,7 +34,8 @@ class Stage:
 
 def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
     """Return the stages of a run: a switch's earlier strategies, the last one's warm-up, and the last one."""
-    epochs, listed = config.train.epochs, config.schedule.refresh_epochs
+    epochs = config.train.epochs
+    listed = config.schedule.refresh_epochs
     *early, (start, last) = parts_of(strategy)
     ends = [begin for begin, _ in parts_of(strategy)[1:]]
     plan: list[Stage] = []

@@ -75,7 +75,8 @@ class Ledger(TorchDispatchMode):
         for value in args:
             self._note_outside(value)
         result = func(*args, **(kwargs or {}))
-        if (count := flop_registry.get(func._overloadpacket)) is not None:
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
             self.operations += count(*args, **(kwargs or {}), out_val=result)
         for made in result if isinstance(result, tuple | list) else (result,):
             if isinstance(made, Tensor) and not self._casts(func, args):
@@ -100,7 +101,8 @@ class Ledger(TorchDispatchMode):
     def add(self, tensor: Tensor) -> None:
         """Count a tensor until nothing refers to it; its views count once."""
         storage = tensor.untyped_storage()
-        key, size = id(storage), storage.nbytes()
+        key = id(storage)
+        size = storage.nbytes()
         if key in self._alive:
             return
 
@@ -287,7 +289,8 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
         rows: queries or images.
         recompute: layers are computed again in the backward pass.
     """
-    texts, feature_shape = architecture.backbone.tokenize([_TEXT]), architecture.features
+    texts = architecture.backbone.tokenize([_TEXT])
+    feature_shape = architecture.features
     pixels = architecture.pixels if name == "image_features" else ()
     ledger = Ledger()
     with ExitStack() as stack:
@@ -301,7 +304,8 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
                 tokens = backbone.frozen_text(tokens)
         features = torch.empty(rows, *feature_shape, requires_grad=not backbone.frozen_images)
         pictures = torch.empty(rows, *pixels)
-        calls, ids = Calls(backbone, seed=0), torch.arange(rows)
+        calls = Calls(backbone, seed=0)
+        ids = torch.arange(rows)
         inputs = QueryInputs(ids, ids, features, tokens)
         made_by: dict[str, Callable[[], Tensor | dict[str, SubQuery]]] = {
             "image_features": lambda: calls.image_features(lambda _: pictures, ids),
@@ -317,12 +321,14 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(ledger.leave_out_gradient)
         stack.enter_context(ledger)
-        if (dtype := _DTYPES.get(architecture.precision)) is not None:
+        dtype = _DTYPES.get(architecture.precision)
+        if dtype is not None:
             stack.enter_context(torch.autocast("cpu", dtype))
             stack.enter_context(_LikeCuda())
         made = made_by[name]()
         outputs = [sub.embeddings for sub in made.values()] if isinstance(made, dict) else [made]
-        held, forward = ledger.now, ledger.operations
+        held = ledger.now
+        forward = ledger.operations
         learned = [output for output in outputs if output.requires_grad]
         if learned:
             gradients = tuple(torch.empty_like(output) for output in learned)
@@ -486,7 +492,8 @@ def _rows_read(architecture: Architecture, step: StepRows, plan: StepPlan) -> in
     """Return of how many images a step holds features or pixels at a time, in each of its processes."""
     if not architecture.backbone.frozen_images:  # each process reads the pixels of its pictures
         return -(-step.read // plan.processes)
-    candidates, read = step.calls["candidates"], step.read
+    candidates = step.calls["candidates"]
+    read = step.read
     row = 4 * math.prod(architecture.features)
     if candidates > EMBED_BATCH:  # of these what is kept for the second pass, the part in use, and the one read ahead
         part = min(plan.micro_batch or EMBED_BATCH, EMBED_BATCH)

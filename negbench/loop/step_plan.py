@@ -92,13 +92,15 @@ def check_rows(backbone: Backbone, option: str) -> None:
     from negbench.contracts import torch_dropout
 
     name = backbone.identity.name
-    if drawn := torch_dropout(backbone):
+    drawn = torch_dropout(backbone)
+    if drawn:
         raise OptionError(
             f"{option}: backbone '{name}' draws dropout from torch's generators ({drawn[0]}), so a batch in parts "
             "would have other masks: call `negbench.contracts.by_rows(self)` at the end of its constructor, or leave "
             "the option out"
         )
-    if averaged := _batch_norms(backbone):
+    averaged = _batch_norms(backbone)
+    if averaged:
         raise OptionError(
             f"{option}: backbone '{name}' normalises over the rows of a batch ({averaged[0]}), so a batch in parts "
             "would train otherwise: keep its normalisation in evaluation mode (`train`), or leave the option out"

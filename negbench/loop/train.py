@@ -107,7 +107,9 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
 
 def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     """Build objective, optimizer, learning-rate schedule and random streams for the first step."""
-    config, backbone, scene = run.config, run.backbone, run.scene
+    config = run.config
+    backbone = run.backbone
+    scene = run.scene
     backbone.recompute(run.step.recompute)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     alone = replace(scene, team=ALONE)  # each process of a run makes its own parts
@@ -125,7 +127,8 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
 
 def _is_scored(now: ModelCache) -> bool:
     """Whether the model after the current number of epochs is scored for the curve."""
-    config, epoch = now.run.config, now.state.epoch
+    config = now.run.config
+    epoch = now.state.epoch
     return epoch % config.eval.every == 0 or epoch == config.train.epochs
 
 
@@ -137,7 +140,8 @@ def _embedded_now(now: ModelCache, stages: Sequence[Stage], carded: Collection[i
         stages: of the run.
         carded: epochs before which the regime card is taken; it is also taken at the end.
     """
-    scene, epoch = now.run.scene, now.state.epoch
+    scene = now.run.scene
+    epoch = now.state.epoch
     stage = next((stage for stage in stages if epoch < stage.end), None)
     splits: list[Split | None] = []
     if now.state.step == 0:
@@ -212,7 +216,8 @@ def train_epoch(
             checkpoints.save()
 
     run.backbone.train()
-    queries, note = len(run.scene.train.dataset.queries), f"epoch {state.epoch + 1}/{run.config.train.epochs}"
+    queries = len(run.scene.train.dataset.queries)
+    note = f"epoch {state.epoch + 1}/{run.config.train.epochs}"
     with run.display.stage("train", total=steps_of_epoch(run), note=note) as advance, finishing():
         advance(len(state.losses))
         for batch in batches if progress is None else progress.waiting(batches):
@@ -326,8 +331,11 @@ def batch_behaviour(statistics: list[tuple[int, dict[str, float]]]) -> dict[str,
 
 def score(now: ModelCache, log: Log) -> None:
     """Score val, the dev part and `eval.also` for the curve; keep the best weights if an epoch is selected."""
-    run, state, scene = now.run, now.state, now.run.scene
-    scored, dev = now.scored(), now.dev()
+    run = now.run
+    state = now.state
+    scene = now.run.scene
+    scored = now.scored()
+    dev = now.dev()
     values = {f"{scene.scored}/{name}": value for name, value in scored.metrics.items()}
     values[f"{scene.scored}/query_concentration"] = scored.concentration
     values |= {f"dev/{name}": value for name, value in (dev or {}).items()}

@@ -46,7 +46,8 @@ class Watch:
 
 def parts_of(config: ResolvedConfig) -> str:
     """Return the names of a run's parts, and its seed."""
-    dataset, strategy = Path(config.dataset.name).stem, re.sub(r"[^\w+-]+", "_", config.strategy.name)
+    dataset = Path(config.dataset.name).stem
+    strategy = re.sub(r"[^\w+-]+", "_", config.strategy.name)
     return f"{strategy}-{config.loss.name}-{config.backbone.name}-{dataset}-s{config.seed}"
 
 

@@ -94,7 +94,9 @@ class Measure:
 
     def of_seeds(self, runs: Sequence[SettingRun]) -> list[Measured]:
         """Return its values for a setting's runs, one per seed."""
-        formula, options, known = FORMULAS[self.name], dict(self.options), runs[0].evidence.known
+        formula = FORMULAS[self.name]
+        options = dict(self.options)
+        known = runs[0].evidence.known
         if formula.across:
             return list(formula.function(runs, **options))
         for run in runs:
@@ -267,7 +269,8 @@ def separation(run: SettingRun) -> Measured:
     """Mean cosine of queries that share their reference and differ in their text: the lower, the more distinct."""
     encoded = run.encoded("val")
     queries = encoded.dataset.queries
-    references, texts = [query.reference for query in queries], [query.text for query in queries]
+    references = [query.reference for query in queries]
+    texts = [query.text for query in queries]
     cosine = semantic_separation(encoded.embeddings.queries.cpu(), references, texts)
     if np.isnan(cosine):
         raise Untestable("needs queries that share a reference and differ in their text")

@@ -83,7 +83,8 @@ def _answer(answer: Answer) -> str:
     text = _test_of(answer)
     if answer.estimate is None:
         return f"{text}: {answer.reason}"
-    estimate, unit = answer.estimate, answer.test.unit
+    estimate = answer.estimate
+    unit = answer.test.unit
     value, low, high, detectable = (
         _number(v * unit.scale) for v in (estimate.value, estimate.low, estimate.high, estimate.detectable)
     )

@@ -138,7 +138,8 @@ def budgets_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Ch
     name = label_of(rows[0].metric)
 
     def draw(members: Sequence[Verdict], axes: "Axes") -> None:
-        lines, styles = [], _styles(members)
+        lines = []
+        styles = _styles(members)
         reach = {steps[row.epochs] for row in members}
         for number, (strategy, style) in enumerate(styles.items()):
             own = sorted((row for row in members if row.strategy == strategy), key=lambda row: steps[row.epochs])

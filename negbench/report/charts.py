@@ -109,7 +109,8 @@ def _figure(chart: Chart, narrow: bool) -> Figure:
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
         tall += 0.1 + 0.2 * -(-len(handles) // columns)
     figure.set_size_inches(wide, tall)
-    if (layout := figure.get_layout_engine()) is not None:
+    layout = figure.get_layout_engine()
+    if layout is not None:
         layout.execute(figure)
     figure.set_layout_engine(None)  # otherwise matplotlib draws everything once more for the layout
     return figure
@@ -133,7 +134,8 @@ def tall_enough(labels: int) -> float:
 def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
     """Write names to the right of the axes, each (y value, name, colour), moved apart where they would overlap."""
     axes.autoscale_view()
-    scale, gap = axes.transScale + axes.transLimits, _LETTERS / tall_enough(len(ends))
+    scale = axes.transScale + axes.transLimits
+    gap = _LETTERS / tall_enough(len(ends))
     placed = sorted((float(scale.transform((1.0, y))[1]), name, color) for y, name, color in ends)
     heights = [height for height, _, _ in placed]
     for index in range(1, len(heights)):

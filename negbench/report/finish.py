@@ -67,15 +67,18 @@ def finish(
         rules: how strategies are compared; default: `Rules()`.
         report: whether to write the HTML page, which is also an artifact of the comparison's MLflow run.
     """
-    folder, rules = runs / name, rules or Rules()
+    folder = runs / name
+    rules = rules or Rules()
     report = report and install_line("matplotlib") is None
     inputs = inputs_of(runs, ComparisonFolder(folder).read(), rules, report)
     parent = Parent(Tracker.open(runs, tracking_uri), folder)
     same = bool(unchanged(folder, inputs))
     findings = stored(runs, name) if same else judged(runs, name, rules)
-    listed, answer = tables(findings), Comparison(folder).answer if same else say(findings)
+    listed = tables(findings)
+    answer = Comparison(folder).answer if same else say(findings)
     _print_tables(console, listed, findings, folder)
-    page, kept = folder / "report" / "index.html", same or os.access(folder, os.W_OK)  # others' may be read-only
+    page = folder / "report" / "index.html"
+    kept = same or os.access(folder, os.W_OK)  # others' may be read-only
     if same:
         parent.complete()
     elif kept:

@@ -149,7 +149,8 @@ def fragment(page: Page) -> str:
     lines = [f"<p>{_prose(line)}</p>" for line in page.answer]
     for part in chain.from_iterable(section.parts for section in page.chapters.get("result", ())):
         if isinstance(part, Chart) and find_spec("matplotlib"):
-            title, text = escape(part.title), escape(part.text)
+            title = escape(part.title)
+            text = escape(part.text)
             style = "max-width: 100%; height: auto"
             lines.append(f'<p>{title}</p><img style="{style}" alt="{title}. {text}" src="{_drawn(part)}">')
         elif isinstance(part, Table):

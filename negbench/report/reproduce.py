@@ -26,14 +26,17 @@ def reproduction(name: str) -> str:
     if backbone not in book["backbones"]:
         return ""
     verb = "compare" if "compare" in recipe else "run"
-    train, dataset = recipe["train"], recipe["dataset"]["name"]
+    train = recipe["train"]
+    dataset = recipe["dataset"]["name"]
     size = f"{train['epochs']} epochs in batches of {train['batch_size']}"
-    if (queries := book["train_queries"].get(dataset)) is not None:
+    queries = book["train_queries"].get(dataset)
+    if queries is not None:
         steps = train["epochs"] * math.ceil(queries / train["batch_size"])
         size += f": {steps:,} steps over {queries:,} training queries"
         if verb == "compare":
             size += ", for each row and seed"
-        if rate := book["backbones"][backbone].get("queries_per_second"):
+        rate = book["backbones"][backbone].get("queries_per_second")
+        if rate:
             size += f"; about {train['epochs'] * queries / rate / 3600:.1g} hours of training on one H200"
     lines = [
         f"## {name}\n",
@@ -54,7 +57,8 @@ def reproduction_page() -> str:
 
 def _memory(backbone: Mapping[str, float], images: int | None) -> str:
     """Return the memory of weights, gradients and moments (float32), and the disk space of stored features."""
-    whole, trained = backbone["parameters"], backbone["trained"]
+    whole = backbone["parameters"]
+    trained = backbone["trained"]
     counts = f"{whole / 1e6:,.0f} M parameters, {trained / 1e6:,.0f} M trained"
     text = f"{4 * (whole + 3 * trained) / 1e9:.1f} GB for {counts}"
     if "stored_bytes" not in backbone or images is None:

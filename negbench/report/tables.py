@@ -129,7 +129,8 @@ def _of_axes(findings: Findings) -> Iterator[Table]:
 
 def _of_groups(findings: Findings) -> Iterator[Table]:
     """Yield the leader table of each data set, and its tables on behaviour, regime, training and cost."""
-    leaders, numbers = leader_tables(findings.groups, findings.verdicts), measured(findings.groups)
+    leaders = leader_tables(findings.groups, findings.verdicts)
+    numbers = measured(findings.groups)
     best = tuple(metric_column(name).title for name in findings.runs[0].result["metrics"])
     text = f"{READ_LEADER['text']}{warm_ups(findings.groups)}".rstrip()
     if findings.verdicts:
@@ -150,7 +151,8 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
         )
         table = partial(table, section="behaviour", detail=True)
         for name, about in ABOUT.items():
-            if len(frame := leader[name]):
+            frame = leader[name]
+            if len(frame):
                 yield table(name, about["title"] + on, frame, about["text"], numbers=numbers[name])
 
 
@@ -258,7 +260,8 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     written = shown.rename(columns=_latex).to_latex(
         index=False, escape=False, column_format=sides, caption=_latex(text), label=f"tab:{table.key}"
     )
-    lines, blocks = written.splitlines(), table.blocks[rows].tolist()
+    lines = written.splitlines()
+    blocks = table.blocks[rows].tolist()
     first = lines.index(r"\midrule") + 1
     for place in reversed(range(1, len(rows))):
         if blocks[place] != blocks[place - 1]:

@@ -25,7 +25,8 @@ def evaluate(asked: Evaluate) -> tuple[Scores | None, list[Path]]:
     Raises:
         NegbenchError: a user's mistake: files, data or weights that are missing or do not fit.
     """
-    layers, written = layers_of(asked), list[Path]()
+    layers = layers_of(asked)
+    written = list[Path]()
     scores: Scores | None
     if asked.ranks is not None and asked.metric is None:
         scores = score_file(asked.ranks, layers, asked.split)

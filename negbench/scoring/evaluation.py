@@ -63,7 +63,8 @@ def embed_queries(backbone: Backbone, scene: Features, split: Split, tokens: Tok
 
 def _by_query(backbone: Backbone, scene: Features, references: Tensor, texts: Tokens) -> Tensor:
     """Compose queries from stored features of their references, in the queries' order."""
-    tables, device = dict[str, Tensor](), backbone.device
+    tables = dict[str, Tensor]()
+    device = backbone.device
     count = len(references)
     at_once = _queries_at_once(backbone, scene, references, texts)
     blocks = _blocks(scene, count, at_once, "queries", references, dict(texts))
@@ -120,7 +121,8 @@ def embed_together(backbone: Backbone, scene: Features, splits: Sequence[Split])
         own = slice(query, query + len(split.references))
         candidates = made.candidates[image : image + len(split.images)]
         parts.append(Embeddings(made.queries[own], candidates, made.references[own]))
-        query, image = own.stop, image + len(split.images)
+        query = own.stop
+        image = image + len(split.images)
     return parts
 
 
@@ -137,11 +139,13 @@ def _by_picture(
         images: [N] feature rows of the candidates.
         texts: tokenised texts of the queries, and of each further wording.
     """
-    device, count = backbone.device, len(references)
+    device = backbone.device
+    count = len(references)
     pictures = torch.cat([images, references]).unique()
     place = torch.searchsorted(pictures, references)  # of each query's reference among the pictures
     by_place = place.argsort(stable=True)
-    tables, queries = dict[str, Tensor](), dict[str, Tensor]()
+    tables = dict[str, Tensor]()
+    queries = dict[str, Tensor]()
     at_once = _queries_at_once(backbone, scene, references, texts[0])
     sent = (references, images, [dict(each) for each in texts])
     blocks = _blocks(scene, len(pictures), _images_at_once(backbone, scene, pictures), "pictures", *sent)
@@ -279,14 +283,16 @@ def rank_judged(split: Split, embeddings: Embeddings) -> QueryRanks:
     That is the largest minus the smallest precision at 10 over a query's wordings, the usual text being one: the
     linguistic sensitivity of PinPoint's code. It is nan for a query with one wording.
     """
-    scores, asked = block_scorer(embeddings.queries, embeddings.candidates), split.dataset.queries
+    scores = block_scorer(embeddings.queries, embeddings.candidates)
+    asked = split.dataset.queries
     ranks = split.dataset.with_mistakes(split.dataset.rank(scores), scores)
     if not embeddings.wordings:
         return ranks
     table = [_precision(ranks)]
     for queries in embeddings.wordings:
         table.append(_precision(rank(split, queries, embeddings.candidates)))
-    highest, lowest = torch.stack(table).amax(0), torch.stack(table).amin(0)
+    highest = torch.stack(table).amax(0)
+    lowest = torch.stack(table).amin(0)
     spread = (highest - lowest).masked_fill(torch.tensor([not query.wordings for query in asked]), torch.nan)
     return replace(ranks, values={**ranks.values, f"wording_range_at_{CUT}": spread})
 
@@ -337,7 +343,8 @@ def one_modality_ranks(
     backbone: Backbone, scene: Features, split: Split, embeddings: Embeddings
 ) -> dict[str, QueryRanks]:
     """Rank by the reference image alone and by the text alone: baselines without composition."""
-    images, texts = references_of(backbone, scene, split, embeddings), embed_texts(backbone, scene, split)
+    images = references_of(backbone, scene, split, embeddings)
+    texts = embed_texts(backbone, scene, split)
     return {
         "image_only": rank(split, images, embeddings.candidates),
         "text_only": rank(split, texts, embeddings.candidates),

@@ -157,7 +157,8 @@ def encode_run(
     config = build_config([folder.config.model_dump(mode="json"), *layers])
     with threads(config.compute.threads):
         backbone = load_backbone(config.backbone, config.seed)
-        provided, other = isinstance(backbone, HoldsFeatures), config.backbone != folder.config.backbone
+        provided = isinstance(backbone, HoldsFeatures)
+        other = config.backbone != folder.config.backbone
         if other and not provided:
             raise OptionError("--set backbone...: only embeddings in files (precomputed) can be exchanged for others")
         load_weights(backbone, folder, started_alike=not other)

@@ -76,7 +76,8 @@ def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[st
 def _scores(
     dataset: Dataset, what: str, metrics: dict[str, float], queries: pd.DataFrame, unit: str, remarks: tuple[str, ...]
 ) -> Scores:
-    title, main = f"{what} on {dataset.named}", dataset.card.main
+    title = f"{what} on {dataset.named}"
+    main = dataset.card.main
     return Scores(title, metrics, queries, main, unit, (*dataset.remarks, *remarks), dataset.partial)
 
 
@@ -101,8 +102,10 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     dataset = named_dataset(layers, split, f"--ranks {path}")
     dataset.require_labels()
     rankings = read_rankings(path)
-    worst, best = ranks_of_rankings(dataset, rankings), highest_ranks(dataset, rankings)
-    known, possible = _measured(dataset, worst), _measured(dataset, best)
+    worst = ranks_of_rankings(dataset, rankings)
+    best = highest_ranks(dataset, rankings)
+    known = _measured(dataset, worst)
+    possible = _measured(dataset, best)
     unknown = tuple(name for name, value in known.items() if value != possible[name] and not math.isnan(value))
     scores = benchmark_scores(dataset, worst, str(path), tuple(doubts(dataset, rankings)))
     if not unknown:

@@ -86,7 +86,8 @@ def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None)
             padding = -len(flat) % _COLUMNS
             columns = (functional.pad(flat, (0, 0, 0, padding)) if padding else flat).T
             for top in range(0, len(queries), height):
-                place, rows = scores[top : top + height, left:right], queries[top : top + height]
+                place = scores[top : top + height, left:right]
+                rows = queries[top : top + height]
                 if whole and not padding:
                     torch.mm(rows, columns, out=place)
                     continue

@@ -111,7 +111,8 @@ class BackboneTestCase:
 
     def loss(self, backbone: Backbone, features: Tensor, tokens: Tokens) -> Tensor:
         """Compute in-batch cross-entropy with targets that differ from the references."""
-        calls, inputs = Calls(backbone, 0), self.inputs(features, tokens)
+        calls = Calls(backbone, 0)
+        inputs = self.inputs(features, tokens)
         scores = relevance(calls.queries(inputs), calls.candidates(features, inputs.pictures)).float()
         targets = torch.arange(len(self.texts), device=scores.device).roll(1)
         return torch.nn.functional.cross_entropy(scores / backbone.temperature, targets)
@@ -151,7 +152,8 @@ class BackboneTestCase:
 
     def test_identity_is_that_of_the_weights_as_loaded(self, backbone: Backbone) -> None:
         """Training changes neither the hash nor the key of the stored features."""
-        identity, key = backbone.identity, backbone.feature_key
+        identity = backbone.identity
+        key = backbone.feature_key
         with torch.no_grad():
             for parameter in backbone.parameters():
                 parameter.add_(0.1)
@@ -160,7 +162,8 @@ class BackboneTestCase:
     def test_the_seed_decides_the_weights(self, make: Make) -> None:
         """Same seed, same weights, bit for bit; another seed, others."""
         one, same, other = (make(seed) for seed in (1, 1, 2))
-        weights, others = one.state_dict(), other.state_dict()
+        weights = one.state_dict()
+        others = other.state_dict()
         assert all(torch.equal(weights[name], value) for name, value in same.state_dict().items())
         if self.drawn:
             assert any(not torch.equal(weights[name], others[name]) for name in weights)

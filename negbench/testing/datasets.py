@@ -105,7 +105,8 @@ class DatasetTestCase:
         assert len({load(split=split, images=False).identity for split in self.splits}) == len(self.splits)
         for split in self.splits:
             before = global_generators()
-            data, again = load(split=split), load(split=split, images=False)
+            data = load(split=split)
+            again = load(split=split, images=False)
             assert global_generators() == before
             assert (data.queries, data.images, data.content) == (again.queries, again.images, again.content)
             assert data.identity == again.identity
@@ -208,7 +209,8 @@ class DatasetTestCase:
         """Ranks equal a loop's for every block size; a data set of classes ranks the target class's best image."""
         for sign in SIGNS:
             scores = toy_table(val, 3, sign)
-            ranks, small = _rank(val, scores), _rank(val, scores, block=2)
+            ranks = _rank(val, scores)
+            small = _rank(val, scores, block=2)
             loops = torch.tensor([loop_rank(val, scores, row) for row in range(len(val.queries))])
             listed = ranks.relevant_ranks
             best = torch.tensor([int(listed.row(row).min()) for row in range(len(val.queries))])
@@ -231,7 +233,8 @@ class DatasetTestCase:
 
     def test_a_part_is_scored_as_those_queries(self, val: Dataset) -> None:
         """Galleries stay whole."""
-        rows, scores = list(range(0, len(val.queries), 2)), toy_table(val, 7)
+        rows = list(range(0, len(val.queries), 2))
+        scores = toy_table(val, 7)
         part = val.with_queries(rows, "every other one")
         assert part.evaluate(scores[rows]) == val.summarise(_rank(val, scores).select(rows))
         assert part.identity != val.identity

@@ -45,7 +45,8 @@ class LossTestCase:
         cases = [(dtype, temperature, 1.0) for dtype, temperature in itertools.product(DTYPES, TEMPERATURES)]
         for dtype, temperature, scale in [*cases, (torch.float32, 0.07, 1e4), (torch.float32, 0.07, 1e-30)]:
             toy = toy_scores(scale=scale, dtype=dtype)
-            positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
+            positive = toy.positive.clone().requires_grad_()
+            negatives = toy.negatives.clone().requires_grad_()
             value = loss(positive, negatives, toy.mask, toy.weights, temperature=temperature)
             assert value.shape == ()
             assert value.isfinite()
@@ -59,7 +60,8 @@ class LossTestCase:
         """
         for seed in range(5):
             toy = toy_scores(seed=seed)
-            positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
+            positive = toy.positive.clone().requires_grad_()
+            negatives = toy.negatives.clone().requires_grad_()
             value = loss(positive, negatives, toy.mask, toy.weights, temperature=0.5)
             of_positive, of_negatives = _gradients(value, positive, negatives)
             if loss.monotone:
@@ -114,7 +116,8 @@ class LossTestCase:
         """The order of negatives and of queries has no effect."""
         toy = toy_scores(seed=5)
         generator = torch.Generator().manual_seed(0)
-        rows, columns = torch.randperm(5, generator=generator), torch.randperm(4, generator=generator)
+        rows = torch.randperm(5, generator=generator)
+        columns = torch.randperm(4, generator=generator)
         moved = [t[rows][:, columns] for t in (toy.negatives, toy.mask, toy.weights)]
         want = loss(*toy)
         torch.testing.assert_close(loss(toy.positive[rows], *moved), want)
@@ -124,7 +127,8 @@ class LossTestCase:
         for how in ("masked", "of no weight"):
             toy = toy_scores(seed=6)
             positive = toy.positive.clone().requires_grad_()
-            mask, weights = toy.mask.clone(), toy.weights.clone()
+            mask = toy.mask.clone()
+            weights = toy.weights.clone()
             (mask if how == "masked" else weights)[2] = 0
             rest = torch.tensor([0, 1, 3, 4])
             value = loss(positive, toy.negatives, mask, weights)
@@ -155,7 +159,8 @@ class LossTestCase:
 
     def test_aspects(self, loss: Loss) -> None:
         """A loss without a term for sub-queries refuses them; one with a term changes with them."""
-        toy, other = toy_scores(seed=9), toy_scores(seed=10)
+        toy = toy_scores(seed=9)
+        other = toy_scores(seed=10)
         weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
         present = torch.tensor([True, True, False, True, True])
         aspects = (AspectScores("colour", other.positive - 1, other.negatives, weight, present),)
@@ -173,7 +178,8 @@ class LossTestCase:
 
     def test_candidates(self, loss: Loss) -> None:
         """A loss that takes none refuses them; one that does rises when they are added, and ignores masked ones."""
-        toy, other = toy_scores(seed=11), toy_scores(seed=12)
+        toy = toy_scores(seed=11)
+        other = toy_scores(seed=12)
         if loss.candidate_set == "pair":
             with pytest.raises(ValueError, match="candidates"):
                 loss.evaluate(LossInput(*toy, candidates=other.negatives))

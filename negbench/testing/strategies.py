@@ -146,7 +146,8 @@ class StrategyTestCase:
     def test_disallowed_images_are_as_if_absent(self, strategy: Strategy) -> None:
         """The score of a disallowed image has no effect."""
         for view in _views(strategy):
-            absent, want = ~view.allowed.scatter(1, view.target[:, None], True), strategy.pool(view)
+            absent = ~view.allowed.scatter(1, view.target[:, None], True)
+            want = strategy.pool(view)
             for score in (-0.96875, 0.96875):
                 planes = {name: plane.masked_fill(absent, score) for name, plane in view.planes.items()}
                 other = _changed(view, scores=view.scores.masked_fill(absent, score), planes=planes)
@@ -191,7 +192,8 @@ class StrategyTestCase:
             pytest.skip("the strategy leaves the order of the queries to chance")
         generator = torch.Generator().manual_seed(3)
         queries = torch.nn.functional.normalize(torch.randn(23, 8, generator=generator), dim=1)
-        target, before = torch.randint(9, (23,), generator=generator), global_generators()
+        target = torch.randint(9, (23,), generator=generator)
+        before = global_generators()
         for size in (2, 5, 23, 64):
             seeded = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
             orders = [strategy.order(Epoch(1, target, size, each, lambda: queries)) for each in seeded]

@@ -130,7 +130,8 @@ def toy_scores(
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
-    positive, negatives = (2 * uniform(rows) - 1) * scale, (2 * uniform(rows, count) - 1) * scale
+    positive = (2 * uniform(rows) - 1) * scale
+    negatives = (2 * uniform(rows, count) - 1) * scale
     mask = uniform(rows, count) < 0.7
     mask[:, :1] = True
     weights = 0.25 + uniform(rows, count)
@@ -147,7 +148,8 @@ def as_sets(pool: Tensor) -> list[set[int]]:
 
 def ranking(view: ScoreView, row: int) -> list[int]:
     """Allowed columns of one row by descending score, ties by column."""
-    scores, allowed = view.scores[row].tolist(), view.allowed[row].tolist()
+    scores = view.scores[row].tolist()
+    allowed = view.allowed[row].tolist()
     return sorted((j for j in range(len(scores)) if allowed[j]), key=lambda j: (-scores[j], j))
 
 

@@ -175,7 +175,8 @@ def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix:
     asked = [parse_search(text, full, knobs) for text in search]
     if not grid:
         return Space(tuple({knob.sets: knob for knob in (*knobs.values(), *asked)}.values()))
-    if ranges := [knob.key for knob in asked if not knob.choices]:
+    ranges = [knob.key for knob in asked if not knob.choices]
+    if ranges:
         raise OptionError(f"a grid needs listed values for {', '.join(ranges)}: --search {ranges[0]}=a|b|c")
     return Space(tuple(asked))
 
@@ -185,7 +186,8 @@ def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
     from negbench.plugins.registry import registry
 
     cls: Any = registry.get("strategies", full.strategy.name)
-    options, ranges = full.strategy.options, tunable_ranges(cls)
+    options = full.strategy.options
+    ranges = tunable_ranges(cls)
     ends = {span.below: name for name, span in ranges.items() if span.below}
     knobs: dict[str, Knob] = {}
     for name, span in ranges.items():
@@ -210,7 +212,8 @@ def _of_range(name: str, default: Any, span: Range) -> Knob:
     assert span.low is not None
     assert span.high is not None
     number = int if isinstance(default, int) else float
-    low, high = min(number(span.low), default), max(number(span.high), default)
+    low = min(number(span.low), default)
+    high = max(number(span.high), default)
     return _from_zero(Knob(key, default, low, high, span.log))
 
 
@@ -226,9 +229,11 @@ def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str
 
     On a log scale the narrowest is that of the lowest start and end.
     """
-    first, last = ranges[start], ranges[end]
+    first = ranges[start]
+    last = ranges[end]
     default = round(options[end] - options[start], 12)
-    widest, gap = (last.high or 0) - (first.low or 0), (last.low or 0) - (first.high or 0)
+    widest = (last.high or 0) - (first.low or 0)
+    gap = (last.low or 0) - (first.high or 0)
     if last.log:
         gap = (last.low or 0) - (first.low or 0)
     span = Range(round(gap if gap > 0 else widest / 10, 12), round(widest, 12), log=last.log)
@@ -237,7 +242,8 @@ def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str
 
 def _definitions(full: ResolvedConfig) -> Knob | None:
     """Return one number of definitions per interval that the epochs allow, a divisor if any; None for one choice."""
-    epochs, default = full.train.epochs, full.schedule.n_def
+    epochs = full.train.epochs
+    default = full.schedule.n_def
     by_interval: dict[int, int] = {}
     for n in sorted((n for n in _N_DEF if n <= epochs), key=lambda n: (epochs % n != 0, n)):
         by_interval.setdefault(epochs // n, n)
@@ -250,7 +256,8 @@ def _warmup(full: ResolvedConfig) -> Knob | None:
     """Return the warm-up: 1/12 to 1/3 of the epochs, in epochs; the default is one interval."""
     epochs = full.train.epochs
     default = full.schedule.warmup
-    low, high = min(max(1, round(epochs / 12)), default), max(round(epochs / 3), default)
+    low = min(max(1, round(epochs / 12)), default)
+    high = max(round(epochs / 3), default)
     return Knob("schedule.warmup", default, low, high) if low < high else None
 
 
@@ -274,7 +281,8 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
     parts = given.split(":")
     if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["log"]):
         raise OptionError(f"{where}: {_FORM}")
-    log, ends = len(parts) == 3, [_value(part, default, where) for part in parts[:2]]
+    log = len(parts) == 3
+    ends = [_value(part, default, where) for part in parts[:2]]
     if any(isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end) for end in ends):
         raise OptionError(f"{where}: a range needs two numbers; list other values as a|b|c")
     if any(isinstance(end, float) for end in ends):
@@ -290,9 +298,11 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
 def _known(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
     if key in knobs:
         return knobs[key]
-    if moved := knobs.get(f"{key}+1"):
+    moved = knobs.get(f"{key}+1")
+    if moved:
         return moved
-    if width := next((knob.key for knob in knobs.values() if knob.sets == key), None):
+    width = next((knob.key for knob in knobs.values() if knob.sets == key), None)
+    if width:
         raise OptionError(f"{key} is the end of a band: search its width with --search {width}=low:high")
     flat = full.flat()
     allowed = [k for k in flat if k.split(".")[0] in _SEARCHABLE and not k.endswith(".name") and k not in _FIXED]
