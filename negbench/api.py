@@ -140,7 +140,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     Raises:
         NegbenchError: a user's mistake, or failed cells; raised after all other cells are computed and judged.
     """
-    from negbench.campaign.driver import carried_out
+    from negbench.campaign.driver import carry_out
     from negbench.grid.compute import Execution
 
     asked = (asked or Compare()).replace(**options)
@@ -149,7 +149,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     planned, rules, course = plan_compare(asked, _say(console))
     path = planned.folder.path
     page = planned.asked.report and _can_draw()
-    with carried_out(course, execution, _say(console), rules.margin) as done:
+    with carry_out(course, execution, _say(console), rules.margin) as done:
         # import reporting only once the cells are computed
         from negbench.report.finish import finish
         from negbench.report.loaded import Comparison
@@ -174,14 +174,14 @@ def plan_compare(asked: Compare, say: Callable[[str], None]) -> tuple[Comparison
         NegbenchError: a user's mistake, or data that are missing.
     """
     from negbench.analysis.deciding import rules_of
-    from negbench.campaign.compare import compared
+    from negbench.campaign.compare import compare_cells
     from negbench.campaign.plan import over_recipe, plan_comparison
 
     planned = plan_comparison(over_recipe(asked), files.runs_dir(asked.runs_dir))
     rules = rules_of(planned.asked, planned.cells)
     say(planned.line())
     if planned.asked.tuned is None:
-        return planned, rules, compared(planned, rules)
+        return planned, rules, compare_cells(planned, rules)
     from negbench.tuning.tuned import combinations, compared_and_tuned
 
     searches = combinations(planned.cells)
@@ -210,7 +210,7 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
     console = console or _silent()
     require("optuna", "sklearn", *(("cmaes",) if asked.sampler == "cmaes" else ()))  # sklearn: importance of knobs
 
-    from negbench.campaign.driver import carried_out
+    from negbench.campaign.driver import carry_out
     from negbench.grid.compute import Execution
     from negbench.report.loaded import StudyResult
     from negbench.report.study import finish
@@ -220,7 +220,7 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
     plan = plan_study(asked)
     _can_draw()
     book = plan.job.open()
-    with carried_out(studied(plan, book), execution, _say(console)) as done:
+    with carry_out(studied(plan, book), execution, _say(console)) as done:
         finished = {outcome.cell.labels["strategy"] for outcome in done.outcomes if outcome.run_id}
         if len(finished) == 2 or not done.outcomes:  # else there is nothing to compare the best with
             finish(console, book, plan.rules if finished else None, asked.tracking_uri)
@@ -238,7 +238,7 @@ def claims(asked: Claims | None = None, *, console: Console | None = None, **opt
     Raises:
         NegbenchError: a user's mistake, or failed runs; raised after all other runs are computed and judged.
     """
-    from negbench.campaign.driver import carried_out
+    from negbench.campaign.driver import carry_out
     from negbench.grid.compute import Execution
     from negbench.papers import table
     from negbench.papers.planning import plan_claims
@@ -252,7 +252,7 @@ def claims(asked: Claims | None = None, *, console: Console | None = None, **opt
     plan = plan_claims(asked)
     say(plan.line())
     page = _can_draw()
-    with carried_out(plan.course(), execution, say) as done:
+    with carry_out(plan.course(), execution, say) as done:
         plan.folder.parent(asked.tracking_uri).complete()
         judged = plan.written(done.outcomes)
         path = plan.folder.path

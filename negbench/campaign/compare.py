@@ -7,13 +7,13 @@ from negbench.analysis.deciding import open_strategies
 from negbench.analysis.verdicts import Rules
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
-from negbench.campaign.seeds import epochs_of_looks, looked
+from negbench.campaign.seeds import epochs_of_looks, look_by_look
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.rates import FACTORS, MORE
 from negbench.loop.runs import DATA
 
 
-def compared(planned: ComparisonPlan, rules: Rules, later: float = 0.0) -> Course:
+def compare_cells(planned: ComparisonPlan, rules: Rules, later: float = 0.0) -> Course:
     """Ask for all that a comparison needs.
 
     Args:
@@ -26,7 +26,7 @@ def compared(planned: ComparisonPlan, rules: Rules, later: float = 0.0) -> Cours
         planned, trials = yield from _at_own_rates(planned, rules, later)
     first = Round(planned.folder, planned.cells, later=later)
     undecided = open_strategies(planned.folder, rules)
-    return replace((yield from looked(first, rules.looks, undecided)), trials=trials)
+    return replace((yield from look_by_look(first, rules.looks, undecided)), trials=trials)
 
 
 def _at_own_rates(

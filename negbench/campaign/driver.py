@@ -119,7 +119,7 @@ class Done:
             raise NegbenchError(f"{len(lost)} of {total} cells failed; rerun the command to compute them again")
 
 
-def foreseen(first: Round) -> list[str]:
+def foresee(first: Round) -> list[str]:
     """Say what a course reads, and what it takes from its first round on."""
     cells = list({cell.hash: cell for cell in (*first.ahead, *first.cells)}.values())
     lines = list(first.words)
@@ -159,9 +159,7 @@ Course = Generator[Round, Sequence[Outcome], Done]
 
 
 @contextmanager
-def carried_out(
-    course: Course, execution: Execution, say: Callable[[str], None], margin: float = 0.0
-) -> Iterator[Done]:
+def carry_out(course: Course, execution: Execution, say: Callable[[str], None], margin: float = 0.0) -> Iterator[Done]:
     """Compute a course's rounds, and hold the lock of each folder that lists cells from its first round to the end.
 
     Args:

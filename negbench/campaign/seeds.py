@@ -16,7 +16,7 @@ from negbench.loop.runs import DATA
 Undecided = Callable[[Sequence[Outcome], Collection[GroupKey]], tuple[Collection[GroupKey], str]]
 
 
-def looked(first: Round, looks: Looks | None, undecided: Undecided) -> Course:
+def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Course:
     """Ask for cells; with looks, for further seeds of the groups that have undecided pairs, look by look.
 
     The finished cells alone determine what is asked for, so a command that is killed and rerun gives the same result,

@@ -110,7 +110,7 @@ def show_plan(outlook: Outlook, asked: Any) -> dict[str, Any]:
     Returns:
         Each cell, whether it is reused, resumed or computed anew, and the lines.
     """
-    from negbench.campaign.driver import foreseen
+    from negbench.campaign.driver import foresee
     from negbench.loop.runs import DATA
 
     shown = console()
@@ -120,7 +120,7 @@ def show_plan(outlook: Outlook, asked: Any) -> dict[str, Any]:
 
     with DATA.lenient() as lacking:
         first, more = outlook(asked, say)
-        lines = [*([] if first is None else foreseen(first)), *more]
+        lines = [*([] if first is None else foresee(first)), *more]
     if lacking:
         why = "; ".join(text.split("; ")[0] for text in lacking.values())
         lines = [f"finished runs cannot be recognised without them: {why}", *lines]

@@ -9,7 +9,7 @@ from typing import Any
 
 from negbench.analysis.frame import read_results
 from negbench.campaign.driver import Course, Round
-from negbench.campaign.seeds import looked
+from negbench.campaign.seeds import look_by_look
 from negbench.display import duration, notes, progress
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axis import GroupKey, group_key
@@ -135,7 +135,7 @@ class ClaimsPlan:
         """Note what the systems lack here, and ask for the runs that the claims need, look by look."""
         first = Round(self.folder, self.cells)
         notes(self.remarks)
-        return looked(first, self.looks if self.asked.until else None, self.open_settings)
+        return look_by_look(first, self.looks if self.asked.until else None, self.open_settings)
 
     def outlook(self) -> list[str]:
         """Say what is undecided after the first look, and what deciding it costs, if its runs are finished."""
@@ -164,7 +164,7 @@ class ClaimsPlan:
         return f"data set {self.config.dataset.name}, backbone {self.config.backbone.name}{epochs}, seeds {seeds}"
 
     def open_settings(self, outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
-        """Return, for `looked`, the settings of undecided claims' undecided tests, and a line on their cost."""
+        """Return, for `look_by_look`, the settings of undecided claims' undecided tests, and a line on their cost."""
         place = {cell.labels["system"]: group_key(cell.labels) for cell in self.cells}
         by_length = self._by_length(outcomes)
         left_open = [(end, f) for end, judged in by_length.items() for f in judged if f.verdict == "undecided"]

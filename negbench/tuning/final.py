@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from negbench.analysis.deciding import open_strategies
 from negbench.analysis.verdicts import Rules
 from negbench.campaign.driver import Course, Done, Round
-from negbench.campaign.seeds import looked
+from negbench.campaign.seeds import look_by_look
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, plan
@@ -111,7 +111,7 @@ def best_and_default(book: StudyStore, fresh: Sequence[int], rules: Rules) -> Co
         return Done(folder)
     points = {"default": {}, "best": best.params}
     first = Round(folder, final_cells(book.spec, points, runs, fresh))
-    return (yield from looked(first, rules.looks, open_strategies(folder, rules)))
+    return (yield from look_by_look(first, rules.looks, open_strategies(folder, rules)))
 
 
 def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Path, seeds: Sequence[int]) -> list[Cell]:

@@ -14,10 +14,10 @@ from optuna.trial import TrialState
 from negbench.analysis.deciding import open_strategies
 from negbench.analysis.tuned_gain import TUNED, Tuning
 from negbench.analysis.verdicts import Rules
-from negbench.campaign.compare import compared
+from negbench.campaign.compare import compare_cells
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
-from negbench.campaign.seeds import looked
+from negbench.campaign.seeds import look_by_look
 from negbench.display import progress
 from negbench.grid.axis import KEY, Value
 from negbench.grid.cells import Cell, plan
@@ -89,7 +89,7 @@ def compared_and_tuned(
     trials, runs = int(planned.asked.tuned or 0), planned.folder.path.parent
     count = len(planned.cells) + trials * sum(len(each.spec.seeds) for each in searches if each.spec)
     later = planned.cells[0].config.train.epochs * count  # no other axis goes with equal tuning
-    default = yield from compared(planned, rules, float(later))
+    default = yield from compare_cells(planned, rules, float(later))
     home = planned.folder.path
     opened = {place: _opened(each, home, trials, uri) for place, each in enumerate(searches) if each.spec}
     search = TrialSearch([*opened.values()])
@@ -109,7 +109,7 @@ def compared_and_tuned(
     about = {"tuned": {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}}
     folder = replace(planned.folder, about={**planned.folder.about, **about})
     first = Round(folder, cells, default.outcomes, words=words)
-    done = yield from looked(first, rules.looks, open_strategies(planned.folder, rules))
+    done = yield from look_by_look(first, rules.looks, open_strategies(planned.folder, rules))
     failures = [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
     return replace(done, outcomes=[*default.outcomes, *done.outcomes], errors=failures)
 

@@ -16,10 +16,10 @@ from negbench.analysis.tuned_gain import Tuning
 from negbench.analysis.verdicts import Rules
 from negbench.campaign import compare as compare_course
 from negbench.campaign import driver, seeds
-from negbench.campaign.compare import compared
-from negbench.campaign.driver import Course, Done, Round, carried_out
+from negbench.campaign.compare import compare_cells
+from negbench.campaign.driver import Course, Done, Round, carry_out
 from negbench.campaign.plan import ComparisonPlan
-from negbench.campaign.seeds import looked
+from negbench.campaign.seeds import look_by_look
 from negbench.errors import NegbenchError
 from negbench.grid.cells import Outcome
 from negbench.grid.comparison import ComparisonFolder
@@ -67,7 +67,7 @@ def until(*answers: Sequence[str]) -> Any:
 
 def looks_of(undecided: Any, looks: Looks | None = LOOKS, failing: Sequence[str] = (), names: str = "abc") -> Any:
     first = Round(FOLDER, cells(names, (0, 1, 2)), [ended(cell("z", 0))])
-    return driven(looked(first, looks, undecided), failing)
+    return driven(look_by_look(first, looks, undecided), failing)
 
 
 # --- look by look ----------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_all_places_of_a_run_have_the_same_seeds():
     """`b` is also the run of `x`, which is decided."""
     twin = [replace(each, columns={**each.columns, "strategy": "x"}) for each in cells("b", (0, 1, 2))]
     first = Round(FOLDER, [*cells("ab", (0, 1, 2)), *twin])
-    rounds, _ = driven(looked(first, replace(LOOKS, most=5), until("b", "")))
+    rounds, _ = driven(look_by_look(first, replace(LOOKS, most=5), until("b", "")))
     again = [(each.labels["strategy"], each.seed) for each in rounds[1].cells]
     assert again == [("b", 3), ("b", 4), ("x", 3), ("x", 4)]
 
@@ -145,7 +145,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> ComparisonPlan:
 
 
 def test_rates_come_first_and_say_what_follows(planned):
-    rounds, done = driven(compared(planned, Rules(looks=replace(LOOKS, most=5))), failing=["t2"])
+    rounds, done = driven(compare_cells(planned, Rules(looks=replace(LOOKS, most=5))), failing=["t2"])
     assert [each.folder.path.name for each in rounds] == ["c-rates", "c-rates", "c", "c"]
     assert [hashes(each) for each in rounds[:2]] == [["t0", "t1", "u0", "u1"], ["t2"]]
     assert [len(each.before) for each in rounds] == [0, 4, 0, 6]
@@ -239,7 +239,7 @@ def computing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def carry(course: Course, said: list[str]) -> Any:
-    return carried_out(course, Execution(Here(), "none"), said.append)
+    return carry_out(course, Execution(Here(), "none"), said.append)
 
 
 def one_round(asked: Round, **more: Any) -> Course:
@@ -278,11 +278,11 @@ def test_a_price_is_told_from_twenty_cells_on(computing, tmp_path, monkeypatch):
     for count, want in ((19, []), (20, ["20 cells, (0.0, 5.0)"])):
         said, execution = list[str](), Execution(Here(), "none")
         asked = Round(ComparisonFolder(tmp_path / "c"), cells("a", range(count)), later=5.0)
-        with suppress(NegbenchError), carried_out(one_round(asked), execution, said.append):
+        with suppress(NegbenchError), carry_out(one_round(asked), execution, said.append):
             pass
         assert said == want
     asked = replace(asked, cells=[], ahead=[cell("a", 0), cell("a", 1, done=True)])
-    with suppress(NegbenchError), carried_out(one_round(asked), execution, said.append):
+    with suppress(NegbenchError), carry_out(one_round(asked), execution, said.append):
         assert execution.estimate.later == (10.0, 15.0)  # without what is finished
 
 

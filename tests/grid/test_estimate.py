@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from negbench.analysis.verdicts import Rules
-from negbench.campaign.compare import compared
+from negbench.campaign.compare import compare_cells
 from negbench.campaign.plan import plan_comparison
 from negbench.grid.cells import Cell
 from negbench.grid.estimate import Forecast, Rehearsals
@@ -47,7 +47,7 @@ def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(subtes
     plan = plan_comparison(Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(longer)), tmp_path)
     for looks, more in ((None, 0), (Looks((3, 1), 5), 2 * 3 * 4)):
         with subtests.test(looks=looks):
-            first = next(compared(plan, Rules(looks=looks)))
+            first = next(compare_cells(plan, Rules(looks=looks)))
             assert (first.ahead, first.later) == (plan.cells, 2 * 2 * 4 + more)
 
 
