@@ -5,11 +5,17 @@
 A made step of 150 ms sleeps, as a GPU's does for the CPU. It asks for 32 references and 64 candidates of a store of
 4 GiB (BLIP-2 ViT-L's features, 526 KB an image; they stay in half precision on the CPU), once with its pages in memory
 and once after `posix_fadvise` dropped them; then for as many JPEGs of 450 x 600. The two ways take their turns every
-ten steps, so that another program's load meets both. Printed: the wait of a step, its share of the time, the time of a
-processor, which other programs hardly change, and what the reading alone takes; both ways have the same checksums.
+ten steps, so that another program's load meets both. Printed: the median wait of a step and its share of the time, the
+time of a processor, which other programs hardly change, and what the reading alone takes; both ways have the same
+checksums. For pictures: the time of a step that does nothing else, and that of as many threads which only decode, in
+turns, as medians. Two lines say what the machine allowed: which share of the store's pages was in memory, and how long
+processes had to wait for a processor. Waits mean something where these say 100 % and next to nothing.
 """
 
 import argparse
+import ctypes
+import math
+import mmap
 import os
 import tempfile
 import time
@@ -26,7 +32,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from negbench.backbones._preprocess import Preprocess
-from negbench.data.reading import MappedRows, PictureSource, RowSource, ShardRows, StoredFeatures, read_ahead
+from negbench.data.reading import (
+    MappedRows,
+    PictureSource,
+    RowSource,
+    ShardRows,
+    StoredFeatures,
+    read_ahead,
+    reading_threads,
+)
 from negbench.files.image_files import decoded, readable
 from negbench.machine.contents import content_hashes, stamp
 from negbench.machine.heap import keep_memory
@@ -99,6 +113,31 @@ def drop_pages(paths: Sequence[Path]) -> None:
         os.close(file)
 
 
+def pages_in_memory(paths: Sequence[Path]) -> float:
+    """Return which share of the files' pages is in memory."""
+    find = ctypes.CDLL(None, use_errno=True).mincore
+    held = pages = 0
+    for path in paths:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+            count = -(-len(mapped) // mmap.PAGESIZE)
+            found = (ctypes.c_ubyte * count)()
+            start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+            if find(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), found):
+                raise OSError(ctypes.get_errno(), "mincore")
+            held += sum(byte & 1 for byte in found)
+            pages += count
+    return held / pages
+
+
+def waited_for_processors() -> float:
+    """Return the seconds since the machine's start in which some process waited for a processor; nan if unknown."""
+    try:
+        line = Path("/proc/pressure/cpu").read_text(encoding="ascii").splitlines()[0]
+    except OSError:
+        return math.nan
+    return int(line.rpartition("=")[2]) / 1e6
+
+
 def write_pictures(folder: Path) -> dict[str, Path]:
     random, files = np.random.default_rng(0), {}
     for number in range(PICTURES):
@@ -141,11 +180,32 @@ def compare(
         assert [checksum for _, checksum in new] == [checksum for _, checksum in old]
         ahead += [wait for wait, _ in new[1:]]  # nothing was read ahead of the first
         now += [wait for wait, _ in old[1:]]
-    share = sum(ahead) / (sum(ahead) + step * len(ahead))
+    share = median(ahead) / (median(ahead) + step)
     print(
         f"{what:26} wait a step: {1000 * median(now):6.1f} ms read in it, {1000 * median(ahead):6.1f} ms read ahead "
         f"({share:.1%} of the time; {1000 * processor / len(plan):.0f} ms of a processor a step)",
         flush=True,
+    )
+
+
+def compare_decoding(pictures: RowSource, paths: Sequence[Path], plan: list[tuple[Tensor, Tensor]]) -> None:
+    """Print what steps take that only read pictures, and what threads take that only decode the same ones."""
+    ahead, alone = list[float](), list[float]()
+    with ThreadPoolExecutor(reading_threads(None)) as pool:
+        for first in range(0, len(plan), BLOCK):
+            block = plan[first : first + BLOCK]
+            begun = time.perf_counter()
+            for _ in waits_of(read_ahead(pictures, block, list), pictures, 0.0):
+                pass
+            read = time.perf_counter()
+            wanted = [paths[row] for rows in block for part in rows for row in part.unique().tolist()]
+            for _ in pool.map(lambda path: Toy.transform(Image.open(path)), wanted):
+                pass
+            alone.append((time.perf_counter() - read) / len(block))
+            ahead.append((read - begun) / len(block))
+    print(
+        f"pictures, no step: {1000 * median(ahead):.0f} ms a step; threads that only decode them take "
+        f"{1000 * median(alone):.0f} ms"
     )
 
 
@@ -158,6 +218,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     keep_memory()  # as every run
+    started, waited = time.perf_counter(), waited_for_processors()
     step, cpu = given.step_ms / 1000, torch.device("cpu")
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
@@ -166,6 +227,7 @@ def main() -> None:
         total = SHARD * len(paths)
         for path in paths:
             path.read_bytes()
+        print(f"store: {pages_in_memory(paths):.0%} of its pages in memory")
         source, mapped = ways_of(paths)
         compare("features, in memory", mapped, source, steps_of(given.steps, total, 0), step)
         del source, mapped  # pages that a process has mapped and read are not dropped
@@ -199,17 +261,9 @@ def main() -> None:
 
         plan = steps_of(max(6, given.steps // 3), PICTURES, 3)
         compare("pictures", anew, pictures, plan, step)
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # what the cores can decode, and nothing else
-            paths = [file[ids[row]] for rows in plan for part in rows for row in part.unique().tolist()]
-            begun = time.perf_counter()
-            for _ in pool.map(lambda path: Toy.transform(Image.open(path)), paths):
-                pass
-            decode = (time.perf_counter() - begun) / len(plan)
-        begun = time.perf_counter()
-        for _ in waits_of(read_ahead(pictures, plan, list), pictures, 0.0):
-            pass
-        ahead = (time.perf_counter() - begun) / len(plan)
-        print(f"pictures, no step: {1000 * ahead:.0f} ms a step; the cores decode them in {1000 * decode:.0f} ms")
+        compare_decoding(pictures, list(file.values()), steps_of(4 * BLOCK, PICTURES, 4))
+    share = (waited_for_processors() - waited) / (time.perf_counter() - started)
+    print(f"processors: in {share:.0%} of this time some process waited for one")
 
 
 if __name__ == "__main__":
