@@ -75,8 +75,9 @@ def test_users_get_points(results):
 
 
 def test_values_per_query_are_in_the_order_of_the_rows(results):
-    results = results.reset_index(drop=True)
+    assert list(results.index) == [0, 1, 0]  # alike for two rows
     values = per_query(results, "average/recall_at_10")
+    results = results.reset_index(drop=True)
     want = [[100.0 * (rank <= 10) for rank in ranks_of(seed + extra, better).target_rank.tolist()]
             for seed, extra, better in ((4, 400, 0.5), (7, 400, 0.5), (4, 500, 0.1))]  # fmt: skip
     assert values.tolist() == want
