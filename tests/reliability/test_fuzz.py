@@ -216,7 +216,9 @@ def test_annotation_files(sources, run, tmp_path):
             if data.draw(st.booleans()):
                 content = data.draw(spoilt(triplets))
             else:
-                content = "".join(json.dumps(row) + "\n" for row in data.draw(changed(rows, JSONS)) or ()).encode()
+                value = data.draw(changed(rows, JSONS))
+                lines = value if isinstance(value, list) else [value]  # a change may replace all rows
+                content = "".join(json.dumps(row) + "\n" for row in lines).encode()
             file = tmp_path / f"t.{data.draw(st.sampled_from(('jsonl', 'json', 'csv', 'tsv')))}"
             file.write_bytes(content)
             run("--set", f"dataset.file='{file}'")
