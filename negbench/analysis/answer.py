@@ -14,7 +14,8 @@ from negbench.analysis.frame import config_of, key_of, known, seconds_of, shared
 from negbench.analysis.kinds import kinds_answer
 from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, ordered
 from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
-from negbench.analysis.plateau import rates_answer, trained_out
+from negbench.analysis.plateau import trained_out
+from negbench.analysis.rates_answer import rates_answer
 from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.turns import turns, turns_by_metric
@@ -67,7 +68,8 @@ def say(findings: Findings) -> list[str]:
     lines += _saturated(verdicts)
     lines += wide_cutoffs(findings.groups, findings.verdicts)
     lines += _regime(findings.groups)
-    lines += rates_answer(findings.document)
+    main = shared(findings.groups[0], "main_metric")
+    lines += rates_answer(findings.document, verdicts[0].metric, main, findings.covered)
     lines += trained_out(findings.groups, verdicts)
     lines += tuned_answer(tunings_of(findings.document), findings.gains)
     lines += kinds_answer(ordered(findings.plain, verdicts))

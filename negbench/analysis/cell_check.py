@@ -40,6 +40,12 @@ def is_finished(runs: Path, cell: Mapping[str, Any]) -> bool:
     return cell["run"] is not None and (runs / cell["run"] / "result.json").exists()
 
 
+def check_run_name(runs: Path, run: str) -> None:
+    """Raise RunError unless a comparison names a run plainly, so that its folder lies in the runs folder."""
+    if not re.fullmatch(r"[^\W_][\w.+=@-]*", run):
+        raise RunError(f"a cell names the run {quoted(run)}: expected the plain name of a folder in {runs}")
+
+
 def check_cells(runs: Path, cells: Iterable[Mapping[str, Any]]) -> None:
     """Raise RunError unless each cell names a run in the runs folder that is the cell's own.
 
@@ -51,8 +57,7 @@ def check_cells(runs: Path, cells: Iterable[Mapping[str, Any]]) -> None:
         run = cell["run"]
         if run is None:
             continue
-        if not re.fullmatch(r"[^\W_][\w.+=@-]*", run):
-            raise RunError(f"a cell names the run {quoted(run)}: expected the plain name of a folder in {runs}")
+        check_run_name(runs, run)
         labels = [cell.get(axis) for axis in KEY]
         if named.setdefault(run, labels) != labels:
             raise RunError(f"cells with different labels name one run, {run}: {_RERUN}")

@@ -39,8 +39,15 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     values = {}
     for table, part in zip(tables, parts, strict=True):
         values[table.labels[axis]] = side_by_side([part[name] for name in strategies], sorted(seeds), datasets)
+    choices = {}
+    for table in tables:
+        of_table = table.choices.get(main, {})
+        if all(name in of_table for name in strategies):
+            choices[table.labels[axis]] = tuple(choice for name in strategies for choice in of_table[name])
     facts = {value: {CONTRAST: axis, "strategies": len(strategies)} for value in values}
-    return VerdictTable({**tables[0].labels, axis: OVER_ALL}, main, {main: values}, facts=facts)
+    return VerdictTable(
+        {**tables[0].labels, axis: OVER_ALL}, main, {main: values}, facts=facts, choices={main: choices}
+    )
 
 
 def contrast_text(rows: Sequence[Verdict]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from negbench.analysis import statistics
+from negbench.analysis.rate_choice import Choices, draw_shortfalls
 from negbench.grid.looks import Looks
 from negbench.scoring.values import Values
 from negbench.settings.options import PairsToDecide
@@ -101,6 +102,7 @@ def differences(
     alpha: float = 0.05,
     share: float = 1.0,
     key: str = "",
+    choices: Choices | None = None,
 ) -> Differences:
     """Compute the differences between strategies, with simultaneous intervals, from their per-query values.
 
@@ -111,19 +113,22 @@ def differences(
         alpha: level; intervals have the level 1 - alpha.
         share: the part of alpha that the simultaneous intervals spend.
         key: also seeds the generator, so that two tables of the same values can have different draws.
+        choices: the trials by which learning rates were chosen, if they were; the intervals cover that choice.
 
     Raises:
         ValueError: a stratum with a single query.
     """
-    same = hashlib.sha256(pickle.dumps((values, baseline, margin, alpha, share, key))).digest()
+    same = hashlib.sha256(pickle.dumps((values, baseline, margin, alpha, share, key, choices))).digest()
     if same not in _KNOWN:
         first, nested = next(iter(values.values())), any(each.nested for each in values.values())
         design = statistics.Design(first.strata, first.clusters, nested, alpha, margin, share=share)
         seeds = {name: each.seeds for name, each in values.items()}
         table = statistics.ValueTable({name: each.values for name, each in values.items()}, design, seeds)
+        chosen = {name: parts for name, parts in (choices or {}).items() if name in values}
+        below = draw_shortfalls(chosen, table.draws, key)
         alone = baseline is None or len(values) == 2
-        against = {} if alone else statistics.against(table, str(baseline), table.generator(key))
-        pairs = statistics.pairs(table, table.generator(key))
+        against = {} if alone else statistics.against(table, str(baseline), table.generator(key), below)
+        pairs = statistics.pairs(table, table.generator(key), below)
         if len(values) == 2:  # the only pair is the test against the baseline
             against = {name: each for name in values if baseline and (each := pairs.of(name, baseline))}
         if len(_KNOWN) == 256:
@@ -146,6 +151,7 @@ def decided(
     margin: float = 0.01,
     alpha: float = 0.05,
     key: str = "",
+    choices: Choices | None = None,
 ) -> Differences:
     """Compute `differences`, look by look if there are looks; a pair that a look decides stays decided.
 
@@ -154,14 +160,14 @@ def decided(
     decided it, an undecided pair has that of the last look at it.
     """
     if looks is None:
-        return differences(values, baseline, margin=margin, alpha=alpha, key=key)
+        return differences(values, baseline, margin=margin, alpha=alpha, key=key, choices=choices)
     latest, seen = None, 0
     for count, share in zip(looks.counts, looks.shares, strict=True):
         subset = {name: chosen for name, each in values.items() if (chosen := each.of_seeds(looks.seeds(count))).seeds}
         cells = sum(len(each.seeds) for each in subset.values())
         if cells > seen:
             base = baseline if baseline in subset else None
-            now = differences(subset, base, margin=margin, alpha=alpha, share=share, key=key)
+            now = differences(subset, base, margin=margin, alpha=alpha, share=share, key=key, choices=choices)
             latest, seen = now if latest is None else now.after(latest), cells
     assert latest is not None  # there is a value, so there is a look that sees it
     return latest

@@ -11,12 +11,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from negbench.analysis.contrasts import CONTRAST, contrasts
 from negbench.analysis.frame import StoredRun, groups_of, key_of, read_results, results_of
+from negbench.analysis.stored_trials import read_trials
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
 from negbench.analysis.unchanged import made_here, rules_kept
 from negbench.analysis.verdict_record import FILE, Verdict, read_verdicts, write_verdicts
 from negbench.analysis.verdicts import OVER_ALL, Rules, over_all, tables_of, verdicts_of
 from negbench.errors import NegbenchError
-from negbench.grid.axis import Axis, dials_of, group_key
+from negbench.grid.axis import Axis, GroupKey, dials_of, group_key
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.step_plan import StepPlan
 from negbench.scoring.values import check_metrics
@@ -63,6 +64,12 @@ class Findings:
     def runs(self) -> list[StoredRun]:
         """All finished runs; one that has several places in the comparison occurs as often."""
         return list(self.results["stored"])
+
+    @cached_property
+    def covered(self) -> list[GroupKey]:
+        """The groups whose intervals contain the choice of their learning rates."""
+        runs = self.runs[0].folder.path.parent
+        return list(read_trials(runs, self.document))
 
     @property
     def systems(self) -> bool:
@@ -134,7 +141,7 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
         UnknownNameError: a data set has no such metric.
     """
     results, document = _stored(runs, name)
-    tables = tables_of(groups_of(results), rules)
+    tables = tables_of(groups_of(results), rules, read_trials(runs, document))
     rules = _jointly(results, rules)
     every = list(tables)
     if not document.get("dials"):  # points are data sets, so there is nothing over all of them
@@ -192,7 +199,7 @@ def judge_so_far(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findi
         rules: how strategies are compared.
     """
     results = read_results(runs, document["cells"])
-    tables = tables_of(groups_of(results), rules, main_only=True)
+    tables = tables_of(groups_of(results), rules, read_trials(runs, document), main_only=True)
     rules = _jointly(results, rules)
     return Findings(results, document, tuple(verdict for table in tables for verdict in verdicts_of(table, rules)))
 

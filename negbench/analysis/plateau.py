@@ -9,10 +9,8 @@ import pandas as pd
 
 from negbench.analysis.frame import curve_of, key_of, labels_of, shared
 from negbench.analysis.verdict_record import Verdict
-from negbench.analysis.words import first_names, in_points, label_of, listed, number, percent, span
+from negbench.analysis.words import first_names, in_points, label_of, percent
 from negbench.grid.axis import group_key, names_of
-from negbench.grid.picked_rate import PickedRate
-from negbench.metrics.fixed import DEV_QUERIES
 
 SHARE = 0.95  # of a plateau: the steps to reach it are reported
 _NAMED = 4
@@ -54,56 +52,6 @@ class Plateau:
         """Return the steps after which the mean curve first reaches this value; NaN if it never does."""
         reached = (step for step, value in zip(self.steps, self.mean, strict=True) if value >= level)
         return float(next(reached, math.nan))
-
-
-def rates_answer(document: Mapping[str, Any]) -> list[str]:
-    """Write one line on the learning rate chosen for each group; none if no rate was chosen.
-
-    Args:
-        document: comparison.json.
-    """
-    chosen = [PickedRate(**each) for each in document.get("rates") or ()]
-    if not chosen:
-        return []
-    names = names_of([each.labels for each in chosen])
-    at_rate: dict[float, list[str]] = {}
-    at_end = []
-    failed = []
-    for name, picked in sorted(zip(names, chosen, strict=True), key=lambda pair: -pair[1].lr):
-        if all(score is None for _, score in picked.tried):
-            failed.append(name)
-            continue
-        at_rate.setdefault(picked.lr, []).append(name)
-        if picked.beyond is not None:
-            at_end.append(name)
-    parts = []
-    if at_rate:
-        rates = "; ".join(f"{rate:g} for {listed(members, _NAMED)}" for rate, members in at_rate.items())
-        by = f" by {label_of(chosen[0].metric)}" if chosen[0].metric else ""
-        parts.append(f"Learning rates, chosen{by} on {_dev_part(chosen)} with seed {chosen[0].seed}: {rates}.")
-    errors = [picked.error for picked in chosen if picked.error is not None]
-    if errors:
-        near = f"Of rates within one standard error of the best ({span(errors)} points), "
-        parts.append(f"{near}the nearest to the configured one is taken.")
-    if at_end:
-        end = "is the highest or the lowest tried; a better one may lie beyond"
-        parts.append(f"The best rate of {listed(at_end, _NAMED)} {end}.")
-    if failed:
-        parts.append(f"All trials of {listed(failed, _NAMED)} failed, so the configured rate was used.")
-    return [" ".join(parts)]
-
-
-def _dev_part(chosen: Sequence[PickedRate]) -> str:
-    """Say how many queries the rates were chosen on, and whether these are fewer than they should be."""
-    sizes = [picked.queries for picked in chosen if picked.queries]
-    if not sizes:
-        return "queries that are not reported"
-    if chosen[0].generated:
-        return f"{span(sizes, number)} queries generated for this"
-    text = f"{span(sizes, number)} queries carved from train"
-    if min(sizes) < DEV_QUERIES:
-        text += f" (fewer than {DEV_QUERIES:,})"
-    return text
 
 
 def with_plateaus(groups: Sequence[pd.DataFrame], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

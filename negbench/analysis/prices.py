@@ -10,8 +10,8 @@ from negbench.analysis.statistics import POWER, Difference
 def seeds_for(difference: Difference, target: float, *, nested: bool) -> float:
     """Return how many seeds would shrink the interval's half width to `target`.
 
-    The part of the variance due to seeds shrinks with their number; the part due to queries does not, unless every seed
-    has its own queries.
+    The part of the variance due to seeds shrinks with their number. The part due to queries does not, unless every seed
+    has its own queries, nor does that of the choice of learning rates.
 
     Args:
         difference: with an interval.
@@ -19,21 +19,21 @@ def seeds_for(difference: Difference, target: float, *, nested: bool) -> float:
         nested: whether every seed has queries of its own.
 
     Returns:
-        Infinity if the queries alone keep the interval wider; NaN with one seed, which says nothing about others.
+        Infinity if the other parts alone keep the interval wider; NaN with one seed, which says nothing about others.
     """
     if difference.seeds < 2:
         return math.nan
-    half, sd, queries = _parts(difference, nested=nested)
+    half, sd, fixed = _parts(difference, nested=nested)
     if half == 0:
         return difference.seeds
-    left = (target * sd / half) ** 2 - queries**2
-    return difference.seeds * max(sd**2 - queries**2, 0) / left if left > 0 else math.inf
+    left = (target * sd / half) ** 2 - fixed**2
+    return difference.seeds * max(sd**2 - fixed**2, 0) / left if left > 0 else math.inf
 
 
 def floor_of(difference: Difference, *, nested: bool) -> float:
     """Return the interval's half width in the limit of many seeds."""
-    half, sd, queries = _parts(difference, nested=nested)
-    return half * queries / sd if sd else 0.0
+    half, sd, fixed = _parts(difference, nested=nested)
+    return half * fixed / sd if sd else 0.0
 
 
 def more_seeds(difference: Difference, margin: float, *, nested: bool) -> float:
@@ -43,8 +43,9 @@ def more_seeds(difference: Difference, margin: float, *, nested: bool) -> float:
 
 
 def _parts(contrast: Difference, *, nested: bool) -> tuple[float, float, float]:
-    """Return the interval's half width, and the standard deviation of the difference in all and over queries alone."""
+    """Return the interval's half width, and the standard deviation of the difference in all and with many seeds."""
     half = (contrast.interval.high - contrast.interval.low) / 2
     sd = (contrast.minimum_detectable - half) / scipy.special.ndtri(POWER)
     models = (contrast.models.high - contrast.models.low) / 2 / scipy.special.ndtri(0.5 + contrast.models.level / 2)
-    return half, sd, 0.0 if nested else min(models, sd)
+    queries = 0.0 if nested else models
+    return half, sd, min(math.hypot(queries, contrast.choice), sd)

@@ -5,8 +5,10 @@ means y[s, k] of strategy k follow y = a_s + mu_k + e_sk: the effect of seed s o
 paired difference), the strategy's mean, and noise of its own variance sigma_k^2. The variances have a common scaled
 inverse-chi-squared distribution, whose scale and degrees of freedom d0 are learned from the table: strategies that vary
 alike lend each other degrees of freedom, others keep their own (Smyth, Statistical Applications in Genetics 3, 2004,
-fits such a prior by moments and then trusts it entirely; here its uncertainty enters the intervals). The posterior is
-drawn by Gibbs sampling, for two strategies exactly; docs/statistics.md prints the calibration.
+fits such a prior by moments and then trusts it entirely; here its uncertainty enters the intervals). Each strategy may
+be an odd one, whose variance has a scale of its own (Phipson et al., Annals of Applied Statistics 10, 2016, allow for
+such outliers): else many alike strategies would lend it a variance that it does not have. The posterior is drawn by
+Gibbs sampling, for two strategies exactly; docs/statistics.md prints the calibration.
 """
 
 import numpy as np
@@ -16,6 +18,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _DEGREES = np.array([1, 2, 3, 5, 8, 13, 21, 34], dtype=np.float64)  # of freedom of the prior, d0; equally likely
+_ODD = 0.05  # probability that a strategy is an odd one
+_ODD_SCALE = 10.0  # times the scale of the others' variances
 _CHAINS, _WARM_UP, _THIN = 80, 60, 2
 
 
@@ -66,6 +70,7 @@ def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.ra
     half = _DEGREES / 2
     constant = half * np.log(half) - scipy.special.gammaln(half)
     precision = 1 / variance
+    multiple = np.ones((chains, strategies))  # of the prior's scale: 1, or `_ODD_SCALE` for an odd one
     kept = list[Array]()
     for sweep in range(_WARM_UP + _THIN * (-(-draws // chains))):
         # a_s: the effect of seed s on all strategies
@@ -80,13 +85,17 @@ def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.ra
         # sigma_k^2, from the squares of y - a - mu
         rest = squares + (shared**2) @ seen.T + count * mean**2
         rest += 2 * (mean * seeds_seen - shared @ values.T - mean * sums)
-        variance = (degrees * scale + np.maximum(rest, 0)) / generator.chisquare(degrees + count)
+        variance = (degrees * scale * multiple + np.maximum(rest, 0)) / generator.chisquare(degrees + count)
         variance = np.maximum(variance, 1e-12)
-        # the prior's scale and degrees of freedom
         precision = 1 / variance
-        inverse = precision.sum(axis=1, keepdims=True)
+        # which strategies are odd
+        gain = degrees / 2 * (np.log(_ODD_SCALE) - (_ODD_SCALE - 1) * scale * precision)  # of the log likelihood
+        is_odd = generator.random((chains, strategies)) < scipy.special.expit(gain + scipy.special.logit(_ODD))
+        multiple = np.where(is_odd, _ODD_SCALE, 1.0)
+        # the prior's scale and degrees of freedom
+        inverse = (multiple * precision).sum(axis=1, keepdims=True)
         scale = generator.gamma(strategies * degrees / 2) / (degrees / 2 * inverse)
-        logs = np.log(variance).sum(axis=1, keepdims=True)
+        logs = np.log(variance / multiple).sum(axis=1, keepdims=True)
         likelihood = strategies * (constant + half * np.log(scale))
         likelihood = likelihood - half * logs - half * scale * inverse
         chosen = (likelihood + generator.gumbel(size=likelihood.shape)).argmax(axis=1)

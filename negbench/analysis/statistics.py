@@ -29,7 +29,8 @@ Seeded = NDArray[Any] | Sequence[NDArray[Any]]  # [S, Q], or S arrays of each se
 POWER = 0.8  # of the minimum detectable difference
 _STEP = 1e-4  # ends of intervals are rounded outwards to 0.01 points: what is printed is what was judged
 _BLOCK = 64  # contrasts whose draws are held at once: [64, draws] arrays fit the cache
-_TEST = [(name, float) for name in ("value", "half", "models", "p_value", "power")] + [("seeds", int)]  # of a contrast
+_MEASURES = ("value", "half", "models", "p_value", "power", "choice")
+_TEST = [(name, float) for name in _MEASURES] + [("seeds", int)]  # of a contrast
 _INFLATED = 0.25  # exponent of (own variance / pooled variance), which widens a difference whose own variance is larger
 
 
@@ -107,6 +108,7 @@ class Difference:
         verdict: on the interval, see `Design.verdict`.
         minimum_detectable: true difference that such a table would detect with a power of about 80 %.
         seeds: number of seeds in common.
+        choice: error by the choice of learning rates (root of its mean square), which no seed or query removes.
     """
 
     value: float
@@ -117,6 +119,7 @@ class Difference:
     verdict: Decision
     minimum_detectable: float
     seeds: int
+    choice: float = 0.0
 
     def turned(self) -> "Difference":
         """Return the difference with its sides exchanged; 0 stays 0, not -0."""
@@ -180,6 +183,11 @@ class ValueTable:
         for what, labels in {"strata": self.design.strata, "clusters": self.design.clusters}.items():
             if labels is not None and lengths != {len(labels)}:
                 raise ValueError(f"{what} must label each of the {sorted(lengths)} queries, got {len(labels)} labels")
+
+    @property
+    def draws(self) -> int:
+        """Number of draws from the joint distribution of the errors; a tail further out needs more."""
+        return round(self.design.draws * repeats(len(self._rows)) / self.design.share**0.5)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -291,11 +299,20 @@ def _check_rows(name: str, rows: Sequence[Array], seeds: Sequence[int]) -> None:
 
 
 def contrasts(
-    table: ValueTable, weights: Sequence[Mapping[str, float]], generator: np.random.Generator
+    table: ValueTable,
+    weights: Sequence[Mapping[str, float]],
+    generator: np.random.Generator,
+    shortfalls: Mapping[str, Array] | None = None,
 ) -> list[Difference]:
     """Test contrasts of means together: each is {strategy: weight}, whose weights sum to 0.
 
     All intervals hold simultaneously (single-step max-t: Westfall and Young, Resampling-Based Multiple Testing, 1993).
+
+    Args:
+        table: values of the strategies.
+        weights: the contrasts.
+        generator: source of all random draws.
+        shortfalls: strategy -> [`table.draws`] draws of how far its mean is below that at its best learning rate.
 
     Raises:
         ValueError: the strategies of a contrast have no seed in common.
@@ -311,10 +328,13 @@ def contrasts(
     cells = [(weight, c, names.index(name)) for c, parts in enumerate(weights) for name, weight in parts.items()]
     values, rows, columns = zip(*cells, strict=True)
     matrix = scipy.sparse.csr_array((values, (rows, columns)), shape=(len(weights), len(names)))
-    draws = round(table.design.draws * repeats(len(names)) / table.design.share**0.5)  # a tail further out needs more
+    draws = table.draws
     variances = variance_draws(table.seed_means(names, table.seeds_by_values()), draws, generator)
     normal = generator.standard_normal(variances.shape)
     query = generator.standard_normal(variances.shape)
+    below = np.zeros((len(names), draws))
+    for name, drawn in (shortfalls or {}).items():
+        below[names.index(name)] = drawn
     quantile = generator.random((draws, 1))  # of chi-squared, whose degrees of freedom differ between the groups below
     tests, most = np.zeros(len(weights), dtype=_TEST), np.zeros(draws)
     for shared, members in groups.items():
@@ -322,21 +342,24 @@ def contrasts(
         used = [names[k] for k in places]
         noise = table.query_noise(used, shared)
         student = np.sqrt(2 * scipy.special.gammaincinv(noise.df / 2, quantile) / noise.df)  # of chi-squared
-        drawn = query[:, places] @ _root(noise.factor @ noise.factor.T) / student
+        drawn = query[:, places] @ symmetric_root(noise.factor @ noise.factor.T) / student
         spread = variances[:, places] / len(shared)
         if len(shared) == 1:
             spread = np.zeros_like(spread)  # one seed says nothing about others
         moved = normal[:, places] * np.sqrt(spread)
         drawn, moved, spread = map(np.ascontiguousarray, (drawn.T, moved.T, spread.T))
-        errors = _Errors(noise, table.seed_means(used, shared), drawn, moved, spread)
+        errors = _Errors(noise, table.seed_means(used, shared), drawn, moved, spread, below[places])
         for block in (members[first : first + _BLOCK] for first in range(0, len(members), _BLOCK)):
             tests[block], ratio = errors.tested(matrix[block][:, places], table.design)
             np.maximum(most, ratio, out=most)
     return _differences(table.design, tests, most)
 
 
-def _root(covariance: Array) -> Array:
-    """[K, K] symmetric square root, the only one that does not depend on the choice of eigenvectors."""
+def symmetric_root(covariance: Array) -> Array:
+    """[K, K] symmetric square root, the only one that does not depend on the choice of eigenvectors.
+
+    Eigenvalues below 0 count as 0.
+    """
     values, vectors = np.linalg.eigh(covariance)
     values = np.where(values > 1e-14 * len(values) * values[-1], values, 0.0)  # else a root of a rounding error
     return np.asarray(vectors * np.sqrt(values) @ vectors.T, dtype=np.float64)
@@ -357,7 +380,8 @@ def _rule_of_three(free: int, alpha: float) -> float:
 class _Errors:
     """Errors of K means over S common seeds: R draws from their distribution, and what they were estimated from.
 
-    `means` [K, S]; `query` and `seeds` [K, R]: errors by queries, and by seeds; `spread` [K, R] variance of `seeds`.
+    `means` [K, S]; `query` and `seeds` [K, R]: errors by queries, and by seeds; `spread` [K, R] variance of `seeds`;
+    `below` [K, R] how far a strategy's learning rate is below its best one.
     """
 
     noise: QueryNoise
@@ -365,6 +389,7 @@ class _Errors:
     query: Array
     seeds: Array
     spread: Array
+    below: Array
 
     def tested(self, matrix: Any, design: Design) -> tuple[NDArray[Any], Array]:
         """Return [C] tests, each on its own, of a sparse [C, K] matrix, and [R] the largest ratio of error to width.
@@ -381,7 +406,10 @@ class _Errors:
         widened = np.maximum(1.0, np.divide(own, pooled, out=np.ones_like(own), where=pooled > 0)) ** _INFLATED
         both = query * (self.noise.share * self.noise.reproducible(matrix))[:, None]
         both += (matrix @ self.seeds) * np.where(identical, 0.0, widened)[:, None]
+        choice = matrix @ self.below
+        both += choice
         alone, both, seen = np.abs(query), np.abs(both), np.abs(tests["value"]) * (1 - 1e-9)
+        tests["choice"] = np.sqrt((choice**2).mean(axis=1))
         models, ends = (
             np.where(alike, _rule_of_three(self.noise.df, level), _upper(alone, 1 - level)) for level in (alpha, spent)
         )
@@ -409,12 +437,14 @@ def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Diffe
     adjusted = np.minimum(1.0, np.maximum(joint, tests["p_value"]) / design.share)
     differences = []
     for test, p_adjusted in zip(tests, adjusted.tolist(), strict=True):
-        mean, half, models, p_value, power, seeds = test.item()
+        mean, half, models, p_value, power, choice, seeds = test.item()
         interval = _interval(mean, stretch * half, 1 - alpha)
         p_adjusted = min(p_adjusted, alpha) if interval.low > 0 or interval.high < 0 else max(p_adjusted, above)
         of_models, verdict = _interval(mean, models, 1 - alpha), design.verdict(interval)
         detectable = stretch * half + power
-        differences.append(Difference(mean, interval, of_models, p_value, p_adjusted, verdict, detectable, seeds))
+        differences.append(
+            Difference(mean, interval, of_models, p_value, p_adjusted, verdict, detectable, seeds, choice)
+        )
     return differences
 
 
@@ -455,12 +485,15 @@ def summarise(table: ValueTable) -> dict[str, Summary]:
     return summaries
 
 
-def against(table: ValueTable, baseline: str, generator: np.random.Generator) -> dict[str, Difference]:
-    """Test all strategies minus the baseline together; those that share no seed with it are left out."""
+def against(
+    table: ValueTable, baseline: str, generator: np.random.Generator, shortfalls: Mapping[str, Array] | None = None
+) -> dict[str, Difference]:
+    """Test all strategies minus the baseline together, as `contrasts`, without those that share no seed with it."""
     if baseline not in table.names:
         raise ValueError(f"baseline '{baseline}' is not in the table: {', '.join(table.names)}")
     others = [name for name in table.names if name != baseline and table.common([name, baseline])]
-    return dict(zip(others, contrasts(table, [{name: 1.0, baseline: -1.0} for name in others], generator), strict=True))
+    weights = [{name: 1.0, baseline: -1.0} for name in others]
+    return dict(zip(others, contrasts(table, weights, generator, shortfalls), strict=True))
 
 
 @dataclass(frozen=True)
@@ -497,8 +530,9 @@ class Pairs:
         return {name: (1 + len(winners), len(self.names) - wins[name]) for name, winners in self.beaten.items()}
 
 
-def pairs(table: ValueTable, generator: np.random.Generator) -> Pairs:
-    """Test together all pairs of a table that share a seed."""
+def pairs(table: ValueTable, generator: np.random.Generator, shortfalls: Mapping[str, Array] | None = None) -> Pairs:
+    """Test together all pairs of a table that share a seed, as `contrasts`."""
     every = [pair for pair in combinations(table.names, 2) if table.common(pair)]
-    differences = contrasts(table, [{first: 1.0, second: -1.0} for first, second in every], generator)
+    weights = [{first: 1.0, second: -1.0} for first, second in every]
+    differences = contrasts(table, weights, generator, shortfalls)
     return Pairs(table.names, dict(zip(every, differences, strict=True)))

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from negbench.analysis.stored_trials import trial_runs
 from negbench.errors import NegbenchError
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
@@ -22,7 +23,7 @@ _COPIES = {"mlflow.json", "checkpoint.pt", "error.txt"}  # files of a run's fold
 
 
 def inputs_of(runs: Path, document: Mapping[str, Any], *settings: object) -> list[str]:
-    """Return a hash of a comparison's cells, their folders' files and the code that judges and draws; then `settings`.
+    """Return a hash of a comparison's cells, its runs' and trials' files and the code that judges; then `settings`.
 
     Deleting, truncating or rewriting a run's file changes the hash; no large file is read.
 
@@ -32,7 +33,8 @@ def inputs_of(runs: Path, document: Mapping[str, Any], *settings: object) -> lis
         settings: what else the results depend on.
     """
     digest = hashlib.sha256(_code().encode() + json.dumps(document).encode())
-    for run in dict.fromkeys(row["run"] for row in document["cells"] if row["run"]):
+    cells = dict.fromkeys(row["run"] for row in document["cells"] if row["run"])
+    for run in [*cells, *trial_runs(document)]:
         digest.update(json.dumps([run, *_listed(runs / run)]).encode())
     return [digest.hexdigest(), *map(repr, settings)]
 

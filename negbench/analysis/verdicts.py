@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 
 from negbench.analysis.collapse import Ends, ends_of
 from negbench.analysis.differences import Differences, decided
-from negbench.analysis.frame import config_of, facts_of, first_run, folders_of, mean_of, shared
+from negbench.analysis.frame import config_of, facts_of, first_run, folders_of, key_of, mean_of, shared
 from negbench.analysis.prices import more_seeds
+from negbench.analysis.rate_choice import Choices, RateChoice
 from negbench.analysis.statistics import Difference
+from negbench.analysis.stored_trials import StoredTrials
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
 from negbench.datasets.part_name import whole_name
 from negbench.errors import UnknownNameError
+from negbench.grid.axis import GroupKey
 from negbench.grid.comparison import together
 from negbench.grid.looks import Looks
 from negbench.metrics.names import metric_named
@@ -107,6 +110,7 @@ class VerdictTable:
         distinct: strategy -> how many different images these are.
         facts: strategy -> typed columns of its cells.
         ends: strategy -> how its runs ended on the main metric.
+        choices: metric -> strategy -> the trials that chose its learning rates, where it chose its own.
     """
 
     labels: Mapping[str, str]
@@ -116,6 +120,7 @@ class VerdictTable:
     distinct: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     ends: Mapping[str, Ends] = field(default_factory=dict)
+    choices: Mapping[str, Choices] = field(default_factory=dict)
 
     @property
     def table_key(self) -> tuple[str, ...]:
@@ -175,12 +180,19 @@ def rounded(negatives: float) -> float:
     return float(round(negatives)) if negatives >= 1 else round(negatives, 1)
 
 
-def tables_of(groups: Sequence[pd.DataFrame], rules: Rules = Rules(), *, main_only: bool = False) -> list[VerdictTable]:
+def tables_of(
+    groups: Sequence[pd.DataFrame],
+    rules: Rules = Rules(),
+    trials: Mapping[GroupKey, StoredTrials] | None = None,
+    *,
+    main_only: bool = False,
+) -> list[VerdictTable]:
     """Read per-query values of all groups on the headline metrics, the one that verdicts are about first.
 
     Args:
         groups: of a comparison.
         rules: name that metric.
+        trials: of the groups that chose their own learning rates.
         main_only: leave the other headline metrics out.
 
     Raises:
@@ -201,6 +213,7 @@ def tables_of(groups: Sequence[pd.DataFrame], rules: Rules = Rules(), *, main_on
         for strategy, group in sorted(by_strategy.items()):
             for metric, of_metric in values_of(folders_of(group), metrics, queries).items():
                 values.setdefault(metric, {})[strategy] = of_metric
+        choices = _choices_of(by_strategy, metrics, trials or {})
         table = VerdictTable(
             labels,
             main,
@@ -209,9 +222,24 @@ def tables_of(groups: Sequence[pd.DataFrame], rules: Rules = Rules(), *, main_on
             distinct={strategy: distinct_of(group) for strategy, group in by_strategy.items()},
             facts={strategy: facts_of(group) for strategy, group in by_strategy.items()},
             ends=ends_of(members, main),
+            choices=choices,
         )
         tables.append(table)
     return tables
+
+
+def _choices_of(
+    groups: Mapping[str, pd.DataFrame], metrics: Sequence[str], trials: Mapping[GroupKey, StoredTrials]
+) -> dict[str, dict[str, tuple[RateChoice, ...]]]:
+    """Read metric -> strategy -> the trials that chose its learning rate."""
+    choices: dict[str, dict[str, tuple[RateChoice, ...]]] = {}
+    seen: KnownQueries = {}  # the dev part is the same for all strategies of a table
+    for strategy, group in sorted(groups.items()):
+        stored = trials.get(key_of(group))
+        if stored is not None:
+            for metric, choice in stored.choices(metrics, seen).items():
+                choices.setdefault(metric, {})[strategy] = (choice,)
+    return choices
 
 
 def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
@@ -257,7 +285,17 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         distinct={name: float(np.mean([table.distinct.get(name, math.nan) for table in tables])) for name in values},
         facts=facts,
         ends={name: _joined_ends([table.ends.get(name, Ends()) for table in tables], values[name]) for name in values},
+        choices={metric: join_choices([table.choices.get(table.main, {}) for table in tables])},
     )
+
+
+def join_choices(tables: Sequence[Choices]) -> dict[str, tuple[RateChoice, ...]]:
+    """Return the choices of the strategies that all these tables know, as those of a mean over the tables."""
+    joined = {}
+    for name in tables[0]:
+        if all(name in table for table in tables):
+            joined[name] = tuple(choice for table in tables for choice in table[name])
+    return joined
 
 
 def _joined_ends(ends: Sequence[Ends], values: Values) -> Ends:
@@ -325,7 +363,15 @@ def verdicts_of(table: VerdictTable, rules: Rules, key: str | None = None) -> li
     for metric, values in table.values.items():
         text = seed_text(table.table_key, metric) if key is None else key
         try:
-            tests = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=text)
+            tests = decided(
+                values,
+                baseline,
+                rules.looks,
+                margin=rules.margin,
+                alpha=rules.alpha,
+                key=text,
+                choices=table.choices.get(metric),
+            )
         except ValueError:  # the only cause left in a table that was read here: too few queries in a stratum
             continue
         verdicts += _verdicts(table, metric, tests, baseline, rules)

@@ -8,8 +8,7 @@ from negbench.analysis.verdicts import Rules
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import epochs_of_looks, look_by_look
-from negbench.grid.cells import Cell, Outcome
-from negbench.grid.rates import FACTORS, MORE
+from negbench.grid.cells import Outcome
 from negbench.loop.runs import DATA
 
 
@@ -43,11 +42,5 @@ def _at_own_rates(
         trials = [cell for cell in rates.cells if cell.hash not in computed]
         if not trials:
             return replace(planned, rates=rates).at_best_rates(), outcomes
-        further = sum(_further_epochs(cells) for cells in rates.trials.values())
-        outcomes += yield Round(planned.trials, trials, list(outcomes), planned.cells, later + further)
+        outcomes += yield Round(planned.trials, trials, list(outcomes), planned.cells, later + rates.further_epochs())
         rates = rates.grown(planned.folder.path.parent, DATA)
-
-
-def _further_epochs(trials: Sequence[Cell]) -> int:
-    """Return the epochs of the trials that may still be added to these, at most."""
-    return (len(FACTORS) + MORE - len(trials)) * trials[0].config.train.epochs

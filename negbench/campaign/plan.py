@@ -142,9 +142,10 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     folder = _folder(asked, runs, found.cells, about)
     notes([*remarks, *(_skipped(place) for place in found.left_out)])
     planned = ComparisonPlan(asked, folder, found.cells, size=_size(axes, found.cells))
-    if asked.lr not in (None, "grid") or _searches_rates(axes):
+    if asked.lr not in (None, "grid", "common") or _searches_rates(axes):
         return planned
-    planned = replace(planned, rates=Rates.of(planned.cells, runs, DATA, asked.metric))
+    rates = Rates.of(planned.cells, runs, DATA, asked.metric, common=asked.lr == "common")
+    planned = replace(planned, rates=rates)
     check_name(planned.trials.path, "comparison")
     return planned.at_best_rates()
 

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from negbench.analysis.stored_trials import trial_runs
 from negbench.errors import OptionError
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
@@ -14,7 +15,7 @@ _LEFT_OUT = {"mlflow.json", "mlflow-summary.json", "checkpoint.pt", "error.txt"}
 
 
 def share(runs: Path, name: str, to: Path) -> list[Path]:
-    """Copy a comparison's result and the runs that it names into `to`, with paths cut to the names of their files.
+    """Copy a comparison's result, runs and trials of the learning rate into `to`, with paths cut to names of files.
 
     Tables and pages are left out: `negbench report NAME --runs-dir TO` computes them again from the ranks.
 
@@ -32,9 +33,11 @@ def share(runs: Path, name: str, to: Path) -> list[Path]:
     if (to / name).exists():
         raise OptionError(f"--share {to}: {to / name} exists: name another folder")
     copied = [_copy(runs / name, to / name, list(_COMPARISON))]
-    for run in dict.fromkeys(cell["run"] for cell in ComparisonFolder(runs / name).cells() if cell["run"]):
+    comparison = ComparisonFolder(runs / name)
+    cells = dict.fromkeys(cell["run"] for cell in comparison.cells() if cell["run"])
+    for run in dict.fromkeys([*cells, *trial_runs(comparison.read())]):
         names = [file for file in files.names_in(runs / run) if file not in _LEFT_OUT]
-        if not (to / run).exists():
+        if not (to / run).exists() and (runs / run).exists():  # trials may be deleted
             copied.append(_copy(runs / run, to / run, names))
     return copied
 

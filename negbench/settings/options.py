@@ -184,14 +184,14 @@ def _whole_numbers(flag: str, given: Any, least: int, want: str) -> tuple[int, .
 
 
 def _checked_rate(given: Any) -> Any:
-    if given in ("grid", "fixed"):
+    if given in ("grid", "common", "fixed"):
         return given
     try:
         rate = float(given)
     except (TypeError, ValueError):
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise OptionError(f"--lr {given!r}: expected grid, fixed, or a number above 0, e.g. 1e-3")
+        raise OptionError(f"--lr {given!r}: expected grid, common, fixed, or a number above 0, e.g. 1e-3")
     return rate
 
 
@@ -199,7 +199,7 @@ Seeds = Annotated[int | str | Sequence[int], BeforeValidator(parse_seeds)]
 Negatives = Annotated[str | Sequence[int], BeforeValidator(parse_negatives)]
 Epochs = Annotated[str | Sequence[int], BeforeValidator(parse_epochs)]
 PairsToDecide = Literal["baseline", "all", "best"]
-LearningRate = Annotated[float | Literal["grid", "fixed"], BeforeValidator(_checked_rate)]
+LearningRate = Annotated[float | Literal["grid", "common", "fixed"], BeforeValidator(_checked_rate)]
 Budget = Annotated[str | float, BeforeValidator(parse_budget)]  # seconds
 FolderName = Annotated[str, AfterValidator(partial(checked_name, what="--name"))]
 
@@ -392,10 +392,11 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     tuned: int | None = option(None, "Also compare tuned strategies: this many trials for each, on a dev part.", ge=1)
     lr: LearningRate | None = option(
         None,
-        "grid: choose each strategy's learning rate among 0.3, 1 and 3 times train.lr, with the first seed, on queries "
-        "that are not reported; fixed: train.lr for all; VALUE: this rate for all [default: grid; fixed with --tuned "
-        "or --dial train.lr].",
-        metavar="grid|fixed|VALUE",
+        "grid: choose each strategy's learning rate among 0.3, 1 and 3 times train.lr, by --metric, with the first "
+        "three seeds, on queries that are not reported; common: one rate for each table, the best on average over its "
+        "strategies; fixed: train.lr for all; VALUE: this rate for all [default: grid; fixed with --tuned or --dial "
+        "train.lr].",
+        metavar="grid|common|fixed|VALUE",
         cli=str,
     )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from negbench.analysis.columns import ABOUT, COLUMNS
 from negbench.analysis.frame import folders_of
 from negbench.analysis.leader import leader_table, measured
-from negbench.analysis.plateau import SHARE, Plateau, rates_answer, trained_out
+from negbench.analysis.plateau import SHARE, Plateau, trained_out
 from negbench.analysis.verdicts import Rules, tables_of, verdicts_of
 from negbench.grid.axis import names_of
 from tests.made import again
@@ -120,21 +119,3 @@ def test_names_tell_groups_apart_by_what_differs():
     assert names_of([of("qure"), of("dqe")]) == ["qure", "dqe"]
     assert names_of([of("qure"), of("qure", loss="m")]) == ["qure l", "qure m"]
     assert names_of([of("qure", point="k=1"), of("qure", point="k=2", dataset="e")]) == ["[k=1] qure", "[k=2] qure"]
-
-
-def test_rates_are_told_with_those_at_an_end(golden):
-    def of(strategy: str, lr: float, scores: Sequence[float | None] = (0.5, 0.6, None), **more: Any) -> dict[str, Any]:
-        labels = {"strategy": strategy, "loss": "l", "backbone": "b", "dataset": "d"}
-        tried = list(zip((0.001, 0.003, 0.01), scores, strict=True))
-        return {"labels": labels, "seed": 4, "lr": lr, "tried": tried, "queries": 1200, "generated": True, **more}
-
-    few = [of("dqe", 0.003, error=e, queries=n, generated=False) for e, n in ((0.012, 150), (0.006, 1100))]
-    lost = of("lost", 0.003, [None] * 3)
-    cases = {
-        "none": [],
-        "at an end": [of("qure", 0.001, (0.7, 0.6, 0.1)), of("dqe", 0.003), of("top-k", 0.003)],
-        "few queries": few,
-        "one failed": [of("dqe", 0.003), lost],
-        "all failed": [lost],
-    }
-    golden("rates", {case: rates_answer({"rates": rates} if rates else {}) for case, rates in cases.items()})

@@ -1,29 +1,33 @@
-"""Calibration of negbench.analysis: bench_statistics.py [--full] [--looks | --best | --rates | --ends] [--tables N]
+"""Calibration of negbench.analysis: bench_statistics.py [--full] [--looks, --best, --rates, --odd, --ends]
 
 For each setting, simulates tables of hits and misses in which a third of the strategies is truly 3 points better than
 the rest. A verdict is false if it calls a difference of 0, has the wrong sign, or says "equal" at a true difference of
 the margin or more; the rate is the share of tables with any false verdict. Power is the share of true differences that
 are called. `--looks` simulates all of `--until decided`: strategies that are 0, 0.5, 1 and 3 points better, looks after
 3, 5, 8, ... seeds, decided strategies that stop. `--best` does so for `--pairs best` and other orders of strategies; in
-the first tenth of the tables it also counts the runs of `--pairs all`. `--rates` simulates choices among three learning
-rates, `--ends` which runs are called collapsed. `--part I N` runs one of N parts of the settings, `--full` prints the
-table of docs/statistics.md (1,000 tables per setting; hours of one core); 40 tables take a few minutes.
+the first tenth of the tables it also counts the runs of `--pairs all`. `--rates` simulates rules by which learning
+rates are chosen, `--odd` a row whose runs vary unlike the others', `--ends` which runs are called collapsed. `--part I
+N` runs one of N parts of the settings, `--full` prints the table of docs/statistics.md (1,000 tables per setting; hours
+of one core); 40 tables take a few minutes.
 """
 
 import argparse
 import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
 
 from negbench.analysis.collapse import bound
 from negbench.analysis.differences import Differences, differences
+from negbench.analysis.rate_choice import RateChoice
 from negbench.analysis.statistics import Design, Difference, ValueTable, against, pairs
 from negbench.grid.looks import Looks
-from negbench.grid.rates import choose
+from negbench.grid.picked_rate import best_rate
+from negbench.grid.rates import MORE
 from negbench.scoring.values import Values
 from negbench.settings.options import PairsToDecide
 
@@ -197,37 +201,135 @@ def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[flo
     return false / tables, [float(np.mean(ended[round(gap, 3)])) for gap in EFFECTS], used
 
 
-def rates_chosen(gains: Sequence[float], queries: int, tables: int, seed: int) -> tuple[float, ...]:
-    """Choose among rates of 0.3, 1 and 3 times the configured one, whose true recalls are 50 % plus these gains.
+@dataclass(frozen=True)
+class RateSetting:
+    """Two strategies, of which one is best at the configured rate and the other at a multiple of it.
 
-    A run moves all its queries by a normal term of 0.5 points. Return how often the choice is truly more than a margin
-    below the best, how often the highest mean would be, how often the configured rate is kept, and by how many points
-    the choice and the highest mean are below the best on average.
+    Both have 50 % at their best rates, and lose 2 points at a factor of 3 from it, 8 at one of 9. A run moves all its
+    queries by a normal term of 0.5 points.
+
+    Attributes:
+        factor: of the second one's best rate, in powers of 3.
+        dev, seeds: queries and seeds of the trials.
+        ahead: how far the first one is truly ahead, each at its best rate.
     """
-    rng, slope = np.random.default_rng(seed), (logit_of(0.501, DIFFICULTY) - logit_of(0.499, DIFFICULTY)) / 0.002
-    kept, short = 0, np.zeros((tables, 2))  # below the best: the choice, the highest mean
-    for below in short:
-        difficulty, known = DIFFICULTY * rng.standard_normal(queries), dict[float, Values]()
-        for rate, gain in zip((0.3, 1.0, 3.0), gains, strict=True):
-            level = logit_of(0.5 + gain, DIFFICULTY) + slope * 0.005 * rng.standard_normal()
-            hits = (scipy.special.logit(rng.random(queries)) < level + difficulty).astype(float)
-            known[rate] = Values(hits[None], (0,), None)
-        true = dict(zip(known, gains, strict=True))
-        chosen, _ = choose(known, 1.0)
-        below[:] = [max(gains) - true[rate] for rate in (chosen, max(known, key=lambda rate: known[rate].mean))]
-        kept += chosen == 1.0
-    return *(short > MARGIN).mean(axis=0), kept / tables, *(100 * short.mean(axis=0))
+
+    factor: int
+    dev: int
+    seeds: int = 3
+    ahead: float = 0.0
+
+    def recall(self, strategy: int, step: int) -> float:
+        """Return a strategy's true recall at 3^step times the configured rate."""
+        best = self.factor if strategy else 0
+        ahead = 0.0 if strategy else self.ahead
+        return max(0.5 + ahead - 0.02 * (step - best) ** 2, 0.01)
 
 
-def print_rates(tables: int) -> None:
-    head = ("true gains of 0.3, 1 and 3 times", "queries", "chosen below the margin", "highest mean", "configured kept")
-    head += ("points below the best: chosen", "highest mean")
+STEPS = (-1, 0, 1)  # powers of 3 tried first
+TEST_QUERIES, TEST_SEEDS, RUN_SD = 2000, 8, 0.005
+FIRST_SLOPE = (logit_of(0.501, DIFFICULTY) - logit_of(0.499, DIFFICULTY)) / 0.002
+
+
+def hits_at(recall: float, seeds: int, difficulty: np.ndarray, rng: np.random.Generator) -> Values:
+    """Draw hits of runs with this true recall."""
+    level = logit_of(round(recall, 4), DIFFICULTY) + FIRST_SLOPE * RUN_SD * rng.standard_normal((seeds, 1))
+    drawn = scipy.special.logit(rng.random((seeds, len(difficulty)))) < level + difficulty
+    return Values(drawn.astype(float), tuple(range(seeds)), None)
+
+
+def trials_of(setting: RateSetting, seeds: int, rng: np.random.Generator) -> list[dict[int, Values]]:
+    """Draw both strategies' trials, extended as `negbench.grid.rates` does: both try what one of them asks for."""
+    difficulty = DIFFICULTY * rng.standard_normal(setting.dev)
+    tried: list[dict[int, Values]] = [{}, {}]
+    wanted = {*STEPS}
+    for _ in range(1 + MORE):
+        for strategy, trials in enumerate(tried):
+            for step in sorted(wanted - {*trials}):
+                trials[step] = hits_at(setting.recall(strategy, step), seeds, difficulty, rng)
+        wanted = {*tried[0]}
+        for trials in tried:
+            highest = max(trials, key=lambda step: trials[step].mean)
+            if highest == min(trials):
+                wanted.add(highest - 1)
+            if highest == max(trials):
+                wanted.add(highest + 1)
+    return tried
+
+
+def nearest_within_an_error(trials: Mapping[int, Values]) -> int:
+    """Choose as earlier versions did: of the rates within one standard error of the best, the nearest to step 0."""
+    best = max(trials, key=lambda step: trials[step].mean)
+    near = []
+    for step, values in trials.items():
+        gaps = trials[best].values[0] - values.values[0]
+        if gaps.mean() <= gaps.std(ddof=1) / len(gaps) ** 0.5:
+            near.append(step)
+    return min(near, key=lambda step: (abs(step), -trials[step].mean))
+
+
+RULES = ("one seed, one error", "one seed, highest", "common unless clear", "highest", "highest, in the interval")
+
+
+def chosen_by(rule: str, setting: RateSetting, rng: np.random.Generator) -> tuple[list[int], list[dict[int, Values]]]:
+    """Draw trials, and choose both strategies' steps by a rule."""
+    tried = trials_of(setting, 1 if rule in RULES[:3] else setting.seeds, rng)
+    if rule == "one seed, one error":
+        return [nearest_within_an_error(trials) for trials in tried], tried
+    if rule == "common unless clear":
+        common = max(tried[0], key=lambda step: tried[0][step].mean + tried[1][step].mean)
+        steps = []
+        for trials in tried:
+            best = max(trials, key=lambda step: trials[step].mean)
+            gaps = trials[best].values[0] - trials[common].values[0]
+            clear = gaps.mean() > 2 * gaps.std(ddof=1) / len(gaps) ** 0.5
+            steps.append(best if clear else common)
+        return steps, tried
+    return [
+        round(math.log(best_rate({3.0**step: each.mean for step, each in trials.items()}, 1.0), 3)) for trials in tried
+    ], tried
+
+
+def rates_judged(rule: str, setting: RateSetting, tables: int, seed: int) -> tuple[float, float, float, float]:
+    """Return how often the first and the second one is called better, and two means over tables, in points.
+
+    These are the true gap at the chosen rates, and the half width of the interval.
+    """
+    rng = np.random.default_rng(seed)
+    first, second, gaps, halves = 0, 0, 0.0, 0.0
+    for _ in range(tables):
+        steps, tried = chosen_by(rule, setting, rng)
+        difficulty = DIFFICULTY * rng.standard_normal(TEST_QUERIES)
+        recalls = [setting.recall(strategy, step) for strategy, step in enumerate(steps)]
+        tested = {
+            name: hits_at(recall, TEST_SEEDS, difficulty, rng) for name, recall in zip("ab", recalls, strict=True)
+        }
+        choices = None
+        if rule == "highest, in the interval":
+            choices = {}
+            for name, step, trials in zip("ab", steps, tried, strict=True):
+                choices[name] = (RateChoice(3.0**step, {3.0**k: each for k, each in trials.items()}),)
+        test = differences(tested, None, choices=choices).pairs.differences["a", "b"]
+        first += test.verdict == "better"
+        second += test.verdict == "worse"
+        gaps += 100 * (recalls[1] - recalls[0]) / tables
+        halves += 50 * (test.interval.high - test.interval.low) / tables
+    return first / tables, second / tables, gaps, halves
+
+
+def print_rates(tables: int, *, rules: Sequence[str] = RULES) -> None:
+    """Print how often rules of choosing a rate decide between equal strategies, and for one that is 3 points ahead."""
+    head = ("rule", "dev queries", "best rates", "first better", "second better", "true gap, points", "half width")
+    head += ("power at 3 points",)
     print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
-    for gains in ((0.0, 0.0, 0.0), (-0.02, 0.0, 0.005), (-0.02, 0.0, 0.01), (-0.02, 0.0, 0.02), (0.04, 0.0, -0.1)):
-        for queries in (60, 1000, 2000):
-            *shares, chosen, highest = rates_chosen(gains, queries, tables, queries)
-            row = (", ".join(f"{100 * gain:+g}" for gain in gains), queries, *(f"{share:.1%}" for share in shares))
-            print("| " + " | ".join(map(str, (*row, f"{chosen:.2f}", f"{highest:.2f}"))) + " |", flush=True)
+    for dev in (1000, 200):
+        for rule in rules:
+            for factor in (0, 1, 2):
+                setting = RateSetting(factor, dev)
+                first, second, gap, half = rates_judged(rule, setting, tables, 10 * dev + factor)
+                power, *_ = rates_judged(rule, replace(setting, ahead=EFFECT), max(1, tables // 4), 20 * dev + factor)
+                row = (rule, dev, f"1x, {3**factor}x", f"{first:.1%}", f"{second:.1%}", f"{gap:+.2f}", f"{half:.2f}")
+                print("| " + " | ".join(map(str, (*row, f"{power:.0%}"))) + " |", flush=True)
 
 
 def print_ends(tables: int) -> None:

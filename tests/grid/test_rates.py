@@ -3,8 +3,9 @@
 import math
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -15,10 +16,10 @@ from negbench.campaign.plan import plan_comparison
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.grid.executors import Here
-from negbench.grid.rates import choose, paired_error
+from negbench.grid.picked_rate import PickedRate, best_rate
+from negbench.grid.rates import Rates
 from negbench.loop.runs import plan_run
 from negbench.machine.files import read_json
-from negbench.scoring.values import Values
 from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import set_layer
 from negbench.settings.options import Compare
@@ -34,7 +35,7 @@ def asked_of(vector_sets: list[str], runs: Path, **given: Any) -> Compare:
     varied = tuple(dial.split("=")[0] for dial in given.get("dials", ()))
     if "epochs" in given:
         varied += ("train.epochs",)
-    if given.get("lr") not in (None, "grid", "fixed"):
+    if given.get("lr") not in (None, "grid", "common", "fixed"):
         varied += ("train.lr",)
     sets = tuple(text for text in sets if not (varied and text.startswith(varied)))
     options = {"strategies": "all-corpus,top-k", "seeds": "3,1", "name": "c", "sets": sets}
@@ -48,42 +49,40 @@ def computed(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -
     return runs
 
 
-def trials_by_hand(vector_sets: list[str], strategy: str, rates: list[float], runs: Path) -> dict[float, RunFolder]:
-    """Return, for each rate, the run that `negbench run --set ...` makes with the first seed."""
-    by_rate = {}
-    for rate in rates:
-        texts = [*vector_sets, f"train.lr={rate}", "eval.reported=false", "eval.dev_fraction=0.3", "eval.every=2"]
-        config = build_config([*map(set_layer, texts), {"strategy": {"name": strategy}, "seed": 3}])
+def trials_by_hand(
+    vector_sets: list[str], strategy: str, rates: list[float], runs: Path
+) -> dict[float, list[RunFolder]]:
+    """Return, for each rate, the runs that `negbench run --set ...` makes with the seeds 3 and 1."""
+    by_rate: dict[float, list[RunFolder]] = {}
+    closed = ("eval.reported=false", "eval.dev_fraction=0.3", "eval.dev_seed=3", "eval.every=2")
+    for rate, seed in product(rates, (3, 1)):
+        layers = [set_layer(text) for text in (*vector_sets, f"train.lr={rate}", *closed)]
+        config = build_config([*layers, {"strategy": {"name": strategy}, "seed": seed}])
         (folder,) = runs.glob(f"*-{plan_run(config, DataCache()).hash[:8]}")
-        by_rate[resolved(config).train.lr] = RunFolder(folder)
+        by_rate.setdefault(resolved(config).train.lr, []).append(RunFolder(folder))
     return by_rate
 
 
-def hits_of(run: RunFolder) -> Any:
-    return (run.ranks()["target_rank"] <= 10).to_numpy(float)
+def main_metric(run: RunFolder) -> float:
+    return float(run.result["metrics"][run.result["main_metric"]])
 
 
-def error_by_hand(first: RunFolder, second: RunFolder) -> float:
-    gaps = hits_of(first) - hits_of(second)
-    return float(np.std(gaps, ddof=1)) / math.sqrt(len(gaps))
-
-
-def test_every_group_runs_at_a_rate_within_one_error_of_its_best_trial(vector_sets, computed):
+def test_every_group_runs_at_the_rate_with_the_highest_mean_over_seeds(vector_sets, computed):
     document = read_json(computed / "c" / "comparison.json")
     rates = {}
     for each in document["rates"]:
         strategy, tried = each["labels"]["strategy"], dict(each["tried"])
         assert {DOCUMENTED, *(round(by * DOCUMENTED, 6) for by in BY)} <= tried.keys()
         runs = trials_by_hand(vector_sets, strategy, list(tried), computed)
-        hand = {rate: run.result["metrics"][run.result["main_metric"]] for rate, run in runs.items()}
+        hand = {rate: float(np.mean([main_metric(run) for run in own])) for rate, own in runs.items()}
         assert tried == pytest.approx(hand)
-        top = max(hand, key=lambda rate: hand[rate])
-        near = [r for r in hand if hand[top] - hand[r] <= error_by_hand(runs[top], runs[r]) + 1e-9]
-        assert each["lr"] == min(near, key=lambda rate: abs(math.log(rate / DOCUMENTED)))
-        second = sorted(hand, key=lambda rate: -hand[rate])[1]
-        assert each["error"] == pytest.approx(error_by_hand(runs[top], runs[second]), abs=0.01)  # ties: another second
-        assert (each["seed"], each["queries"], each["generated"]) == (3, 14, False)
+        assert dict(each["runs"]) == {rate: [run.run_id for run in own] for rate, own in runs.items()}
+        highest = [rate for rate in hand if hand[rate] == pytest.approx(max(hand.values()))]
+        assert each["lr"] == min(highest, key=lambda rate: abs(math.log(rate / DOCUMENTED)))
+        assert (each["seeds"], each["queries"], each["generated"]) == ([3, 1], 14, False)
+        assert (each["metric"], each["common"]) == ("recall_at_10", False)
         rates[strategy] = each["lr"]
+    assert len({tuple(dict(each["tried"])) for each in document["rates"]}) == 1  # all strategies, the same rates
     assert DOCUMENTED not in rates.values()
     assert set(rates) == {"all-corpus", "top-k"}
     assert ("lr" in pd.read_csv(computed / "c" / "table.csv")) == (len(set(rates.values())) > 1)  # if they differ
@@ -92,7 +91,15 @@ def test_every_group_runs_at_a_rate_within_one_error_of_its_best_trial(vector_se
         config = RunFolder(computed / cell["run"]).config
         assert config.train.lr == rates[cell["strategy"]]
         assert config.eval.reported
-    assert len(list(computed.glob("*/result.json"))) == sum(len(each["tried"]) for each in document["rates"]) + 4
+    trials = sum(2 * len(each["tried"]) for each in document["rates"])
+    assert len(list(computed.glob("*/result.json"))) == trials + 4
+
+
+def test_the_highest_mean_is_taken_and_of_equal_ones_the_nearest():
+    assert best_rate({0.3: 0.5, 1.0: 0.4, 3.0: 0.6}, 1.0) == 3.0
+    assert best_rate({0.1: 0.5, 1.0: 0.5 + 1e-13, 9.0: 0.5}, 2.0) == 1.0  # 0.5 is 0.5, whatever the order of a sum
+    assert best_rate({0.5: 0.7, 2.0: 0.7}, 1.0) == 0.5
+    assert best_rate({}, 0.5) == 0.5  # all trials failed
 
 
 def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any(vector_sets, tmp_path, said):
@@ -102,19 +109,18 @@ def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any
     document = read_json(tmp_path / "c" / "comparison.json")
     cells = read_json(tmp_path / "c-rates" / "comparison.json")["cells"]
     for each in document["rates"]:
-        assert each["metric"] == "R@3"
+        assert each["metric"] == "average/recall_at_3"
         for rate, value in each["tried"]:
-            own = [
-                RunFolder(tmp_path / cell["run"])
-                for cell in cells
-                if cell["strategy"] == each["labels"]["strategy"] and cell["settings"] == f"lr={rate:g}"
-            ]
-            frame = own[0].ranks()
-            found = (frame["target_rank"] <= 3).groupby(frame["group"]).mean().mean()
-            assert value in (pytest.approx(found), pytest.approx((frame["target_rank"] <= 3).mean()))
-    assert any("Learning rates, chosen by R@3 on" in line for line in comparison.answer)
+            found = []
+            for cell in cells:
+                if cell["strategy"] == each["labels"]["strategy"] and cell["settings"] == f"lr={rate:g}":
+                    frame = RunFolder(tmp_path / cell["run"]).ranks()
+                    found.append((frame["target_rank"] <= 3).groupby(frame["group"]).mean().mean())
+            assert len(found) == 2
+            assert value == pytest.approx(np.mean(found))
+    assert any("Learning rates, chosen by average R@3 on" in line for line in comparison.answer)
     out = said("report", "c", "--runs-dir", tmp_path, "--metric", "nDCG@2").out
-    assert "nDCG@2" in out
+    assert "Learning rates, chosen by average R@3, not by average nDCG@2, on" in " ".join(out.split())
     assert "R@3" not in out.split("answer")[0]
     rows = comparison.statistics
     assert set(rows[rows["main"]]["metric"]) <= {"recall_at_3", "average/recall_at_3"}
@@ -129,36 +135,69 @@ def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets, tmp_p
     rates, values = zip(*chosen["tried"], strict=True)
     assert rates == (0.006, 0.02, 0.06, 0.18, 0.54)
     assert values[0] < values[1] < values[2] < values[3] > values[4]
-    assert "chosen on 14 queries carved from train (fewer than 1,000)" in answer
-    assert f"({100 * chosen['error']:.1f} points)" in answer
+    assert (
+        "chosen by R@10 on 14 queries carved from train (fewer than 1,000) with seed 3: 0.18 for all-corpus" in answer
+    )
     assert "lowest tried" not in answer
     planned = plan_comparison(asked, tmp_path).rates
-    ((place, (own, *others)),) = planned.trials.items()
-    low, high, higher, _ = others
-    again = replace(planned, trials={place: (own, low, high, higher)}).grown(tmp_path, DataCache())
-    assert [cell.hash for cell in again.cells] == [cell.hash for cell in planned.cells]
-    full = replace(planned, trials={place: (own, low, low, high, higher)})  # five trials, the best of which is the last
-    assert full.chosen(tmp_path)[place].beyond == pytest.approx(0.54)
-    assert full.grown(tmp_path, DataCache()) == full
+    ((place, cells),) = planned.trials.items()
+    for count in (3, 4, 5):
+        again = replace(planned, trials={place: cells[:count]}).grown(tmp_path, DataCache())
+        assert [cell.hash for cell in again.cells] == [cell.hash for cell in cells]
+    assert planned.further_epochs() == 2 * cells[0].config.train.epochs  # at the low end, which is not asked for
 
 
-def test_the_error_is_paired_within_strata_and_by_cluster():
-    """Against loops over strata and clusters."""
-    first, second = np.random.default_rng(0).integers(0, 2, (2, 1, 60)).astype(float)
-    strata, clusters = np.array(["a"] * 20 + ["b"] * 40), np.array([f"c{i // 3}" for i in range(60)])
-    sums = []
-    for cluster in np.unique(clusters):
-        total = 0.0
-        for q in np.flatnonzero(clusters == cluster):
-            own = strata == strata[q]
-            total += (first[0, q] - second[0, q] - (first - second)[0, own].mean()) / own.sum() / 2
-        sums.append(total)
-    by_hand = math.sqrt(sum(each**2 for each in sums) * 20 / 19)
-    one, two = (Values(values, (0,), strata, clusters) for values in (first, second))
-    assert paired_error(one, two) == pytest.approx(by_hand)
-    assert choose({}, 0.5) == (0.5, None)  # all trials failed
-    plain = paired_error(Values(first, (0,), None), Values(second, (0,), None))
-    assert plain == pytest.approx(np.std(first - second, ddof=1) / math.sqrt(60))
+class MadeRates(Rates):
+    """Rates whose trials have made values: (strategy, rate) -> mean; a trial without one is not finished."""
+
+    values: ClassVar[dict[tuple[str, float], float]] = {}
+
+    def _picked(self, cells: Any, runs: Path) -> PickedRate:
+        rates = sorted({cell.config.train.lr for cell in cells})
+        labels = {axis: label for axis, label in cells[0].labels.items() if axis != "settings"}
+        tried = tuple((rate, self.values.get((labels["strategy"], rate))) for rate in rates)
+        known = {rate: value for rate, value in tried if value is not None}
+        return PickedRate(labels, (3, 1), best_rate(known, DOCUMENTED), tried)
+
+
+CURVES = {  # of top-k; all-corpus is best at the configured rate, 0.5
+    "no end is best": ({0.15: 1, 0.5: 3, 1.5: 2}, [0.15, 0.5, 1.5]),
+    "one strategy asks": ({0.15: 1, 0.5: 2, 1.5: 3, 4.5: 2}, [0.15, 0.5, 1.5, 4.5]),
+    "it asks twice": ({0.15: 1, 0.5: 2, 1.5: 3, 4.5: 4, 13.5: 5}, [0.15, 0.5, 1.5, 4.5, 13.5]),
+    "at the other end": ({0.05: 1, 0.15: 3, 0.5: 2, 1.5: 1}, [0.05, 0.15, 0.5, 1.5]),
+    "an unfinished strategy does not ask": ({0.15: 1, 1.5: 3}, [0.15, 0.5, 1.5]),
+}
+
+
+@pytest.mark.parametrize(("curve", "rates"), CURVES.values(), ids=CURVES)
+def test_all_strategies_try_the_same_rates(vector_sets, tmp_path, monkeypatch, curve, rates):
+    values = {("top-k", rate): value / 10 for rate, value in curve.items()}
+    values |= {("all-corpus", rate): 0.5 - abs(math.log(rate / 0.5)) / 10 for rate in (0.05, 0.15, 0.5, 1.5, 4.5, 13.5)}
+    monkeypatch.setattr(MadeRates, "values", values)
+    planned = plan_comparison(asked_of(vector_sets, tmp_path), tmp_path).rates
+    grown = MadeRates(planned.trials).grown(tmp_path, DataCache())
+    for cells in grown.trials.values():
+        found = [(cell.config.train.lr, cell.seed) for cell in cells]
+        assert sorted(found) == sorted(product(rates, (3, 1)))
+    assert grown.grown(tmp_path, DataCache()) == grown
+
+
+def test_a_common_rate_has_the_highest_mean_over_the_strategies(vector_sets, tmp_path, monkeypatch):
+    own = {"all-corpus": (0.5, 0.4, 0.2), "top-k": (0.1, 0.3, 0.4)}
+    made = {(name, rate): value for name, row in own.items() for rate, value in zip((0.15, 0.5, 1.5), row, strict=True)}
+    monkeypatch.setattr(MadeRates, "values", made)
+    planned = plan_comparison(asked_of(vector_sets, tmp_path, lr="common"), tmp_path).rates
+    assert planned.common
+    chosen = MadeRates(planned.trials, common=True).chosen(tmp_path)
+    assert {each.labels["strategy"]: each.lr for each in chosen.values()} == {"all-corpus": 0.5, "top-k": 0.5}
+    assert all(each.common for each in chosen.values())
+    apart = MadeRates(planned.trials).chosen(tmp_path)
+    assert {each.labels["strategy"]: each.lr for each in apart.values()} == {"all-corpus": 0.15, "top-k": 1.5}
+    monkeypatch.setattr(MadeRates, "values", {key: value for key, value in made.items() if key != ("top-k", 0.5)})
+    chosen = MadeRates(planned.trials, common=True).chosen(tmp_path)
+    assert {each.lr for each in chosen.values()} == {1.5}  # of 0.15 and 1.5, the nearer one: both have 0.3
+    monkeypatch.setattr(MadeRates, "values", {})
+    assert {each.lr for each in MadeRates(planned.trials, common=True).chosen(tmp_path).values()} == {DOCUMENTED}
 
 
 def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
@@ -178,20 +217,21 @@ def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
 
 def test_what_was_chosen_is_told_kept_for_more_seeds_and_found_again(vector_sets, computed, monkeypatch):
     plan = plan_comparison(asked_of(vector_sets, computed), computed)
-    count = sum(len(each["tried"]) for each in plan.folder.about["rates"])
+    count = sum(2 * len(each["tried"]) for each in plan.folder.about["rates"])
     trials = f"first {count} trials of the learning rate, {count} already finished"
     assert plan.line().endswith(f"4 already finished; {trials}")
     rates = {each["labels"]["strategy"]: each["lr"] for each in plan.folder.about["rates"]}
     more = [cell.at_seed(7, computed, DataCache()) for cell in plan.cells if cell.seed == 3]
-    again = [
-        cell for cell in plan_comparison(asked_of(vector_sets, computed, seeds="3,7"), computed).cells if cell.seed == 7
-    ]
-    assert [(cell.hash, cell.labels, cell.remarks) for cell in more] == [(c.hash, c.labels, c.remarks) for c in again]
+    for cell in more:
+        strategy = cell.labels["strategy"]
+        fixed = plan_comparison(asked_of(vector_sets, computed, seeds="7", lr=rates[strategy]), computed)
+        (again,) = (other for other in fixed.cells if other.labels["strategy"] == strategy)
+        assert (cell.hash, cell.labels, cell.remarks) == (again.hash, again.labels, again.remarks)
     assert all(cell.config.train.lr == rates[cell.labels["strategy"]] for cell in more)
     answer = api.compare(asked_of(vector_sets, computed)).answer
     (line,) = [line for line in answer if line.startswith("Learning rates")]
     assert all(f"{rate:g} for" in line and strategy in line for strategy, rate in rates.items())
-    assert "with seed 3" in line
+    assert "with seeds 3 and 1" in line
     assert len(list(computed.glob("*/result.json"))) == 4 + count
     monkeypatch.setattr(Here, "run", None)  # nothing is computed
     assert api.compare(asked_of(vector_sets, computed)).cells["run"].notna().all()
@@ -213,7 +253,7 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, t
 
 def test_along_dials_and_budgets_and_with_systems_every_group_has_trials(vector_sets, tmp_path):
     dials = plan_comparison(asked_of(vector_sets, tmp_path, dials=("train.epochs=1,2",)), tmp_path)
-    assert len(dials.rates.cells) == 2 * 2 * 3
+    assert len(dials.rates.cells) == 2 * 2 * 3 * 2
     budgets = plan_comparison(asked_of(vector_sets, tmp_path, epochs="2,4"), tmp_path)
     assert {(c.labels["epochs"], c.config.train.epochs) for c in budgets.rates.cells} == {("2", 2), ("4", 4)}
     assert [each["labels"]["epochs"] for each in budgets.folder.about["rates"]] == ["2", "2", "4", "4"]
