@@ -184,7 +184,7 @@ def plan_compare(asked: Compare, say: Callable[[str], None]) -> tuple[Comparison
         return planned, rules, compare_cells(planned, rules)
     from negbench.tuning.tuned import combinations, compared_and_tuned
 
-    searches = combinations(planned.cells)
+    searches = combinations(planned.cells, planned.asked.metric)
     fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
     count = sum(each.spec is not None for each in searches)
     say(f"tuning: {planned.asked.tuned} trials for each of {count} strategies, on a dev part")

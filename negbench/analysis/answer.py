@@ -71,7 +71,8 @@ def say(findings: Findings) -> list[str]:
     main = shared(findings.groups[0], "main_metric")
     lines += rates_answer(findings.document, verdicts[0].metric, main, findings.covered)
     lines += trained_out(findings.groups, verdicts)
-    lines += tuned_answer(tunings_of(findings.document), findings.gains)
+    tuned_by = (findings.document.get("tuned") or {}).get("metric", "")
+    lines += tuned_answer(tunings_of(findings.document), findings.gains, tuned_by)
     lines += kinds_answer(ordered(findings.plain, verdicts))
     return lines
 

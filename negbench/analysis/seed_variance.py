@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _DEGREES = np.array([1, 2, 3, 5, 8, 13, 21, 34], dtype=np.float64)  # of freedom of the prior, d0; equally likely
-_ODD = 0.05  # probability that a strategy is an odd one
+_ODD = 0.04  # probability that a strategy is an odd one
 _ODD_SCALE = 10.0  # times the scale of the others' variances
 _CHAINS, _WARM_UP, _THIN = 80, 60, 2
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
-from negbench.analysis.words import estimate_text, listed, settings_text
+from negbench.analysis.words import estimate_text, label_of, listed, settings_text
 from negbench.grid.axis import KEY
 
 BASELINE = "its default"  # of a gain; no strategy's label
@@ -83,8 +83,14 @@ def _place(tuning: Tuning) -> tuple[str, ...]:
     return tuple(tuning.labels[axis] for axis in KEY[1:])
 
 
-def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict]) -> list[str]:
-    """Say what tuning found and gained, strategy by strategy, and what it cost; nothing without tunings."""
+def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict], metric: str = "") -> list[str]:
+    """Say what tuning found and gained, strategy by strategy, and what it cost; nothing without tunings.
+
+    Args:
+        tunings: what was found.
+        gains: its verdicts.
+        metric: by which trials were scored, if it is not the data set's main one.
+    """
     if not tunings:
         return []
     by_place = {tuple(getattr(gain, axis) for axis in KEY): gain for gain in gains}
@@ -99,7 +105,8 @@ def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict]) -> list[st
         parts.append(text)
     spent = sum(tuning.seconds for tuning in tunings)
     trials = sum(tuning.trials for tuning in tunings)
-    cost = f"{trials} trials on a dev part, {spent:,.0f} s of computing besides the runs of both tables"
+    scored = f" scored by {label_of(metric)}" if metric else ""
+    cost = f"{trials} trials{scored} on a dev part, {spent:,.0f} s of computing besides the runs of both tables"
     return [f"Equal tuning ({cost}): {'; '.join(parts)}."]
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from rich.console import Console
 
 from negbench.analysis.verdicts import Rules
-from negbench.analysis.words import csv_text, plain
+from negbench.analysis.words import csv_text, label_of, plain
 from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
 from negbench.machine import files
@@ -26,11 +26,12 @@ _BEST = 5  # most trials printed on the terminal
 
 
 def trials_frame(book: StudyStore) -> pd.DataFrame:
-    """Build one row per trial: number, state, recall in percent, knobs, epochs, seconds, error."""
+    """Build one row per trial: number, state, score in percent, knobs, epochs, seconds, error."""
     rows = []
+    score = label_of(book.spec.metric) if book.spec.metric else "recall"
     for trial in book.frozen():
         row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower()}
-        row["recall %"] = "-" if trial.value is None else f"{100 * trial.value:.2f}"
+        row[f"{score} %"] = "-" if trial.value is None else f"{100 * trial.value:.2f}"
         row |= {knob.key: plain(trial.params.get(knob.key)) for knob in book.spec.space.knobs}
         row |= {"epochs": plain(epochs_of(book, trial)), "seconds": plain(trial.user_attrs.get("seconds"))}
         rows.append(row | {"why": trial.user_attrs.get("error", "")})
@@ -63,7 +64,8 @@ def finish(console: Console, book: StudyStore, rules: Rules | None, tracking_uri
     shown = trials.drop(columns=["state", "why"]).set_index("trial", drop=False).loc[best]
     console.print(Grid(shown, f"{book.name}: best {len(best)} trials"))
     if len(shares):
-        console.print(Grid(shares, f"each knob's share of the variance of recall (fANOVA of {len(done)} trials)"))
+        score = label_of(book.spec.metric) if book.spec.metric else "recall"
+        console.print(Grid(shares, f"each knob's share of the variance of {score} (fANOVA of {len(done)} trials)"))
         said = "optuna-dashboard shows PED-ANOVA instead: what sets the best tenth of the trials apart"
     else:
         why = "their order depends on which trials there are" if len(done) >= FEWEST else f"{FEWEST} needed"

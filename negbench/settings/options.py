@@ -491,4 +491,9 @@ class Study(UntilOptions, RunSettings, WorkerOptions, StorageOptions, TrackedOpt
         ge=0,
         le=MANY_SEEDS,
     )
+    metric: str | None = option(
+        None,
+        "Metric by which trials are scored and the best is compared with the default, e.g. R@1 [default: the data "
+        "set's main metric].",
+    )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")

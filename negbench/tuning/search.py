@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from negbench.analysis.verdicts import Rules
+from negbench.analysis.words import label_of
 from negbench.campaign.driver import Course, Done, Round
 from negbench.campaign.seeds import epochs_of_looks
 from negbench.data.scene import DataCache
@@ -14,7 +15,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.looks import Looks
 from negbench.grid.rates import DEV_FRACTION, generated_dev
 from negbench.loop.remarks import check_idle
-from negbench.loop.runs import DATA
+from negbench.loop.runs import DATA, plan_run
 from negbench.machine import files
 from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import layers_of, read_recipe
@@ -23,7 +24,7 @@ from negbench.systems.system import with_system
 from negbench.tuning.book import StudyStore, open_book
 from negbench.tuning.final import best_and_default, final_cells
 from negbench.tuning.space import build_space
-from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec
+from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec, resolve_metric
 from negbench.tuning.trials import Job, TrialSearch
 
 _TRIALS = 40
@@ -46,7 +47,8 @@ class StudyPlan:
     @property
     def rules(self) -> Rules:
         """How the best is compared with the default."""
-        return Rules(f"{self.job.spec.config.strategy.name} default", looks=self.looks)
+        default = f"{self.job.spec.config.strategy.name} default"
+        return Rules(default, metric=self.job.spec.metric or None, looks=self.looks)
 
     def first(self) -> Round:
         """Return the round of the trials, without their search: which runs follow, and what is searched."""
@@ -77,7 +79,8 @@ class StudyPlan:
         strategy = spec.base["strategy"]["name"]
         missing = whole_name(trial.labels["dataset"])[1]
         dataset = spec.base["dataset"]["name"] + missing
-        lines = [f"{name}: {strategy} on {dataset}, {size}, scored on {dev}; no trial reads val"]
+        by = f" by {label_of(spec.metric)}" if spec.metric else ""
+        lines = [f"{name}: {strategy} on {dataset}, {size}, scored{by} on {dev}; no trial reads val"]
         lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
         if clipped := spec.space.clipped:
             lines.append(f"  trial 0 differs from the default, which lies outside the range of {', '.join(clipped)}")
@@ -103,7 +106,15 @@ def plan_study(asked: Study) -> StudyPlan:
         raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")
     rows = [("a trial", each, resolved(each)) for each in space.corners(base)]
     notes([*remarks, *check_idle(rows, asked.sets, DATA)])
-    spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=asked.pruner)
+    metric = ""
+    pruner = asked.pruner
+    if asked.metric is not None:
+        card = plan_run(base, DATA).card
+        metric = resolve_metric(asked.metric, card)
+        if pruner != "none" and metric and metric not in card.metrics:
+            notes([f"no trial is pruned: curves over training have no {label_of(metric)}"])
+            pruner = "none"
+    spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=pruner, metric=metric)
     first = max(spec.seeds) + 1
     fresh = tuple(range(first, first + asked.final_seeds))
     size = len(spec.listed) if grid else _TRIALS

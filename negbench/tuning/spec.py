@@ -14,7 +14,10 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 from pydantic import TypeAdapter
 
+from negbench.contracts.card import DatasetCard
+from negbench.errors import UnknownNameError
 from negbench.loop.identity import code_version
+from negbench.metrics.names import metric_named
 from negbench.settings.config import RunConfig, resolved
 from negbench.settings.options import Pruner, Sampler
 from negbench.tuning.space import Space
@@ -35,6 +38,7 @@ class StudySpec:
         sampler, pruner: their names.
         seed: seed of the sampler.
         code: version of the code that affects its runs' scores.
+        metric: name of the one that trials are scored by; "": the data set's main metric.
     """
 
     base: dict[str, Any]
@@ -44,15 +48,23 @@ class StudySpec:
     pruner: Pruner
     seed: int
     code: str
+    metric: str = ""
 
     @classmethod
     def of(
-        cls, base: RunConfig, space: Space, *, seeds: int = 1, sampler: Sampler = "tpe", pruner: Pruner = "median"
+        cls,
+        base: RunConfig,
+        space: Space,
+        *,
+        seeds: int = 1,
+        sampler: Sampler = "tpe",
+        pruner: Pruner = "median",
+        metric: str = "",
     ) -> Self:
         """Return settings whose sampler and runs start from the configuration's seed; a grid prunes nothing."""
         pruner = "none" if sampler == "grid" else pruner  # a table needs every cell
         numbers, code = tuple(range(base.seed, base.seed + seeds)), code_version(resolved(base))
-        return cls(base.model_dump(mode="json"), space, numbers, sampler, pruner, base.seed, code)
+        return cls(base.model_dump(mode="json"), space, numbers, sampler, pruner, base.seed, code, metric)
 
     @property
     def config(self) -> RunConfig:
@@ -89,7 +101,23 @@ class StudySpec:
     def digest(self) -> str:
         """Short hash of the shared settings for the study's name, the same in every version of the code."""
         settings = {key: value for key, value in self.shared().items() if key != "code"}
+        if not self.metric:
+            del settings["metric"]  # earlier versions had none
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def resolve_metric(metric: str | None, card: DatasetCard) -> str:
+    """Return the name of the metric that trials are scored by; "" for None: the data set's main metric.
+
+    Raises:
+        UnknownNameError: the data set has no such metric, and its ranks do not give it.
+    """
+    if metric is None:
+        return ""
+    named = metric_named(metric, list(card.metrics))
+    if named is None:
+        raise UnknownNameError("--metric", metric, [*card.metrics, "R@K", "MRR", "nDCG@K"])
+    return "" if named == card.main else named
 
 
 def first_refresh(config: RunConfig) -> int:

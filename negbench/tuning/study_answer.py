@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial, TrialState
 from negbench.analysis.columns import WORDS
 from negbench.analysis.findings import stored
 from negbench.analysis.verdicts import Rules
-from negbench.analysis.words import estimate_text, in_points, listed, number, percent, plain, settings_text
+from negbench.analysis.words import estimate_text, in_points, label_of, listed, number, percent, plain, settings_text
 from negbench.store.runfolder import RunFolder
 from negbench.tuning.book import StudyStore
 from negbench.tuning.final import final_name, finished, is_default
@@ -47,7 +47,8 @@ def failures(book: StudyStore) -> list[str]:
 
 def _scored(book: StudyStore, trial: FrozenTrial) -> str:
     """'45.2 % on the dev part, negatives from ranks 28 to 169 (0.3 to 1.7 % of the gallery)'."""
-    text = f"{percent(trial.value)} % on the dev part"
+    by = f" by {label_of(book.spec.metric)}" if book.spec.metric else ""
+    text = f"{percent(trial.value)} %{by} on the dev part"
     if (band := band_of(book, trial)) is None:
         return text
     first, last, ranks = band

@@ -20,6 +20,7 @@ from negbench.loop.runs import DATA, Bench, plan_run, run_config
 from negbench.loop.types import Log, PlannedRun, Watch
 from negbench.machine import files
 from negbench.plugins.registry import registry
+from negbench.scoring.values import values_of
 from negbench.settings.config import RunConfig, resolved
 from negbench.store.parents import TRIAL, Parent
 from negbench.store.run_result import RunResult
@@ -84,7 +85,7 @@ class Trials:
         self._bench = Bench(cells, Tracker.open(cells, "none"), DATA)  # MLflow shows the trial, not its cells
 
     def __call__(self, trial: optuna.Trial) -> float:
-        """Return a trial's mean recall on the dev part.
+        """Return a trial's mean score on the dev part.
 
         Raises:
             Pruned: the pruner stopped the trial.
@@ -97,10 +98,13 @@ class Trials:
         with self._copied(trial, folder, {**resolved(configs[0]).flat(), **knobs}) as values:
             results = list[RunResult]()
             for config in configs:
-                results.append(self._cell(config, trial, [_main(result) for result in results]))
+                before = [score_of(result, self._spec.metric) for result in results]
+                results.append(self._cell(config, trial, before))
             trial.set_user_attr("runs", [result.run_id for result in results])
-            values["objective/recall"] = recall = statistics.fmean(map(_main, results))
-            return recall
+            values["objective/recall"] = score = statistics.fmean(
+                score_of(result, self._spec.metric) for result in results
+            )
+            return score
 
     @contextmanager
     def _copied(self, trial: optuna.Trial, folder: RunFolder, params: dict[str, Any]) -> Iterator[dict[str, float]]:
@@ -120,7 +124,9 @@ class Trials:
     def _cell(self, config: RunConfig, trial: optuna.Trial, before: Sequence[float]) -> RunResult:
         planned = plan_run(config, self._bench.cache)
         try:
-            result = run_config(planned, replace(self._bench, watch=Watch(point=_watch(trial, planned, before))))
+            result = run_config(
+                planned, replace(self._bench, watch=Watch(point=_watch(trial, planned, before, self._spec.metric)))
+            )
         except Pruned:
             self._drop_large_files(planned)
             raise
@@ -139,16 +145,25 @@ class Trials:
                         files.delete(path)
 
 
-def _main(result: RunResult) -> float:
-    return float(result.metrics[result.details["main_metric"]])
+def score_of(result: RunResult, metric: str) -> float:
+    """Return a run's value of a metric, "": the main one; from its ranks where result.json lacks it."""
+    name = metric or result.details["main_metric"]
+    if name in result.metrics:
+        return float(result.metrics[name])
+    return values_of([RunFolder(result.path)], [name])[name].mean
 
 
-def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float]) -> Log:
-    """Return a callback that reports the mean recall over this and earlier cells to Optuna each epoch, and prunes.
+def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float], metric: str) -> Log:
+    """Return a callback that reports the mean score over this and earlier cells to Optuna each epoch, and prunes.
 
     The default, trial 0, is never pruned. A pruner's answer is noted before it is obeyed, as Hyperband gives it once.
+    Curves have the data set's own metrics alone: by another one nothing is reported, nor pruned.
     """
-    epochs, first, main = planned.config.train.epochs, first_refresh(planned.config), f"dev/{planned.card.main}"
+    epochs, first, main = (
+        planned.config.train.epochs,
+        first_refresh(planned.config),
+        f"dev/{metric or planned.card.main}",
+    )
     answered = trial.user_attrs.get("pruned")
 
     def watch(values: Mapping[str, float], step: int, epoch: int) -> None:

@@ -8,6 +8,7 @@ searched, because the strategies of a table share their number. Musgrave et al. 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from optuna.trial import TrialState
 
@@ -29,7 +30,7 @@ from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import StudyStore
 from negbench.tuning.final import finished
 from negbench.tuning.space import build_space, own_knobs
-from negbench.tuning.spec import StudySpec
+from negbench.tuning.spec import StudySpec, resolve_metric
 from negbench.tuning.trials import Job, TrialSearch
 
 SEED = 10_000  # of the trials, or the first one above the comparison's seeds
@@ -48,23 +49,26 @@ class Combination:
     spec: StudySpec | None
 
 
-def combinations(cells: Sequence[Cell]) -> list[Combination]:
+def combinations(cells: Sequence[Cell], metric: str | None = None) -> list[Combination]:
     """Return the combinations of a comparison, each with its study's settings.
 
     Args:
         cells: its cells.
+        metric: by which trials are scored, as `metric_named` takes it; None: the data set's main metric.
 
     Raises:
         OptionError: the configuration selects epochs on the split that trials keep closed.
     """
     seed = max([SEED, *(cell.seed + 1 for cell in cells)])
-    return [
-        Combination(dict(zip(KEY, place, strict=True)), tuple(cell.given for cell in own), _spec(own[0].given, seed))
-        for place, own in together(cells, lambda cell: tuple(cell.labels[key] for key in KEY)).items()
-    ]
+    found = []
+    for place, members in together(cells, lambda cell: tuple(cell.labels[key] for key in KEY)).items():
+        named = resolve_metric(metric, members[0].run.card)
+        spec = _spec(members[0].given, seed, named)
+        found.append(Combination(dict(zip(KEY, place, strict=True)), tuple(cell.given for cell in members), spec))
+    return found
 
 
-def _spec(config: RunConfig, seed: int) -> StudySpec | None:
+def _spec(config: RunConfig, seed: int, metric: str) -> StudySpec | None:
     """Return settings for trials of one seed, all scored on the same dev part; None if there is no knob."""
     chosen = config.eval
     if "dev_fraction" not in chosen.model_fields_set:
@@ -72,7 +76,7 @@ def _spec(config: RunConfig, seed: int) -> StudySpec | None:
     base = config.model_copy(update={"seed": seed, "eval": chosen})
     if not set(own_knobs(base, resolved(base))) - {_NEGATIVES}:
         return None
-    return StudySpec.of(base, build_space(base, fix=[_NEGATIVES]))
+    return StudySpec.of(base, build_space(base, fix=[_NEGATIVES]), metric=metric)
 
 
 def compared_and_tuned(
@@ -106,7 +110,10 @@ def compared_and_tuned(
     columns = [_columns(tuning) for tuning, _ in tuned for _ in seeds]
     with progress("plan") as display:
         cells = plan(configs, runs, display, DATA, columns)
-    about = {"tuned": {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}}
+    tuned_by: dict[str, Any] = {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}
+    if planned.asked.metric is not None:
+        tuned_by["metric"] = planned.asked.metric
+    about = {"tuned": tuned_by}
     folder = replace(planned.folder, about={**planned.folder.about, **about})
     first = Round(folder, cells, default.outcomes, words=words)
     done = yield from look_by_look(first, rules.looks, open_strategies(planned.folder, rules))

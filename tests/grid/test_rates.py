@@ -224,7 +224,7 @@ def test_what_was_chosen_is_told_kept_for_more_seeds_and_found_again(vector_sets
     more = [cell.at_seed(7, computed, DataCache()) for cell in plan.cells if cell.seed == 3]
     for cell in more:
         strategy = cell.labels["strategy"]
-        fixed = plan_comparison(asked_of(vector_sets, computed, seeds="7", lr=rates[strategy]), computed)
+        fixed = plan_comparison(asked_of(vector_sets, computed, seeds=[7], lr=rates[strategy]), computed)
         (again,) = (other for other in fixed.cells if other.labels["strategy"] == strategy)
         assert (cell.hash, cell.labels, cell.remarks) == (again.hash, again.labels, again.remarks)
     assert all(cell.config.train.lr == rates[cell.labels["strategy"]] for cell in more)
