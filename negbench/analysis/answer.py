@@ -353,7 +353,7 @@ def _loss(row: Verdict, best: Verdict) -> str:
     """Say by how much a strategy loses to the best with equally many negatives."""
     text = f"{row.marked_label} by {100 * _points_lost(row, best):.2f}"
     if row.behind_best:
-        text += f" {interval_text(row.behind_best)}"
+        text += f" {interval_text(row.behind_best)}{row.behind_best.after}"
     return f"{text} points"
 
 

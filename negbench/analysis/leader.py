@@ -144,12 +144,16 @@ def line_of(group: pd.DataFrame, row: Verdict | None = None) -> dict[str, object
 def row_line(row: Verdict) -> dict[str, object]:
     """Return a verdict's values by column key; verdicts say where numbers of negatives differ or images are too few."""
     verdict = row.verdict
+    standing = row.standing
+    if row.against_best is not None:
+        standing += row.against_best.after
     if row.against_baseline is not None:
+        verdict += row.against_baseline.after
         if rounded(row.negatives) != rounded(row.baseline_negatives):
             verdict += f" ({negatives_text(row.negatives)} against {negatives_text(row.baseline_negatives)} negatives)"
         verdict += row.marks
     return row.flat() | {
-        "standing": row.standing + row.marks,
+        "standing": standing + row.marks,
         "verdict": verdict,
         "ranks": row.ranks,
         "negatives": negatives_text(row.negatives),

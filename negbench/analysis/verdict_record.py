@@ -41,16 +41,24 @@ class Estimate:
         value: in the unit of the metric.
         low, high: ends of the interval.
         p: p-value of "no difference", adjusted for the family of tests; None for a mean.
+        seeds: of a difference, the seeds after which a look decided it, if there are more by now; it is no more the
+            difference of the printed means. Else None.
     """
 
     value: Known
     low: Known
     high: Known
     p: float | None = None
+    seeds: int | None = None
 
     def turned(self) -> "Estimate":
         """Return the difference with its sides exchanged; 0 stays 0, not -0."""
-        return Estimate(0 - self.value, 0 - self.high, 0 - self.low, self.p)
+        return Estimate(0 - self.value, 0 - self.high, 0 - self.low, self.p, self.seeds)
+
+    @property
+    def after(self) -> str:
+        """' (after 3 seeds)' where an earlier look decided it, else ''."""
+        return "" if self.seeds is None else f" (after {self.seeds} seeds)"
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)

@@ -428,9 +428,11 @@ def _verdicts(
             queries=mean.queries,
             baseline=baseline or "",
             verdict=verdict,
-            against_baseline=_estimate(against),
-            against_best=_estimate(tests.pairs.of(name, best)),
-            against_highest=_estimate(tests.pairs.of(name, highest)),
+            against_baseline=_estimate(against, _common_seeds(table.values[metric], name, baseline)),
+            against_best=_estimate(tests.pairs.of(name, best), _common_seeds(table.values[metric], name, best)),
+            against_highest=_estimate(
+                tests.pairs.of(name, highest), _common_seeds(table.values[metric], name, highest)
+            ),
             standing=_standing(tests, name, best, [other for other in block if other not in collapsed]),
             beaten_by=tests.pairs.beaten[name],
             rank_low=ranks[name][0],
@@ -453,9 +455,17 @@ def _verdicts(
         )
 
 
-def _estimate(test: Difference | None) -> Estimate | None:
-    """Return a test's estimate; None if nothing was compared."""
-    return None if test is None else Estimate(test.value, test.interval.low, test.interval.high, test.p_adjusted)
+def _common_seeds(values: Mapping[str, Values], name: str, other: str | None) -> int:
+    """Return how many seeds two strategies have in common."""
+    return len({*values[name].seeds} & {*values[other].seeds}) if other in values else 0
+
+
+def _estimate(test: Difference | None, seeds: int) -> Estimate | None:
+    """Return a test's estimate, with its seeds if the strategies have more in common; None if nothing was compared."""
+    if test is None:
+        return None
+    earlier = test.seeds if test.seeds < seeds else None
+    return Estimate(test.value, test.interval.low, test.interval.high, test.p_adjusted, earlier)
 
 
 def _standing(tests: Differences, name: str, best: str, block: Sequence[str]) -> str:

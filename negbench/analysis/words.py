@@ -56,10 +56,13 @@ def bracket(low: float, high: float) -> str:
 
 
 def estimate_text(estimate: "Estimate | None", *, sign: bool = True) -> str:
-    """'+1.20 [0.10, 2.30]' in points or percent, the plus only with `sign`; '-' where there is no estimate."""
+    """'+1.20 [0.10, 2.30]' in points or percent, the plus only with `sign`; '-' where there is no estimate.
+
+    One that an earlier look decided ends with ' (after 3 seeds)'.
+    """
     if estimate is None:
         return "-"
-    return signed(estimate.value, estimate.low, estimate.high, sign=sign)
+    return signed(estimate.value, estimate.low, estimate.high, sign=sign) + estimate.after
 
 
 def interval_text(estimate: "Estimate") -> str:

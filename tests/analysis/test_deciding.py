@@ -16,10 +16,12 @@ import torch
 from negbench.analysis import deciding
 from negbench.analysis.deciding import open_strategies, rules_of
 from negbench.analysis.differences import Differences, decided, differences
+from negbench.analysis.leader import row_line
 from negbench.analysis.prices import floor_of, more_seeds, seeds_for
 from negbench.analysis.statistics import Design, Difference, Interval, Pairs, ValueTable, against, pairs
 from negbench.analysis.verdict_record import read_verdicts
 from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
+from negbench.analysis.words import estimate_text
 from negbench.cli.main import run as command
 from negbench.errors import OptionError, RunError
 from negbench.grid.axis import group_key
@@ -172,6 +174,28 @@ def test_who_was_beaten_is_not_best_for_a_mean_over_fewer_easier_seeds():
     beaten = {row.strategy: row for row in rows}["s1"]
     assert (beaten.standing, beaten.undecided) == ("worse", ())
     assert {*beaten.beaten_by} == {"s0", "s2"}
+
+
+def test_a_pair_that_an_earlier_look_decided_says_after_how_many_seeds():
+    """The printed means go on: the gap is no more their difference."""
+    values = simulated([0.0, 0.05, 0.0495], [5, 5, 5])
+    values["s0"].values[3:] += 0.03
+    table = VerdictTable(dict.fromkeys(("dataset", "loss", "backbone"), "x"), "m", {"m": values})
+    rows = {row.strategy: row for row in verdicts_of(table, Rules("s0", looks=Looks((0, 1, 2), 5, "all")))}
+    early = rows["s0"].against_best
+    assert (early.seeds, early.after) == (3, " (after 3 seeds)")
+    best = max((rows["s1"], rows["s2"]), key=lambda row: row.mean.value)
+    assert early.value != pytest.approx(rows["s0"].mean.value - best.mean.value)
+    assert early.turned().seeds == 3
+    assert estimate_text(early).endswith("] (after 3 seeds)")
+    assert rows["s1"].against_baseline.seeds == 3
+    line = row_line(rows["s0"])
+    assert line["standing"] == "worse (after 3 seeds)"
+    assert row_line(rows["s1"])["verdict"] == "better (after 3 seeds)"
+    other = next(row for row in (rows["s1"], rows["s2"]) if row is not best)
+    assert (other.standing, other.against_best.seeds) == ("undecided", None)
+    one_look = {row.strategy: row for row in verdicts_of(table, Rules("s0"))}
+    assert one_look["s0"].against_best.after == ""
 
 
 # --- seeds still needed ------------------------------------------------------------------------------------------
