@@ -261,8 +261,13 @@ def _with(row: Verdict) -> str:
 
 
 def _against_asked(rows: Sequence[Verdict]) -> str:
-    """Compare the strategies with a baseline that was asked for; say whose numbers of negatives differ from its."""
+    """Compare the strategies with a baseline that was asked for; say whose numbers of negatives differ from its.
+
+    These tests are another family than those of all pairs, so a pair may be decided in one of them alone.
+    """
     text = f"Against {rows[0].baseline}, {_against_baseline(rows)}"
+    if len(rows) > 2:  # else both families are one test
+        text += f" These intervals hold together for all differences from {rows[0].baseline}, the others for all pairs."
     unlike = [row for row in rows if row.against_baseline and rounded(row.negatives) != rounded(row.baseline_negatives)]
     if not unlike:
         return text

@@ -289,6 +289,7 @@ def test_equal_negatives_are_compared_first(tmp_path):
     assert sure.startswith("Against the best with as many negatives: 1 worse.")
     asked = main_rows(groups, "in-batch")
     (line,) = [line for line in answer_of(groups, asked) if line.startswith("Against in-batch, ")]
+    assert " These intervals hold together for all differences from in-batch, the others for all pairs. " in line
     assert line.endswith(" The baseline has 63 negatives per query and step, but strong and weak 1.")
     shown = leader_table(groups, asked)["quality"].set_index("strategy")
     assert shown.loc["weak", "verdict"] == "worse (1 against 63 negatives)"

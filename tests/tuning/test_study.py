@@ -345,7 +345,8 @@ def test_the_command_from_start_to_test(longer, tmp_path, said, monkeypatch):
 
 def test_trials_are_scored_and_judged_by_another_metric(longer, tmp_path, said):
     """By recall at 3, which no result.json holds: it follows from the ranks of the trials."""
-    sets = [part for one in (*without(longer, "schedule.n_def"), *DEV) for part in ("--set", one)]
+    settings = (*without(longer, "schedule.n_def"), *DEV, "train.lr=0.000001")
+    sets = [part for one in settings for part in ("--set", one)]
     grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--metric", "R@3", "--name", "s"]
     arguments = ["study", "--strategy", "all-corpus", *sets, *grid, "--final-seeds", "2", "--runs-dir", str(tmp_path)]
     out, _ = said(*arguments, "--tracking-uri", "none")
@@ -365,7 +366,7 @@ def test_trials_are_scored_and_judged_by_another_metric(longer, tmp_path, said):
         api.study(strategy="all-corpus", sets=tuple(longer), metric="R@x", runs_dir=tmp_path, tracking_uri="none")
     with pytest.raises(RunError, match="different metric"):  # as with any other setting of its trials
         api.study(
-            **{"strategy": "all-corpus", "sets": (*without(longer, "schedule.n_def"), *DEV), "sampler": "grid"},
+            **{"strategy": "all-corpus", "sets": settings, "sampler": "grid"},
             **{"search": ("train.lr=0.000001|0.03",), "name": "s", "runs_dir": tmp_path, "tracking_uri": "none"},
         )
 
