@@ -68,8 +68,9 @@ def say(findings: Findings) -> list[str]:
     lines += _saturated(verdicts)
     lines += wide_cutoffs(findings.groups, findings.verdicts)
     lines += _regime(findings.groups)
-    main = shared(findings.groups[0], "main_metric")
-    lines += rates_answer(findings.document, verdicts[0].metric, main, findings.covered)
+    if findings.document.get("rates"):
+        main = shared(findings.groups[0], "main_metric")
+        lines += rates_answer(findings.document, verdicts[0].metric, main, findings.covered)
     lines += trained_out(findings.groups, verdicts)
     tuned_by = (findings.document.get("tuned") or {}).get("metric", "")
     lines += tuned_answer(tunings_of(findings.document), findings.gains, tuned_by)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy
 
+from negbench.analysis import seed_variance
 from negbench.analysis.seed_variance import variance_draws
 from negbench.analysis.statistics import Design, Interval, ValueTable, against, contrasts, pairs, summarise
 
@@ -384,3 +385,22 @@ def test_false_verdicts_are_rare_and_three_seeds_find_something():
         power += np.mean([differences[name].verdict == "better" for name in ("s6", "s7")]) / 40
     assert false <= 6  # 5 % of 40 plus almost three standard deviations
     assert power > 0.3
+
+
+def test_one_odd_strategy_keeps_a_variance_of_its_own(monkeypatch):
+    """It does not widen the seven that vary alike; where all do, any of them may be odd, which the tail shows."""
+    rng = np.random.default_rng(3)
+    means = rng.standard_normal((8, 5))
+    means[0] *= 4
+    alike = rng.standard_normal((8, 5))
+
+    def draw(values: np.ndarray, probability: float) -> np.ndarray:
+        monkeypatch.setattr(seed_variance, "_ODD", probability)
+        return seed_variance.variance_draws(values, 4000, np.random.default_rng(0))
+
+    pulled, odd = draw(means, 1e-12), draw(means, 0.04)
+    assert np.quantile(odd[:, 1:], 0.99) < np.quantile(pulled[:, 1:], 0.99)
+    assert np.median(odd[:, 0]) > 10 * np.median(odd[:, 1:])
+    usual, wider = draw(alike, 1e-12), draw(alike, 0.04)
+    assert np.quantile(wider, 0.99) > np.quantile(usual, 0.99)
+    assert np.median(wider) == pytest.approx(np.median(usual), rel=0.1)
