@@ -150,6 +150,12 @@ KEYS = [key for key, _ in flattened(RunConfig(strategy={"name": "qure"}).model_d
 KEYS += [*OPTIONS, "strategy", "train", "", "a.b.c", "x"]
 
 
+def as_lines(value: Any) -> bytes:
+    """Return rows as lines of JSON; a change may have put another value in the place of all rows."""
+    rows = value if isinstance(value, list) else [value]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> list[object]:
     return ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
@@ -216,9 +222,7 @@ def test_annotation_files(sources, run, tmp_path):
             if data.draw(st.booleans()):
                 content = data.draw(spoilt(triplets))
             else:
-                value = data.draw(changed(rows, JSONS))
-                lines = value if isinstance(value, list) else [value]  # a change may replace all rows
-                content = "".join(json.dumps(row) + "\n" for row in lines).encode()
+                content = as_lines(data.draw(changed(rows, JSONS)))
             file = tmp_path / f"t.{data.draw(st.sampled_from(('jsonl', 'json', 'csv', 'tsv')))}"
             file.write_bytes(content)
             run("--set", f"dataset.file='{file}'")
@@ -308,8 +312,7 @@ def test_own_data(sources, tmp_path):
     @fuzzed(st.data())
     def trial(data: st.DataObject) -> None:
         if data.draw(st.sampled_from((False, False, True))):
-            lines = data.draw(changed(rows, JSONS)) or ()
-            content = "".join(json.dumps(row) + "\n" for row in lines).encode()
+            content = as_lines(data.draw(changed(rows, JSONS)))
             (folder / "triplets.jsonl").write_bytes(data.draw(st.just(content) | spoilt(content)))
             outcome("init", folder)
             (folder / "recipe.toml").unlink(missing_ok=True)
