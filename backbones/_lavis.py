@@ -209,8 +209,12 @@ def read_tower(path: Path, depth: int | None) -> State:
     if not 0 < depth <= blocks:
         raise WeightsError(f"{path} has {blocks} blocks, config asks for vit_layers {depth}")
     used = {key: tensor for key, tensor in state.items() if not unused.fullmatch(key)}
-    far = {key for key in used if (block := pattern.match(key)) and int(block[1]) >= depth}
-    return {f"visual_encoder.{key}": tensor for key, tensor in used.items() if key not in far}
+    kept = {}
+    for key, tensor in used.items():
+        block = pattern.match(key)
+        if block is None or int(block[1]) < depth:
+            kept[f"visual_encoder.{key}"] = tensor
+    return kept
 
 
 def read_blip2(path: Path, tower: Path | None, depth: int | None, key: str = "", prefix: str | None = None) -> Fit:
@@ -428,7 +432,8 @@ def sizes_of_pretrained(base: AnySizes, config: Any, tensors: State, where: str)
 
 
 def _count(state: State, pattern: str) -> int:
-    return max((int(match[1]) for key in state if (match := re.match(pattern, key))), default=-1) + 1
+    matches = [re.match(pattern, key) for key in state]
+    return max((int(match[1]) for match in matches if match is not None), default=-1) + 1
 
 
 # keys of config= that tensors do not determine

@@ -219,7 +219,8 @@ def fetch(
             why = f"it has no {' or '.join(names)}"
             chosen = [name for name in names if fnmatch.filter(there, name)][:1]
             folder = snapshot_download(hub_id, revision=revision, allow_patterns=[*chosen, *beside]) if chosen else ""
-            if chosen and (file := first(folder, chosen)):
+            file = first(folder, chosen) if chosen else None
+            if file:
                 return file
     except Exception as error:
         why = f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0]}"

@@ -57,7 +57,8 @@ class TrainingParts:
         saved = {"state": vars(state), "weights": trained_state(self.objective.backbone)}
         folder.write_checkpoint(saved | {name: part.state_dict() for name, part in self._parts.items()})
         folder.write_metrics(state.points)
-        return (end := time.monotonic()) + PAUSE * (end - start)
+        end = time.monotonic()
+        return end + PAUSE * (end - start)
 
     def moment(self) -> tuple[dict[str, Tensor], Tensor]:
         """Return what a step may change before it changes the weights: the queue, and the global generator."""

@@ -94,7 +94,10 @@ def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:
     entries = entries % weights.shape[1]
     drawn = torch.empty(len(weights), draws, dtype=torch.int64, device=weights.device)
     cycle = 0
-    while len(rows := (size * cycle < draws).nonzero().squeeze(1)):
+    while True:
+        rows = (size * cycle < draws).nonzero().squeeze(1)  # those whose draws go on
+        if not len(rows):
+            break
         slot = torch.arange(int(size[rows].max()), device=weights.device)
         real = slot < size[rows, None]
         entry = torch.where(real, start[rows, None] + slot, 0)
