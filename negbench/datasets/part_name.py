@@ -9,8 +9,13 @@ MOVES_SCORES = False  # only names
 class Part(Protocol):
     """What a name needs to know of a split."""
 
-    split: str
-    share: float  # of its queries that are left
+    @property
+    def split(self) -> str:
+        """Name of the split."""
+
+    @property
+    def share(self) -> float:
+        """Share of its queries that are left."""
 
     @property
     def partial(self) -> bool:

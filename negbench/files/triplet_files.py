@@ -229,9 +229,9 @@ class _Form:
                 lacking.append(column)
         likely = []  # names of columns that look like an image's
         for column in ("reference", "target"):
-            path = self.named.get(column)
-            if path is not None and (is_picture(path) or any(at(row.values, path) == path for row in rows)):
-                likely.append(path)
+            named = self.named.get(column)
+            if named is not None and (is_picture(named) or any(at(row.values, named) == named for row in rows)):
+                likely.append(named)
         by_place = "name the columns by place, as reference=0,target=1,text=2"
         cells = rows[0].cells and not self.by_place
         if cells and likely:
@@ -240,9 +240,9 @@ class _Form:
             shown = []
             unnamed = []
             for column in lacking:
-                path = self.named.get(column)
-                if path:
-                    shown.append(f"{quoted(path)} for {column}")
+                named = self.named.get(column)
+                if named:
+                    shown.append(f"{quoted(named)} for {column}")
                 else:
                     shown.append(column)
                     unnamed.append(f"{column}=NAME")
@@ -378,7 +378,7 @@ def _image(value: str, where: str, folders: Sequence[Path]) -> str:
 
 def _check_separators(rows: Sequence[TripletRow]) -> None:
     """Raise DataError for an entry that is several known images with a separator between, ';' but in lists of cells."""
-    names = set()
+    names = set[str]()
     for row in rows:
         names.update(name for name in row.listed("target") if not re.search(r"[|,;\t]", name))
     for row, column in product(rows, ("target", *LISTS)):

@@ -177,7 +177,7 @@ class Outlook:
         whole = self._duration(self.steps * self.operations["candidates"])
         least = self._duration(self.steps * forward)
         if loss.least_weight > 0:
-            return line + ("" if whole is None else f": about {_long(least)} to {_long(whole)}")
+            return line if whole is None or least is None else f"{line}: about {_long(least)} to {_long(whole)}"
         if whole is not None:
             line += f": about {_long(whole)}"
         if "kl_bound" in option_defaults(type(loss)):

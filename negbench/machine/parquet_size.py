@@ -146,8 +146,10 @@ def read_pages(file: BinaryIO, chunk: ColumnChunkMetaData) -> Pages:
                 numbers += [count, header[field].get(encoding)]
                 encodings.add(header[field].get(encoding))
                 values += count if isinstance(count, int) else 0
-        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        known = [number for number in numbers if isinstance(number, int) and number >= 0]
+        if len(known) < len(numbers):
             raise PagesError(f"no header of a page at byte {file.tell():,}")
+        unpacked, packed = known[:2]
         total += unpacked
         largest = max(largest, unpacked)
         file.seek(packed, os.SEEK_CUR)

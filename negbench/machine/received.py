@@ -283,7 +283,7 @@ def open_parquet(
 def _footer_length(path: Path, source: Any) -> int:
     """Return the bytes of a parquet file's footer, which its last eight bytes tell; 0 if the file is shorter."""
     with source as file:
-        length = file.seek(0, os.SEEK_END)
+        length = int(file.seek(0, os.SEEK_END))
         if length < 8:
             return 0
         file.seek(length - 8)
