@@ -34,10 +34,10 @@ from negbench.analysis.words import (
     shortened,
     span,
 )
-from negbench.datasets.part_name import whole_name
 from negbench.display import duration
 from negbench.grid.axis import Axis, group_key, point_text, points_of, short_names, varied_text
 from negbench.grid.comparison import together
+from negbench.metrics.part_name import whole_name
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
 _ENOUGH_SEEDS = 3

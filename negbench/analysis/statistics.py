@@ -187,7 +187,7 @@ class ValueTable:
     @property
     def draws(self) -> int:
         """Number of draws from the joint distribution of the errors; a tail further out needs more."""
-        return round(self.design.draws * repeats(len(self._rows)) / self.design.share**0.5)
+        return round(self.design.draws * repeats(len(self._rows)) / float(self.design.share**0.5))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -22,12 +22,12 @@ from negbench.analysis.rate_choice import Choices, RateChoice
 from negbench.analysis.statistics import Difference
 from negbench.analysis.stored_trials import StoredTrials
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
-from negbench.datasets.part_name import whole_name
 from negbench.errors import UnknownNameError
 from negbench.grid.axis import GroupKey
 from negbench.grid.comparison import together
 from negbench.grid.looks import Looks
 from negbench.metrics.names import metric_named
+from negbench.metrics.part_name import whole_name
 from negbench.scoring.values import KnownQueries, Values, values_of
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first one present; else the first strategy

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.datasets.part_name import whole_name
 from negbench.errors import printable
 from negbench.metrics.names import short
+from negbench.metrics.part_name import whole_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.galleries import Block, Galleries, ScoreBlock, Top
-from negbench.datasets.part_name import part_name
 from negbench.errors import DataError
 from negbench.files.image_files import ImageFiles, NothingLeftError
 from negbench.metrics.metric import Metric
+from negbench.metrics.part_name import part_name
 from negbench.metrics.query_ranks import QueryRanks
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from negbench.data.held import reads_pixels
 from negbench.data.reading import StoredFeatures
 from negbench.datasets.dataset import QueryRanks
 from negbench.datasets.overlap import overlap
-from negbench.datasets.part_name import part_name
 from negbench.loop.identity import code_version, plugins_of
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.remarks import remarks_of
 from negbench.loop.types import OpenRun
 from negbench.machine.files import sha256_of
 from negbench.machine.versions import versions
+from negbench.metrics.part_name import part_name
 
 MOVES_SCORES = False  # only records
 

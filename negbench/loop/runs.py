@@ -17,7 +17,6 @@ from negbench.data.held import trained_before, unfamiliar
 from negbench.data.reading import StoredFeatures
 from negbench.data.scene import DataCache, threads
 from negbench.datasets.dataset import Dataset
-from negbench.datasets.part_name import part_name
 from negbench.display import Display, log
 from negbench.errors import NegbenchError, PausedError, RunError
 from negbench.loop import record
@@ -37,6 +36,7 @@ from negbench.machine import files
 from negbench.machine.contents import digest, stamp
 from negbench.machine.heap import keep_memory
 from negbench.machine.signals import ending_of
+from negbench.metrics.part_name import part_name
 from negbench.plugins.registry import checked_options, registry
 from negbench.settings.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.store.run_result import RunResult

@@ -7,7 +7,6 @@ from negbench.analysis.words import label_of
 from negbench.campaign.driver import Course, Done, Round
 from negbench.campaign.seeds import epochs_of_looks
 from negbench.data.scene import DataCache
-from negbench.datasets.part_name import whole_name
 from negbench.display import Display, notes
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.cells import Cell, plan
@@ -17,6 +16,7 @@ from negbench.grid.rates import DEV_FRACTION, generated_dev
 from negbench.loop.remarks import check_idle
 from negbench.loop.runs import DATA, plan_run
 from negbench.machine import files
+from negbench.metrics.part_name import whole_name
 from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import layers_of, read_recipe
 from negbench.settings.options import Study

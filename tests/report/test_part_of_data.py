@@ -12,7 +12,7 @@ import pytest
 
 from negbench.analysis.verdicts import seed_text
 from negbench.analysis.words import shortened
-from negbench.datasets.part_name import part_name, share_text, whole_name
+from negbench.metrics.part_name import part_name, share_text, whole_name
 from negbench.store.runfolder import RunFolder
 from tests.vector_files import write_vectors
 
