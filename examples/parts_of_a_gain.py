@@ -36,7 +36,7 @@ def corners(folder: Path) -> dict[frozenset[str], Values]:
         SystemExit: a corner is not finished.
     """
     findings = stored(folder.parent, folder.name)
-    keys = [dial.key for dial in findings.dials.axes]
+    keys = [axis.key for axis in findings.point_axes if axis.is_dial]
     values = {}
     for group in findings.groups:
         folders = folders_of(group)

@@ -40,7 +40,7 @@ def make_strategy(name: str, **options: Any) -> Strategy:
     """Make a strategy by registry key, e.g. ``make_strategy("qure", variant="paper").pool(view)``.
 
     >>> make_strategy("top-k", k=5)
-    TopK(k=5, halve=False)
+    TopK(k=5, halve=False, by='query')
     """
     return cast("Strategy", registry.make("strategies", name, **options))
 

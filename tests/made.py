@@ -12,6 +12,8 @@ from negbench.analysis.frame import StoredRun, cell_row, folders_of, labels_of, 
 from negbench.analysis.verdict_record import Verdict, read_flat
 from negbench.grid.axis import AXES
 from negbench.grid.cells import Cell, Outcome
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.plugins.registry import registry
 from negbench.store.runfolder import RunFolder
 
 
@@ -38,6 +40,17 @@ def cell(name: str, seed: int, epochs: int = 10, *, done: bool = False) -> Any:
 
 def cells(names: str, numbers: Sequence[int]) -> list[Any]:
     return [cell(name, seed) for name in names for seed in numbers]
+
+
+def rank_anew(folder: RunFolder, ranks: pd.DataFrame) -> None:
+    """Give a finished run other ranks, and the metrics that they have."""
+    folder.write_ranks(ranks)
+    data: Any = registry.get("datasets", folder.config.dataset.name)
+    stored = QueryRanks.from_frame(folder.ranks())
+    result = folder.result
+    metrics = {**result["metrics"], **data.summarise(stored)}
+    mistakes = {**result.get("mistakes", {}), **data.summarise_mistakes(stored)}
+    folder.write_result({**result, "metrics": metrics, "mistakes": mistakes})
 
 
 def typed_columns(cell: Cell) -> dict[str, Any]:

@@ -4,21 +4,19 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from negbench.metrics.query_ranks import QueryRanks
-
 MOVES_SCORES = False  # only words
 
 FEW = 3  # fewer images say nothing about the meaning of their scores
 NEARLY = 0.9  # share of the queries that is hardly by chance
 
 
-def doubts_of_table(scores: Tensor, galleries: Sequence[Tensor], ranks: QueryRanks) -> list[str]:
+def doubts_of_table(scores: Tensor, galleries: Sequence[Tensor], targets: Tensor) -> list[str]:
     """Return a line for each reason to doubt a table of scores.
 
     Args:
         scores: [Q, N].
         galleries: Q times the columns of a query's gallery.
-        ranks: of the same queries.
+        targets: [Q] int64 columns.
     """
     constant = 0
     last = 0
@@ -28,7 +26,7 @@ def doubts_of_table(scores: Tensor, galleries: Sequence[Tensor], ranks: QueryRan
         of_row = scores[row, columns.to(scores.device)]
         if bool((of_row == of_row[0]).all()):
             constant += 1
-        elif int(ranks.target_rank[row]) == int(ranks.gallery_size[row]):
+        elif bool(scores[row, targets[row]] == of_row.min()):
             last += 1
     return doubts_in_words(constant, last, len(galleries))
 

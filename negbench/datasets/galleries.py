@@ -518,11 +518,10 @@ class Galleries:
             )
         self.require_labels()
         device = scores.device
-        ranks = self.rank(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)])
         galleries = [self.groups[query.group] for query in self.queries]
-        for doubt in doubts_of_table(scores, galleries, ranks):
+        for doubt in doubts_of_table(scores, galleries, self.target_columns):
             _log.warning("note: %s", doubt)
-        return self.summarise(ranks)
+        return self.measure(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)])
 
     def measure(self, score_block: ScoreBlock) -> dict[str, float]:
         """Compute the benchmark's metrics from a model's scores (as for `rank`)."""

@@ -15,6 +15,7 @@ from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.grid.axes import cell_columns
 from negbench.grid.axis import AXES, Value, names_of, short
+from negbench.grid.comparison import together
 from negbench.loop.runs import plan_run
 from negbench.loop.types import PlannedRun
 from negbench.settings.config import ResolvedConfig, RunConfig
@@ -124,8 +125,11 @@ def plan(
 
 
 def titles_of(cells: Sequence[Cell]) -> dict[str, str]:
-    """Return each run's hash -> 'qure info-nce seed 0': its labels that differ among the cells, and its seed."""
-    runs = list({cell.hash: cell for cell in cells}.values())
+    """Return each run's hash -> 'qure info-nce seed 0': its labels that differ among the cells, and its seed.
+
+    A run that stands in several cells is named as its first one.
+    """
+    runs = [alike[0] for alike in together(cells, lambda cell: cell.hash).values()]
     names = names_of([cell.labels for cell in runs])
     return {cell.hash: f"{name} seed {cell.seed}" for cell, name in zip(runs, names, strict=True)}
 

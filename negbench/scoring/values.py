@@ -112,6 +112,8 @@ def _dataset_of(run: RunFolder) -> Any:
 
 
 def _compare(run: RunFolder, data: Any, ranks: QueryRanks) -> None:
+    if run.status != "finished":
+        return
     result = run.result
     told = {**result["metrics"], **result.get("mistakes", {})}
     for name, value in {**data.summarise(ranks), **data.summarise_mistakes(ranks)}.items():

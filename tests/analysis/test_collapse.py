@@ -13,7 +13,7 @@ from negbench.api import compare
 from negbench.settings.config import build_config
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
-from tests.made import RESULT, group
+from tests.made import RESULT, group, rank_anew
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,9 @@ def test_the_answer_names_them(vector_sets, tmp_path):
     for seed, end in ((0, 0.9), (1, 0.1)):
         (run,) = result.cells.query(f"strategy == 'qure' and seed == {seed}")["run"]
         folder = RunFolder(tmp_path / run)
-        result_of = folder.result
-        folder.write_result({**result_of, "metrics": {**result_of["metrics"], result_of["main_metric"]: end}})
+        ranks = folder.ranks()
+        found = range(round(end * len(ranks)))
+        rank_anew(folder, ranks.assign(target_rank=[1 if row in found else 20 for row in range(len(ranks))]))
     findings = judged(tmp_path, "c", Rules())
     rows = {row.strategy: row for row in findings.main}
     assert {name: row.collapsed for name, row in rows.items()} == {"qure": 1, "top-k": 0, "all-corpus": 0}

@@ -36,6 +36,7 @@ from negbench.settings.config import build_config
 from negbench.settings.options import Compare, parse_budget, parse_seeds
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
+from tests.made import rank_anew
 
 FILES = ("table.csv", "statistics.csv", "statistics.json", "behaviour.csv")
 
@@ -332,7 +333,7 @@ def test_given_again_it_writes_and_judges_nothing_and_leaves_no_mlflow_run(
     assert outputs[0] == outputs[1] == outputs[2]
     assert len(judged) == 2
     run = RunFolder(next(tmp_path.glob("qure-*-s0-*")))
-    run.write_ranks(run.ranks().assign(target_rank=2))
+    rank_anew(run, run.ranks().assign(target_rank=2))
     again()
     assert judged[2:]
     assert command(flags_of(vector_sets, tmp_path, "--tracking-uri", uri, "--max-seeds", "2")) == 0

@@ -22,7 +22,7 @@ from negbench.analysis.verdicts import Rules, seed_text, tables_of, verdicts_of
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.grid.comparison import ComparisonFolder, ComparisonRecord
 from negbench.machine.files import write_json
-from tests.made import cell, ended, group, verdict
+from tests.made import cell, ended, group, rank_anew, verdict
 from tests.report.test_verdicts import group_of, ranks_of
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d", "strategy": "s"}
@@ -126,7 +126,7 @@ def test_what_has_no_values_per_query_is_one_line(results, tmp_path):
         per_query(results.reset_index(drop=True), "recoll_at_10")
     other = group_of(tmp_path, "qure", 0.5, seeds=(4,), dataset="g@1")
     for run in other["stored"]:
-        run.folder.write_ranks(ranks_of(1, 0.5, queries=60).to_frame())
+        rank_anew(run.folder, ranks_of(1, 0.5, queries=60).to_frame())
     both = pd.concat([results, other], ignore_index=True)
     with pytest.raises(OptionError, match="60 and 120 queries: choose cells of one data set"):
         per_query(both, "average/recall_at_10")
@@ -279,6 +279,6 @@ def test_comparisons_of_the_schemas_before_are_read(tmp_path):
 
 
 def test_estimates_are_turned_without_a_negative_zero(tmp_path):
-    assert str(Estimate(0.0, -1.0, 0.0, 0.5).turned()) == "Estimate(value=0.0, low=0.0, high=1.0, p=0.5)"
+    assert str(Estimate(0.0, -1.0, 0.0, 0.5).turned()) == "Estimate(value=0.0, low=0.0, high=1.0, p=0.5, seeds=None)"
     write_verdicts(tmp_path, [replace(verdict(**LABELS, mean=0.0), more_seeds=22)])
     assert '"more_seeds": 22,' in (tmp_path / "statistics.json").read_text()  # a whole number stays one

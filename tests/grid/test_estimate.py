@@ -43,12 +43,12 @@ def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer,
 
 
 def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(subtests, longer, tmp_path):
-    """Two groups of four epochs a run and two seeds; up to two further trials of each."""
+    """Two groups of four epochs a run and two seeds; up to four further rates of each, at each seed."""
     plan = plan_comparison(Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(longer)), tmp_path)
     for looks, more in ((None, 0), (Looks((3, 1), 5), 2 * 3 * 4)):
         with subtests.test(looks=looks):
             first = next(compare_cells(plan, Rules(looks=looks)))
-            assert (first.ahead, first.later) == (plan.cells, 2 * 2 * 4 + more)
+            assert (first.ahead, first.later) == (plan.cells, 2 * 4 * 2 * 4 + more)
 
 
 def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_places(longer, tmp_path, monkeypatch):
