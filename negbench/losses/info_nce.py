@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from negbench.contracts import Loss, LossInput, tunable
+from negbench.contracts import Loss, LossInput
 from negbench.contracts.loss import without_masked
 from negbench.losses._rows import cross_entropy
 
@@ -35,7 +35,7 @@ class InfoNCE(Loss):
     are absolute: doubling them equals listing each negative twice.
     """
 
-    hardness: NonNegativeFloat = tunable(0.0, low=0.0, high=10.0)
+    hardness: NonNegativeFloat = 0.0
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""

@@ -52,7 +52,7 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
     compare(Compare(runs_dir=tmp_path, report=False, **asked, **given))
     findings = stored(tmp_path, "c")
     assert len(findings.groups) == 2 * 2 * 2 * 2
-    frame = points_frame(findings.dials, findings.main)
+    frame = points_frame(findings.point_axes, findings.main)
     columns = ["weight_decay", "epochs", "num_negatives"]
     assert sorted(map(tuple, frame[columns].to_numpy())) == sorted(product(("0.1", "0.2"), "12", "13"))
     for _, line in frame.iterrows():
@@ -60,7 +60,7 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
         rows = at_point(findings.main, f"weight_decay={line['weight_decay']}, epochs={line['epochs']}, num_negatives=3")
         assert {row.strategy for row in rows} == {"qure x3", "in-batch x3"}
     assert say(findings)[0].startswith("8 points (")
-    keys = {chart.key for chart in dial_charts(findings.dials, findings.main)}
+    keys = {chart.key for chart in dial_charts(findings.point_axes, findings.main)}
     assert keys == {"best", "along-weight_decay", "along-epochs"}
 
 
@@ -75,7 +75,11 @@ def test_the_answer_says_steps_and_unlike_warm_ups(runs):
     other = groups[0].assign(strategy="cirqrs")
     schedule = config_of(groups[0]).schedule.model_copy(update={"refresh_epochs": (0, 1)})
     config = config_of(groups[0]).model_copy(update={"schedule": schedule})
-    other["stored"] = [SimpleNamespace(config=config, result=run.result, points=run.points) for run in other["stored"]]
+    stored_runs = []
+    for run in other["stored"]:
+        parts = {"result": run.result, "points": run.points, "manifest": run.manifest}
+        stored_runs.append(SimpleNamespace(config=config, **parts))
+    other["stored"] = stored_runs
     text = "Epochs of warm-up on the whole corpus: 0 of 2 for cirqrs; 1 of 2 for qure; 2 of 4 for qure."
     assert warm_ups([*findings.groups, other]) == text
     both = replace(findings, results=pd.concat([findings.results, other]))

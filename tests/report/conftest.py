@@ -24,6 +24,7 @@ from negbench.report.page import html
 from negbench.report.tables import tables
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
+from tests.made import rank_anew
 
 STRATEGIES = ("in-batch", "qure", "top-k")
 LOSSES = ("bradley-terry", "info-nce")
@@ -99,7 +100,7 @@ def many(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                     result[key] = []
             folder.write_result(result)
             worse = (ranks["target_rank"] + number // 3).clip(upper=ranks["gallery_size"])  # so that they differ
-            folder.write_ranks(ranks.assign(target_rank=worse))
+            rank_anew(folder, ranks.assign(target_rank=worse))
             cells.append({**row, "strategy": name, "run": folder.run_id})
     book = ComparisonFolder(runs / "many")
     seal(book.path)

@@ -124,7 +124,7 @@ def test_a_gallery_that_two_splits_share_passes_a_frozen_backbone_once(toy_sets,
 
 def test_a_resumed_run_has_the_same_bits(sets, tmp_path, interrupted, blocks_of_seven):
     """It stopped before a refresh whose pictures, in the whole run, were encoded with those of dev."""
-    config = config_of([*sets, *PARTS["train and dev"], "train.epochs=3", "schedule.n_def=1"], "qure")
+    config = config_of([*sets, *PARTS["train and dev"], "train.epochs=3", "schedule.n_def=3"], "qure")
     whole = run(config, tmp_path / "whole")
     refreshed = [int(row["epoch"]) for row in whole.details["behaviour_by_refresh"]]
     half = interrupted(config, tmp_path / "parts", refreshed[-1])
