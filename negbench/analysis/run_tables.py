@@ -33,7 +33,7 @@ def run_table(folder: RunFolder) -> Grid:
     manifest = folder.manifest
     gallery = " / ".join(f"{name} {size:,}" for name, size in manifest["dataset"]["gallery"].items())
     identity = manifest["backbone"]
-    temperature = temperature_text(folder.config, identity)
+    temperature = temperature_text(folder.config, manifest)
     return Grid(
         metrics_frame(folder),
         f"{manifest['dataset'].get('named', manifest['dataset']['val'])}, epoch {result['reported_epoch']}",

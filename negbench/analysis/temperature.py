@@ -5,31 +5,27 @@ from typing import Any
 
 from negbench.analysis.frame import StoredRun
 from negbench.analysis.words import plain
-from negbench.errors import UnknownNameError
 from negbench.settings.config import RunConfig
 
 _SOURCES = {"file": "of the weights", "default": "default", "option": "as set"}
 
 
-def temperature_text(config: RunConfig, backbone: Mapping[str, Any]) -> str:
+def temperature_text(config: RunConfig, manifest: Mapping[str, Any]) -> str:
     """Say what divides a run's scores: 'temperature learned from 0.07 (default)', 'temperature fixed at 0.1'.
 
     Args:
         config: the run's.
-        backbone: the identity of its backbone, as config.json has it.
+        manifest: its config.json, with `divisor` and the identity of its backbone.
 
     Returns:
-        "" without a temperature, for a loss that is not installed, or if the backbone does not say where it starts.
+        "" without a temperature, or where config.json does not say what divides, or where it starts.
     """
-    try:
-        divisor = config.divisor
-    except UnknownNameError:
-        return ""
+    divisor = manifest.get("divisor", "none")
     if divisor == "tau":
         return f"temperature fixed at {plain(config.loss.options['tau'])}"
     if divisor == "own":
         return "temperatures of the loss's terms, learned from e^-1"
-    details = backbone.get("details", {})
+    details = manifest["backbone"].get("details", {})
     start = details.get("temperature")
     source = _SOURCES.get(details.get("temperature_from", ""))
     if divisor == "none" or source is None:
@@ -39,5 +35,5 @@ def temperature_text(config: RunConfig, backbone: Mapping[str, Any]) -> str:
 
 def temperatures_of(runs: Iterable[StoredRun]) -> str:
     """Say what divides the scores of these runs, each way once: '... or ...'."""
-    texts = [temperature_text(run.config, run.manifest["backbone"]) for run in runs]
+    texts = [temperature_text(run.config, run.manifest) for run in runs]
     return " or ".join(dict.fromkeys(text for text in texts if text))

@@ -59,6 +59,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "threads": threads,
             **vars(run.step),
         },
+        "divisor": run.config.divisor,
         "reads_pictures": reads_pixels(run.config),
         "versions": versions(),
     }

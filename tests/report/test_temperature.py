@@ -18,7 +18,6 @@ SAYS = [
     (("loss.tau=0.1",), {"temperature": 0.07, "temperature_from": "default"}, "temperature fixed at 0.1"),
     (("hybrid.temperature=own",), {}, "temperatures of the loss's terms, learned from e^-1"),
     (("loss.name=triplet",), {"temperature": 0.07, "temperature_from": "default"}, ""),
-    (("loss.name=elsewhere",), {"temperature": 0.07, "temperature_from": "default"}, ""),
     ((), {}, ""),
 ]
 
@@ -26,7 +25,14 @@ SAYS = [
 @pytest.mark.parametrize(("sets", "details", "text"), SAYS, ids=[text or str(sets) for sets, _, text in SAYS])
 def test_a_run_says_what_divides_its_scores(sets: tuple[str, ...], details: dict[str, Any], text: str):
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=list(sets))
-    assert temperature_text(config, {"name": "tiny", "details": details}) == text
+    manifest = {"divisor": config.divisor, "backbone": {"name": "tiny", "details": details}}
+    assert temperature_text(config, manifest) == text
+
+
+def test_a_run_of_before_says_nothing():
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[])
+    details = {"temperature": 0.07, "temperature_from": "default"}
+    assert temperature_text(config, {"backbone": {"name": "tiny", "details": details}}) == ""
 
 
 def test_every_form_of_a_table_has_it(subtests):
