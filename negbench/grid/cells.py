@@ -15,7 +15,6 @@ from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.grid.axes import cell_columns
 from negbench.grid.axis import AXES, Value, names_of, short
-from negbench.grid.comparison import together
 from negbench.loop.runs import plan_run
 from negbench.loop.types import PlannedRun
 from negbench.settings.config import ResolvedConfig, RunConfig
@@ -129,7 +128,10 @@ def titles_of(cells: Sequence[Cell]) -> dict[str, str]:
 
     A run that stands in several cells is named as its first one.
     """
-    runs = [alike[0] for alike in together(cells, lambda cell: cell.hash).values()]
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first.setdefault(cell.hash, cell)
+    runs = list(first.values())
     names = names_of([cell.labels for cell in runs])
     return {cell.hash: f"{name} seed {cell.seed}" for cell, name in zip(runs, names, strict=True)}
 

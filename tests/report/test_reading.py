@@ -74,11 +74,13 @@ HEAVY = ("torch", "scipy.stats", "pandas")
 @pytest.fixture(scope="module")
 def imported(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Return command -> the modules of `HEAVY` that are imported after it."""
-    finish(Console(quiet=True), compared, "small", "none")  # with a page, whose figures are taken over
+    runs = tmp_path_factory.mktemp("read") / "runs"
+    shutil.copytree(compared, runs)  # other tests use the folder as it is
+    finish(Console(quiet=True), runs, "small", "none")  # with a page, whose figures are taken over
     alone = tmp_path_factory.mktemp("alone") / "runs"
-    first = min(compared.glob("*/result.json")).parent
+    first = min(runs.glob("*/result.json")).parent
     shutil.copytree(first, alone / first.name)
-    words = [sys.executable, "-c", READ, ",".join(HEAVY), str(compared), str(alone)]
+    words = [sys.executable, "-c", READ, ",".join(HEAVY), str(runs), str(alone)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = json.loads(done.stderr.splitlines()[-1])
