@@ -49,7 +49,7 @@ class StoredTrials:
 
 def _can_be_drawn(values: Values) -> bool:
     if values.strata is None:
-        return values.values.shape[1] > 1
+        return bool(values.values.shape[1] > 1)
     return int(np.unique(values.strata, return_counts=True)[1].min()) > 1
 
 

@@ -457,7 +457,9 @@ def _verdicts(
 
 def _common_seeds(values: Mapping[str, Values], name: str, other: str | None) -> int:
     """Return how many seeds two strategies have in common."""
-    return len({*values[name].seeds} & {*values[other].seeds}) if other in values else 0
+    if other is None or other not in values:
+        return 0
+    return len({*values[name].seeds} & {*values[other].seeds})
 
 
 def _estimate(test: Difference | None, seeds: int) -> Estimate | None:
