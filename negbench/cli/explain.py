@@ -31,6 +31,7 @@ def options_of(kind: str, name: str) -> list[Option]:
     hints = typing.get_type_hints(declared)
     ranges = tunable_ranges(declared)
     documents = [*map(inspect.getdoc, declared.__mro__), sys.modules[cls.__module__].__doc__]
+    documents += [inspect.getdoc(part) for part in getattr(cls, "parts", ())]  # of a composite
     texts = [_documented(document or "") for document in documents]
     options = []
     for name, default in option_defaults(cls).items():

@@ -60,7 +60,7 @@ def _asked(asked: List) -> tuple[tuple[str, ...], str | None]:
     """
     from negbench.errors import UnknownNameError
     from negbench.plugins.registry import KINDS as PLUGINS
-    from negbench.plugins.registry import registry
+    from negbench.plugins.registry import is_composite, registry
     from negbench.settings.layers import recipes
     from negbench.systems.system import system_files
 
@@ -73,6 +73,8 @@ def _asked(asked: List) -> tuple[tuple[str, ...], str | None]:
     found = tuple(kind for kind in KINDS if asked.kind in names[kind])
     if asked.name is not None:
         raise UnknownNameError("kind", asked.kind, KINDS)
+    if is_composite("strategies", asked.kind):
+        found = ("strategies",)
     if not found:
         raise UnknownNameError("kind or name", asked.kind, {*KINDS, *set().union(*names.values())})
     return found, asked.kind
@@ -99,11 +101,21 @@ def _document(kind: str, name: str | None) -> Any:
 
 
 def explained(kind: str, name: str) -> "tuple[Description, str, list[Option]]":
-    """Return a plug-in's description, its section of a configuration, and the options that a user sets."""
-    from negbench.cli.explain import options_of
-    from negbench.plugins.registry import SECTIONS, registry
+    """Return a plug-in's description, its section of a configuration, and the options that a user sets.
 
-    described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
+    Of a composite, such as `in-batch+qure`, the options are those of its parts and its own.
+    """
+    from negbench.cli.explain import options_of
+    from negbench.plugins.registry import SECTIONS, Description, is_composite, registry
+
+    if is_composite(kind, name):
+        parts = registry.parts(kind, name)
+        papers = {each.name: each.paper for each in registry.describe(kind)}
+        sources = "; ".join(f"{part.name}: {papers[part.name]}" for part in parts)
+        summary = str(registry.get(kind, name).__doc__).partition("\n")[0]
+        described = Description(name, summary, sources, "built-in")
+    else:
+        described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
     section = next(section for section, each in SECTIONS.items() if each == kind)
     return described, section, options_of(kind, name)
 

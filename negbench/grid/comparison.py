@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from negbench.display import log
 from negbench.errors import DataError, NegbenchError, OptionError, printable_json
@@ -120,6 +120,70 @@ class DialRecord(BaseModel):
     values: list[Any]
 
 
+def _with_strategy(labels: dict[str, str]) -> dict[str, str]:
+    if "strategy" not in labels:
+        raise ValueError("no strategy is named")
+    return labels
+
+
+GroupLabels = Annotated[dict[str, str], AfterValidator(_with_strategy)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# a rate with its mean, and a rate with the runs of its trials; JSON has lists for tuples
+TriedRate = Annotated[tuple[Rate, float | None], Strict(False)]
+TrialRuns = Annotated[tuple[Rate, list[str]], Strict(False)]
+
+
+class RateRecord(BaseModel):
+    """The learning rate of a group, and what the trials that chose it found."""
+
+    model_config = _CLOSED
+
+    labels: GroupLabels
+    seeds: list[int] = Field([], description="of the trials")
+    seed: int | None = Field(None, description="of the trials, in older files, which had one")
+    lr: Rate
+    tried: list[TriedRate] = Field(min_length=1, description="rate and mean over seeds; null if it is not finished")
+    runs: list[TrialRuns] = Field([], description="rate and its trials, one for each seed")
+    queries: int = Field(0, description="size of the dev part")
+    generated: bool = Field(False, description="whether the dev part was generated, instead of carved from train")
+    metric: str = Field("", description="the one that chose; empty in older files: the main metric")
+    common: bool = Field(False, description="whether all groups of its table have one rate")
+    error: float | None = Field(None, description="standard error of the best mean, in older files")
+
+    @model_validator(mode="after")
+    def _has_seeds(self) -> Self:
+        if not self.seeds and self.seed is None:
+            raise ValueError("no seed of its trials is named")
+        return self
+
+
+class TuningRecord(BaseModel):
+    """What the tuning of one strategy found."""
+
+    model_config = _CLOSED
+
+    labels: GroupLabels
+    study: str
+    knobs: list[str]
+    trials: int
+    failed: int
+    seconds: float
+    default: float | None
+    best: float | None
+    found: dict[str, Any] | None
+    error: str
+
+
+class TunedRecord(BaseModel):
+    """Equal tuning: trials for each strategy, and what they found."""
+
+    model_config = _CLOSED
+
+    trials: int
+    tunings: list[TuningRecord]
+    metric: str = Field("", description="by which trials were scored; empty: the main metric")
+
+
 class ComparisonRecord(BaseModel):
     """comparison.json: the cells of a comparison, of claims, or of a study's final runs.
 
@@ -134,8 +198,8 @@ class ComparisonRecord(BaseModel):
     dials: list[DialRecord] = Field([], description="settings whose combinations are the points")
     left_out: list[dict[str, str]] = Field([], description="places that could not be planned, with the reason")
     remarks: list[str] = Field([], description="what the backbone or data set does not support")
-    rates: list[dict[str, Any]] = Field([], description="the learning rate of each group, and the rates tried")
-    tuned: dict[str, Any] | None = Field(None, description="trials per strategy, and what was found")
+    rates: list[RateRecord] = Field([], description="the learning rate of each group, and the rates tried")
+    tuned: TunedRecord | None = Field(None, description="trials per strategy, and what was found")
 
 
 @dataclass(frozen=True)

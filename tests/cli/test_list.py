@@ -47,6 +47,17 @@ def test_a_name_is_found_in_every_kind_that_has_it(said):
     assert set(json.loads(said("list", "qure", "--json").out)) == {"strategies", "systems"}
 
 
+@pytest.mark.parametrize("arguments", [["in-batch+top-k"], ["strategies", "in-batch+top-k"]], ids=["name", "kind"])
+def test_a_union_is_explained_with_its_own_option(arguments, said):
+    out = said("list", *arguments).out
+    assert out.startswith("in-batch+top-k  A corpus strategy's own draws and a batch strategy's members, in one loss.")
+    assert "source: in-batch: " in out
+    for option in ("shared = bool, default False", "k = int or str", "halve = bool"):
+        assert f"  {option}" in out
+    assert "pool size, images >= 1 or a share of the gallery" in out
+    assert "unknown strategy 'no'" in said("list", "in-batch+no", code=2).err
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -204,6 +204,13 @@ def a_metric_of(number: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda value: {**value, "metrics": {**value["metrics"], value["main_metric"]: number}}
 
 
+def rated(document: dict[str, Any], **row: Any) -> dict[str, Any]:
+    """Return a comparison.json with the learning rate of one group."""
+    labels = {"strategy": "qure", "loss": "l", "backbone": "b", "dataset": "d"}
+    right = {"labels": labels, "seeds": [0, 1], "lr": 0.1, "tried": [[0.1, 0.5]]}
+    return {**document, "rates": [{**right, **row}]}
+
+
 JSONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     **{f"{file}: {text}": (file, lambda value, text=text: json.loads(text))
        for file in ("config.json", "result.json", "duel/comparison.json") for text in ("null", "[]", "{}", "7", '"x"')},
@@ -215,6 +222,14 @@ JSONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "result.json: Infinity": ("result.json", a_metric_of(float("inf"))),
     "result.json: NaN": ("result.json", a_metric_of(float("nan"))),
     "result.json: a metric that is a text": ("result.json", a_metric_of("x")),  # type: ignore[arg-type]
+    "comparison.json: a rate without all": ("duel/comparison.json", lambda value: {**value, "rates": [{"x": 1}]}),
+    "comparison.json: a rate of no strategy": ("duel/comparison.json", lambda value: rated(value, labels={})),
+    "comparison.json: a rate without seeds": ("duel/comparison.json", lambda value: rated(value, seeds=[])),
+    "comparison.json: a rate that is a text": ("duel/comparison.json", lambda value: rated(value, lr="a")),
+    "comparison.json: three values tried": ("duel/comparison.json", lambda value: rated(value, tried=[[0.1, 0.5, 7]])),
+    "comparison.json: a trial is a number": ("duel/comparison.json", lambda value: rated(value, runs=[[0.1, [5]]])),
+    "comparison.json: trials before a rate": ("duel/comparison.json", lambda value: rated(value, runs=[[["a"], 1]])),
+    "comparison.json: tuned, of nothing": ("duel/comparison.json", lambda value: {**value, "tuned": {"tunings": [{}]}}),
     "comparison.json: cells null": ("duel/comparison.json", lambda value: {**value, "cells": None}),
     "comparison.json: a cell null": ("duel/comparison.json", lambda value: {**value, "cells": [None]}),
     "comparison.json: a cell without run": (
@@ -235,6 +250,14 @@ def test_json_of_another_shape_is_one_line_everywhere(received, said, case):
         lines = said(*command, "--runs-dir", received, code=2).err.splitlines()
         assert len(lines) == 1
         assert lines[0].startswith("negbench: error: ")
+
+
+def test_runs_that_are_no_trials_are_refused_as_such(received, said):
+    """The comparison's own runs are of the strategy, but at another rate, and reported."""
+    names = [run.name for run in sorted(received.glob("qure-*"))]
+    changed(received / "duel" / "comparison.json", lambda value: rated(value, runs=[[0.1, names]]))
+    (line,) = said("report", "duel", "--latex", "--runs-dir", received, code=2).err.splitlines()
+    assert f"names {', '.join(names)} as trials of 'qure' at the rate 0.1, which are other runs" in line
 
 
 HOSTILE = "=cmd|' /C calc'!A0 \x1b[31m<script>alert(1)</script> & % $ _ # {}"
