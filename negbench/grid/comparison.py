@@ -174,7 +174,7 @@ class TuningRecord(BaseModel):
     error: str
 
 
-class TunedRecord(BaseModel):
+class TuningSummaryRecord(BaseModel):
     """Equal tuning: trials for each strategy, and what they found."""
 
     model_config = _CLOSED
@@ -199,7 +199,7 @@ class ComparisonRecord(BaseModel):
     left_out: list[dict[str, str]] = Field([], description="places that could not be planned, with the reason")
     remarks: list[str] = Field([], description="what the backbone or data set does not support")
     rates: list[RateRecord] = Field([], description="the learning rate of each group, and the rates tried")
-    tuned: TunedRecord | None = Field(None, description="trials per strategy, and what was found")
+    tuned: TuningSummaryRecord | None = Field(None, description="trials per strategy, and what was found")
 
 
 @dataclass(frozen=True)
