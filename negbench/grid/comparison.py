@@ -163,15 +163,15 @@ class TuningRecord(BaseModel):
     model_config = _CLOSED
 
     labels: GroupLabels
-    study: str
-    knobs: list[str]
-    trials: int
-    failed: int
-    seconds: float
-    default: float | None
-    best: float | None
-    found: dict[str, Any] | None
-    error: str
+    study: str = ""
+    knobs: list[str] = []
+    trials: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    default: float | None = None
+    best: float | None = None
+    found: dict[str, Any] | None = None
+    error: str = ""
 
 
 class TuningSummaryRecord(BaseModel):
