@@ -38,9 +38,23 @@ from negbench.worlds.vectors import attributes_of, look_of
 
 PAPER = "ours"
 
-BUCKETS = 64  # vectors shared by the words that no caption holds
 MAX_TOKENS = 32  # BLIP-2's number of queries
-KIND = 0.5  # weight of the vector of a second and third category, in worlds that have them
+
+
+@dataclass(frozen=True)
+class EncoderNumbers:
+    """The frozen part.
+
+    Args:
+        buckets: vectors shared by the words that no caption holds.
+        category: weight of the vector of the second and third category, in worlds that have them.
+    """
+
+    buckets: int = 64
+    category: float = 0.5
+
+
+FIXED = EncoderNumbers()
 
 _PHRASES = phrases()
 _LONGEST = max(map(len, _PHRASES))
@@ -89,6 +103,7 @@ class Vectors(GivenFeatures):
     """
 
     recommended: ClassVar = {"lr": 3e-3, "epochs": 20, "batch_size": 64, "weight_decay": 0.01}
+    fixed: ClassVar = (FIXED,)
 
     def __init__(self, options: VectorOptions, seed: int) -> None:
         dim = options.dim
@@ -140,7 +155,7 @@ class Vectors(GivenFeatures):
             signal = self._values[one, codes[rows]].sum(1)
             if apart:
                 kinds = torch.stack([apart.get(each.category, none) for each in shown[rows]])
-                signal = (1 - KIND**2) ** 0.5 * signal + KIND * kinds
+                signal = (1 - FIXED.category**2) ** 0.5 * signal + FIXED.category * kinds
             if drawn:
                 weight = torch.tensor([weight for _, weight in looks[rows]])[:, None]
                 shared = unit(torch.stack([drawn.get(line, none) for line, _ in looks[rows]]))
@@ -181,7 +196,7 @@ def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
         if known is not None:
             tokens.append((known, _NUMBER[known]))
         elif rest[0] not in VOCABULARY:
-            tokens.append((rest[:1], 2 + len(_NUMBER) + zlib.crc32(rest[0].encode()) % BUCKETS))
+            tokens.append((rest[:1], 2 + len(_NUMBER) + zlib.crc32(rest[0].encode()) % FIXED.buckets))
         rest = rest[len(known or rest[:1]) :]
     return tokens
 
@@ -198,7 +213,7 @@ def _encoders(options: VectorOptions, generator: torch.Generator) -> tuple[Tenso
     # the part orthogonal to the image's vector, so that the cosine is `alignment`
     other = unit(other - (other * images).sum(-1, keepdim=True) * images)
     texts = weights[:, None, None] * (alignment * images + math.sqrt(1 - alignment**2) * other)
-    size = 2 + len(_PHRASES) + BUCKETS
+    size = 2 + len(_PHRASES) + FIXED.buckets
     table = unit(torch.randn(size, dim, generator=generator)) / math.sqrt(len(ATTRIBUTES))
     table[0] = 0
     for phrase, number in _NUMBER.items():

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from mkdocs.structure.files import File, Files
 
 import negbench
 from negbench.analysis.words import label_of, percent, shortened, signed
+from negbench.cli.explain import Option, fixed_of
 from negbench.cli.list_ import explained
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.plugins.registry import KINDS, registry
@@ -183,9 +184,21 @@ def plugin_page(kind: str, name: str) -> str:
         parts.append(table(("option", "type", "default", "tuned in", "what"), rows))
     else:
         parts.append("None.")
+    parts += fixed_part(fixed_of(kind, name))
     if kind == "datasets" and hasattr(module, "card"):
         parts.append(card_part(module.card))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def fixed_part(fixed: Mapping[str, Sequence[Option]]) -> list[str]:
+    """Show the numbers that draw generated data and that no option changes; nothing without any."""
+    if not fixed:
+        return []
+    parts = ["## Numbers that no option changes"]
+    for about, numbers in fixed.items():
+        rows = [(f"`{number.name}`", f"`{number.default}`", number.text) for number in numbers]
+        parts += [f"{about}:", table(("number", "value", "what"), rows)]
+    return parts
 
 
 def strategy_part(name: str, cls: type[Strategy]) -> str:

@@ -4,7 +4,7 @@ import inspect
 import sys
 import types
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from docstring_parser import google
@@ -41,6 +41,20 @@ def options_of(kind: str, name: str) -> list[Option]:
         span = _span_text(ranges.get(name))
         options.append(Option(name, described_type, shown_default, span, described[0] if described else ""))
     return options
+
+
+def fixed_of(kind: str, name: str) -> dict[str, list[Option]]:
+    """Import a plug-in and return the numbers that draw its data and that no option changes, by what they draw."""
+    numbers = {}
+    for part in getattr(registry.get(kind, name), "fixed", ()):
+        document = inspect.getdoc(part) or ""
+        texts = _documented(document)
+        hints = typing.get_type_hints(type(part))
+        numbers[document.partition("\n")[0].removesuffix(".")] = [
+            Option(each.name, _type_text(hints[each.name]), str(getattr(part, each.name)), "", texts[each.name])
+            for each in fields(part)
+        ]
+    return numbers
 
 
 def _type_text(hint: Any) -> str:

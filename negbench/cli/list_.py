@@ -97,7 +97,11 @@ def _document(kind: str, name: str | None) -> Any:
     if name is None:
         return [asdict(each) for each in registry.describe(kind)]
     described, section, options = explained(kind, name)
-    return {**asdict(described), "section": section, "options": [asdict(option) for option in options]}
+    from negbench.cli.explain import fixed_of
+
+    fixed = {about: [asdict(number) for number in numbers] for about, numbers in fixed_of(kind, name).items()}
+    listed = [asdict(option) for option in options]
+    return {**asdict(described), "section": section, "options": listed, "fixed": fixed}
 
 
 def explained(kind: str, name: str) -> "tuple[Description, str, list[Option]]":
@@ -148,6 +152,11 @@ def _one(plugin: Mapping[str, Any]) -> None:
         _print(f"  {option['name']} = ", f"{option['type']}, default {option['default']}{tunable}")
         if option["text"]:
             _print(" " * 6, option["text"])
+    for about, numbers in plugin["fixed"].items():
+        typer.echo(f"\nnumbers that no option changes: {about[0].lower()}{about[1:]}")
+        for number in numbers:
+            _print(f"  {number['name']} = ", number["default"])
+            _print(" " * 6, number["text"])
 
 
 def _print(lead: str, text: str) -> None:

@@ -77,6 +77,48 @@ class Nuisance:
 BACKDROPS = ("plain", "gradient", "checks", "bands", "blotches")
 
 
+@dataclass(frozen=True)
+class PictureNumbers:
+    """How pictures of one garment differ; of two numbers the first is the least, the second the most.
+
+    Args:
+        pale: per cent of the pictures with a pale background, as shop pictures mostly have.
+        pale_colours: of 255, of a pale background.
+        other_colours: of 255, of another background.
+        second_colour: most by which the background's second colour differs from the first, of 255.
+        right: half pixels to the right or left, at most.
+        down: half pixels down or up, at most.
+        tilt: most, 1024 times the tangent of the angle.
+        mirrored: per cent.
+        scale: 256 times the size.
+        brightness: of 256.
+        cast: of 256, of each colour of the light.
+        slope: most by which one side is brighter than the other, of 256.
+        period: of the cloth's pattern, in 1024ths of the picture.
+        backdrop_period: of the background's pattern, in half pixels.
+        noise: half ranges of the pixel noise, of 255; each is as likely.
+    """
+
+    pale: int = 60
+    pale_colours: tuple[int, int] = (150, 250)
+    other_colours: tuple[int, int] = (30, 220)
+    second_colour: int = 60
+    right: int = 18
+    down: int = 14
+    tilt: int = 200
+    mirrored: int = 50
+    scale: tuple[int, int] = (215, 305)
+    brightness: tuple[int, int] = (180, 296)
+    cast: tuple[int, int] = (224, 288)
+    slope: int = 70
+    period: tuple[int, int] = (84, 124)
+    backdrop_period: tuple[int, int] = (12, 40)
+    noise: tuple[int, ...] = (4, 8, 16, 28)
+
+
+FIXED = PictureNumbers()
+
+
 @cache
 def values(category: str, attribute: str) -> tuple[str, ...]:
     """Values that an attribute (one of ATTRIBUTES) may take in a category."""
@@ -109,25 +151,25 @@ def mutate(stream: Stream, attributes: Attributes, count: int) -> Attributes:
 
 def sample_nuisance(stream: Stream) -> Nuisance:
     """Draw pose, scale, shade, background and noise of one picture."""
-    pale = stream.chance(60)  # shop pictures mostly have a pale background
-    low, high = (150, 250) if pale else (30, 220)
-    first = tuple(stream.between(low, high) for _ in range(3))
-    second = tuple(min(255, max(0, c + stream.between(-60, 60))) for c in first)
+    colours = FIXED.pale_colours if stream.chance(FIXED.pale) else FIXED.other_colours
+    first = tuple(stream.between(*colours) for _ in range(3))
+    apart = FIXED.second_colour
+    second = tuple(min(255, max(0, c + stream.between(-apart, apart))) for c in first)
     return Nuisance(
-        shift=(stream.between(-18, 18), stream.between(-14, 14)),
-        tilt=stream.between(-200, 200),
-        mirror=stream.chance(50),
+        shift=(stream.between(-FIXED.right, FIXED.right), stream.between(-FIXED.down, FIXED.down)),
+        tilt=stream.between(-FIXED.tilt, FIXED.tilt),
+        mirror=stream.chance(FIXED.mirrored),
         arm=stream.below(len(_ARMS)),
-        scale=stream.between(215, 305),
-        brightness=stream.between(180, 296),
-        cast=(stream.between(224, 288), stream.between(224, 288), stream.between(224, 288)),
-        slope=stream.between(-70, 70),
-        period=stream.between(84, 124),
+        scale=stream.between(*FIXED.scale),
+        brightness=stream.between(*FIXED.brightness),
+        cast=(stream.between(*FIXED.cast), stream.between(*FIXED.cast), stream.between(*FIXED.cast)),
+        slope=stream.between(-FIXED.slope, FIXED.slope),
+        period=stream.between(*FIXED.period),
         phase=stream.below(1024),
         backdrop=stream.pick(BACKDROPS),
         backdrop_colours=((first[0], first[1], first[2]), (second[0], second[1], second[2])),
-        backdrop_period=stream.between(12, 40),
-        noise=stream.pick((4, 8, 16, 28)),
+        backdrop_period=stream.between(*FIXED.backdrop_period),
+        noise=stream.pick(FIXED.noise),
         grain=stream.raw(),
     )
 

@@ -29,9 +29,32 @@ MANIFEST = "synthetic.json"
 SPLITS = ("train", "val")
 
 _HUFFMAN = 2  # zlib's Z_HUFFMAN_ONLY: for noisy pixels the fastest, and the smallest
-_CHANGES = (1, 1, 1, 2, 2, 2, 2, 3, 3)  # how many attributes a query changes, by weight
-_APART = 3  # attributes in which the two garments of a line differ: the most that a query changes
-_MOST = 0.9  # share of the possible garments that a world may use: the last ones take long to draw
+
+
+@dataclass(frozen=True)
+class GarmentNumbers:
+    """Which garments and queries there are.
+
+    Args:
+        changes: how many attributes a query changes; each entry is as likely.
+        line: garments of a line, in worlds whose garments come in lines.
+        apart: attributes in which the other garments of a line differ from its first.
+        fresh: per cent of the draws that bring two new garments, one a neighbour of the other, where there are no
+            lines; the other draws bring a neighbour of a garment that is there.
+        mutated: most attributes in which a neighbour differs.
+        most: share of the possible garments of a category that a world may use, as the last ones take long to draw;
+            a world of `vectors` that needs more has three categories.
+    """
+
+    changes: tuple[int, ...] = (1, 1, 1, 2, 2, 2, 2, 3, 3)
+    line: int = 2
+    apart: int = 3
+    fresh: int = 10
+    mutated: int = 3
+    most: float = 0.9
+
+
+FIXED = GarmentNumbers()
 
 
 @dataclass(frozen=True)
@@ -141,7 +164,7 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     sizes = _group_sizes(stream, spec.images(split), spec.twins)
     _check_possible(category, len(sizes))
     if in_lines:
-        lines = [min(number // 2, len(sizes) // 2 - 1) for number in range(len(sizes))]
+        lines = [min(number // FIXED.line, len(sizes) // FIXED.line - 1) for number in range(len(sizes))]
         garments = _garments_in_lines(stream, category, lines)
     else:
         lines = [0 for _ in sizes]
@@ -211,7 +234,7 @@ def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
 
 def fits_one(spec: Spec, category: str) -> bool:
     """Whether one category has enough different garments for each split."""
-    most = _MOST * _possible(category)
+    most = FIXED.most * _possible(category)
     sizes = [(Stream(spec.world, "plan", split, category), spec.images(split)) for split in SPLITS]
     return all(count <= most or len(_group_sizes(stream, count, spec.twins)) <= most for stream, count in sizes)
 
@@ -222,10 +245,10 @@ def _possible(category: str) -> int:
 
 def _check_possible(category: str, count: int) -> None:
     possible = _possible(category)
-    if count > _MOST * possible:
+    if count > FIXED.most * possible:
         raise OptionError(
-            f"{count:,} different garments of category {category} are needed, but only {_MOST:.0%} of the {possible:,} "
-            "possible ones may be used: ask for fewer images or more twins"
+            f"{count:,} different garments of category {category} are needed, but only {FIXED.most:.0%} of the "
+            f"{possible:,} possible ones may be used: ask for fewer images or more twins"
         )
 
 
@@ -234,9 +257,9 @@ def _free_garments(stream: Stream, category: str, count: int) -> list[Attributes
     garments = [sample_attributes(stream, category)]
     known = {*garments}
     while len(garments) < count:
-        fresh = stream.chance(10) and len(garments) + 2 <= count  # with a neighbour of its own
+        fresh = stream.chance(FIXED.fresh) and len(garments) + 2 <= count  # with a neighbour of its own
         drawn = [sample_attributes(stream, category)] if fresh else []
-        drawn.append(mutate(stream, drawn[0] if fresh else stream.pick(garments), stream.between(1, 3)))
+        drawn.append(mutate(stream, drawn[0] if fresh else stream.pick(garments), stream.between(1, FIXED.mutated)))
         garments += [each for each in dict.fromkeys(drawn) if each not in known]
         known.update(drawn)
     return garments
@@ -248,7 +271,7 @@ def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> l
     first: dict[int, Attributes] = {}
     while len(garments) < len(lines):
         line = lines[len(garments)]
-        drawn = mutate(stream, first[line], _APART) if line in first else sample_attributes(stream, category)
+        drawn = mutate(stream, first[line], FIXED.apart) if line in first else sample_attributes(stream, category)
         if drawn not in garments:
             garments[drawn] = line
             first.setdefault(line, drawn)
@@ -268,7 +291,7 @@ def _queries(
     def apart(group: int) -> tuple[Any, list[int]]:
         """Return [groups] int8 distances, and the possible ones by weight; for a lone garment, the nearest one's."""
         distance = np.where(line == line[group], (codes != codes[group]).sum(1), 0).astype(np.int8)
-        return distance, [c for c in _CHANGES if c in distance] or [distance[distance > 0].min()]
+        return distance, [c for c in FIXED.changes if c in distance] or [distance[distance > 0].min()]
 
     queries = []
     for number in range(count):

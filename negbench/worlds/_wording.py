@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,24 @@ class Clause(NamedTuple):
     phrase: str
 
 
+@dataclass(frozen=True)
+class CaptionNumbers:
+    """What the two annotators of a query write.
+
+    Args:
+        again: per cent of the changed attributes that both mention; each is mentioned by one.
+        exact: per cent of the second mentions that name the value; the others hint at it ("is darker").
+        capital: per cent of the captions that begin with a capital letter.
+        stop: per cent of the captions that end with a full stop.
+    """
+
+    again: int = 50
+    exact: int = 60
+    capital: int = 10
+    stop: int = 10
+
+
+FIXED = CaptionNumbers()
 READS = ("_wording.toml",)
 
 
@@ -72,8 +91,8 @@ def caption_pair(stream: Stream, reference: Attributes, target: Attributes) -> t
     for attribute in reference.changed(target):
         speaker = stream.below(2)
         said[speaker].append(stream.pick(clauses(target, attribute)))
-        if stream.chance(50):
-            again = clauses(target, attribute) if stream.chance(60) else _hints(reference, target, attribute)
+        if stream.chance(FIXED.again):
+            again = clauses(target, attribute) if stream.chance(FIXED.exact) else _hints(reference, target, attribute)
             said[1 - speaker].append(stream.pick(again))
     for own in said:
         if not own:  # an annotator always writes something
@@ -125,9 +144,9 @@ def _sentence(stream: Stream, said: list[Clause], category: str) -> str:
         link = stream.pick((" with ", " and has ")) if first == "is" else " and is "
         text += link + " and ".join(phrases_of_other)
     text = stream.pick(_OPENINGS).format(stream.pick(_NOUNS[category])) + text
-    if stream.chance(10):
+    if stream.chance(FIXED.capital):
         text = text[0].upper() + text[1:]
-    return f"{text}." if stream.chance(10) else text
+    return f"{text}." if stream.chance(FIXED.stop) else text
 
 
 def _vocabulary() -> tuple[str, ...]:

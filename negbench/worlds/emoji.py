@@ -41,11 +41,25 @@ SPLITS = ("train", "val")
 GROUP = "emoji"
 RECALLS = (1, 5, 10, 50)
 CUTOFF = 10  # of mAP
-HELD_OUT = 0.355  # share of the families in val: 60 of 169 with all four artists
-CHANGES = 2  # maximum number of attributes that a query changes
 TREE = f"{'|'.join(ARTISTS)}/{'|'.join(FILES)}"
 
 _METRICS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS} | {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
+
+
+@dataclass(frozen=True)
+class EmojiNumbers:
+    """Which families are held out, and which queries there are.
+
+    Args:
+        held_out: share of the families in val: 60 of 169 with all four artists.
+        changes: most attributes that a query changes.
+    """
+
+    held_out: float = 0.355
+    changes: int = 2
+
+
+FIXED = EmojiNumbers()
 
 
 class PictureChoice(NamedTuple):
@@ -128,6 +142,7 @@ class EmojiPictures(Dataset):
 
     exchangeable: ClassVar[bool] = True
     set_apart: ClassVar[str] = "family"
+    fixed: ClassVar = (FIXED,)
 
     shown: Mapping[str, Sequence[Emoji]] = field(default_factory=dict)
     asked: Mapping[str, Emoji] = field(default_factory=dict)
@@ -278,7 +293,7 @@ def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
     held_out: set[str] = set()
     for families in kinds.values():
         families.sort(key=lambda family: hashlib.sha256(f"{seed} {family}".encode()).digest())
-        held_out.update(families[: round(HELD_OUT * len(families))])
+        held_out.update(families[: round(FIXED.held_out * len(families))])
     return [emoji for emoji in world.images if (emoji.family in held_out) == (split == "val")]
 
 
@@ -311,12 +326,12 @@ def _asked(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
 
 
 def _askable(world: EmojiWorld, members: Sequence[Emoji], options: PictureChoice) -> Iterator[Ask]:
-    """Yield every query within a family that changes 1 to CHANGES attributes of an unambiguous reference."""
+    """Yield every query within a family that changes 1 to `FIXED.changes` attributes of an unambiguous reference."""
     for shown in members:
         sources = [artist for artist in options.references if artist in world.images[shown]]
         sources = [artist for artist in sources if len(world.shown[world.images[shown][artist]]) == 1]
         for wanted in members:
-            if not (sources and 1 <= difference(shown.look, wanted.look) <= CHANGES):
+            if not (sources and 1 <= difference(shown.look, wanted.look) <= FIXED.changes):
                 continue
             drawn = [artist for artist in options.artists if artist in world.images[wanted]]
             for artist in sources if drawn else ():

@@ -27,6 +27,7 @@ from negbench.files.captions import joined
 from negbench.metrics.fixed import DEV_QUERIES
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
+from negbench.worlds import _synthesis, _wording
 from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, of_codes
 from negbench.worlds._synthesis import GENERATOR, Spec, WorldPart, attributed, fits_one, plan
 from negbench.worlds._wording import attribute_words
@@ -118,6 +119,7 @@ class VectorWorld(Dataset):
     has_images: ClassVar[bool] = False
     exchangeable: ClassVar[bool] = True
     generates_dev: ClassVar[bool] = True
+    fixed: ClassVar = (_synthesis.FIXED, _wording.FIXED)
 
     @classmethod
     def load(cls, options: VectorWorldOptions, split: str = "val", images: bool = False) -> Self:

@@ -13,7 +13,9 @@ def test_every_option_that_a_user_sets_is_printed_once(said):
         out = said("list", kind, name).out
         assert out.startswith(f"{name}  "), name
         assert "\nsource: " in out, name
-        printed = [line.split(" = ")[0].strip() for line in out.splitlines() if " = " in line and line[2] != " "]
+        options, *fixed = out.split("\nnumbers that no option changes: ")
+        assert len(fixed) == len(getattr(registry.get(kind, name), "fixed", ())), name
+        printed = [line.split(" = ")[0].strip() for line in options.splitlines() if " = " in line and line[2] != " "]
         run = {"backbones": {"seed"}, "datasets": {"split", "images"}}.get(kind, set())
         assert printed == [option.name for option in options_of(kind, name) if option.name not in run], name
 

@@ -1,0 +1,99 @@
+"""Numbers that draw generated data and that no option changes: each has a text, and each changes the data."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from negbench.backbones import vectors as encoders
+from negbench.backbones.vectors import VectorOptions, Vectors
+from negbench.cli.explain import fixed_of
+from negbench.datasets.stream import Stream
+from negbench.worlds import _garments, _synthesis, _wording, emoji
+from negbench.worlds._garments import Attributes, render, sample_nuisance
+from negbench.worlds._synthesis import Spec, fits_one, plan
+from negbench.worlds.emoji import EmojiOptions, EmojiPictures
+
+WORLD = Spec(world=3, twins=1.5, train_images=60, train_queries=40, val_images=16, val_queries=8)
+GARMENT = Attributes("dress", "red", "short", "v", "checked", "long", "none")
+NEARLY_FULL = Spec(twins=1, train_images=9000, val_images=16)  # of 10,560 possible dresses
+PAIRS = [
+    *((_synthesis, each.name) for each in fields(_synthesis.FIXED)),
+    *((_wording, each.name) for each in fields(_wording.FIXED)),
+    *((_garments, each.name) for each in fields(_garments.FIXED)),
+    *((encoders, each.name) for each in fields(encoders.FIXED)),
+]
+
+
+def another(value: Any) -> Any:
+    """Return another possible value of a number."""
+    if isinstance(value, float):
+        return value * 0.8
+    if isinstance(value, int):
+        return value + 1 if value < 10 else value + 20
+    if len(value) == 2:
+        return value[0] + 2, value[1] + 3
+    return value[1:]
+
+
+def planned() -> list[Any]:
+    """Return all garments, queries and captions of two small worlds, and which category a large one needs."""
+    parts = [plan(WORLD, "train", "dress"), plan(WORLD, "train", "dress", in_lines=True)]
+    return [*parts, fits_one(NEARLY_FULL, "dress")]
+
+
+def photographed() -> list[bytes]:
+    """Return the pixels of one garment in many pictures."""
+    return [render(GARMENT, sample_nuisance(Stream(0, index))).tobytes() for index in range(24)]
+
+
+def encoded() -> tuple[list[float], list[int]]:
+    """Return features of a garment of the second category, and the numbers of words that no caption holds."""
+    model = Vectors(VectorOptions(dim=8), 0)
+    features = model.features_of(["shirt-train-0-a31203-00017"])
+    return features.flatten().tolist(), model.tokenize(["zebra quagga okapi"])["ids"].flatten().tolist()
+
+
+MADE: dict[ModuleType, Callable[[], Any]] = {
+    _synthesis: planned,
+    _wording: planned,
+    _garments: photographed,
+    encoders: encoded,
+}
+
+
+@pytest.mark.parametrize(("module", "name"), PAIRS, ids=[f"{m.__name__.rpartition('.')[2]}.{n}" for m, n in PAIRS])
+def test_each_number_changes_the_data(module, name, monkeypatch):
+    before = MADE[module]()
+    monkeypatch.setattr(module, "FIXED", replace(module.FIXED, **{name: another(getattr(module.FIXED, name))}))
+    assert MADE[module]() != before
+
+
+@pytest.mark.parametrize(("name", "value"), [("held_out", 0.7), ("changes", 1)])
+def test_each_number_of_the_emoji_changes_them(name, value, tmp_path: Path, toys: ModuleType, monkeypatch):
+    pytest.importorskip("resvg_py")
+    toys.emoji(tmp_path / "emoji")
+    before = EmojiPictures.load(EmojiOptions(root=tmp_path / "emoji"), "train")
+    monkeypatch.setattr(emoji, "FIXED", replace(emoji.FIXED, **{name: value}))
+    after = EmojiPictures.load(EmojiOptions(root=tmp_path / "emoji"), "train")
+    assert [query.id for query in after.queries] != [query.id for query in before.queries]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "modules"),
+    [
+        ("datasets", "vectors", [_synthesis, _wording]),
+        ("datasets", "synthetic", [_synthesis, _wording, _garments]),
+        ("datasets", "emoji", [emoji]),
+        ("backbones", "vectors", [encoders]),
+        ("datasets", "cirr", []),
+    ],
+)
+def test_list_explains_each_number(kind, name, modules):
+    listed = [number for numbers in fixed_of(kind, name).values() for number in numbers]
+    expected = [each.name for module in modules for each in fields(module.FIXED)]
+    assert [number.name for number in listed] == expected
+    assert all(number.text.endswith(".") for number in listed), [n.name for n in listed if not n.text.endswith(".")]
