@@ -27,7 +27,7 @@ from negbench.files.image_files import (
     one_spelling,
     without_extension,
 )
-from negbench.files.picture_kinds import as_shown, picture_remarks
+from negbench.files.picture_kinds import as_shown
 from negbench.files.triplet_files import TripletRow, TripletTable, read_names, read_triplets
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
@@ -126,12 +126,9 @@ class Triplets(Dataset):
         if not images:
             return data.loaded(None, files[0], allow_missing=options.allow_missing)
         found = _find_images(names, homes)
-        pictures = [paths[0] for paths in found.paths.values()]
-        said = picture_remarks(dict.fromkeys(pictures), as_shown=options.as_shown)
         if options.as_shown:
             found = replace(found, paths=as_shown(found.paths))
-        data = replace(data, remarks=(*remarks, *said))
-        return data.loaded(found, files[0], allow_missing=options.allow_missing)
+        return data.loaded(found, files[0], allow_missing=options.allow_missing, as_shown=options.as_shown)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

@@ -20,6 +20,7 @@ from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.galleries import Block, Galleries, ScoreBlock, Top
 from negbench.errors import DataError
 from negbench.files.image_files import ImageFiles, NothingLeftError
+from negbench.files.picture_kinds import picture_remarks
 from negbench.metrics.metric import Metric
 from negbench.metrics.part_name import part_name
 from negbench.metrics.query_ranks import QueryRanks
@@ -102,8 +103,10 @@ class Dataset(Galleries, ABC):
         """Return the card of splits that these options and the code alone determine; None if `load` reads files."""
         return None
 
-    def loaded(self, files: ImageFiles | None, place: Path, *, allow_missing: bool = False) -> Self:
-        """Return this split as `load` should: compared with the published counts, its images found.
+    def loaded(
+        self, files: ImageFiles | None, place: Path, *, allow_missing: bool = False, as_shown: bool | None = None
+    ) -> Self:
+        """Return this split as `load` should: compared with the published counts, its images found and looked at.
 
         A query is dropped if its reference or target is missing; other missing images are dropped from what names them.
 
@@ -111,6 +114,7 @@ class Dataset(Galleries, ABC):
             files: image files; None leaves them unchecked.
             place: folder or file that was read, for errors.
             allow_missing: as in `FolderOptions`.
+            as_shown: whether `files` apply EXIF orientation and transparency; None for a data set without that option.
 
         Raises:
             DataError: images are missing, or no query is left.
@@ -120,7 +124,8 @@ class Dataset(Galleries, ABC):
         if files is None:
             return remarked.without((), place)
         missing = files.require(self.all_images, allow_missing=allow_missing, named=self.naming)
-        return dataclasses.replace(remarked, files=files).without(missing, place)
+        said = picture_remarks(files.found(self.all_images), as_shown=as_shown)
+        return dataclasses.replace(remarked, files=files, remarks=(*remarked.remarks, *said)).without(missing, place)
 
     def without(self, missing: Sequence[str], place: Path | str) -> Self:
         """Return this split without some images and the queries that need them; DataError if no query is left."""

@@ -12,7 +12,6 @@ from negbench.datasets.overlap import overlap
 from negbench.errors import DataError, OptionError
 from negbench.files.image_files import THREADS, NothingLeftError, decoded
 from negbench.files.picture_kinds import picture_remarks
-from negbench.machine.viewed import plain_path
 from negbench.plugins.registry import option_defaults, registry
 
 if TYPE_CHECKING:
@@ -123,11 +122,10 @@ def verify(
 
 def _kinds_of_pictures(name: str, options: Mapping[str, Any], files: Mapping[str, Path]) -> list[str]:
     """Count pictures that are read otherwise than viewers show them, for benchmarks, too."""
-    option = None
+    as_shown = None
     if "as_shown" in option_defaults(registry.get("datasets", name)):
-        option = "--set dataset.as_shown=true"
-    stored = dict.fromkeys(plain_path(path) or path for path in files.values())
-    return picture_remarks(stored, as_shown=bool(options.get("as_shown")), option=option)
+        as_shown = bool(options.get("as_shown"))
+    return picture_remarks(files.values(), as_shown=as_shown)
 
 
 def _check_annotations(report: Verification, split: str, data: Dataset) -> None:

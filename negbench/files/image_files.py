@@ -93,6 +93,10 @@ class ImageFiles:
             raise DataError(f"image '{image}': no file of that name below {self.root}")
         return self.paths[image][0]
 
+    def found(self, images: Iterable[str]) -> list[Path]:
+        """Return the files of those of the images that have one, in their order."""
+        return [self.paths[image][0] for image in images if image in self.paths]
+
     def missing(self, images: Iterable[str]) -> dict[str, str]:
         """Return image id -> problem ("no file" or "empty file"), for the ids that cannot be used, in their order.
 

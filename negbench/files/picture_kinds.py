@@ -15,7 +15,7 @@ from negbench.errors import NegbenchError
 from negbench.machine.contents import SETTLED, stamp
 from negbench.machine.files import atomic_write, cache_dir, locked, opened, read_json, seal
 from negbench.machine.received import opened_picture
-from negbench.machine.viewed import is_transparent, shown_path
+from negbench.machine.viewed import is_transparent, plain_path, shown_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -52,16 +52,16 @@ _WORDS = {
 
 
 def picture_remarks(
-    files: Iterable[Path], *, as_shown: bool = False, option: str | None = "--set dataset.as_shown=true"
+    files: Iterable[Path], *, as_shown: bool | None = None, option: str = "--set dataset.as_shown=true"
 ) -> list[str]:
     """Return a line for each kind of special pictures, with their number.
 
     Args:
-        files: of the pictures, each once.
-        as_shown: whether orientation and transparency are applied.
-        option: what the user types to apply them; None if the data set has no such option.
+        files: of the pictures; one named twice, or as viewers show it, counts once, as it is stored.
+        as_shown: whether orientation and transparency are applied; None if there is no option that applies them.
+        option: what the user types to apply them.
     """
-    kinds = picture_kinds(files)
+    kinds = picture_kinds(dict.fromkeys(plain_path(path) or path for path in files))
     counts = Counter(chain.from_iterable(kinds.values()))
     lines = []
     for kind, words in _WORDS.items():
@@ -70,7 +70,7 @@ def picture_remarks(
         said = words.is_read
         if as_shown and words.applied:
             said = words.applied
-        elif option is not None and words.apply:
+        elif as_shown is not None and words.apply:
             said = f"{words.is_read}: {option} {words.apply}"
         lines.append(f"{counts[kind]:,} of {len(kinds):,} images {said}")
     return lines

@@ -25,7 +25,6 @@ from negbench.loop.record import peak_memory_mib
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import atomic_write, cache_dir
 from negbench.machine.room import device_named
-from negbench.machine.viewed import plain_path
 from negbench.own.init import FolderContents, dataset_of, load_split, survey
 from negbench.plugins.registry import import_file, line_in, on_one_line
 from negbench.settings.command_options import Embed
@@ -72,7 +71,7 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
     _check_room(scan, asked.overwrite)
     with display.progress("embed") as shown:
         encoded, words, unseen = _encoded(asked, {name: files[name] for name in first.values()}, texts, shown)
-    pictures = dict.fromkeys(plain_path(each.path(name)) or each.path(name) for name, each in files.items())
+    pictures = [each.path(name) for name, each in files.items()]
     display.notes([*picture_remarks(pictures, as_shown=asked.as_shown, option="--as-shown"), *unseen])
     images = encoded[[row[contents[name]] for name in files]]
     (scan.folder / IMAGES).unlink(missing_ok=True)  # so that a kill in between leaves no files of two encoders

@@ -139,7 +139,7 @@ def test_a_split_that_a_benchmark_does_not_have_is_left_out(tmp_path, monkeypatc
     ],
 )
 def test_pictures_that_viewers_show_otherwise_are_counted(file, tmp_path, name, as_shown, says):
-    """Of one's own data and of a benchmark, which has no option that applies the orientation."""
+    """By `data verify`, and by whatever loads; a benchmark has no option that applies the orientation."""
     options: dict[str, Any] = {"file": file, "as_shown": as_shown}
     if name == "cirr":
         options = toys.cirr(tmp_path / "cirr")
@@ -151,3 +151,5 @@ def test_pictures_that_viewers_show_otherwise_are_counted(file, tmp_path, name, 
     (note,) = [note for note in verify(name, options).notes if "EXIF" in note]
     assert note.endswith(f"images are turned by EXIF orientation, {says}" if not as_shown else f"images {says}")
     assert note.startswith("1 of ")
+    (remark,) = [remark for remark in registry.make("datasets", name, **options).remarks if "EXIF" in remark]
+    assert remark.partition(" images ")[2] == note.partition(" images ")[2]

@@ -183,7 +183,7 @@ def test_kinds_are_counted(tmp_path):
     assert found["deep.png"] == ("deep",)
     assert found["cmyk.jpg"] == ("cmyk",)
     assert found["opaque.png"] == found["plain.png"] == ()
-    lines = picture_remarks(tmp_path.iterdir())
+    lines = picture_remarks(tmp_path.iterdir(), as_shown=False)
     assert lines[0].startswith("2 of 9 images are turned by EXIF orientation, which is not applied: --set dataset.as")
     assert [line.split(" images ")[0] for line in lines] == ["2 of 9", "2 of 9", "1 of 9", "1 of 9", "1 of 9"]
 
