@@ -43,7 +43,7 @@ MAX_TOKENS = 32  # BLIP-2's number of queries
 
 @dataclass(frozen=True)
 class EncoderNumbers:
-    """The frozen part.
+    """Which vectors words and categories have.
 
     Args:
         buckets: vectors shared by the words that no caption holds.

@@ -62,8 +62,6 @@ class Backbone(nn.Module, ABC):
     transform: "Callable[[Image], Tensor]"
     # a run's defaults unless a flag or recipe overrides them; keys are those of RunConfig's section [train]
     recommended: ClassVar[Mapping[str, float | int]] = {}
-    # of drawn features: dataclasses with the numbers that draw them and that no option changes; see `Dataset.fixed`
-    fixed: ClassVar[tuple[Any, ...]] = ()
 
     @classmethod
     def freezes(cls, options: Any) -> bool:

@@ -68,8 +68,6 @@ class Dataset(Galleries, ABC):
     exchangeable: ClassVar[bool] = False  # True: a query's target is a random one of its relevant images
     generates_dev: ClassVar[bool] = False  # True: `load` makes a split "dev": val once more, of `DEV_QUERIES` or more
     set_apart: ClassVar[str] = "target"  # what is never in both parts of `split_dev`
-    # of generated data: dataclasses with the numbers that draw it and that no option changes, documented as options are
-    fixed: ClassVar[tuple[Any, ...]] = ()
     has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses `images=True`
 
     content: str
