@@ -84,7 +84,6 @@ def _document(kind: str, name: str | None) -> Any:
     """Return all plug-ins of a kind, or one in full; systems and recipes as the text of their files."""
     from dataclasses import asdict
 
-    from negbench.cli.explain import fixed_of
     from negbench.errors import UnknownNameError
     from negbench.plugins.registry import registry
     from negbench.settings.layers import recipes
@@ -98,6 +97,8 @@ def _document(kind: str, name: str | None) -> Any:
     if name is None:
         return [asdict(each) for each in registry.describe(kind)]
     described, section, options = explained(kind, name)
+    from negbench.cli.explain import fixed_of  # imports torch, which the lists above do without
+
     fixed = {about: [asdict(number) for number in numbers] for about, numbers in fixed_of(kind, name).items()}
     listed = [asdict(option) for option in options]
     return {**asdict(described), "section": section, "options": listed, "fixed": fixed}
