@@ -289,7 +289,6 @@ def test_an_adapter_without_peft_is_refused(transformers_folder, monkeypatch):
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_an_adapter_is_merged_by_peft(transformers_folder, tmp_path, alone, logged):
-    pytest.importorskip("peft")
     plain = encoder(transformers_folder)
     folder = transformers_folder
     if alone:
