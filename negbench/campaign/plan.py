@@ -220,9 +220,7 @@ def _parts(asked: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
         points = [dict(zip(keys, point, strict=True)) for point in points_of(axes.dials)]
         return points or [{}], axes
     names = listed(asked.systems, "systems")
-    chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]
-    if not chosen:
-        raise OptionError("--systems names no system: give one or several, or all")
+    chosen = list(systems()) if names == ["all"] else [name.strip() for name in names]
     for name in chosen:
         system(name, "--systems")  # raises
     base = [*axes.base, {"dataset": axes.values("dataset")[0], "backbone": axes.values("backbone")[0]}]

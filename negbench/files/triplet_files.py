@@ -179,6 +179,8 @@ def split_word(path: Path) -> str | None:
 def _named(columns: str) -> dict[str, str]:
     """Return our column -> the file's own name of it, or path in a row."""
     named = dict[str, str]()
+    want = f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}, or {PATHS}=FILE:ID:PATH"
+    check_option("columns", columns, not columns or bool(columns.replace(",", "").strip()), want)
     for part in columns.split(","):
         if not part.strip():
             continue
@@ -186,7 +188,6 @@ def _named(columns: str) -> dict[str, str]:
         ours = before.strip()
         theirs = after.strip()
         known = ours in REQUIRED + OPTIONAL or (ours == PATHS and theirs.count(":") == 2)
-        want = f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}, or {PATHS}=FILE:ID:PATH"
         check_option("columns", columns, known and bool(theirs) and ours not in named, f"{want}, each once")
         named[ours] = theirs
     return named

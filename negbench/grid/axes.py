@@ -65,7 +65,7 @@ class Axes:
         """Read the axes from the options, above the sections of the recipe.
 
         Raises:
-            NegbenchError: an unknown name or key, or an axis without a value.
+            NegbenchError: an unknown name or key, or an option that names nothing.
         """
         recipe = recipe_settings(asked.recipe)
         overrides = [plugin_layer(asked.plugin), *map(set_layer, asked.sets)]  # first: flags may name a file's plug-ins
@@ -84,8 +84,6 @@ class Axes:
         in_system = any("system" in layer for layer in (*layers, *above))
         if asked.losses is not None or not in_system:  # a system brings its own loss
             sections["loss"] = axis_of("loss", asked.losses, layers, above)
-        if not all(values for section, values in sections.items() if section != "loss" or asked.losses):
-            raise OptionError("an axis is empty: name at least one strategy, loss, backbone and data set")
         epochs = tuple(int(count) for count in asked.epochs)
         counts = tuple(int(count) for count in asked.negatives)
         axes = [
@@ -235,13 +233,19 @@ def listed(given: Any, what: str) -> list[Any]:
     """Split 'a,b' (a flag), one table, or a list (a recipe) into names and tables.
 
     Raises:
-        OptionError: anything else; the message names `what`.
+        OptionError: anything else, or no name; the message names `what`.
     """
     if isinstance(given, str):
-        return [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
-    entries = [given] if isinstance(given, Mapping) else given
-    if not isinstance(entries, Sequence) or not all(isinstance(each, str | Mapping) for each in entries):
+        parts = re.split(r",(?![^\[]*\])", given)  # not the commas of a list
+        entries: Any = [part for part in parts if part.strip()]
+    elif isinstance(given, Mapping):
+        entries = [given]
+    else:
+        entries = given
+    if not isinstance(entries, Sequence) or not all(isinstance(entry, str | Mapping) for entry in entries):
         raise OptionError(f"{what} {quoted(given)}: expected comma-separated names, or a list of names and tables")
+    if not entries:
+        raise OptionError(f"{what} {quoted(given)} names nothing: give one or several, with commas between")
     return list(entries)
 
 

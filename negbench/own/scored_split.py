@@ -94,7 +94,8 @@ def configure(
 
     layers: list[dict[str, Any]] = [{}]  # the run's own strategy
     if strategies is not None or folder is None:
-        layers = [{"strategy": section} for section in axis_of("strategy", strategies or "all", [recipe, *flags])]
+        wanted = "all" if strategies is None else strategies
+        layers = [{"strategy": section} for section in axis_of("strategy", wanted, [recipe, *flags])]
     if strategies is None and folder is None:
         layers = [layer for layer in layers if registry.make("strategies", layer["strategy"]["name"]).scope == "corpus"]
 

@@ -178,9 +178,19 @@ def _whole_numbers(flag: str, given: Any, least: int, want: str) -> tuple[int, .
         numbers = tuple(int(part) for part in parts if str(part).strip())
     except (TypeError, ValueError) as error:
         raise OptionError(f"{flag} {given!r}: expected {want}") from error
-    if any(number < least for number in numbers) or len(set(numbers)) != len(numbers):
+    too_small = any(number < least for number in numbers)
+    repeated = len(set(numbers)) != len(numbers)
+    empty = isinstance(given, str) and not numbers  # an empty list is the default
+    if too_small or repeated or empty:
         raise OptionError(f"{flag} {given!r}: expected {want}")
     return numbers
+
+
+def _check_names(given: str) -> str:
+    """Refuse a text that names nothing."""
+    if not given.replace(",", "").strip():
+        raise ValueError("names nothing: give one or several, with commas between")
+    return given
 
 
 def _checked_rate(given: Any) -> Any:
@@ -201,6 +211,7 @@ Epochs = Annotated[str | Sequence[int], BeforeValidator(parse_epochs)]
 PairsToDecide = Literal["baseline", "all", "best"]
 LearningRate = Annotated[float | Literal["grid", "common", "fixed"], BeforeValidator(_checked_rate)]
 Budget = Annotated[str | float, BeforeValidator(parse_budget)]  # seconds
+Names = Annotated[str, AfterValidator(_check_names)]
 FolderName = Annotated[str, AfterValidator(partial(checked_name, what="--name"))]
 
 
@@ -441,7 +452,7 @@ class Report(RunsOptions, PluginOptions):
     figures: Literal["svg", "pdf", "png"] = option("svg", "Also write the figures in this form, for a paper.")
     latex: bool = option(False, "Only print the leader table as LaTeX, the best of each block in bold.")
     markdown: bool = option(False, "Only print it as Markdown.")
-    columns: str = option("", "Its columns, such as R@1,R@10 [default: the tested metric, and behind the best].")
+    columns: Names = option("", "Its columns, such as R@1,R@10 [default: the tested metric, and behind the best].")
     epochs: Epochs = option((), "Its training budgets [default: all].", cli=str)
     out: Path | None = option(None, "Write the page, or the printed table, to this file, too.", metavar="FILE")
     share: Path | None = option(None, "Copy the result and its runs there, without names of folders.", metavar="FOLDER")

@@ -39,7 +39,7 @@ from negbench.machine.files import read_json, write_json
 from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
 from negbench.settings.config import RunConfig
-from negbench.settings.options import Compare, parse_negatives, parse_seeds
+from negbench.settings.options import Compare, parse_epochs, parse_negatives, parse_seeds
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
@@ -163,16 +163,42 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
         assert (outcome.error, calls) == (None, want)
 
 
-def test_seeds_and_numbers_of_negatives():
-    for given, want in (("3", (0, 1, 2)), (3, (0, 1, 2)), ("4,", (4,)), ([4], (4,)), ("7,2", (7, 2))):
-        assert parse_seeds(given) == want
-    assert parse_negatives("1, 5,63") == parse_negatives([1, 5, 63]) == (1, 5, 63)
-    for wrong in (",", "0", "1,1", "two", [0, -1], None):
-        with pytest.raises(OptionError, match="--seeds"):
-            parse_seeds(wrong)
-    for wrong in ("0", "1,1", "many", None):
-        with pytest.raises(OptionError, match="--negatives"):
-            parse_negatives(wrong)
+SEEDS = {"3": (0, 1, 2), 3: (0, 1, 2), "4,": (4,), (4,): (4,), "7,2": (7, 2)}
+
+
+@pytest.mark.parametrize("given", SEEDS, ids=repr)
+def test_seeds(given):
+    assert parse_seeds(given) == SEEDS[given]
+
+
+@pytest.mark.parametrize("wrong", [",", "", "0", "1,1", "two", [0, -1], [], None], ids=repr)
+def test_wrong_seeds_are_refused(wrong):
+    with pytest.raises(OptionError, match="--seeds"):
+        parse_seeds(wrong)
+
+
+@pytest.mark.parametrize("given", ["1, 5,63", [1, 5, 63]], ids=repr)
+def test_numbers_of_negatives(given):
+    assert parse_negatives(given) == (1, 5, 63)
+
+
+@pytest.mark.parametrize("wrong", [",", "", " , ", "0", "1,1", "many", None], ids=repr)
+def test_wrong_numbers_of_negatives_are_refused(wrong):
+    with pytest.raises(OptionError, match="--negatives"):
+        parse_negatives(wrong)
+
+
+@pytest.mark.parametrize("wrong", [",", "", " , ", "0", "1,1", "long", None], ids=repr)
+def test_wrong_numbers_of_epochs_are_refused(wrong):
+    with pytest.raises(OptionError, match="--epochs"):
+        parse_epochs(wrong)
+
+
+@pytest.mark.parametrize("axis", ["strategies", "losses", "backbones", "datasets", "systems"])
+@pytest.mark.parametrize("names", [",", "", []], ids=repr)
+def test_an_axis_that_names_nothing_is_refused(tmp_path, axis, names):
+    with pytest.raises(OptionError, match=f"{axis} .* names nothing"):
+        plan_comparison(Compare(**{axis: names}), tmp_path)
 
 
 def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, refused):
