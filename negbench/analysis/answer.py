@@ -107,7 +107,7 @@ def _below(findings: Findings) -> list[str]:
             lines.append(
                 "Points of equally many epochs differ in their numbers of steps: the table of points has them."
             )
-        return lines
+        return [*lines, *turns(findings.main)]
     orders = list(_orders(findings).values())
     first = [lines[0] for lines in orders]
     rest = [line for lines in orders for line in lines[1:]]

@@ -1,14 +1,15 @@
 """Orders that reverse: A beats B in one table or by one metric, and B beats A in another."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
 from negbench.analysis.verdicts import OVER_ALL
-from negbench.analysis.words import estimate_text, first_names, label_of, listed
+from negbench.analysis.words import estimate_text, first_names, label_of, listed, plural
 from negbench.grid.comparison import together
 
 _NAMED = 4  # most pairs named in a line
+_LINES = 4  # most lines of one kind
 
 _AMONG = {"epochs": "training budgets", "loss": "losses", "backbone": "backbones", "dataset": "data sets"}
 
@@ -24,21 +25,45 @@ def turns(verdicts: Sequence[Verdict]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Yield a line on each two values of an axis between which an order turns, or one that none does."""
+def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> list[str]:
+    """Write a line on each two values of an axis between which an order turns, or one that none does."""
     others = [name for name in TABLE_AXES if name != axis]
     compared = [row for row in verdicts if getattr(row, axis) and OVER_ALL not in row.table_key]
-    named = "after {} epochs" if axis == "epochs" else "with {}"
     level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - verdicts[0].alpha):g} %)"
-    for rows in together(compared, lambda row: tuple(getattr(row, name) for name in others)).values():
+    along = together(compared, lambda row: tuple(getattr(row, name) for name in others))
+    lines = []
+    compared_values: dict[str, None] = {}
+    for rows in along.values():
         beaten = _beaten_along(axis, rows)
-        turned = _turned_pairs(beaten)
-        for (one, other), pairs in turned.items():
+        if len(beaten) > 1:
+            compared_values |= dict.fromkeys(beaten)
+        place = _place(rows[0], along, others)
+        for (one, other), pairs in _turned_pairs(beaten).items():
             ahead = first_names([f"{winner} is ahead of {loser}" for winner, loser in pairs], _NAMED, "more pairs")
-            there = named.format(other)
-            yield f"The order reverses: {named.format(one)} {ahead}; {there} it is the other way round{level}."
-        if len(beaten) > 1 and not turned:
-            yield f"No decided order reverses between the {words} {listed(list(beaten), 9)}{level}."
+            here = _under(axis, one)
+            there = _under(axis, other)
+            lines.append(f"The order reverses{place}: {here} {ahead}; {there} it is the other way round{level}.")
+    if lines:
+        return _first_lines(lines, "The order reverses between {} more pairs of tables.")
+    if compared_values:
+        return [f"No decided order reverses between the {words} {listed(list(compared_values), 9)}{level}."]
+    return []
+
+
+def _under(axis: str, value: str) -> str:
+    """'after 20 epochs', 'with info-nce'."""
+    return f"after {_epochs(value)}" if axis == "epochs" else f"with {value}"
+
+
+def _epochs(value: str) -> str:
+    return f"{value} {plural(int(value), 'epoch')}"
+
+
+def _first_lines(lines: Sequence[str], more: str) -> list[str]:
+    """Return the first lines, then one that counts the others: dials have a table at each point."""
+    if len(lines) <= _LINES:
+        return list(lines)
+    return [*lines[:_LINES], more.format(len(lines) - _LINES)]
 
 
 Pair = tuple[str, str]  # the strategy that beats the other, and that one
@@ -79,7 +104,7 @@ def turns_by_metric(verdicts: Sequence[Verdict]) -> list[str]:
 
     Each metric's intervals hold for its own pairs, so that the others describe and decide nothing.
     """
-    lines = []
+    lines: dict[str, list[str]] = {}  # by metric
     tables = together(verdicts, lambda row: row.table_key)
     for rows in tables.values():
         by_metric = together(rows, lambda row: row.metric)
@@ -89,17 +114,22 @@ def turns_by_metric(verdicts: Sequence[Verdict]) -> list[str]:
                 continue
             beaten = {metric: _beaten_in(by_metric[metric]) for metric in (main[0], other)}
             for pairs in _turned_pairs(beaten).values():
-                lines.append(_turn_by_metric(pairs, main[0], by_metric[other], _place(rows[0], tables)))
-    return lines
+                line = _turn_by_metric(pairs, main[0], by_metric[other], _place(rows[0], tables, TABLE_AXES))
+                lines.setdefault(other, []).append(line)
+    shown = []
+    for metric, of_metric in lines.items():
+        shown += _first_lines(of_metric, f"By {label_of(metric)} orders reverse in {{}} more tables.")
+    return shown
 
 
-def _place(row: Verdict, tables: Mapping[tuple[str, ...], Sequence[Verdict]]) -> str:
-    """Name what distinguishes a row's table from the others: ', 20 epochs, cirr'; '' for the only table."""
+def _place(row: Verdict, tables: Mapping[tuple[str, ...], Sequence[Verdict]], axes: Sequence[str]) -> str:
+    """Name what of these axes distinguishes a row's table from the others: ', 20 epochs, cirr'; '' for the only one."""
     firsts = [members[0] for members in tables.values()]
     parts = []
-    for axis in TABLE_AXES:
+    for axis in axes:
         if len({getattr(first, axis) for first in firsts}) > 1 and getattr(row, axis):
-            parts.append(f"{getattr(row, axis)} epochs" if axis == "epochs" else getattr(row, axis))
+            value = getattr(row, axis)
+            parts.append(_epochs(value) if axis == "epochs" else value)
     return "".join(f", {part}" for part in parts)
 
 

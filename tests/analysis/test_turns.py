@@ -1,5 +1,6 @@
 """Orders that reverse by another metric, in one sentence; cutoffs that are wide for their gallery."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 
 from negbench.analysis.cutoffs import cutoff_of, wide_cutoffs
-from negbench.analysis.turns import turns_by_metric
+from negbench.analysis.turns import turns, turns_by_metric
 from negbench.analysis.verdict_record import Estimate, Verdict
 
 
@@ -62,6 +63,43 @@ def test_several_orders_are_counted_and_a_gap_that_was_not_estimated_is_left_out
     assert line.startswith("By R@1 2 orders reverse: b is ahead of a, c is ahead of a. It describes")
 
 
+def at_point(point: str, *, turned: bool = True) -> list[Verdict]:
+    """Return rows of a point: a beats b after 2 epochs, and b beats a after 4 if it turned."""
+    first, second = ("b", "a") if turned else ("a", "b")
+    return [
+        row("a", "recall_at_10", 0.9, point=point, epochs="2"),
+        row("b", "recall_at_10", 0.8, "a", point=point, epochs="2"),
+        row(first, "recall_at_10", 0.9, point=point, epochs="4"),
+        row(second, "recall_at_10", 0.8, first, point=point, epochs="4"),
+    ]
+
+
+def test_an_order_that_reverses_between_budgets_names_its_point():
+    rows = [*at_point("twins=1"), *at_point("twins=2", turned=False)]
+    (line,) = turns(rows)
+    assert line == (
+        "The order reverses, twins=1: after 2 epochs a is ahead of b; after 4 epochs it is the other way round."
+    )
+
+
+def test_none_reverses_at_any_point():
+    rows = [*at_point("twins=1", turned=False), *at_point("twins=2", turned=False)]
+    assert turns(rows) == ["No decided order reverses between the training budgets 2 and 4."]
+
+
+def test_of_many_points_the_first_are_named_and_the_others_counted():
+    budgets = [verdict for number in range(7) for verdict in at_point(f"twins={number}")]
+    lines = turns(budgets)
+    assert len(lines) == 5
+    assert lines[3].startswith("The order reverses, twins=3: ")
+    assert lines[4] == "The order reverses between 3 more pairs of tables."
+    metrics = [verdict for number in range(7) for verdict in by_both(point=f"twins={number}")]
+    lines = turns_by_metric(metrics)
+    assert len(lines) == 5
+    assert lines[0].startswith("By R@1, twins=0 the order of a and b reverses: ")
+    assert lines[4] == "By R@1 orders reverse in 3 more tables."
+
+
 # --- cutoffs ---------------------------------------------------------------------------------------------------------
 
 
@@ -102,3 +140,10 @@ def test_the_smallest_gallery_of_several_data_sets_counts():
 @pytest.mark.parametrize(("metric", "k"), [("average/recall_at_10", 10), ("map_at_5", 5), ("average/recall", None)])
 def test_a_cutoff_is_read_off_the_name(metric, k):
     assert cutoff_of(metric) == k
+
+
+@pytest.mark.parametrize("metric", ["average/recall", "average", "overall", "map", "mrr"])
+def test_a_metric_without_one_k_gets_no_remark(metric):
+    rows = [row("a", metric, 0.5, main=True), *[replace(other, main=False) for other in rows_of("recall_at_10")]]
+    assert cutoff_of(metric) is None
+    assert wide_cutoffs([cells("d", all=40)], rows) == []

@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 from negbench.analysis.answer import say, steps_of, warm_ups
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import Findings, stored
 from negbench.analysis.frame import config_of, first_run, shared
 from negbench.analysis.pivots import at_point, points_frame
 from negbench.analysis.turns import turns
+from negbench.analysis.words import label_of
 from negbench.api import compare
 from negbench.campaign.plan import over_recipe
 from negbench.report.along import budgets_chart, dial_charts
@@ -62,6 +63,26 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
     assert say(findings)[0].startswith("8 points (")
     keys = {chart.key for chart in dial_charts(findings.point_axes, findings.main)}
     assert keys == {"best", "along-weight_decay", "along-epochs"}
+    assert_orders_that_reverse_are_said_with_their_point(findings)
+
+
+def assert_orders_that_reverse_are_said_with_their_point(findings: Findings) -> None:
+    """At the weight decay 0.1, qure is made to beat in-batch after 1 epoch, and to lose after 2; by R@1 it loses."""
+    metrics = dict.fromkeys(row.metric for row in findings.verdicts)
+    other = next(metric for metric in metrics if metric != findings.main[0].metric)
+    qure_loses = {(findings.main[0].metric, "2"), (other, "1")}
+    changed = []
+    for row in findings.verdicts:
+        winner, loser = (
+            ("in-batch x3", "qure x3") if (row.metric, row.epochs) in qure_loses else ("qure x3", "in-batch x3")
+        )
+        decided = row.point == "weight_decay=0.1" and row.strategy == loser
+        changed.append(replace(row, beaten_by=(winner,) if decided else ()))
+    lines = say(replace(findings, verdicts=tuple(changed)))
+    turned = "after 1 epoch qure x3 is ahead of in-batch x3; after 2 epochs it is the other way round."
+    assert f"The order reverses, weight_decay=0.1: {turned}" in lines
+    start = f"By {label_of(other)}, weight_decay=0.1, 1 epoch the order of qure x3 and in-batch x3 reverses"
+    assert any(line.startswith(start) for line in lines)
 
 
 def test_the_answer_says_steps_and_unlike_warm_ups(runs):
