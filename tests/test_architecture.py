@@ -96,6 +96,44 @@ def test_a_reading_path_names_each_file_once_and_its_next_step(number, subtests)
             assert not calls or any(re.search(rf"\b{call}\b", later) for call in calls), calls
 
 
+def test_a_file_of_a_reading_path_is_read_downwards(subtests):
+    """A private function of such a file stands below the first one that calls it."""
+    files = {names[0] for path in reading_paths() for names, _ in path if "NAME" not in names[0]}
+    for file in sorted(files):
+        tree = ast.parse((ROOT / "negbench" / file).read_text(encoding="utf-8"))
+        with subtests.test(file):
+            assert early_helpers(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "early"),
+    [
+        pytest.param("def _a(): pass\ndef b(): _a()", ["_a"], id="above"),
+        pytest.param("def _a(): pass\nclass B:\n    def c(self): _a()", ["_a"], id="above a class"),
+        pytest.param("def b(): _a()\ndef _a(): pass\ndef c(): _a()", [], id="between"),
+        pytest.param("def a(): pass\ndef b(): a()", [], id="public"),
+    ],
+)
+def test_which_helpers_stand_too_high(code, early):
+    assert early_helpers(ast.parse(code)) == early
+
+
+def early_helpers(tree: ast.Module) -> list[str]:
+    """Return the private functions that only functions and classes below them call."""
+    first_calls: dict[str, int] = {}
+    for top in tree.body:
+        if not isinstance(top, ast.FunctionDef | ast.ClassDef):
+            continue
+        for node in ast.walk(top):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id != top.name:
+                first_calls.setdefault(node.func.id, top.lineno)
+    early = []
+    for top in tree.body:
+        if isinstance(top, ast.FunctionDef) and top.name.startswith("_") and top.lineno < first_calls.get(top.name, 0):
+            early.append(top.name)
+    return early
+
+
 def test_every_hint_of_a_setting_names_one_that_exists(sources):
     """Each `--set section.key=` of a message can be pasted: the section and the key exist."""
     plugins = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}

@@ -90,6 +90,36 @@ class Differences:
         return Differences(self.means, against, replace(self.pairs, differences=pairs))
 
 
+def differences_by_look(
+    values: Mapping[str, Values],
+    baseline: str | None,
+    looks: Looks | None,
+    *,
+    margin: float = 0.01,
+    alpha: float = 0.05,
+    key: str = "",
+    choices: Choices | None = None,
+) -> Differences:
+    """Compute `differences`, look by look if there are looks; a pair that a look decides stays decided.
+
+    Every look tests all pairs at its share of alpha. All intervals of all looks hold simultaneously in 1 - alpha of the
+    repetitions, whatever was decided when. So do the returned ones: a decided pair keeps the interval of the look that
+    decided it, an undecided pair has that of the last look at it.
+    """
+    if looks is None:
+        return differences(values, baseline, margin=margin, alpha=alpha, key=key, choices=choices)
+    latest, seen = None, 0
+    for count, share in zip(looks.counts, looks.shares, strict=True):
+        subset = {name: chosen for name, each in values.items() if (chosen := each.of_seeds(looks.seeds(count))).seeds}
+        cells = sum(len(each.seeds) for each in subset.values())
+        if cells > seen:
+            base = baseline if baseline in subset else None
+            now = differences(subset, base, margin=margin, alpha=alpha, share=share, key=key, choices=choices)
+            latest, seen = now if latest is None else now.after(latest), cells
+    assert latest is not None  # there is a value, so there is a look that sees it
+    return latest
+
+
 # the latest results by their inputs: each look replays all earlier ones, and the final verdicts all of them
 _KNOWN: dict[bytes, Differences] = {}
 
@@ -141,33 +171,3 @@ def difference(one: statistics.Seeded, other: statistics.Seeded, design: statist
     """Test one minus the other, on the same seeds and queries, on its own."""
     table = statistics.ValueTable({"one": one, "other": other}, design)
     return statistics.against(table, "other", table.generator())["one"]
-
-
-def decided(
-    values: Mapping[str, Values],
-    baseline: str | None,
-    looks: Looks | None,
-    *,
-    margin: float = 0.01,
-    alpha: float = 0.05,
-    key: str = "",
-    choices: Choices | None = None,
-) -> Differences:
-    """Compute `differences`, look by look if there are looks; a pair that a look decides stays decided.
-
-    Every look tests all pairs at its share of alpha. All intervals of all looks hold simultaneously in 1 - alpha of the
-    repetitions, whatever was decided when. So do the returned ones: a decided pair keeps the interval of the look that
-    decided it, an undecided pair has that of the last look at it.
-    """
-    if looks is None:
-        return differences(values, baseline, margin=margin, alpha=alpha, key=key, choices=choices)
-    latest, seen = None, 0
-    for count, share in zip(looks.counts, looks.shares, strict=True):
-        subset = {name: chosen for name, each in values.items() if (chosen := each.of_seeds(looks.seeds(count))).seeds}
-        cells = sum(len(each.seeds) for each in subset.values())
-        if cells > seen:
-            base = baseline if baseline in subset else None
-            now = differences(subset, base, margin=margin, alpha=alpha, share=share, key=key, choices=choices)
-            latest, seen = now if latest is None else now.after(latest), cells
-    assert latest is not None  # there is a value, so there is a look that sees it
-    return latest

@@ -53,6 +53,17 @@ class StoredRun:
         return self.folder.metrics()
 
 
+def results_of(runs: Path, name: str) -> pd.DataFrame:
+    """Read the finished cells of a comparison.
+
+    Raises:
+        RunError: no comparison of that name, or one without any finished cell.
+    """
+    cells = stored_cells(runs, name)
+    with files.intact(runs / name / "comparison.json"):
+        return read_results(runs, cells)
+
+
 def read_results(runs: Path, cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Read the finished ones of these cells.
 
@@ -115,17 +126,6 @@ def results_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 def groups_of(results: pd.DataFrame) -> list[pd.DataFrame]:
     """Split results into the cells of each combination of the axes, which differ in their seed alone."""
     return [cells for _, cells in results.groupby(list(AXES), sort=False)]
-
-
-def results_of(runs: Path, name: str) -> pd.DataFrame:
-    """Read the finished cells of a comparison.
-
-    Raises:
-        RunError: no comparison of that name, or one without any finished cell.
-    """
-    cells = stored_cells(runs, name)
-    with files.intact(runs / name / "comparison.json"):
-        return read_results(runs, cells)
 
 
 # --- one group ---------------------------------------------------------------------------------------------------

@@ -365,17 +365,6 @@ def symmetric_root(covariance: Array) -> Array:
     return np.asarray(vectors * np.sqrt(values) @ vectors.T, dtype=np.float64)
 
 
-def _upper(draws: Array, level: float) -> Array:
-    """[C] quantiles of [C, R] draws, each rounded up to a draw."""
-    place = math.ceil(level * (draws.shape[1] - 1))
-    return np.asarray(np.partition(draws, place, axis=1)[:, place], dtype=np.float64)
-
-
-def _rule_of_three(free: int, alpha: float) -> float:
-    """Half width where none of so many independent queries differs: at most this share of all queries does."""
-    return math.log(2 / alpha) / free
-
-
 @dataclass(frozen=True, eq=False)
 class _Errors:
     """Errors of K means over S common seeds: R draws from their distribution, and what they were estimated from.
@@ -419,6 +408,17 @@ class _Errors:
         p_values[0][alike] = np.minimum(1.0, 2 * np.exp(-seen[alike] * self.noise.df))
         tests["p_value"], tests["power"] = np.maximum(*p_values), scipy.special.ndtri(POWER) * _upper(both, 0.6827)
         return tests, (both / tests["half"][:, None]).max(axis=0)
+
+
+def _upper(draws: Array, level: float) -> Array:
+    """[C] quantiles of [C, R] draws, each rounded up to a draw."""
+    place = math.ceil(level * (draws.shape[1] - 1))
+    return np.asarray(np.partition(draws, place, axis=1)[:, place], dtype=np.float64)
+
+
+def _rule_of_three(free: int, alpha: float) -> float:
+    """Half width where none of so many independent queries differs: at most this share of all queries does."""
+    return math.log(2 / alpha) / free
 
 
 def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Difference]:

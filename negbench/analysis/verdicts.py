@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from negbench.analysis.collapse import Ends, ends_of
-from negbench.analysis.differences import Differences, decided
+from negbench.analysis.differences import Differences, differences_by_look
 from negbench.analysis.frame import config_of, facts_of, first_run, folders_of, key_of, mean_of, shared
 from negbench.analysis.prices import more_seeds
 from negbench.analysis.rate_choice import Choices, RateChoice
@@ -141,45 +141,6 @@ class VerdictTable:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def headline_metrics(metrics: Sequence[str]) -> list[str]:
-    """Return the averages if a benchmark has groups, else the metrics over all queries."""
-    averaged = [name for name in metrics if name.startswith("average/")]
-    return averaged or [name for name in metrics if "/" not in name] or list(metrics)
-
-
-def negatives_of(group: pd.DataFrame) -> float:
-    """Return the negatives per query and step: the number asked for, or those of a whole batch, averaged over the runs.
-
-    A whole batch counts its other members, times the slots that are corrupted; a union counts draws and members. NaN if
-    no run records them.
-    """
-    config = config_of(group)
-    if config.train.num_negatives is not None and "+" not in config.strategy.name:
-        return float(config.train.num_negatives)
-    return mean_of(group, "negatives_per_query")
-
-
-def distinct_of(group: pd.DataFrame) -> float:
-    """Return the different images per query and step, averaged over refreshes and runs; of a batch, its members.
-
-    Runs record those drawn; a union's members come on top.
-    """
-    drawn = mean_of(group, "behaviour/distinct")
-    if math.isnan(drawn):
-        return mean_of(group, "negatives_per_query")
-    config = config_of(group)
-    if "+" in config.strategy.name:
-        return drawn + (negatives_of(group) - config.train.draws)
-    return drawn
-
-
-def rounded(negatives: float) -> float:
-    """Round so that a smaller last batch makes no difference."""
-    if math.isnan(negatives):
-        return math.inf
-    return float(round(negatives)) if negatives >= 1 else round(negatives, 1)
-
-
 def tables_of(
     groups: Sequence[pd.DataFrame],
     rules: Rules = Rules(),
@@ -228,6 +189,12 @@ def tables_of(
     return tables
 
 
+def headline_metrics(metrics: Sequence[str]) -> list[str]:
+    """Return the averages if a benchmark has groups, else the metrics over all queries."""
+    averaged = [name for name in metrics if name.startswith("average/")]
+    return averaged or [name for name in metrics if "/" not in name] or list(metrics)
+
+
 def _choices_of(
     groups: Mapping[str, pd.DataFrame], metrics: Sequence[str], trials: Mapping[GroupKey, StoredTrials]
 ) -> dict[str, dict[str, tuple[RateChoice, ...]]]:
@@ -240,6 +207,32 @@ def _choices_of(
             for metric, choice in stored.choices(metrics, seen).items():
                 choices.setdefault(metric, {})[strategy] = (choice,)
     return choices
+
+
+def negatives_of(group: pd.DataFrame) -> float:
+    """Return the negatives per query and step: the number asked for, or those of a whole batch, averaged over the runs.
+
+    A whole batch counts its other members, times the slots that are corrupted; a union counts draws and members. NaN if
+    no run records them.
+    """
+    config = config_of(group)
+    if config.train.num_negatives is not None and "+" not in config.strategy.name:
+        return float(config.train.num_negatives)
+    return mean_of(group, "negatives_per_query")
+
+
+def distinct_of(group: pd.DataFrame) -> float:
+    """Return the different images per query and step, averaged over refreshes and runs; of a batch, its members.
+
+    Runs record those drawn; a union's members come on top.
+    """
+    drawn = mean_of(group, "behaviour/distinct")
+    if math.isnan(drawn):
+        return mean_of(group, "negatives_per_query")
+    config = config_of(group)
+    if "+" in config.strategy.name:
+        return drawn + (negatives_of(group) - config.train.draws)
+    return drawn
 
 
 def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
@@ -363,7 +356,7 @@ def verdicts_of(table: VerdictTable, rules: Rules, key: str | None = None) -> li
     for metric, values in table.values.items():
         text = seed_text(table.table_key, metric) if key is None else key
         try:
-            tests = decided(
+            tests = differences_by_look(
                 values,
                 baseline,
                 rules.looks,
@@ -453,6 +446,13 @@ def _verdicts(
             unmoved=ends.unmoved,
             facts=table.facts.get(name, {}),
         )
+
+
+def rounded(negatives: float) -> float:
+    """Round so that a smaller last batch makes no difference."""
+    if math.isnan(negatives):
+        return math.inf
+    return float(round(negatives)) if negatives >= 1 else round(negatives, 1)
 
 
 def _common_seeds(values: Mapping[str, Values], name: str, other: str | None) -> int:

@@ -176,12 +176,12 @@ def carry_out(course: Course, execution: Execution, say: Callable[[str], None], 
     """
     with ExitStack() as held:
         with execution.open():
-            done = _driven(course, execution, say, margin, held)
+            done = _drive(course, execution, say, margin, held)
         yield done
     done.check()
 
 
-def _driven(course: Course, execution: Execution, say: Callable[[str], None], margin: float, held: ExitStack) -> Done:
+def _drive(course: Course, execution: Execution, say: Callable[[str], None], margin: float, held: ExitStack) -> Done:
     """Compute a course's rounds; `held` keeps the locks of the folders that list cells."""
     folders: dict[Path, ComparisonFolder] = {}
     asked = next(course)

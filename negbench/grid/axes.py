@@ -32,22 +32,6 @@ Layer = Mapping[str, Any]
 Choice = Mapping[str, Any]  # key of an axis -> one of its values; several cells, or one
 
 
-def choice_layers(choice: Choice) -> list[Layer]:
-    """Return the configuration layers of a choice: sections, then single settings, which win.
-
-    What is no setting (`settings`, `own`) has none.
-    """
-    layers: list[Layer] = []
-    for key, value in choice.items():
-        if key in RunConfig.model_fields or key == "system":
-            layers.append({key: value})
-    for key, value in choice.items():
-        section, dot, option = key.partition(".")
-        if dot:
-            layers.append({section: {option: value}})
-    return layers
-
-
 @dataclass(frozen=True)
 class Axes:
     """The axes that the options and the recipe name.
@@ -147,33 +131,20 @@ class Axes:
         return configs
 
 
-def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], ...]:
-    """Turn 'all', 'cir', 'a,b:k=1' (a flag), a table, or a list of names and tables (a recipe) into plug-in sections.
+def choice_layers(choice: Choice) -> list[Layer]:
+    """Return the configuration layers of a choice: sections, then single settings, which win.
 
-    "cir" selects the strategies of the papers on composed image retrieval (`CIR`).
-    "all" leaves out strategies that read a plane of `OFFLINE`, which a run has only if it is given; "own" is an
-    empty section: the strategy of the run's system.
+    What is no setting (`settings`, `own`) has none.
     """
-    sections: list[dict[str, Any]] = []
-    for item in listed(given, kind):
-        if item == "all":
-            sections += [{"name": name} for name in registry.plugins(kind) if not _needs_offline_plane(kind, name)]
-        elif item == "cir" and kind == "strategies":
-            sections.extend({"name": name} for name in CIR)
-        elif item == "own" and kind == "strategies":
-            sections.append({})
-        else:
-            sections.append(plugin_section(kind, item if isinstance(item, Mapping) else str(item)))
-    for section in filter(None, sections):
-        registry.parts(kind, str(section.get("name")))
-    return tuple(sections)
-
-
-def _needs_offline_plane(kind: str, name: str) -> bool:
-    """Whether a strategy reads a plane that a run has only if it is given."""
-    if kind != "strategies":
-        return False
-    return bool({*OFFLINE} & {*getattr(registry.get(kind, name), "reads", ())})
+    layers: list[Layer] = []
+    for key, value in choice.items():
+        if key in RunConfig.model_fields or key == "system":
+            layers.append({key: value})
+    for key, value in choice.items():
+        section, dot, option = key.partition(".")
+        if dot:
+            layers.append({section: {option: value}})
+    return layers
 
 
 def axis_of(
@@ -229,6 +200,35 @@ def _check_beside(
             raise OptionError(f"--set {section}.{option}: no option of {lacking}; {where}")
 
 
+def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], ...]:
+    """Turn 'all', 'cir', 'a,b:k=1' (a flag), a table, or a list of names and tables (a recipe) into plug-in sections.
+
+    "cir" selects the strategies of the papers on composed image retrieval (`CIR`).
+    "all" leaves out strategies that read a plane of `OFFLINE`, which a run has only if it is given; "own" is an
+    empty section: the strategy of the run's system.
+    """
+    sections: list[dict[str, Any]] = []
+    for item in listed(given, kind):
+        if item == "all":
+            sections += [{"name": name} for name in registry.plugins(kind) if not _needs_offline_plane(kind, name)]
+        elif item == "cir" and kind == "strategies":
+            sections.extend({"name": name} for name in CIR)
+        elif item == "own" and kind == "strategies":
+            sections.append({})
+        else:
+            sections.append(plugin_section(kind, item if isinstance(item, Mapping) else str(item)))
+    for section in filter(None, sections):
+        registry.parts(kind, str(section.get("name")))
+    return tuple(sections)
+
+
+def _needs_offline_plane(kind: str, name: str) -> bool:
+    """Whether a strategy reads a plane that a run has only if it is given."""
+    if kind != "strategies":
+        return False
+    return bool({*OFFLINE} & {*getattr(registry.get(kind, name), "reads", ())})
+
+
 def listed(given: Any, what: str) -> list[Any]:
     """Split 'a,b' (a flag), one table, or a list (a recipe) into names and tables.
 
@@ -247,25 +247,6 @@ def listed(given: Any, what: str) -> list[Any]:
     if not entries:
         raise OptionError(f"{what} {quoted(given)} names nothing: give one or several, with commas between")
     return list(entries)
-
-
-def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Return a plug-in's name in tables: 'qure', or 'qure(variant=release)' if it differs from the defaults."""
-    options = {k: v for k, v in section.items() if k != "name" and defaults.get(k) != v}
-    inside = ", ".join(f"{k}={v}" for k, v in options.items())
-    return f"{section['name']}({inside})" if inside else str(section["name"])
-
-
-def labels_of(config: ResolvedConfig) -> dict[str, str]:
-    """Return strategy, loss and backbone as tables print them, leaving out a world that equals the data set's."""
-    labels = {}
-    world = config.dataset.options.get("world")
-    for section in ("strategy", "loss", "backbone"):
-        plugin = getattr(config, section)
-        defaults = option_defaults(registry.get(SECTIONS[section], plugin.name))
-        options = {key: value for key, value in plugin.options.items() if key != "world" or value != world}
-        labels[section] = label({"name": plugin.name, **options}, defaults)
-    return labels
 
 
 def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Value]) -> dict[str, Value]:
@@ -296,3 +277,22 @@ def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Val
             texts[axis] = str(columns[axis])
     typed = {key: value for key, value in columns.items() if key not in AXES}
     return {**texts, "plugin": config.strategy.name, **typed}
+
+
+def labels_of(config: ResolvedConfig) -> dict[str, str]:
+    """Return strategy, loss and backbone as tables print them, leaving out a world that equals the data set's."""
+    labels = {}
+    world = config.dataset.options.get("world")
+    for section in ("strategy", "loss", "backbone"):
+        plugin = getattr(config, section)
+        defaults = option_defaults(registry.get(SECTIONS[section], plugin.name))
+        options = {key: value for key, value in plugin.options.items() if key != "world" or value != world}
+        labels[section] = label({"name": plugin.name, **options}, defaults)
+    return labels
+
+
+def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Return a plug-in's name in tables: 'qure', or 'qure(variant=release)' if it differs from the defaults."""
+    options = {k: v for k, v in section.items() if k != "name" and defaults.get(k) != v}
+    inside = ", ".join(f"{k}={v}" for k, v in options.items())
+    return f"{section['name']}({inside})" if inside else str(section["name"])

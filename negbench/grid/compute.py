@@ -179,13 +179,6 @@ def _progress(
     return tell
 
 
-def gpus() -> tuple[str, ...]:
-    """Return the GPUs of this process, as CUDA_VISIBLE_DEVICES names them."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = map(str, range(torch.cuda.device_count())) if given is None else given.split(",")
-    return tuple(name.strip() for name in names if name.strip())
-
-
 def executor_of(
     given: str | Executor, address: str | None, workers: int | None, runs: Path, uri: str | None
 ) -> Executor:
@@ -233,3 +226,10 @@ def executor_of(
             notes([f"{workers} workers share {shared}"])
         return Processes(workers, preload=late, devices=devices)
     return Ray.open([files.cache_dir(), runs], address, most=workers, **chosen)
+
+
+def gpus() -> tuple[str, ...]:
+    """Return the GPUs of this process, as CUDA_VISIBLE_DEVICES names them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(torch.cuda.device_count())) if given is None else given.split(",")
+    return tuple(name.strip() for name in names if name.strip())

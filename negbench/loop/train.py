@@ -125,13 +125,6 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     return TrainingParts(objective, optimizer, schedule, run.precision.scaler, streams)
 
 
-def _is_scored(now: ModelCache) -> bool:
-    """Whether the model after the current number of epochs is scored for the curve."""
-    config = now.run.config
-    epoch = now.state.epoch
-    return epoch % config.eval.every == 0 or epoch == config.train.epochs
-
-
 def _embedded_now(now: ModelCache, stages: Sequence[Stage], carded: Collection[int]) -> list[Split | None]:
     """Return the splits that are embedded between the last step and the next one: for the curve, a refresh or a card.
 
@@ -153,6 +146,13 @@ def _embedded_now(now: ModelCache, stages: Sequence[Stage], carded: Collection[i
     elif epoch in stage.refreshes:
         splits.append(scene.train)
     return splits
+
+
+def _is_scored(now: ModelCache) -> bool:
+    """Whether the model after the current number of epochs is scored for the curve."""
+    config = now.run.config
+    epoch = now.state.epoch
+    return epoch % config.eval.every == 0 or epoch == config.train.epochs
 
 
 # --- refresh and draw -------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def run_audit(asked: Audit) -> AuditResult:
     if config.mining.judge is not None:
         reads.add("judge")
     with progress("audit") as display:
-        scored = open_split(config, asked.split, asked, display, folder, reads=reads)
+        scored = open_split(config, asked.split, display, folder, reads, queries=asked.queries, seed=asked.seed)
         with display.stage("mine"):
             audited = audit(scored, strategies, asked, skip_oracles=asked.strategies is None)
     notes(audited.remarks)
@@ -109,7 +109,7 @@ def audit(
                 strategy,
                 refresh=options.refresh,
                 draws=options.draws,
-                generator=generator_of(options, "draws"),
+                generator=generator_of(options.seed, "draws"),
             )
             spread = float(diversity(images[mined.negatives]).mean())
             judged = likeness(scored.task.planes.get("judge"), mined.negatives)

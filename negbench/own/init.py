@@ -363,7 +363,8 @@ def _check(scan: FolderContents) -> None:
         with _noting(scan):
             stored = len(read_vectors(scan.vectors["images"], "ids")[0])
             asked = Audit()
-            scan.window = audit(open_split(resolved(config), "train", asked, Display()), {}, asked).window
+            scored = open_split(resolved(config), "train", Display(), queries=asked.queries, seed=asked.seed)
+            scan.window = audit(scored, {}, asked).window
     scan.present.append(f"{scan.train:,} train and {scan.val:,} val queries, {len(val.images):,} images in val")
     if scan.vectors:
         scan.warnings += forewarnings([config], margin, Display(), DataCache(), stored)

@@ -27,7 +27,7 @@ from negbench.mining.mine import mine
 from negbench.mining.mined import NO_FALLBACK, copied
 from negbench.own.miner import Miner
 from negbench.own.scored_split import configure, generator_of, open_split
-from negbench.settings.command_options import Audit, Mine
+from negbench.settings.command_options import Mine
 from negbench.settings.config import MiningConfig, build_config
 from negbench.settings.layers import parse_set, plugin_layer, set_layer
 
@@ -142,9 +142,9 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     if len(strategies) > 1:
         raise OptionError(f"--strategy {asked.strategy}: name one strategy")
     (strategy,) = strategies.values()
-    every = Audit(queries=most, seed=asked.seed)
     with progress("mine") as display:
-        scored = open_split(config, asked.split, every, display, folder, planes_read(strategy, config.mining))
+        reads = planes_read(strategy, config.mining)
+        scored = open_split(config, asked.split, display, folder, reads, queries=most, seed=asked.seed)
         notes(scored.remarks)
         queries = [scored.dataset.queries[row] for row in scored.rows.tolist()]  # all, or the sample of a dry run
         images = scored.dataset.images
@@ -154,7 +154,7 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
                 strategy,
                 refresh=asked.refresh,
                 draws=asked.draws,
-                generator=generator_of(every, "draws"),
+                generator=generator_of(asked.seed, "draws"),
                 progress=advance,
             )
 

@@ -22,16 +22,11 @@ from negbench.machine.files import runs_dir
 from negbench.mining.task import MiningTask
 from negbench.plugins.registry import option_defaults, registry
 from negbench.scoring.scorers import load_weights
-from negbench.settings.command_options import Audit, ScoredSplitOptions
+from negbench.settings.command_options import ScoredSplitOptions
 from negbench.settings.config import ResolvedConfig, build_config, resolved
 from negbench.settings.layers import layers_of
 from negbench.store.runfolder import RunFolder, find_run
 from negbench.systems.system import with_system
-
-
-def generator_of(options: Audit, purpose: str) -> torch.Generator:
-    """Return the random stream of one purpose (sample, draws) under the options' seed."""
-    return stream(options.seed, f"audit {purpose}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,20 +119,23 @@ def configure(
 def open_split(
     config: ResolvedConfig,
     split: str,
-    options: Audit,
     display: Display,
     run: RunFolder | None = None,
     reads: Collection[PlaneName] = (),
+    *,
+    queries: int = 0,
+    seed: int = 0,
 ) -> ScoredSplit:
     """Load data and model, encode what the feature store lacks, embed.
 
     Args:
         config: resolved.
         split: split of the queries and the corpus.
-        options: how many queries, and the seed of the sample.
         display: shows the stages.
         run: finished run whose trained weights are used; None leaves the backbone untrained.
         reads: planes that the strategies need (`planes_read`).
+        queries: how many queries to sample; 0: all of them.
+        seed: of the sample.
 
     Raises:
         DataError: queries lack a target, or files are missing.
@@ -163,10 +161,15 @@ def open_split(
             load_weights(backbone, run)
         with display.stage("evaluate", note="audit"):
             task = mining_task(backbone, scene, config.mining, reads=reads, offline=offline)
-        count = min(options.queries or len(dataset.queries), len(dataset.queries))
-        rows = torch.randperm(len(dataset.queries), generator=generator_of(options, "sample"))[:count].sort().values
+        count = min(queries or len(dataset.queries), len(dataset.queries))
+        rows = torch.randperm(len(dataset.queries), generator=generator_of(seed, "sample"))[:count].sort().values
     own = run is not None and split == "train" and run.config.dataset == config.dataset
     model = "untrained" if run is None else run.run_id
     val = QueryRanks.from_frame(run.ranks()) if run is not None and own else None
     remarks = (*dataset.remarks, *unfamiliar(config, backbone))
     return ScoredSplit(config, model, scene, task.shard(rows), rows, val, remarks)
+
+
+def generator_of(seed: int, purpose: str) -> torch.Generator:
+    """Return the random stream of one purpose (sample, draws) under a seed."""
+    return stream(seed, f"audit {purpose}")

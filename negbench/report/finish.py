@@ -31,23 +31,6 @@ from negbench.store.runfolder import final_values
 from negbench.store.tracking import Tracker
 
 
-def print_findings(console: Console, findings: Findings) -> None:
-    """Print the tables and the answer of findings that are not stored."""
-    _print_tables(console, tables(findings), findings, None)
-    console.print("\nanswer", style="bold", highlight=False)
-    for line in say(findings):
-        console.print(line, highlight=False, markup=False)
-
-
-def _print_tables(console: Console, listed: Sequence[Table], findings: Findings, folder: Path | None) -> None:
-    """Print the tables that are no details, and the notes; the folder holds the whole tables as .csv, if given."""
-    for table in listed:
-        if not table.detail or log.isEnabledFor(logging.DEBUG):
-            console.print(_grid(table, None if folder is None else folder / f"{table.name}.csv"))
-    for note in findings.notes():
-        console.print(f"note: {note}", highlight=False, markup=False)
-
-
 def finish(
     console: Console,
     runs: Path,
@@ -93,6 +76,23 @@ def finish(
         console.print(f"report {page}", highlight=False, soft_wrap=True)
     if tracking_uri != "none":
         console.print(f"look   negbench ui {name} --runs-dir {runs}", highlight=False, soft_wrap=True)
+
+
+def print_findings(console: Console, findings: Findings) -> None:
+    """Print the tables and the answer of findings that are not stored."""
+    _print_tables(console, tables(findings), findings, None)
+    console.print("\nanswer", style="bold", highlight=False)
+    for line in say(findings):
+        console.print(line, highlight=False, markup=False)
+
+
+def _print_tables(console: Console, listed: Sequence[Table], findings: Findings, folder: Path | None) -> None:
+    """Print the tables that are no details, and the notes; the folder holds the whole tables as .csv, if given."""
+    for table in listed:
+        if not table.detail or log.isEnabledFor(logging.DEBUG):
+            console.print(_grid(table, None if folder is None else folder / f"{table.name}.csv"))
+    for note in findings.notes():
+        console.print(f"note: {note}", highlight=False, markup=False)
 
 
 def _renew(

@@ -15,7 +15,7 @@ import torch
 
 from negbench.analysis import deciding
 from negbench.analysis.deciding import open_strategies, rules_of
-from negbench.analysis.differences import Differences, decided, differences
+from negbench.analysis.differences import Differences, differences, differences_by_look
 from negbench.analysis.leader import row_line
 from negbench.analysis.prices import floor_of, more_seeds, seeds_for
 from negbench.analysis.statistics import Design, Difference, Interval, Pairs, ValueTable, against, pairs
@@ -104,7 +104,8 @@ def brute_force(values: dict[str, Values], looks: Looks) -> tuple[dict[Any, Diff
 def test_replayed_looks_are_those_of_a_plain_loop():
     looks = Looks((0, 1, 2), 8)
     values = simulated([0.0, 0.05, 0.012, 0.0], [8, 3, 8, 5])
-    tests, (baseline, every) = decided(values, "s0", looks, margin=0.02, alpha=0.05), brute_force(values, looks)
+    tests = differences_by_look(values, "s0", looks, margin=0.02, alpha=0.05)
+    baseline, every = brute_force(values, looks)
     assert {each.seeds for each in every.values()} > {3}  # pairs are decided at different looks
     assert {each.verdict for each in baseline.values()} >= {"better", "equal"}
     for got, want in ((tests.against, baseline), (tests.pairs.differences, every)):
@@ -122,7 +123,7 @@ def test_a_decided_pair_keeps_its_verdict_whatever_comes_later():
     turned[3:] -= 0.2
     late = {**values, "s1": Values(turned, values["s1"].seeds, None)}
     first = {name: each.of_seeds(range(3)) for name, each in late.items()}
-    before, after = (decided(each, "s0", looks, margin=0.01, alpha=0.05) for each in (first, late))
+    before, after = (differences_by_look(each, "s0", looks, margin=0.01, alpha=0.05) for each in (first, late))
     assert before.against["s1"].verdict == "better"
     assert after.against["s1"] == before.against["s1"]
     assert after.means["s1"].seeds == 5
@@ -205,7 +206,7 @@ def test_a_pair_that_an_earlier_look_decided_says_after_how_many_seeds():
 def test_prices_are_those_of_the_widths_that_come():
     """If only seeds vary, half-widths shrink with the root of their number; if queries vary too, there is a floor."""
     values, looks = simulated([0.0, 0.0], [20, 20], sd=0.02), Looks(tuple(range(20)), 20)
-    alone = decided(values, "s0", looks, margin=0.01, alpha=0.05).against["s1"]
+    alone = differences_by_look(values, "s0", looks, margin=0.01, alpha=0.05).against["s1"]
     half = (alone.interval.high - alone.interval.low) / 2
     assert seeds_for(alone, half, nested=True) == pytest.approx(20, rel=0.05)
     assert seeds_for(alone, half / 2, nested=True) == pytest.approx(80, rel=0.05)

@@ -84,7 +84,7 @@ def test_the_cards_are_of_the_model_as_it_is(strategy, vector_sets, tmp_path):
     assert [card["epoch"] for card in result["regime_by_refresh"]] == epochs
     assert result["regime"]["epoch"] == 4
     options = Audit(queries=0)
-    subject = open_split(resolved(finished.folder.config), "train", options, Display(), finished.folder)
+    subject = open_split(resolved(finished.folder.config), "train", Display(), finished.folder)
     ended = audit(subject, {"all": make_strategy("all-corpus")}, options)
     assert list(ended.regime) == FIELDS
     for name, value in ended.regime.items():

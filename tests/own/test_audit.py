@@ -33,7 +33,7 @@ def config(toy_sets: list[str]) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def scored(config: RunConfig) -> ScoredSplit:
-    return open_split(config, "train", OPTIONS, Display())
+    return open_split(config, "train", Display(), queries=OPTIONS.queries)
 
 
 def loops(scored: ScoredSplit, row: int) -> tuple[Tensor, Tensor, int, set[int]]:
@@ -74,7 +74,7 @@ def test_rates_are_those_of_loops(scored):
 def test_likeness_is_the_judges_cosine_of_draws_and_target(config, scored):
     """The judge is the audited backbone, untrained, so its images are those of the task."""
     judged = config.model_copy(update={"mining": config.mining.model_copy(update={"judge": "tiny:weights=random"})})
-    read = open_split(judged, "train", OPTIONS, Display(), reads={"judge"})
+    read = open_split(judged, "train", Display(), reads={"judge"}, queries=OPTIONS.queries)
     options = Audit(queries=20, draws=5)  # a pool of five: each once
     row = audit(read, {"top": make_strategy("top-k", k=5)}, options).rows[0]
     images = torch.nn.functional.normalize(read.task.candidates.mean(1), dim=-1)
@@ -184,8 +184,8 @@ def test_a_run_s_weights_are_audited(vector_sets, tmp_path, document, said):
     stored = document(*flags)
     assert (stored["model"], stored["window"]) == (result.run_id, "")
     assert [row["strategy"] for row in stored["rows"]] == ["after-target(k=7)"]
-    untrained = open_split(resolved(config), "train", Audit(), Display())
-    trained = open_split(resolved(config), "train", Audit(), Display(), RunFolder(result.path))
+    untrained = open_split(resolved(config), "train", Display())
+    trained = open_split(resolved(config), "train", Display(), RunFolder(result.path))
     assert not torch.equal(untrained.task.queries, trained.task.queries)
     want = audit(trained, {"after-target(k=7)": make_strategy("after-target", k=7)}, Audit())
     assert stored["rows"][0]["hardness"] == want.rows[0]["hardness"]

@@ -10,7 +10,7 @@ from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.own.negatives import _SAMPLE, _mined, write_negatives
 from negbench.own.scored_split import configure, open_split
-from negbench.settings.command_options import Audit, Mine
+from negbench.settings.command_options import Mine
 
 
 def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_path):
@@ -18,7 +18,7 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_pat
     asked = Mine(strategy="top-k:k=1", out=tmp_path / "n.parquet", dataset="vectors", sets=sets, draws=2, seed=5)
     mined = write_negatives(asked)
     config, _, _ = configure(asked, asked.strategy)
-    subject = open_split(config, "train", Audit(queries=0), Display())
+    subject = open_split(config, "train", Display())
     task, data = subject.task, subject.dataset
     for row, query in enumerate(data.queries):
         assert query.target is not None, row
