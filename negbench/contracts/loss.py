@@ -73,6 +73,7 @@ class LossInput:
         candidates: [B, C] scores of further images to rank the target against, not chosen by a strategy and none of
             them a negative of the same row; only losses whose `candidate_set` is not "pair" take them.
         candidate_mask: [B, C] bool, False where there is none. Default: all True.
+        bias: scalar, learned; only losses with a `start_bias` read it. None: that start.
 
     Raises:
         ValueError: mismatched shapes.
@@ -86,6 +87,7 @@ class LossInput:
     aspects: Sequence[AspectScores] = ()
     candidates: Tensor = None  # type: ignore[assignment]
     candidate_mask: Tensor = None  # type: ignore[assignment]
+    bias: Tensor | None = None
 
     def __post_init__(self) -> None:
         positive = self.positive
@@ -140,6 +142,11 @@ class Loss(ABC):
         "pair": none; "batch": the other targets of the batch; "corpus": all images of the query's gallery group.
         """
         return "pair"
+
+    @property
+    def start_bias(self) -> float | None:
+        """Where a run starts a scalar that it learns and passes as `LossInput.bias`; None: the loss has none."""
+        return None
 
     @property
     def least_weight(self) -> float:

@@ -25,7 +25,7 @@ class TrainingParts:
     """Objective, optimizer, schedule, scaler and random streams: checkpointed together with a `State`.
 
     Attributes:
-        objective: its backbone's trained parameters and buffers, its temperatures and its memory are saved.
+        objective: its backbone's trained parameters and buffers, its scalars and its memory are saved.
         optimizer, schedule: with `state_dict`.
         scaler: scales fp16 losses.
         streams: purpose -> generator.
@@ -40,7 +40,7 @@ class TrainingParts:
     @property
     def _parts(self) -> dict[str, Any]:
         """What is saved and restored by its own `state_dict`."""
-        parts = {"temperatures": self.objective.temperatures, "memory": self.objective.memory}
+        parts = {"scalars": self.objective.scalars, "memory": self.objective.memory}
         return parts | {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
 
     def save(self, folder: RunFolder, state: State) -> float:

@@ -58,19 +58,25 @@ def check_hybrid(config: HybridConfig, backbone: Backbone | Outline, dataset: Da
         )
 
 
-class Temperatures(nn.Module):
-    """A trainable temperature for each term (HyCoLe-HNM eq. 1, 3, 4): initially e^-1, at least 0.01 (as CLIP's).
+class LossScalars(nn.Module):
+    """What a run trains besides its backbone: a temperature for each term, and the bias of a loss that has one.
 
-    At the bound the gradient is that of the unbounded value, so that a temperature can rise again.
+    A term's temperature (HyCoLe-HNM eq. 1, 3, 4) is initially e^-1, and at least 0.01 (as CLIP's). At the bound the
+    gradient is that of the unbounded value, so that a temperature can rise again.
+
+    Args:
+        terms: that have a temperature of their own.
+        start_bias: where the bias starts; None: there is none.
     """
 
-    def __init__(self, terms: Sequence[str]) -> None:
+    def __init__(self, terms: Sequence[str], start_bias: float | None = None) -> None:
         super().__init__()
         self.log = nn.ParameterDict({term: nn.Parameter(torch.tensor(-1.0)) for term in terms})
+        self.bias = None if start_bias is None else nn.Parameter(torch.tensor(start_bias))
 
     @classmethod
     def of(cls, config: HybridConfig, loss: Loss) -> Self:
-        """Return the temperatures that a run trains; none if all terms use the backbone's.
+        """Return the scalars that a run trains; no temperature if all terms use the backbone's.
 
         Raises:
             OptionError: `hybrid.temperature = "own"` with a loss that fixes `tau`.
@@ -81,15 +87,15 @@ class Temperatures(nn.Module):
             )
         of_backbone = config.temperature == "backbone" or (config.temperature == "auto" and not config.active)
         if of_backbone or loss.tau is not None or not loss.uses_temperature:
-            return cls(())
+            return cls((), loss.start_bias)
         names: tuple[str, ...] = ("icm",)
         if config.alpha > 0:
             names += ("tcm",)
         if config.beta > 0:
             names += ("ritm", "titm")
-        return cls(names)
+        return cls(names, loss.start_bias)
 
-    def values(self) -> dict[str, float]:
+    def temperatures(self) -> dict[str, float]:
         """Return term -> temperature, for records."""
         return {term: float(self(term).detach()) for term in self.log}
 

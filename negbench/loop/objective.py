@@ -28,7 +28,7 @@ from negbench.data.scene import EncodedSplits, Tokens
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
 from negbench.loop.chosen import ChoiceInputs, choose, of_slot, slot_scores
-from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
+from negbench.loop.hybrid import HybridTerms, LossScalars, Members, check_hybrid
 from negbench.loop.memory import Memory
 from negbench.loop.mining_task import planes_read
 from negbench.loop.passes import Passes
@@ -147,17 +147,22 @@ def check_objective(
 
     Raises:
         OptionError: a loss or a bank over the corpus without stored features, two temperatures for one term, or hybrid
-            terms together with a bank.
+            terms together with a bank or a learned bias.
         DataError, NegbenchError: as `check_hybrid`.
     """
     outline = Outline.of(backbone)
     check_hybrid(hybrid, outline, dataset)
-    Temperatures.of(hybrid, loss)
+    LossScalars.of(hybrid, loss)
     banks = [rule for rule in batch_rules(strategy) if isinstance(rule, BankStrategy)]
     if hybrid.active and banks:
         raise OptionError(
             "hybrid.alpha and hybrid.beta need triples of the batch, and the bank of "
             f"{type(strategy).__name__} has none: --set hybrid.alpha=0 --set hybrid.beta=0"
+        )
+    if hybrid.active and loss.start_bias is not None:
+        raise OptionError(
+            "hybrid.alpha and hybrid.beta add terms in which the learned bias of "
+            f"{type(loss).__name__} has no meaning: --set hybrid.alpha=0 --set hybrid.beta=0"
         )
     corpus_bank = any(not bank.queue for bank in banks)
     if (loss.candidate_set == "corpus" or corpus_bank) and not outline.frozen_images:
@@ -188,7 +193,7 @@ def smallest_gallery(train: Dataset) -> int:
 class Objective(nn.Module):
     """Loss of a batch under a strategy.
 
-    Its parameters are those of the backbone and of `temperatures`; an optimizer gets the latter from
+    Its parameters are those of the backbone and of `scalars`; an optimizer gets the latter from
     `parameter_groups`, and a checkpoint must hold them. Embeddings are computed in the surrounding autocast precision,
     scores and losses in float32: bfloat16 cannot tell 0.800 from 0.802, a factor of 1.2 at temperature 0.01.
 
@@ -231,7 +236,7 @@ class Objective(nn.Module):
         self.slots = hybrid.slots
         self.memory = Memory()
         self.device = backbone.device
-        self.temperatures = Temperatures.of(hybrid, loss).to(self.device)
+        self.scalars = LossScalars.of(hybrid, loss).to(self.device)
         self.hardest_share = math.nan
         self.hybrid: HybridTerms | None = None
         if hybrid.active:
@@ -256,13 +261,13 @@ class Objective(nn.Module):
             self.hybrid.strategy = strategy
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return AdamW groups of the parameters outside the backbone: temperatures, at the full rate, without decay."""
-        own = list(self.temperatures.parameters())
+        """Return AdamW groups of the parameters outside the backbone: the scalars, at the full rate, without decay."""
+        own = list(self.scalars.parameters())
         return [{"params": own, "lr": lr, "weight_decay": 0.0}] if own else []
 
     def temperature(self, term: str) -> Tensor:
         """Return the term's own temperature ("icm": the loss on images; "tcm", "ritm", "titm") or the backbone's."""
-        return self.temperatures(term) if term in self.temperatures.log else self.backbone.temperature
+        return self.scalars(term) if term in self.scalars.log else self.backbone.temperature
 
     @property
     def divisor(self) -> float:
@@ -567,7 +572,7 @@ class Objective(nn.Module):
         dataset = self.scene.train.dataset
         rows = batch.rows
         if kind == "pair":
-            return LossExtras(aspects)
+            return LossExtras(aspects, bias=self.scalars.bias)
         columns = images.columns
         embedded = images.tokens
         taken = self._taken(batch, choice, others)[:, columns]
@@ -578,7 +583,7 @@ class Objective(nn.Module):
             embedded = embedded[some.to(embedded.device)]
         else:
             mask &= self._in_own_group(rows, columns)
-        return LossExtras(aspects, relevance(query, embedded), mask.to(query.device))
+        return LossExtras(aspects, relevance(query, embedded), mask.to(query.device), self.scalars.bias)
 
     @property
     def _sparing(self) -> bool:

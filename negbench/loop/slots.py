@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -62,11 +62,18 @@ def joined(drawn: Corrupted, members: Mapping[Slot, Corrupted]) -> dict[Slot, Co
 
 @dataclass(frozen=True)
 class LossExtras:
-    """Inputs of some losses besides the negatives: scores under sub-queries; `candidates` [B, C] with their `mask`."""
+    """Inputs of some losses besides the negatives.
+
+    Attributes:
+        aspects: scores under sub-queries.
+        candidates: [B, C] scores of further images, with their `mask`.
+        bias: the scalar that the run learns for the loss.
+    """
 
     aspects: Sequence[AspectScores] = ()
     candidates: Tensor | None = None
     mask: Tensor | None = None
+    bias: Tensor | None = None
 
 
 def loss_of_slots(
@@ -88,8 +95,8 @@ def loss_of_slots(
         positive: [B] scores of the uncorrupted triples.
         slots: negatives by slot.
         temperature: scalar > 0.
-        extras: candidates and aspects; both concern other target images, so they belong to slot "target" (without it,
-            candidates go to the first slot and aspects are dropped).
+        extras: candidates and aspects concern other target images, so they belong to slot "target" (without it,
+            candidates go to the first slot and aspects are dropped); the bias is every slot's.
 
     Returns:
         Scalar.
@@ -105,9 +112,21 @@ def loss_of_slots(
         slots = {home: Corrupted.side_by_side(list(slots.values()))}
     values = list[Tensor]()
     for slot, part in slots.items():
-        own = slot == home
-        extra = (aspects, extras.candidates, extras.mask) if own else ()
-        given = LossInput(positive, part.scores, part.mask, part.weights, temperature, *extra)  # type: ignore[arg-type]
+        given = LossInput(
+            positive=positive,
+            negatives=part.scores,
+            mask=part.mask,
+            weights=part.weights,  # type: ignore[arg-type]
+            temperature=temperature,
+            bias=extras.bias,
+        )
+        if slot == home:
+            given = replace(
+                given,
+                aspects=aspects,
+                candidates=extras.candidates,  # type: ignore[arg-type]
+                candidate_mask=extras.mask,  # type: ignore[arg-type]
+            )
         value = loss.evaluate(given)
         if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():
             got = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__

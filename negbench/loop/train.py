@@ -295,8 +295,10 @@ def _epoch_values(run: OpenRun, parts: TrainingParts, state: State, loss: float)
     }
     if not math.isnan(parts.objective.hardest_share):
         values["train/hardest_share"] = parts.objective.hardest_share
-    own_temperatures = parts.objective.temperatures.values()
-    values |= {f"train/temperature_{term}": value for term, value in own_temperatures.items()}
+    scalars = parts.objective.scalars
+    values |= {f"train/temperature_{term}": value for term, value in scalars.temperatures().items()}
+    if scalars.bias is not None:
+        values["train/bias"] = float(scalars.bias.detach())
     if state.statistics:
         behaviour = batch_behaviour(state.statistics)
         if state.negatives is None:

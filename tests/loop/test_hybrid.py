@@ -17,7 +17,7 @@ from negbench.contracts import Backbone, BackboneIdentity, Query, QueryInputs, S
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import columns_of
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
+from negbench.loop.hybrid import HybridTerms, LossScalars, Members, check_hybrid
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.passes import Passes
 from negbench.loop.types import OpenRun
@@ -243,17 +243,17 @@ def test_who_has_a_temperature_of_its_own(subtests):
         ({"alpha": 0.4, "beta": 0.1, "temperature": "backbone"}, ()),
     ):
         with subtests.test(config=config):
-            own = Temperatures.of(HybridConfig.model_validate(config), loss).values()
+            own = LossScalars.of(HybridConfig.model_validate(config), loss).temperatures()
             assert set(own) == set(wanted)
             assert list(own.values()) == pytest.approx([math.exp(-1)] * len(wanted))
             if config.get("temperature") != "own":
-                assert not Temperatures.of(HybridConfig.model_validate(config), fixed).values()
+                assert not LossScalars.of(HybridConfig.model_validate(config), fixed).temperatures()
     with pytest.raises(OptionError, match=r"^hybrid\.temperature = 'own', but loss\.tau = 0\.1 fixes"):
-        Temperatures.of(HybridConfig(temperature="own"), fixed)
+        LossScalars.of(HybridConfig(temperature="own"), fixed)
 
 
 def test_a_temperature_at_its_bound_can_rise_again():
-    own = Temperatures(("icm",))
+    own = LossScalars(("icm",))
     with torch.no_grad():
         own.log["icm"].fill_(-20.0)
     assert float(own("icm").detach()) == pytest.approx(0.01)

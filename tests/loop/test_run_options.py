@@ -72,8 +72,22 @@ def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets):
     objective = Objective(Passes(opened.backbone, 0), strategy, loss, opened.scene, config.mining, config.hybrid)
     (group,) = torch.optim.AdamW(objective.parameter_groups(0.25), weight_decay=0.5).param_groups
     assert (group["lr"], group["weight_decay"]) == (0.25, 0)
-    assert {id(p) for p in group["params"]} == {id(p) for p in objective.temperatures.parameters()}
+    assert {id(p) for p in group["params"]} == {id(p) for p in objective.scalars.parameters()}
     assert len(group["params"]) == 4
+
+
+def test_a_loss_learns_its_bias_from_where_its_option_starts(vector_sets, tmp_path):
+    result = run(config_of("in-batch", vector_sets, "loss.bias=-3", "train.lr=0.01", loss="siglip"), tmp_path)
+    curve = [point["train/bias"] for point in result.folder.metrics() if "train/bias" in point]
+    assert len(curve) == 3
+    steps = result.details["steps"]
+    assert 0 < abs(curve[-1] + 3) <= 0.01 * steps  # Adam moves a scalar by no more than the rate in a step
+    assert len(set(curve)) == 3
+
+
+def test_terms_beside_the_loss_refuse_a_learned_bias(toy_sets):
+    with pytest.raises(NegbenchError, match=r"^hybrid\.alpha and hybrid\.beta add terms .* bias of SigLIP .*alpha=0"):
+        untrained(config_of("hycole", toy_sets, *OWN, loss="siglip"))
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
-from negbench.contracts import Loss
+from negbench.contracts import Loss, LossInput
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.losses.hcl import HCL
 from negbench.losses.hn_nce import HnNCE
 from negbench.losses.info_nce import InfoNCE
 from negbench.losses.multi_similarity import MultiSimilarity
+from negbench.losses.siglip import SigLIP
 from negbench.losses.triplet import Triplet
 from negbench.plugins.registry import registry
 from negbench.testing import toy_scores
@@ -61,12 +63,18 @@ def triplet(loss: Triplet, p: float, negatives: list[float], weights: list[float
     return sum(terms) / sum(weights)
 
 
+def siglip(loss: SigLIP, p: float, negatives: list[float], weights: list[float]) -> float:
+    terms = [w * math.log1p(math.exp(n / TAU + loss.bias)) for n, w in zip(negatives, weights, strict=True)]
+    return math.log1p(math.exp(-p / TAU - loss.bias)) + sum(terms)
+
+
 ROWS: list[tuple[Row, tuple[Loss, ...]]] = [
     (bradley_terry, (BradleyTerry(),)),
     (info_nce, (InfoNCE(), InfoNCE(hardness=3.0))),
     (hcl, (HCL(), HCL(beta=0.0), HCL(tau_plus=0.0, beta=2.0), HCL(tau_plus=0.3))),
     (hn_nce, tuple(HnNCE(alpha=alpha, beta=beta) for alpha in (0.5, 1.0) for beta in (0.0, 0.5, 2.0))),
     (multi_similarity, (MultiSimilarity(), MultiSimilarity(alpha=1, beta=10, base=-0.25))),
+    (siglip, (SigLIP(), SigLIP(bias=0.0), SigLIP(bias=2.5))),
     (triplet, (Triplet(margin=0.0), Triplet(), Triplet(margin=0.5))),
 ]
 
@@ -114,6 +122,21 @@ BY_HAND = [
 @pytest.mark.parametrize(("loss", "positive", "negatives", "want"), BY_HAND, ids=str)
 def test_by_hand(loss, positive, negatives, want):
     assert loss(torch.tensor([positive]), torch.tensor([negatives])).item() == pytest.approx(want, rel=1e-6)
+
+
+def test_siglip_over_a_batch_is_open_clips():
+    loss_module = pytest.importorskip("open_clip.loss")
+    generator = torch.Generator().manual_seed(0)
+    queries, images = (normalize(torch.randn(6, 8, generator=generator), dim=1) for _ in range(2))
+    scale, bias = (torch.tensor(value, requires_grad=True) for value in (10.0, -10.0))
+    want = loss_module.SigLipLoss()(queries, images, scale, bias)
+    scores = queries @ images.T
+    others = ~torch.eye(6, dtype=torch.bool)
+    got = SigLIP().evaluate(LossInput(scores.diagonal(), scores, others, temperature=1 / scale, bias=bias))
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
+    mine = torch.autograd.grad(got, (scale, bias))
+    theirs = torch.autograd.grad(want, (scale, bias))
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_of_hcl_flow_through_the_importance():
