@@ -14,7 +14,7 @@ from negbench.errors import check_option
 from negbench.metrics.fixed import DEFAULT_TEMPERATURE
 from negbench.metrics.ranks import at_least_float32
 
-CandidateSet = Literal["pair", "batch", "corpus"]
+CandidateSet = Literal["pair", "batch", "corpus", "relevant"]
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,12 @@ class LossInput:
         weights: [B, M] float >= 0, how much each negative counts. Default: 1, as published.
         temperature: scalar > 0.
         aspects: scores under sub-queries; only losses with `uses_aspects` take them.
-        candidates: [B, C] scores of further images to rank the target against, not chosen by a strategy and none of
-            them a negative of the same row; only losses whose `candidate_set` is not "pair" take them.
+        candidates: [B, C] scores of further images, not chosen by a strategy and none of them a negative of the same
+            row; only losses whose `candidate_set` is not "pair" take them. The target is ranked against them, or, of a
+            loss with "relevant", they are further positives.
         candidate_mask: [B, C] bool, False where there is none. Default: all True.
+        guide: [B, 1 + M] scores of the target and the negatives by the run's guide, NaN where it has none; only losses
+            that read it use it. Default: none.
         bias: scalar, learned; only losses with a `start_bias` read it. None: that start.
 
     Raises:
@@ -87,6 +90,7 @@ class LossInput:
     aspects: Sequence[AspectScores] = ()
     candidates: Tensor = None  # type: ignore[assignment]
     candidate_mask: Tensor = None  # type: ignore[assignment]
+    guide: Tensor | None = None
     bias: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -100,6 +104,10 @@ class LossInput:
         if candidates.ndim != 2 or len(candidates) != len(positive):
             raise ValueError(f"candidates must be [{len(positive)}, C], got {tuple(candidates.shape)}")
         object.__setattr__(self, "candidates", candidates)
+        if self.guide is not None and self.guide.shape != (len(positive), 1 + negatives.shape[1]):
+            raise ValueError(
+                f"guide must be [{len(positive)}, {1 + negatives.shape[1]}], got {tuple(self.guide.shape)}"
+            )
         completed = {"mask": (negatives, torch.bool), "weights": (negatives, negatives.dtype)}
         completed |= {"candidate_mask": (candidates, torch.bool)}
         for name, (like, dtype) in completed.items():
@@ -127,6 +135,7 @@ class Loss(ABC):
     # False if the loss may stay flat (a hinge) or fall when a negative's score rises (importance weights divided by
     # their sum, as in HCL)
     monotone: ClassVar[bool] = True
+    reads: ClassVar[tuple[Literal["guide"], ...]] = ()  # other scores of target and negatives that a run must pass
     uses_temperature: ClassVar[bool] = True  # False: the loss reads no temperature, and refuses `tau`
     tau: PositiveFloat | None = None
 
@@ -139,7 +148,8 @@ class Loss(ABC):
     def candidate_set(self) -> CandidateSet:
         """Images that a run scores for the loss besides the negatives; override it in a loss that takes any.
 
-        "pair": none; "batch": the other targets of the batch; "corpus": all images of the query's gallery group.
+        "pair": none; "batch": the other targets of the batch; "corpus": all images of the query's gallery group;
+        "relevant": the images, besides the target, that are known to be relevant to the query.
         """
         return "pair"
 

@@ -16,7 +16,7 @@ from negbench.mining.draws import keep
 from negbench.mining.filters import Filters
 from negbench.mining.mined import BatchPools
 
-_OF_TARGETS: tuple[Slot, ...] = ("target", "query", "bank")  # slots for which relevance, planes and filters are known
+OF_TARGETS: tuple[Slot, ...] = ("target", "query", "bank")  # slots for which relevance, planes and filters are known
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,20 @@ def choose(
         else:
             view, truth = _view(rule, slot, positive, by_slot[slot], may, inputs)
             pool = answer_of(rule, view)
-            slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:] if slot == "bank" else pool)
+            guide = None
+            if "guide" in inputs.planes and slot in OF_TARGETS:
+                guide = of_slot(inputs.planes["guide"], slot)
+            if slot == "bank":
+                slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:], None if guide is None else guide[:, 1:])
+            else:
+                slots[slot] = Corrupted.of(by_slot[slot], pool, guide)
             views[slot] = (view, truth)
             if slot == "bank" and isinstance(rule, SyntheticStrategy):
                 slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, inputs)])
     kept = _kept(slots, inputs)
     shown: Slot = "target" if "target" in slots else rule.corrupts[0]
     (view, truth), in_front = views[shown], shown in ("bank", "triple")
-    kinds = inputs.kinds if shown in _OF_TARGETS else None
+    kinds = inputs.kinds if shown in OF_TARGETS else None
     kinds = None if kinds is None else of_slot(kinds, shown).to(positive.device)
     pool, drawn = (_weights(part[shown], view, in_front) for part in (slots, kept))
     return kept, BatchPools(view.scores, view.positive, view.allowed, pool, drawn, truth, kinds)
@@ -118,7 +124,7 @@ def _view(
 ) -> tuple[ScoreView, Tensor | None]:
     """Return a slot's view for the strategy (a bank's has the target first), and which columns are known relevant."""
     bank = slot == "bank"
-    of_targets = slot in _OF_TARGETS
+    of_targets = slot in OF_TARGETS
     truth = None if inputs.relevant is None or not of_targets else of_slot(inputs.relevant, slot).to(scores.device)
     own = torch.arange(len(scores), device=scores.device)
     view = ScoreView(

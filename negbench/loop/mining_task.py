@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from negbench.contracts import Backbone, PlaneName, Strategy, check_option
+from negbench.contracts import Backbone, Loss, PlaneName, Strategy, check_option
 from negbench.data.scene import EncodedSplits, Splits, device_of, load_backbone, open_scene
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
@@ -98,22 +98,26 @@ def live_planes(
 # --- made once a run -----------------------------------------------------------------------------------------------
 
 
-def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName]:
-    """Return the planes that a run's strategy and filters read.
+def planes_read(strategy: Strategy, mining: MiningConfig, loss: Loss | None = None) -> frozenset[PlaneName]:
+    """Return the planes that a run's strategy, filters and loss read; without a loss, those that mining reads.
 
     Raises:
         OptionError: a guide or a judge is read, and `mining` names none.
     """
-    own = frozenset(strategy.reads)
-    read = own | frozenset(Filters.of(mining).reads)
-    for name in GIVEN:
-        if name in read and getattr(mining, name) is None:
-            raise OptionError(
-                f"{type(strategy).__name__ if name in own else 'a mining filter'} reads the plane '{name}', but the "
-                "run has none: "
-                f"--set mining.{name}=BACKBONE (as for --backbone), or a TREC run file ({', '.join(SCORE_FILES)})"
-            )
-    return read
+    of_loss: tuple[PlaneName, ...] = () if loss is None else loss.reads
+    readers: dict[str, tuple[PlaneName, ...]] = {
+        type(strategy).__name__: strategy.reads,
+        "a mining filter": Filters.of(mining).reads,
+        f"loss {type(loss).__name__}": of_loss,
+    }
+    for reader, names in readers.items():
+        for name in GIVEN:
+            if name in names and getattr(mining, name) is None:
+                raise OptionError(
+                    f"{reader} reads the plane '{name}', but the run has none: "
+                    f"--set mining.{name}=BACKBONE (as for --backbone), or a TREC run file ({', '.join(SCORE_FILES)})"
+                )
+    return frozenset(name for names in readers.values() for name in names)
 
 
 def offline_planes(

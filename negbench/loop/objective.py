@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from negbench.contracts import (
     ScoreView,
     Slot,
     Strategy,
+    SyntheticStrategy,
 )
 from negbench.contracts.optional import HasSubQueries, Outline, SubQuery
 from negbench.contracts.scores import paired_relevance, relevance
@@ -27,7 +28,7 @@ from negbench.data.batch_size import EMBED_BATCH
 from negbench.data.scene import EncodedSplits, Tokens
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
-from negbench.loop.chosen import ChoiceInputs, choose, of_slot, slot_scores
+from negbench.loop.chosen import OF_TARGETS, ChoiceInputs, choose, of_slot, slot_scores
 from negbench.loop.hybrid import HybridTerms, LossScalars, Members, check_hybrid
 from negbench.loop.memory import Memory
 from negbench.loop.mining_task import planes_read
@@ -141,24 +142,34 @@ class _Queries:
 
 
 def check_objective(
-    strategy: Strategy, loss: Loss, hybrid: HybridConfig, backbone: Backbone | Outline, dataset: Dataset
+    strategy: Strategy,
+    loss: Loss,
+    hybrid: HybridConfig,
+    backbone: Backbone | Outline,
+    dataset: Dataset,
+    mining: MiningConfig,
 ) -> None:
     """Check a run's objective before any image is encoded.
 
     Raises:
-        OptionError: a loss or a bank over the corpus without stored features, two temperatures for one term, or hybrid
-            terms together with a bank or a learned bias.
+        OptionError: a loss or a bank over the corpus without stored features, two temperatures for one term, hybrid
+            terms together with a bank, a learned bias or a guide, a guide without scores of all
+            negatives, or several positives that may be negatives too.
         DataError, NegbenchError: as `check_hybrid`.
     """
     outline = Outline.of(backbone)
     check_hybrid(hybrid, outline, dataset)
     LossScalars.of(hybrid, loss)
+    if loss.candidate_set == "relevant":
+        _check_positives(loss, dataset, mining)
     banks = [rule for rule in batch_rules(strategy) if isinstance(rule, BankStrategy)]
     if hybrid.active and banks:
         raise OptionError(
             "hybrid.alpha and hybrid.beta need triples of the batch, and the bank of "
             f"{type(strategy).__name__} has none: --set hybrid.alpha=0 --set hybrid.beta=0"
         )
+    if loss.reads:
+        _check_guided(strategy, loss, hybrid)
     if hybrid.active and loss.start_bias is not None:
         raise OptionError(
             "hybrid.alpha and hybrid.beta add terms in which the learned bias of "
@@ -171,6 +182,39 @@ def check_objective(
             f"{who} scores the whole corpus in every step, which needs stored image features, and "
             f"backbone '{outline.name}' trains its image encoder: freeze it, or use "
             + ("a strategy with a queue" if corpus_bank else "'batch'")
+        )
+
+
+def _check_guided(strategy: Strategy, loss: Loss, hybrid: HybridConfig) -> None:
+    """Raise OptionError unless the guide of the loss can score all negatives of a strategy: they must be images."""
+    name = type(loss).__name__
+    made = any(isinstance(rule, SyntheticStrategy) for rule in batch_rules(strategy))
+    unscored = {slot for rule in batch_rules(strategy) for slot in rule.corrupts} - {*OF_TARGETS}
+    if made or unscored:
+        what = "made from embeddings" if made else f"of slot {' and '.join(sorted(unscored))}"
+        raise OptionError(
+            f"{name} needs the guide's score of every negative, and it has none of those {what}: use a strategy whose "
+            "negatives are images of the corpus"
+        )
+    if hybrid.active:
+        raise OptionError(
+            f"hybrid.alpha and hybrid.beta add terms on texts, of which {name}'s guide has no scores: "
+            "--set hybrid.alpha=0 --set hybrid.beta=0"
+        )
+
+
+def _check_positives(loss: Loss, dataset: Dataset, mining: MiningConfig) -> None:
+    """Raise OptionError if a loss of several positives has none besides the targets, or may have them as negatives."""
+    name = type(loss).__name__
+    if dataset.answers is None:
+        raise OptionError(
+            f"{name} takes known relevant images as further positives, and {dataset.identity} knows of none besides "
+            "the targets: use info-nce, or list them in a column `relevant`"
+        )
+    if not mining.exclude_relevant:
+        raise OptionError(
+            f"{name} takes known relevant images as positives, so they must not be negatives: "
+            "--set mining.exclude_relevant=true"
         )
 
 
@@ -226,7 +270,7 @@ class Objective(nn.Module):
         super().__init__()
         hybrid = hybrid or HybridConfig()
         backbone = calls.backbone
-        check_objective(strategy, loss, hybrid, backbone, scene.train.dataset)
+        check_objective(strategy, loss, hybrid, backbone, scene.train.dataset, mining)
         self.backbone, self.strategy, self.loss = backbone, strategy, loss
         self.calls = calls
         self.scene, self.mining = scene, mining
@@ -335,17 +379,25 @@ class Objective(nn.Module):
         made = self._queries(batch)
         targets = self.scene.train.dataset.target_columns[batch.rows]
         columns = torch.cat([targets[:, None], batch.negatives], dim=1)
-        wanted = torch.cat([columns.flatten(), self._corpus_of(batch.rows)])
+        wanted = torch.cat([columns.flatten(), self._further_images(batch.rows)])
         distinct, position = torch.unique(wanted, return_inverse=True)
         embedded = self._embedded(distinct, sparing=self._sparing)
         position = position[: columns.numel()].reshape(columns.shape)
         with full_precision(self.device):
             chosen = _rows_of(embedded, position.to(self.device))  # [B, 1 + M, T, D]
             scores = paired_relevance(made.query, chosen)
-            drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
+            guide = self._guide_scores(batch.rows, distinct)
+            if guide is not None:
+                guide = guide.gather(1, position.to(guide.device))  # [B, 1 + M]
+            drawn = Corrupted(
+                scores=scores[:, 1:],
+                mask=torch.ones_like(scores[:, 1:], dtype=torch.bool),
+                guide=None if guide is None else guide[:, 1:],
+            )
             others = self._draws_of_others(batch, made, chosen[:, 0], _Images(distinct, embedded), position[:, 1:])
         if others is not None:
-            drawn = Corrupted.side_by_side([drawn, Corrupted(others.scores, others.mask)])
+            theirs = self._guide_scores(batch.rows, others.columns)
+            drawn = Corrupted.side_by_side([drawn, Corrupted(others.scores, others.mask, guide=theirs)])
         own = chosen[:, 0]
         rule = batch_rule(self.strategy)  # a union adds members to the draws
         choice = None if rule is None else self._choose(rule, batch, made, own)
@@ -435,7 +487,7 @@ class Objective(nn.Module):
                 for name, sub in made.subs.items()
                 for parts in [relevance(sub.embeddings.float(), embedded)]
             ]
-            columns = self._corpus_of(batch.rows)
+            columns = self._further_images(batch.rows)
             if len(columns):
                 tokens = self._embedded(columns, sparing=self._sparing)
             elif self.loss.candidate_set == "pair":  # reads no candidates
@@ -486,6 +538,12 @@ class Objective(nn.Module):
             planes = batch_planes(self.reads, self.calls, inputs, tokens)
         return planes | {name: plane.block(rows, columns) for name, plane in self.offline.items()}
 
+    def _guide_scores(self, rows: Tensor, columns: Tensor) -> Tensor | None:
+        """Return [B, C] scores of images [C] by the run's guide; None if the loss reads none."""
+        if "guide" not in self.loss.reads:
+            return None
+        return self.offline["guide"].block(rows, columns)
+
     def _bank(self, rule: BankStrategy, rows: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the bank: [K] int64 columns, [K, T, D] embeddings without a gradient, [B, K] bool allowed images.
 
@@ -525,9 +583,15 @@ class Objective(nn.Module):
         """Return [B, C] bool: which images are in a query's own gallery group."""
         return self._in_group[self.scene.train.dataset.group_index[rows]][:, columns]
 
-    def _corpus_of(self, rows: Tensor) -> Tensor:
-        """Return [C] int64 columns of the rows' gallery groups if the loss uses the whole corpus; else none."""
-        return self._gallery(rows) if self.loss.candidate_set == "corpus" else torch.empty(0, dtype=torch.int64)
+    def _further_images(self, rows: Tensor) -> Tensor:
+        """Return [C] int64 columns of the images that the loss needs besides the batch's targets and negatives."""
+        kind = self.loss.candidate_set
+        if kind == "corpus":
+            return self._gallery(rows)
+        answers = self.scene.train.dataset.answers
+        if kind == "relevant" and answers is not None:
+            return answers.select(rows).values.unique()
+        return torch.empty(0, dtype=torch.int64)
 
     def _gallery(self, rows: Tensor) -> Tensor:
         """Return [C] int64 columns of the rows' gallery groups."""
@@ -564,26 +628,36 @@ class Objective(nn.Module):
             aspects: scores under sub-queries.
             batch: of B queries.
             query: [B, D].
-            images: distinct ones; the batch's targets or the query's corpus among them are candidates.
+            images: distinct ones; the batch's targets, the query's corpus or its relevant images among them are
+                candidates.
             choice: a batch strategy's choice, if any; these images and the drawn ones are not candidates.
             others: draws of other queries that are negatives of a query, if any: not candidates either.
         """
-        kind = self.loss.candidate_set
-        dataset = self.scene.train.dataset
+        targets = self.scene.train.dataset.target_columns[batch.rows]
+        guide = self._guide_scores(batch.rows, targets)
+        extras = LossExtras(aspects, bias=self.scalars.bias, guide=None if guide is None else guide.diagonal())
+        if self.loss.candidate_set == "pair":
+            return extras
+        mask = self._candidates(batch, images.columns, choice, others)
+        some = mask.any(0) if self.loss.candidate_set == "relevant" else torch.ones(len(mask.T), dtype=torch.bool)
+        if self.loss.candidate_set == "batch":
+            some = torch.isin(images.columns, targets)
+        embedded = images.tokens if bool(some.all()) else images.tokens[some.to(images.tokens.device)]
+        mask = mask[:, some].to(query.device)
+        return replace(extras, candidates=relevance(query, embedded), mask=mask)
+
+    def _candidates(self, batch: Batch, columns: Tensor, choice: _Chosen | None, others: _Others | None) -> Tensor:
+        """Return [B, C] bool: which of the images [C] are a query's candidates; arguments as of `_extras`."""
+        train = self.scene.train
         rows = batch.rows
-        if kind == "pair":
-            return LossExtras(aspects, bias=self.scalars.bias)
-        columns = images.columns
-        embedded = images.tokens
-        taken = self._taken(batch, choice, others)[:, columns]
-        mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~taken
-        if kind == "batch":
-            some = torch.isin(columns, dataset.target_columns[rows])
-            mask = mask[:, some]
-            embedded = embedded[some.to(embedded.device)]
-        else:
+        if self.loss.candidate_set == "relevant":
+            relevant = train.relevant_images(rows, columns)
+            assert relevant is not None  # `_check_positives`
+            return relevant & (columns[None, :] != train.dataset.target_columns[rows][:, None])
+        mask = train.allowed_images(rows, columns, self.mining) & ~self._taken(batch, choice, others)[:, columns]
+        if self.loss.candidate_set == "corpus":
             mask &= self._in_own_group(rows, columns)
-        return LossExtras(aspects, relevance(query, embedded), mask.to(query.device), self.scalars.bias)
+        return mask
 
     @property
     def _sparing(self) -> bool:

@@ -170,14 +170,14 @@ def _idle(given: RunConfig, config: ResolvedConfig, cache: DataCache, asked: set
 def _unread(config: ResolvedConfig, *, alone: bool) -> Iterator[tuple[str, str]]:
     """Yield settings that one run does not read, and why."""
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
-    for name in {*GIVEN} - planes_read(strategy, config.mining):
-        yield f"mining.{name}", "neither the strategy nor a filter reads it"
+    loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
+    for name in {*GIVEN} - planes_read(strategy, config.mining, loss):
+        yield f"mining.{name}", "neither the strategy nor a filter nor the loss reads it"
     for name, value in _NO_LIMIT.items():
         if getattr(config.mining, name) == value:
             yield f"mining.{name}", f"no cosine is beyond {value:g}, so that it leaves out no image"
-    loss = registry.get("losses", config.loss.name)
     if not config.backbone.options.get("attribute_weights"):
-        for name in loss.aspect_options:  # type: ignore[attr-defined]
+        for name in loss.aspect_options:
             yield f"loss.{name}", "it is about sub-queries, and the backbone has none (backbone.attribute_weights)"
     others = config.train.batch_size - 1
     wide = any(slot in ("triple", "bank") for _, part in parts_of(strategy) for slot in slots_of(part))

@@ -69,9 +69,9 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     backbone = cache.outline(full)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
-    check_objective(strategy, loss, full.hybrid, backbone, splits.train)
+    check_objective(strategy, loss, full.hybrid, backbone, splits.train, full.mining)
     check_galleries(strategy, splits.train)
-    planes_read(strategy, full.mining)
+    planes_read(strategy, full.mining, loss)
     check_listed(strategy, splits.train)
     val = splits.val
     dataset = part_name(val.identity if own_world else val.kind, [splits.train, val])

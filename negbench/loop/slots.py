@@ -22,16 +22,24 @@ _MOST_SCORES = 2**26  # in one tensor of triples: 256 MiB in float32
 
 @dataclass(frozen=True)
 class Corrupted:
-    """Negatives of one slot: `scores` [B, M], `mask` [B, M] bool, `weights` [B, M] >= 0 or None (all 1)."""
+    """Negatives of one slot.
+
+    Attributes:
+        scores: [B, M].
+        mask: [B, M] bool.
+        weights: [B, M] >= 0; None: all 1.
+        guide: [B, M] scores by the run's guide; None: it has none, or the slot's negatives are not images.
+    """
 
     scores: Tensor
     mask: Tensor
     weights: Tensor | None = None
+    guide: Tensor | None = None
 
     @classmethod
-    def of(cls, scores: Tensor, pool: Tensor) -> Corrupted:
+    def of(cls, scores: Tensor, pool: Tensor, guide: Tensor | None = None) -> Corrupted:
         """Build from the pool that `Strategy.pool` returned for `scores`."""
-        return cls(scores, pool > 0, pool if pool.is_floating_point() else None)
+        return cls(scores, pool > 0, pool if pool.is_floating_point() else None, guide)
 
     @classmethod
     def side_by_side(cls, parts: Sequence[Corrupted]) -> Corrupted:
@@ -41,7 +49,9 @@ class Corrupted:
         weights = [part.mask.float() if part.weights is None else part.weights.float() for part in parts]
         scores = torch.cat([part.scores for part in parts], dim=1)
         mask = torch.cat([part.mask for part in parts], dim=1)
-        return cls(scores, mask, torch.cat(weights, dim=1) if weighted else None)
+        guides = [part.guide for part in parts if part.guide is not None]
+        guide = torch.cat(guides, dim=1) if len(guides) == len(parts) else None
+        return cls(scores, mask, torch.cat(weights, dim=1) if weighted else None, guide)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
@@ -68,12 +78,14 @@ class LossExtras:
         aspects: scores under sub-queries.
         candidates: [B, C] scores of further images, with their `mask`.
         bias: the scalar that the run learns for the loss.
+        guide: [B] scores of the targets by the run's guide.
     """
 
     aspects: Sequence[AspectScores] = ()
     candidates: Tensor | None = None
     mask: Tensor | None = None
     bias: Tensor | None = None
+    guide: Tensor | None = None
 
 
 def loss_of_slots(
@@ -96,7 +108,7 @@ def loss_of_slots(
         slots: negatives by slot.
         temperature: scalar > 0.
         extras: candidates and aspects concern other target images, so they belong to slot "target" (without it,
-            candidates go to the first slot and aspects are dropped); the bias is every slot's.
+            candidates go to the first slot and aspects are dropped); bias and guide are every slot's.
 
     Returns:
         Scalar.
@@ -120,6 +132,9 @@ def loss_of_slots(
             temperature=temperature,
             bias=extras.bias,
         )
+        if extras.guide is not None:
+            assert part.guide is not None  # `check_objective`
+            given = replace(given, guide=torch.cat([extras.guide[:, None], part.guide], dim=1))
         if slot == home:
             given = replace(
                 given,

@@ -406,6 +406,9 @@ class StepRows:
         if loss.candidate_set == "corpus":
             images = corpus = len(train.images)
             scores += batch * images * backbone.identity.tokens_per_image
+        if loss.candidate_set == "relevant" and train.answers is not None:
+            images = min(images + batch * int(train.answers.lengths.max()), len(train.images))
+            scores = batch * images
         bank = bank_read = 0
         for rule in batch_rules(stage.strategy):
             if isinstance(rule, BankStrategy):

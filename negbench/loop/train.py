@@ -113,7 +113,7 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     backbone.recompute(run.step.recompute)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     alone = replace(scene, team=ALONE)  # each process of a run makes its own parts
-    read = planes_read(strategy, config.mining)
+    read = planes_read(strategy, config.mining, loss)
     offline = offline_planes(read, config, alone, run.display, run.precision.name)
     offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
     calls = Passes(backbone, config.seed, run.step.micro_batch, run.team)

@@ -11,7 +11,7 @@ of the whole corpus, but images far from every query of a batch get no gradient 
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -61,7 +61,7 @@ class MarginKL(Loss):
     uses_aspects = True
     aspect_options = ("margin_aspect",)
 
-    kl_over: CandidateSet = "batch"
+    kl_over: Literal["pair", "batch", "corpus"] = "batch"
     kl_bound: Annotated[float, Field(ge=0, lt=1)] = 0.0
     margin: NonNegativeFloat = tunable(0.8, low=0.0, high=1.0)
     margin_aspect: NonNegativeFloat = tunable(0.2, low=0.0, high=0.5)

@@ -183,7 +183,10 @@ class LossTestCase:
         assert loss.evaluate(dataclasses.replace(given, aspects=[moved])) == value
 
     def test_candidates(self, loss: Loss) -> None:
-        """A loss that takes none refuses them; one that does rises when they are added, and ignores masked ones."""
+        """A loss that takes none refuses them; one that does changes with them, and ignores masked ones.
+
+        It rises if the target is ranked against them; further positives may pull either way.
+        """
         toy = toy_scores(seed=11)
         other = toy_scores(seed=12)
         if loss.candidate_set == "pair":
@@ -192,7 +195,11 @@ class LossTestCase:
             return
         candidates = other.negatives.masked_fill(~other.mask, math.nan).requires_grad_()
         value = loss.evaluate(LossInput(*toy, candidates=candidates, candidate_mask=other.mask))
-        assert value > loss(*toy)
         gradient = _gradients(value, candidates)[0]
-        assert (gradient[other.mask] > 0).all()
+        if loss.candidate_set == "relevant":
+            assert value != loss(*toy)
+            assert (gradient[other.mask] != 0).all()
+        else:
+            assert value > loss(*toy)
+            assert (gradient[other.mask] > 0).all()
         assert (gradient[~other.mask] == 0).all()

@@ -229,14 +229,14 @@ def test_rows_of_a_table_have_the_bits_of_indexing():
 def test_the_corpus_needs_stored_features(cell):
     loss, dataset = make_loss("margin-kl", kl_over="corpus"), cell.scene.train.dataset
     strategy = make_strategy("qure")
-    check_objective(strategy, loss, HybridConfig(), cell.backbone, dataset)
+    check_objective(strategy, loss, HybridConfig(), cell.backbone, dataset, MiningConfig())
     cell.backbone.frozen_images = False
     try:
         with pytest.raises(OptionError, match=r"^loss\.kl_over = 'corpus' scores the whole corpus .* 'tiny'") as caught:
-            check_objective(strategy, loss, HybridConfig(), cell.backbone, dataset)
+            check_objective(strategy, loss, HybridConfig(), cell.backbone, dataset, MiningConfig())
         assert "\n" not in str(caught.value)
-        check_objective(strategy, make_loss("margin-kl"), HybridConfig(), cell.backbone, dataset)
-        plain = (make_loss("info-nce"), HybridConfig(), cell.backbone, dataset)
+        check_objective(strategy, make_loss("margin-kl"), HybridConfig(), cell.backbone, dataset, MiningConfig())
+        plain = (make_loss("info-nce"), HybridConfig(), cell.backbone, dataset, MiningConfig())
         with pytest.raises(OptionError, match=r"^the bank of Bank scores the whole corpus in every step"):
             check_objective(make_strategy("bank"), *plain)
         check_objective(make_strategy("xbm"), *plain)  # its queue holds earlier embeddings
@@ -370,7 +370,7 @@ def test_bf16_is_close_to_float32(subtests, weighted, strategy, loss):
     (value, gradients), (want, wanted) = outcomes
     assert value == pytest.approx(want, rel=2e-2)
     assert gradients.keys() == wanted.keys()
-    assert {f"temperatures.log.{term}" for term in ("icm", "tcm", "ritm", "titm")} <= gradients.keys()
+    assert {f"scalars.log.{term}" for term in ("icm", "tcm", "ritm", "titm")} <= gradients.keys()
     for name, gradient in gradients.items():
         assert gradient.isfinite().all(), name
         cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), wanted[name].flatten(), dim=0)
@@ -386,7 +386,7 @@ def test_scores_are_float32_under_autocast(cell):
     seen = []
 
     class Watched:
-        candidate_set, uses_aspects, tau, least_weight = "pair", False, 0.01, 0.0
+        candidate_set, uses_aspects, tau, least_weight, reads = "pair", False, 0.01, 0.0, ()
 
         def evaluate(self, given: LossInput) -> Tensor:
             seen.append(given.negatives)

@@ -9,9 +9,11 @@ from torch.nn.functional import normalize
 
 from negbench.contracts import Loss, LossInput
 from negbench.losses.bradley_terry import BradleyTerry
+from negbench.losses.guide_kl import GuideKL
 from negbench.losses.hcl import HCL
 from negbench.losses.hn_nce import HnNCE
 from negbench.losses.info_nce import InfoNCE
+from negbench.losses.multi_positive import MultiPositive
 from negbench.losses.multi_similarity import MultiSimilarity
 from negbench.losses.siglip import SigLIP
 from negbench.losses.triplet import Triplet
@@ -68,11 +70,18 @@ def siglip(loss: SigLIP, p: float, negatives: list[float], weights: list[float])
     return math.log1p(math.exp(-p / TAU - loss.bias)) + sum(terms)
 
 
+def one_label(loss: Loss, p: float, negatives: list[float], weights: list[float]) -> float:
+    """Without a guide, or further positives: the label is the target alone."""
+    return info_nce(InfoNCE(), p, negatives, weights)
+
+
 ROWS: list[tuple[Row, tuple[Loss, ...]]] = [
     (bradley_terry, (BradleyTerry(),)),
     (info_nce, (InfoNCE(), InfoNCE(hardness=3.0))),
     (hcl, (HCL(), HCL(beta=0.0), HCL(tau_plus=0.0, beta=2.0), HCL(tau_plus=0.3))),
     (hn_nce, tuple(HnNCE(alpha=alpha, beta=beta) for alpha in (0.5, 1.0) for beta in (0.0, 0.5, 2.0))),
+    (one_label, (GuideKL(),)),
+    (one_label, (MultiPositive(),)),
     (multi_similarity, (MultiSimilarity(), MultiSimilarity(alpha=1, beta=10, base=-0.25))),
     (siglip, (SigLIP(), SigLIP(bias=0.0), SigLIP(bias=2.5))),
     (triplet, (Triplet(margin=0.0), Triplet(), Triplet(margin=0.5))),
@@ -137,6 +146,53 @@ def test_siglip_over_a_batch_is_open_clips():
     mine = torch.autograd.grad(got, (scale, bias))
     theirs = torch.autograd.grad(want, (scale, bias))
     torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_soft_labels_are_sentence_transformers():
+    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    generator = torch.Generator().manual_seed(0)
+    query, *images = (torch.randn(5, 8, generator=generator) for _ in range(5))
+    guide = torch.randn(5, 4, generator=generator)
+    scores = torch.stack([(query * image).sum(1) for image in images], dim=1)
+    theirs = losses.DistillKLDivLoss(torch.nn.Module(), temperature=0.5)
+    want = theirs.compute_loss_from_embeddings([query, *images], guide) / 0.5**2
+    given = LossInput(scores[:, 0], scores[:, 1:], temperature=0.5, guide=guide)
+    torch.testing.assert_close(GuideKL(guide_tau=0.5).evaluate(given), want, rtol=0, atol=1e-6)
+
+
+def test_soft_labels_leave_out_what_the_guide_does_not_score():
+    """Weights are multiplicities in both softmaxes; the last target has no score, so its row does not count."""
+    toy = toy_scores(seed=3)
+    guide = toy_scores(seed=4).negatives
+    guide = torch.cat([torch.full_like(guide[:, :1], 0.3), guide], dim=1)
+    guide[0, 2] = math.nan
+    guide[4, 0] = math.nan
+    want = []
+    for i in range(4):
+        kept = [j for j in range(4) if toy.mask[i, j] and not math.isnan(guide[i, 1 + j])]
+        if not kept:
+            continue
+        weights = torch.cat([torch.ones(1), toy.weights[i, kept]])
+        own = torch.cat([toy.positive[i, None], toy.negatives[i, kept]]) / TAU + weights.log()
+        wanted = guide[i, [0, *[1 + j for j in kept]]] / 0.1 + weights.log()
+        labels = wanted.softmax(0)
+        want.append(float((labels * (labels.log() - own.log_softmax(0))).sum()))
+    given = LossInput(toy.positive, toy.negatives, toy.mask, toy.weights, TAU, guide=guide)
+    assert float(GuideKL(guide_tau=0.1).evaluate(given)) == pytest.approx(sum(want) / len(want), rel=1e-6)
+
+
+def test_several_positives_share_the_query():
+    toy, other = toy_scores(seed=5), toy_scores(seed=6)
+    want = []
+    for i in range(5):
+        if not toy.mask[i].any():
+            continue
+        positives = [float(toy.positive[i]), *other.negatives[i][other.mask[i]].tolist()]
+        negatives = zip(toy.negatives[i][toy.mask[i]].tolist(), toy.weights[i][toy.mask[i]].tolist(), strict=True)
+        total = sum(math.exp(s / TAU) for s in positives) + sum(w * math.exp(s / TAU) for s, w in negatives)
+        want.append(-sum(s / TAU - math.log(total) for s in positives) / len(positives))
+    given = LossInput(*toy, temperature=TAU, candidates=other.negatives, candidate_mask=other.mask)
+    assert float(MultiPositive().evaluate(given)) == pytest.approx(sum(want) / len(want), rel=1e-12)
 
 
 def test_gradients_of_hcl_flow_through_the_importance():
