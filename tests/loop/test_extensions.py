@@ -22,7 +22,7 @@ from negbench.loop.types import OpenRun, State, Watch
 from negbench.mining.mined import batch_statistics
 from negbench.mining.planes import images_of
 from negbench.scoring import evaluation
-from negbench.settings.config import HybridConfig
+from negbench.settings.config import HybridConfig, MiningConfig
 from tests.runs import config_of, run, untrained
 
 ROWS = torch.tensor([0, 7, 30, 41, 12])
@@ -257,7 +257,7 @@ def test_what_a_bank_does_not_go_with(opened):
     dataset = opened.scene.train.dataset
     queries = [dataclasses.replace(q, reference_text="a", target_text="b") for q in dataset.queries]
     textual = dataclasses.replace(dataset, queries=queries)
-    more = (make_loss("info-nce"), HybridConfig(alpha=0.4), opened.backbone, textual)
+    more = (make_loss("info-nce"), HybridConfig(alpha=0.4), opened.backbone, textual, MiningConfig())
     for name in ("bank", "xbm+qure"):
         with pytest.raises(NegbenchError, match=r"--set hybrid\.alpha=0 --set hybrid\.beta=0"):
             check_objective(make_strategy(name), *more)
