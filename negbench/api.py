@@ -68,7 +68,7 @@ def list_plugins(kind: str) -> list[str]:
     """List the registry keys of one kind: strategies, losses, backbones or datasets.
 
     >>> list_plugins("losses")[:2]
-    ['bradley-terry', 'hcl']
+    ['bradley-terry', 'guide-kl']
     """
     return list(registry.plugins(kind))
 

@@ -1,19 +1,25 @@
 """A training step by itself: its objective and batch, and the gradients of the parameters by how it is computed."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.passes import Passes
 from negbench.loop.types import OpenRun
 from negbench.machine.team import ALONE, Team
+from negbench.mining.planes import EmbeddedPlane, Plane
 from negbench.settings.config import HybridConfig, MiningConfig
 
 Gradients = dict[str, Tensor | None]
+
+# `--set` values and options of losses that need some to have a gradient: a guide of the same weights would agree
+LOSS_SETS = {"multi-positive": ("mining.exclude_relevant=true",), "guide-kl": ("loss.guide_tau=0.2",)}
 
 BOUND = 5e-6  # of the largest gradient: sums in another order
 
@@ -49,6 +55,7 @@ def objective_of(
     *,
     team: Team = ALONE,
     terms: bool = True,
+    offline: Mapping[str, Plane] | None = None,
     **options: Any,
 ) -> Objective:
     """Return the objective of a run's backbone under another strategy and loss, with hybrid terms or without."""
@@ -56,10 +63,20 @@ def objective_of(
     if terms:
         hybrid = HybridConfig(alpha=0.4, beta=0.1, temperature="backbone" if loss == "margin-kl" else "own")
     rule, calls = make_strategy(strategy), Passes(opened.backbone, seed=3, team=team)
-    return Objective(calls, rule, make_loss(loss, **options), opened.scene, mining or MiningConfig(), hybrid)
+    made = make_loss(loss, **options)
+    return Objective(calls, rule, made, opened.scene, mining or MiningConfig(), hybrid, offline)
 
 
 def batch_of(opened: OpenRun, strategy: str) -> Batch:
     rows = torch.tensor([3, 40, 11, 25, 6, 7])
     drawn = torch.arange(12).reshape(6, 2) * 5 if make_strategy(strategy).scope == "corpus" else None
     return Batch(rows, drawn, {name: value[rows] for name, value in opened.scene.train.tokens.items()})
+
+
+def made_guide(opened: OpenRun) -> EmbeddedPlane:
+    """Return a guide of random embeddings."""
+    generator = torch.Generator().manual_seed(2)
+    data = opened.scene.train.dataset
+    queries = normalize(torch.randn(len(data.queries), 8, generator=generator), dim=-1)
+    images = normalize(torch.randn(len(data.images), 1, 8, generator=generator), dim=-1)
+    return EmbeddedPlane(queries, images)

@@ -10,7 +10,7 @@ target, L the run's loss (InfoNCE in the paper) on negatives from the batch, and
     RITM  L of matching reference image and T_r, the sum of both directions                                     (eq. 1)
     TITM  the same for target image and T_t                                                                     (eq. 1)
 
-Published: alpha 0.4, beta 0.1, and a trainable temperature for each of the four, initially e^-1 (`Temperatures`).
+Published: alpha 0.4, beta 0.1, and a trainable temperature for each of the four, initially e^-1 (`LossScalars`).
 ICM and TCM add one softmax per corrupted slot; the body of eq. 3 and 4 is damaged in our copy of the paper, and
 `hybrid.slots = "joint"` is the other reading.
 Departures: the paper does not mention masking equal members of a batch. Here a text, reference or target that equals

@@ -153,8 +153,8 @@ def check_objective(
 
     Raises:
         OptionError: a loss or a bank over the corpus without stored features, two temperatures for one term, hybrid
-            terms together with a bank, a learned bias or a guide, a guide without scores of all
-            negatives, or several positives that may be negatives too.
+            terms together with a bank, a learned bias or a guide, a guide without scores of all negatives, or several
+            positives that may be negatives too.
         DataError, NegbenchError: as `check_hybrid`.
     """
     outline = Outline.of(backbone)
@@ -590,7 +590,9 @@ class Objective(nn.Module):
             return self._gallery(rows)
         answers = self.scene.train.dataset.answers
         if kind == "relevant" and answers is not None:
-            return answers.select(rows).values.unique()
+            relevant: Tensor = answers.select(rows).values
+            columns: Tensor = relevant.unique()
+            return columns
         return torch.empty(0, dtype=torch.int64)
 
     def _gallery(self, rows: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ WORDS = """
     line list listing log mapped measured member memory metric mining model module name need negbench noise
     note nothing objective option ordered page pair parent part patient paused pending per picked picture
     plugin precision preference problem process progress pruned published ragged range rank ranking rate ray
-    reader reading recomputed record registry remark resolved row sampler schedule scored search section see
+    reader reading recomputed record registry remark resolved row sampler scalar schedule scored search section see
     seeded seen server setting shard share source spec spelling state statistic step stopped store stored
     stream sub summary synthetic table test text time top toy tracker train training triplet
     trusted tuning turn unknown up value view w weight

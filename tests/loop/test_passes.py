@@ -26,7 +26,7 @@ from negbench.loop.types import OpenRun, State
 from negbench.plugins.registry import registry
 from negbench.settings.config import MiningConfig
 from tests.runs import config_of, run
-from tests.steps import batch_of, check_equal, gradients_of, objective_of
+from tests.steps import LOSS_SETS, batch_of, check_equal, gradients_of, objective_of
 
 CALLS = {name for name in vars(Calls) if not name.startswith("_")}
 
@@ -56,7 +56,7 @@ def first_batch(opened: OpenRun, strategy: Strategy) -> tuple[Objective, Batch]:
 @pytest.mark.parametrize(("name", "loss"), [*pairs()])
 def test_every_strategy_and_loss(name, loss, sets):
     """A step in parts draws the same negatives from the same seeds."""
-    config = config_of(sets, name, "train.num_negatives=4", loss={"name": loss})
+    config = config_of(sets, name, "train.num_negatives=4", *LOSS_SETS.get(loss, ()), loss={"name": loss})
     opened = open_run(config, Display(), DATA)
     found = []
     for micro_batch in (0, 7):

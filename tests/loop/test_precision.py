@@ -19,11 +19,11 @@ from negbench.errors import NegbenchError
 from negbench.loop.precision import Precision, automatic
 from negbench.loop.runs import run_config
 from negbench.plugins.registry import registry
-from negbench.settings.config import RunConfig
+from negbench.settings.config import MiningConfig, RunConfig
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.runs import run
-from tests.steps import batch_of, objective_of
+from tests.steps import LOSS_SETS, batch_of, made_guide, objective_of
 
 # bounds for the first epoch's loss, with the same batches and draws at all precisions (bf16: 8 bits, fp16: 11)
 BOUNDS = {"bf16": 0.03, "fp16": 0.01}
@@ -60,7 +60,12 @@ def test_every_strategy_and_loss(subtests, strategy, loss, half, sets, tmp_path)
                 if precision == "fp16":  # patched in: a run on a CPU refuses fp16
                     patch.setattr(Backbone, "autocast", lambda self: torch.autocast("cpu", torch.float16))
                 setting = "bf16" if precision == "bf16" else "fp32"
-                more = ("eval.reported=false", "eval.dev_seed=3", f"train.precision={setting}")
+                more = (
+                    *LOSS_SETS.get(loss, ()),
+                    "eval.reported=false",
+                    "eval.dev_seed=3",
+                    f"train.precision={setting}",
+                )
                 result = run(load_config(flags=flags, sets=[*sets, *more]), tmp_path / precision)
             losses[precision] = [point["train/loss"] for point in result.folder.metrics() if "train/loss" in point]
             weights[precision] = result.folder.weights()
@@ -132,8 +137,17 @@ def test_a_scaler_skips_what_overflows_and_is_resumed(sets, tmp_path, interrupte
 @pytest.mark.parametrize("strategy", ["qure", "hycole"])
 @pytest.mark.parametrize("loss", registry.plugins("losses"))
 def test_a_loss_reads_float32(loss, strategy, tuned, monkeypatch):
-    """Scores, temperatures, weights and aspects' scores, of the images and of the hybrid terms, under bf16."""
-    objective, batch = objective_of(tuned, strategy, loss), batch_of(tuned, strategy)
+    """Scores, temperatures, weights and aspects' scores, of the images and of the hybrid terms, under bf16.
+
+    A guide and a learned bias, too; there are no terms beside these, and a guide scores images alone.
+    """
+    if (loss, strategy) == ("guide-kl", "hycole"):
+        strategy = "in-batch+qure"
+    terms = loss not in ("guide-kl", "siglip")
+    mining = MiningConfig(exclude_relevant=loss == "multi-positive")
+    guide = {"guide": made_guide(tuned)}
+    objective = objective_of(tuned, strategy, loss, mining, terms=terms, offline=guide)
+    batch = batch_of(tuned, strategy)
     seen, value_of = Counter[torch.dtype](), objective.loss.value
 
     def note(given: LossInput) -> Tensor:

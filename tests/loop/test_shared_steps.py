@@ -13,8 +13,9 @@ from negbench.loop.helpers import join
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.types import OpenRun
 from negbench.machine.team import ALONE, Team
+from negbench.settings.config import MiningConfig
 from tests.runs import config_of, untrained
-from tests.steps import Gradients, batch_of, check_equal, gradients_of, objective_of
+from tests.steps import Gradients, batch_of, check_equal, gradients_of, made_guide, objective_of
 
 Found = tuple[float, Gradients]
 
@@ -69,8 +70,26 @@ def test_a_trained_tower_with_terms_and_aspects(strategy, loss, micro_batch, opt
     batch = batch_of(tuned, strategy)
     check_shared(make, batch, micro_batch, shared)
     _, found = gradients_of(make(ALONE), batch, 0)
-    direct = [name for name in found if name.endswith("logit_scale") or name.startswith("temperatures")]
+    direct = [name for name in found if name.endswith("logit_scale") or name.startswith("scalars")]
     assert any(found[name] is not None and float(found[name].abs().max()) > 0 for name in direct), direct
+
+
+INPUTS = {"siglip": "in-batch", "guide-kl": "in-batch+qure", "multi-positive": "in-batch"}
+
+
+@pytest.mark.parametrize(("loss", "strategy"), INPUTS.items(), ids=INPUTS)
+def test_a_learned_bias_a_guide_and_further_positives(loss, strategy, tuned, shared):
+    mining = MiningConfig(exclude_relevant=loss == "multi-positive")
+    guide = {"guide": made_guide(tuned)}
+
+    def make(team: Team) -> Objective:
+        return objective_of(tuned, strategy, loss, mining, team=team, terms=False, offline=guide)
+
+    batch = batch_of(tuned, strategy)
+    check_shared(make, batch, 2, shared)
+    _, found = gradients_of(make(ALONE), batch, 0)
+    assert ("scalars.bias" in found) == (loss == "siglip")
+    assert all(float(found[name].abs()) > 0 for name in found.keys() & {"scalars.bias"})
 
 
 @pytest.fixture(scope="module")
