@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from negbench.backbones import _lavis, _weights
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_wordpieces
 from negbench.backbones._captions import UNCASED, CaptionTokenizer, make_tokenizer, vocabulary_files
-from negbench.backbones._checkpoint import Fit
+from negbench.backbones._checkpoint import Fit, choice_in
 from negbench.backbones._composed import (
     MAX_START,
     Composed,
@@ -300,6 +300,7 @@ class BlipFamily(Composed):
         import transformers
 
         folder = _weights.files_of(source, cls.advice)[0].parent
+        chosen = choice_in(folder)
         config, state = _weights.read_pretrained(getattr(transformers, cls.their_class), folder)
         stored = _stored_temperature(folder)
         if stored is None and options.temperature is None:
@@ -312,7 +313,7 @@ class BlipFamily(Composed):
         backbone = cls(sizes, options, seed, config)
         backbone.transform = replace(backbone.transform, **_weights.read_pixels(folder, sizes.image_size))
         _lavis.assign(backbone, tensors, folder)
-        about = about_temperature(tensors["temp"], "default" if stored is None else "file")
+        about = {**chosen, **about_temperature(tensors["temp"], "default" if stored is None else "file")}
         return backbone, Origin(source.label, folder.name if source.kind == "hub" else "local", folder, about)
 
     def _complete(self, origin: Origin) -> None:

@@ -21,6 +21,7 @@ from negbench.machine.received import read_json_text
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 ADAPTER = "adapter_config.json"  # of PEFT
+ADAPTER_FILES = (ADAPTER, "adapter_model.safetensors", "adapter_model.bin")
 MERGE = (
     "PeftModel.from_pretrained(AutoModel.from_pretrained(BASE), FOLDER).merge_and_unload().save_pretrained(OUT), with "
     "AutoModel of transformers and PeftModel of peft"
@@ -138,15 +139,28 @@ def one_checkpoint(folder: Path, preferred: Sequence[str], ignored: Collection[s
     return found[chosen]
 
 
-def check_one_model(folder: Path) -> None:
-    """Say which weights of a transformers folder are read if it holds others; raise WeightsError if none is there."""
+def read_by_transformers(folder: Path) -> tuple[Path, ...]:
+    """Return the safetensors of a folder that transformers reads: one file, or its shards; none if there are none."""
+    return checkpoints_in(folder).get(_THEIRS[0], ())
+
+
+def choice_in(folder: Path) -> dict[str, Any]:
+    """Say which weights of a transformers folder are read if it holds others; return what a run records of that.
+
+    Raises:
+        WeightsError: no weights, in a folder that a training library makes for itself.
+    """
     found = checkpoints_in(folder)
     if not found:
         check_trainers_folder(folder)
+    chosen: dict[str, Any] = {"weights_adapter": "merged"} if (folder / ADAPTER).is_file() else {}
     others = [name for name in found if name not in _THEIRS and not name.startswith("open_clip_")]
     if others and any(name in found for name in _THEIRS):
         read = next(name for name in _THEIRS if name in found)
-        _log.warning("note: %s: %s is read, and not %s beside it", folder, read, _some(_numbered(others)))
+        others = _numbered(others)
+        _log.warning("note: %s: %s is read, and not %s beside it", folder, read, _some(others))
+        chosen["weights_not_read"] = others
+    return chosen
 
 
 def check_adapter(folder: Path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from negbench.backbones._checkpoint import (
     ADAPTER,
     check_mergeable,
-    check_one_model,
+    choice_in,
     common_prefix,
     merge_adapter,
     without_adapter,
@@ -172,7 +172,7 @@ def _transformers(name: str, device: torch.device) -> Encoder:
     folder = _folder("transformers", name, ["*.safetensors"])
     check_mergeable(folder)
     held = _base_of_adapter(folder)
-    check_one_model(held)
+    choice_in(held)
     offline: Mapping[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     with loading(), without_adapter(held) as base:
         model, info = AutoModel.from_pretrained(base, dtype=torch.float32, output_loading_info=True, **offline)

@@ -10,7 +10,7 @@ import math
 import pickle
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
@@ -30,6 +30,7 @@ State = dict[str, Tensor]
 # Parts of a whole tower that LAVIS does not use: BLIP-2 reads the last but one block, before any final norm.
 _UNUSED_OF_TOWER = {"eva_clip_g": re.compile(r"(norm|fc_norm|head)\..*"), "clip_vit_L": re.compile(r"ln_post\..*|proj")}
 _BLOCKS = {"eva_clip_g": re.compile(r"blocks\.(\d+)\."), "clip_vit_L": re.compile(r"transformer\.resblocks\.(\d+)\.")}
+_DEEPEST = 4  # levels of a checkpoint below which no state dict is looked for
 _PUBLISHED_DEPTH = {("eva_clip_g", 1408): 39, ("clip_vit_L", 1024): 23}
 
 
@@ -149,7 +150,7 @@ def _refuse_other_kind(path: Path, error: Exception) -> None:
 def _state_dict(loaded: object, path: Path, key: str) -> State:
     if _is_state(loaded) and not key:
         return dict(loaded)  # type: ignore[call-overload]
-    inner = {str(k): v for k, v in loaded.items() if _is_state(v)} if isinstance(loaded, Mapping) else {}
+    inner = _states_of(loaded)
     if key in inner or (len(inner) == 1 and not key):
         return dict(inner[key or next(iter(inner))])
     if inner:
@@ -160,6 +161,40 @@ def _state_dict(loaded: object, path: Path, key: str) -> State:
         f"{path} holds no state dict: expected named tensors, at the top or under 'model', got {type(loaded).__name__}"
         + (f" with keys {', '.join(map(str, list(loaded)[:5]))}" if isinstance(loaded, Mapping) else "")
     )
+
+
+def _states_of(loaded: object) -> dict[str, Mapping[str, Tensor]]:
+    """Return the state dicts of a checkpoint by the keys that lead to them: `state_dict`, `ema.module`.
+
+    Those within other parts count if they hold the same model as a state dict at the top: half of their tensors are
+    called as some of its are. An average of the weights is kept so; an optimiser's state is none.
+    """
+    if not isinstance(loaded, Mapping):
+        return {}
+    found = {str(key): value for key, value in loaded.items() if _is_state(value)}
+    ends = {_end(name) for state in found.values() for name in state}
+    for place, state in _deeper_states(loaded, "", 0):
+        alike = [name for name in state if "." in name and (not found or _end(name) in ends)]
+        if 2 * len(alike) >= len(state):
+            found[place] = state
+    return found
+
+
+def _deeper_states(parts: Mapping[Any, Any], place: str, depth: int) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+    """Yield the state dicts below the first level of a checkpoint, and the keys that lead to each."""
+    for key, value in parts.items():
+        if not isinstance(key, str) or not isinstance(value, Mapping):
+            continue
+        if not _is_state(value):
+            if depth < _DEEPEST:
+                yield from _deeper_states(value, f"{place}{key}.", depth + 1)
+        elif depth:
+            yield place + key, value
+
+
+def _end(name: str) -> str:
+    """Return the last two parts of a tensor's name, which no wrapper changes."""
+    return ".".join(name.split(".")[-2:])
 
 
 def _is_state(value: object) -> bool:

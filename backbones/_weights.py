@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from negbench.backbones._checkpoint import (
-    ADAPTER,
+    ADAPTER_FILES,
     check_mergeable,
     check_trainers_folder,
     merge_adapter,
     one_checkpoint,
     options_of,
+    read_by_transformers,
     without_adapter,
 )
 from negbench.errors import WeightsError
@@ -133,13 +134,13 @@ def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:
     revision = source.revision
     folder = source.path or fetch(source.hub_id, ["*.safetensors"], advice.fix, beside=beside, revision=revision).parent
     check_mergeable(folder)
-    tensors = sorted(folder.glob("*.safetensors"))
+    tensors = read_by_transformers(folder)
     if not (folder / "config.json").is_file() or not tensors:
         check_trainers_folder(folder)
-        lacks = "safetensors" if (folder / "config.json").is_file() else "config.json"
+        lacks = "model.safetensors" if (folder / "config.json").is_file() else "config.json"
         raise WeightsError(f"{folder} has no {lacks}: put those that were saved with the model there; {advice.fix}")
     processors = (folder / name for name in _PROCESSORS)
-    beside_weights = (*processors, folder / ADAPTER)
+    beside_weights = (*processors, *(folder / name for name in ADAPTER_FILES))
     return (folder / "config.json", *tensors, *(file for file in beside_weights if file.is_file()))
 
 
@@ -280,7 +281,7 @@ def tensor_in(folder: Path, name: str) -> Tensor | None:
     """Return the tensor of this name in a folder's safetensors; None if there is none. Raises WeightsError."""
     from safetensors import safe_open
 
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in read_by_transformers(folder):
         with loading(f"{file} "), safe_open(file, "pt") as opened:
             if name in opened.keys():  # noqa: SIM118 -- it is no mapping
                 return opened.get_tensor(name)
@@ -297,7 +298,7 @@ def shapes_in(folder: Path) -> dict[str, Tensor]:
 
     shapes: dict[str, Tensor] = {}
     with loading(f"{folder} "):
-        for path in sorted(folder.glob("*.safetensors")):
+        for path in read_by_transformers(folder):
             check_safetensors(path)
             with safe_open(path, "pt") as file:
                 for name in file.keys():  # noqa: SIM118 -- it is no mapping

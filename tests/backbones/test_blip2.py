@@ -222,6 +222,21 @@ def test_a_folder_of_transformers(lavis, tmp_path, vision, text):
     assert ours.temperature.requires_grad
 
 
+def test_what_lies_beside_the_weights_of_a_folder_is_said_and_not_read(lavis, tmp_path, logged):
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "saved"
+    lavis.hub("blip2", folder)
+    alone = build(Blip2, weights=str(folder))
+    save_file({"logit_scale": torch.tensor(3.0)}, folder / "average.safetensors")
+    logged.clear()
+    beside = build(Blip2, weights=str(folder))
+    assert beside.identity.details["weights_not_read"] == ["average.safetensors"]
+    assert any("is read, and not average.safetensors beside it" in record.getMessage() for record in logged)
+    assert torch.equal(beside.temperature, alone.temperature)
+    assert folder / "average.safetensors" not in Blip2.outline(beside.options, 0).files
+
+
 def test_folder_that_does_not_fit(subtests, lavis, tmp_path):
     from safetensors.torch import load_file, save_file
 

@@ -180,6 +180,44 @@ def test_of_two_models_in_a_file_the_user_names_one(subtests, folder):
     assert keys[0] != keys[1]
 
 
+AVERAGES = {
+    "timm": ({"state_dict": 1, "state_dict_ema": 2}, "state_dict_ema"),
+    "ultralytics": ({"model": 1, "ema": {"module": 2, "decay": 0.99}}, "ema.module"),
+    "Lightning": ({"state_dict": 1, "callbacks": {"EMA": {"state": {"weights": 2}}}}, "callbacks.EMA.state.weights"),
+}
+
+
+def with_states(parts: Any) -> Any:
+    """Put state dicts of seed 1 and 2 in the place of these numbers."""
+    if isinstance(parts, dict):
+        return {key: with_states(value) for key, value in parts.items()}
+    return weights(parts) if isinstance(parts, int) else parts
+
+
+@pytest.mark.parametrize("case", AVERAGES)
+def test_an_average_of_the_weights_in_another_part_is_named(folder, case):
+    parts, average = AVERAGES[case]
+    torch.save(with_states(parts), folder / "best.pt")
+    with pytest.raises(WeightsError, match=rf"holds the state dicts \w+, {average}: name the one to load, as .*,key="):
+        Clip.load(ClipOptions(weights=str(folder)))
+    clip = Clip.load(ClipOptions(weights=f"{folder},key={average}"))
+    assert torch.equal(clip.clip.state_dict()["visual.proj"], weights(2)["visual.proj"])
+
+
+BESIDE = {
+    "an optimiser's": {"state": {0: {"exp_avg": torch.zeros(3), "step": torch.tensor(1.0)}}, "param_groups": []},
+    "an optimiser's by name": {"state": {"visual.proj": {"exp_avg": torch.zeros(3), "step": torch.tensor(1.0)}}},
+    "another model's": {"inner": {"layers.0.bias": torch.zeros(3), "layers.0.scale": torch.zeros(3)}},
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_another_state_in_the_file_is_no_second_model(folder, case):
+    torch.save({"model": weights(1), "other": BESIDE[case]}, folder / "best.pt")
+    clip = Clip.load(ClipOptions(weights=str(folder)))
+    assert torch.equal(clip.clip.state_dict()["visual.proj"], weights(1)["visual.proj"])
+
+
 def test_a_model_that_lacks_a_tensor_is_compared_behind_its_prefix(folder):
     state = {f"clip.{name}": value for name, value in weights().items() if name != "visual.proj"}
     torch.save(state, folder / "best.pt")
