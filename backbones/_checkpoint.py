@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -192,14 +193,29 @@ def without_adapter(folder: Path) -> Iterator[Path]:
 
 
 def merge_adapter(model: Any, folder: Path) -> Any:
-    """Return the model with the adapter of its folder merged into its weights; unchanged if there is none."""
+    """Return the model with the adapter of its folder merged into its weights; unchanged if there is none.
+
+    Raises:
+        WeightsError: the adapter is not of this model: peft would leave out those of its tensors that do not fit.
+    """
     if not (folder / ADAPTER).is_file():
         return model
     from peft import PeftModel
 
-    merged = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
-    _log.warning("note: %s: its adapter (%s) is merged into the model by peft", folder, ADAPTER)
-    return merged
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is missing, which is said below
+        adapted = PeftModel.from_pretrained(model, str(folder))
+        loaded = adapted.load_adapter(str(folder), "default")  # again, as only this call tells what did not fit
+    if loaded.unexpected_keys:
+        raise WeightsError(
+            f"{folder}: its adapter is not of this model, which has no place for {_some(loaded.unexpected_keys)}: put "
+            f"the adapter beside the model that it was trained on"
+        )
+    note = f"note: {folder}: its adapter ({ADAPTER}) is merged into the model by peft"
+    if loaded.missing_keys:
+        note += f"; it holds nothing for {_some(loaded.missing_keys)}, which stay as they are"
+    _log.warning(note)
+    return adapted.merge_and_unload()
 
 
 def check_trainers_folder(folder: Path) -> None:

@@ -297,8 +297,8 @@ def transformers_folder(tmp_path: Path) -> Path:
     return tmp_path / "m"
 
 
-def add_adapter(folder: Path, base: str | None = None) -> None:
-    key = "base_model.model.vision_model.encoder.layers.0.self_attn.q_proj.lora_"
+def add_adapter(folder: Path, base: str | None = None, place: str = "vision_model.encoder.layers.0") -> None:
+    key = f"base_model.model.{place}.self_attn.q_proj.lora_"
     save_file(
         {f"{key}A.weight": torch.ones(4, 8), f"{key}B.weight": torch.ones(8, 4)}, folder / "adapter_model.safetensors"
     )
@@ -337,7 +337,16 @@ def test_an_adapter_is_merged_by_peft(transformers_folder, tmp_path, alone, logg
     name = "vision_model.encoder.layers.0.self_attn.q_proj.weight"
     difference = merged._model.state_dict()[name] - plain._model.state_dict()[name]
     torch.testing.assert_close(difference, torch.full((8, 8), 8.0))  # alpha 8 / rank 4, and four ones times one
-    assert "its adapter (adapter_config.json) is merged" in logged.pop().getMessage()
+    said = logged.pop().getMessage()
+    assert "its adapter (adapter_config.json) is merged" in said
+    assert "it holds nothing for base_model.model.text_model.encoder.layers.0.self_attn.q_proj.lora_A" in said
+
+
+@pytest.mark.parametrize("place", ["model.vision_model.encoder.layers.0", "vision_model.encoder.layers.7"])
+def test_an_adapter_of_another_model_is_refused(transformers_folder, place):
+    add_adapter(transformers_folder, place=place)
+    with pytest.raises(WeightsError, match=rf"is not of this model, which has no place for .*{place}.*lora_A"):
+        encoder(transformers_folder)
 
 
 def test_what_transformers_leaves_alone_is_said(transformers_folder, logged):
