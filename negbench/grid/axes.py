@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
@@ -252,8 +252,7 @@ def listed(given: Any, what: str) -> list[Any]:
 def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Value]) -> dict[str, Value]:
     """Return a cell's columns of comparison.json: a text for each axis of `AXES`, then typed values.
 
-    The texts name tables and rows, and seed the intervals. A loss or backbone that a dial varies has its plain name:
-    all points of the dial share a table and a line.
+    The texts name tables and rows, and seed the intervals.
 
     Args:
         config: of the cell.
@@ -261,12 +260,8 @@ def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Val
         columns: values of the axes that the configuration does not tell: dials, budgets, numbers of negatives, system,
             settings. Texts for strategy, loss, backbone or data set replace its own.
     """
-    texts = labels_of(config)
     dials = {key: value for key, value in columns.items() if "." in key}
-    varied = {key.partition(".")[0] for key in dials}
-    for section in ("loss", "backbone"):
-        if section in varied:
-            texts[section] = getattr(config, section).name
+    texts = labels_of(config, dials)
     if "num_negatives" in columns:
         texts["strategy"] += f" x{columns['num_negatives']}"
     if dials:
@@ -279,14 +274,22 @@ def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Val
     return {**texts, "plugin": config.strategy.name, **typed}
 
 
-def labels_of(config: ResolvedConfig) -> dict[str, str]:
-    """Return strategy, loss and backbone as tables print them, leaving out a world that equals the data set's."""
+def labels_of(config: ResolvedConfig, dials: Collection[str] = ()) -> dict[str, str]:
+    """Return strategy, loss and backbone as tables print them: the name, and options that differ from the defaults.
+
+    Left out are options that a dial varies (`dials` are their keys), since all points of it share a table and a line,
+    and a world that equals the data set's.
+    """
     labels = {}
     world = config.dataset.options.get("world")
     for section in ("strategy", "loss", "backbone"):
         plugin = getattr(config, section)
         defaults = option_defaults(registry.get(SECTIONS[section], plugin.name))
-        options = {key: value for key, value in plugin.options.items() if key != "world" or value != world}
+        options = {}
+        for key, value in plugin.options.items():
+            same_world = key == "world" and value == world
+            if not same_world and f"{section}.{key}" not in dials:
+                options[key] = value
         labels[section] = label({"name": plugin.name, **options}, defaults)
     return labels
 

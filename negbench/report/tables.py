@@ -116,15 +116,27 @@ def tables(findings: Findings) -> list[Table]:
 def _of_axes(findings: Findings) -> Iterator[Table]:
     """Yield the tables that dials and systems add."""
     metric = label_of(findings.main[0].metric) if findings.main else ""
+    caption = _shared_labels(findings.results)
     if findings.point_axes and findings.verdicts:
         title = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
         text = "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a "
         frame = points_frame(findings.point_axes, findings.main, findings.groups)
-        yield Table("points", title, frame, f"{text}point.", tuple(short_names(findings.point_axes)), section="best")
+        folded = tuple(short_names(findings.point_axes))
+        yield Table("points", title, frame, f"{text}point.", folded, section="best", caption=caption)
     if findings.systems and findings.verdicts:
         title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
         text = "Intervals are simultaneous within a column."
-        yield Table("matrix", title, matrix_frame(findings.main), text, section="matrix")
+        yield Table("matrix", title, matrix_frame(findings.main), text, section="matrix", caption=caption)
+
+
+def _shared_labels(results: pd.DataFrame) -> str:
+    """Name the loss and the backbone, with their options, of a table without columns for them; '' for several."""
+    parts = []
+    for axis in ("loss", "backbone"):
+        labels = results[axis].unique()
+        if len(labels) == 1:
+            parts.append(f"{axis} {labels[0]}")
+    return ", ".join(parts)
 
 
 def _of_groups(findings: Findings) -> Iterator[Table]:

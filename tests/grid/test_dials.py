@@ -21,7 +21,7 @@ from negbench.grid.axis import (
     short_names,
     varied_text,
 )
-from negbench.report.tables import tables
+from negbench.report.tables import printed, tables
 from negbench.settings.options import Compare
 from tests.made import typed_columns, without
 
@@ -137,3 +137,43 @@ def test_points_of_unequal_steps_are_named(vector_sets, tmp_path):
             number
         )
         assert want is None or list(frame["steps"]) == want, number
+
+
+SET_BESIDE = {  # what is set beside a dial, and the labels that name it at every point
+    "loss": ("margin-kl", ("loss.margin=0.5",), "loss.lambda_rank=1,2", {"loss": "margin-kl(margin=0.5)"}),
+    "strategy": (
+        None,
+        ("strategy.variant=release",),
+        "strategy.consecutive_threshold=1,2",
+        {"strategy": "qure(variant=release)"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("loss", "sets", "dial", "labels"), SET_BESIDE.values(), ids=SET_BESIDE)
+def test_labels_name_what_is_set_beside_a_dial_and_leave_the_dial_to_the_point(
+    loss, sets, dial, labels, vector_sets, tmp_path
+):
+    every = (*vector_sets, *sets)
+    if loss:
+        every = (*every, f"loss.name={loss}")
+    plan = plan_comparison(Compare(strategies="qure", seeds=1, dials=(dial,), sets=every), tmp_path)
+    assert len(plan.cells) == 2
+    for cell in plan.cells:
+        assert {key: cell.labels[key] for key in labels} == labels
+
+
+@pytest.mark.parametrize("dials", [(), ("loss.lambda_rank=1,2",)], ids=["no dial", "a dial of the loss"])
+def test_every_table_names_a_departure_of_the_loss(dials, vector_sets, tmp_path):
+    sets = (*vector_sets, "loss.name=margin-kl", "loss.kl_over=corpus", "loss.kl_bound=0.01")
+    asked = {"strategies": "all-corpus,top-k", "sets": sets, "dials": dials, "seeds": 1, "lr": "fixed", "name": "c"}
+    compare(Compare(**asked, tracking_uri="none", runs_dir=tmp_path, report=False))
+    label = "margin-kl(kl_over=corpus, kl_bound=0.01)"
+    shown = tables(stored(tmp_path, "c"))
+    assert any(table.name == "points" for table in shown) == bool(dials)
+    for table in shown:
+        whole = "\n".join([table.title, *table.common, table.shown.to_csv()])
+        assert label in whole, (table.name, table.where)
+    for form in ("latex", "markdown"):
+        leader = next(table for table in shown if table.name == "table")
+        assert label in printed(leader, form).replace("\\_", "_")
