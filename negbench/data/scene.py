@@ -359,7 +359,7 @@ class DataCache:
     def __init__(self) -> None:
         self._datasets: dict[str, tuple[Dataset, dict[Path, tuple[int, ...]]]] = {}  # with the stamps of their files
         self._carved: dict[str, tuple[Dataset, Dataset]] = {}
-        self._mislabelled: dict[str, Dataset] = {}
+        self._altered: dict[str, Dataset] = {}
         self._reduced: dict[str, Dataset] = {}
         self._backbones: dict[str, tuple[Backbone, dict[str, Tensor]]] = {}
         self._outlines: dict[str, Outline] = {}
@@ -368,7 +368,7 @@ class DataCache:
 
     def clear(self) -> None:
         """Drop everything."""
-        for kept in (self._datasets, self._carved, self._mislabelled, self._reduced, self._backbones, self._outlines):
+        for kept in (self._datasets, self._carved, self._altered, self._reduced, self._backbones, self._outlines):
             kept.clear()
         self._scene = None
 
@@ -460,7 +460,10 @@ class DataCache:
             wrong = (config.train.wrong, config.train.wrong_kind, config.seed)
             right = train
             key = f"{right.held_as} {images} {wrong}"
-            train = _kept(self._mislabelled, key, lambda: with_wrong_triplets(right, *wrong))
+            train = _kept(self._altered, key, lambda: with_wrong_triplets(right, *wrong))
+        if config.train.vary_captions:
+            key = f"{train.held_as} {images} varied"
+            train = _kept(self._altered, key, train.with_varied_captions)
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
         also = self.dataset(config.eval.also, "val", images=images) if config.eval.also else None

@@ -1,4 +1,10 @@
-"""Two captions of one query, written as one text."""
+"""Two captions of one query, written as one text; texts that differ from epoch to epoch."""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+from negbench.contracts import Query
 
 
 def joined(*captions: str) -> str:
@@ -20,3 +26,24 @@ def listed(first: str, second: str) -> str:
         'is Darker, has no sleeves.'
     """
     return f"{first.strip('.?, ')}, {second.strip('.?, ')}."
+
+
+def draw_texts(queries: Sequence[Query], epoch: int, seed: int) -> list[Query]:
+    """Return the queries with the texts of an epoch, a function of (epoch, seed) alone.
+
+    A query with captions a and b gets "a and b", "b and a", a or b, a quarter each, as CLIP4Cir and SPRC train on
+    FashionIQ. In general half of the texts are all captions in a random order, and half are one of them; a query with
+    one caption keeps its text.
+    """
+    order = random.Random(f"captions {seed} {epoch}")
+    drawn = []
+    for query in queries:
+        captions = list(query.captions)
+        if len(captions) < 2:
+            drawn.append(query)
+            continue
+        order.shuffle(captions)
+        if order.random() < 0.5:
+            captions = captions[:1]
+        drawn.append(dataclasses.replace(query, text=joined(*captions)))
+    return drawn

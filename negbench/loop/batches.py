@@ -44,10 +44,11 @@ def epoch_batches(
     if state.order is None:
         state.order = _order(run, objective, state, streams["batches"])
         state.base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
-    chunks = state.order.split(config.train.batch_size)
+    steps = config.train.steps(len(state.order))
+    chunks = state.order.split(config.train.batch_size)[:steps]
     seeds: Sequence[Tensor | None] = [None] * len(chunks)
     if state.base is not None:
-        seeds = splitmix(state.base, state.order).split(config.train.batch_size)
+        seeds = splitmix(state.base, state.order).split(config.train.batch_size)[:steps]
 
     def made(rows: Tensor, seed: Tensor | None) -> Batch:
         own = {name: value[rows] for name, value in tokens.items()}

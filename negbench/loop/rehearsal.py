@@ -155,4 +155,4 @@ class _Parts:
             train_epoch(run, parts, now.state, iter(steps))
 
         taken = self._least(train)
-        return self._least(batches) + taken * -(-queries // run.config.train.batch_size) / len(steps)
+        return self._least(batches) + taken * run.config.train.steps(queries) / len(steps)

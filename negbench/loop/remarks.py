@@ -185,6 +185,8 @@ def _unread(config: ResolvedConfig, *, alone: bool) -> Iterator[tuple[str, str]]
         yield "train.num_negatives", f"a batch of {config.train.batch_size} has {others} others, and all are kept"
     if _ignores_counts(strategy, config.schedule.refresh_counts):
         yield "schedule.refresh_counts", "its pools do not depend on the count"
+    if config.train.lr_schedule == "cosine":
+        yield ("train.lr_start_ratio", "the rise to a cosine starts near 0, that of one-cycle elsewhere")
     if config.train.wrong == 0:
         yield "train.wrong_kind", "train.wrong is 0"
     if all(len(slots_of(part)) < 2 for _, part in parts_of(strategy)):

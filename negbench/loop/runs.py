@@ -28,6 +28,7 @@ from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
 from negbench.loop.outlook import opened_lines
 from negbench.loop.precision import Precision
+from negbench.loop.schedule import check_batches
 from negbench.loop.step_memory import step_memory
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import train
@@ -71,6 +72,7 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
     check_objective(strategy, loss, full.hybrid, backbone, splits.train, full.mining)
     check_galleries(strategy, splits.train)
+    check_batches(full.train, len(splits.train.queries))
     planes_read(strategy, full.mining, loss)
     check_listed(strategy, splits.train)
     val = splits.val

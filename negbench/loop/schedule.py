@@ -5,12 +5,13 @@ import warnings
 from dataclasses import dataclass
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from negbench.contracts import Strategy
+from negbench.errors import OptionError
 from negbench.mining.composite import parts_of
 from negbench.plugins.registry import registry
-from negbench.settings.config import ResolvedConfig, refresh_epochs
+from negbench.settings.config import ResolvedConfig, ResolvedTrain, refresh_epochs
 
 
 @dataclass(frozen=True)
@@ -51,20 +52,49 @@ def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
     return [*plan, Stage(epochs, last, last, listed, kept=True)]
 
 
-def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_epoch: int) -> LambdaLR:
+def check_batches(train: ResolvedTrain, queries: int) -> None:
+    """Raise OptionError if an epoch of so many queries has no step."""
+    if train.steps(queries) == 0:
+        raise OptionError(
+            f"train.drop_last leaves out what does not fill a batch of {train.batch_size}, and there are {queries} "
+            f"train queries: --set train.batch_size={max(2, queries // 2)}, or --set train.drop_last=false"
+        )
+
+
+def rate_schedule(optimizer: torch.optim.Optimizer, train: ResolvedTrain, steps_per_epoch: int) -> LRScheduler:
+    """Return the schedule of the learning rate (`train.lr_schedule`): torch's one cycle, or `cosine`.
+
+    One cycle rises by half a cosine from lr * lr_start_ratio to lr over `lr_warmup_epochs`, at most half of the
+    schedule, and falls by another to lr * min_lr_ratio; the optimizer's beta1 falls from 0.95 to 0.85, and rises again.
+    """
+    if train.lr_schedule == "cosine":
+        return cosine(optimizer, train, steps_per_epoch)
+    epochs = train.lr_schedule_epochs or train.epochs
+    fall = math.inf if train.min_lr_ratio == 0 else train.lr_start_ratio / train.min_lr_ratio
+    return OneCycleLR(
+        optimizer,
+        max_lr=[group["lr"] for group in optimizer.param_groups],
+        total_steps=epochs * steps_per_epoch,
+        pct_start=min(train.lr_warmup_epochs / epochs, 0.5),
+        div_factor=1 / train.lr_start_ratio,
+        final_div_factor=fall,
+    )
+
+
+def cosine(optimizer: torch.optim.Optimizer, train: ResolvedTrain, steps_per_epoch: int) -> LambdaLR:
     """Warm up linearly over `lr_warmup_epochs`, then decay by half a cosine from lr to lr * min_lr_ratio.
 
     With `lr_update = "epoch"` all steps of an epoch have the rate of its first one, as in QuRe's train_qure.py, so that
     the last epoch stays above the floor.
     """
-    total = config.train.epochs * steps_per_epoch
-    rise = round(config.train.lr_warmup_epochs * steps_per_epoch)
-    floor = config.train.min_lr_ratio
+    total = (train.lr_schedule_epochs or train.epochs) * steps_per_epoch
+    rise = round(train.lr_warmup_epochs * steps_per_epoch)
+    floor = train.min_lr_ratio
 
     def factor(step: int) -> float:
         if step < rise:
             return (step + 1) / rise
-        if config.train.lr_update == "epoch":
+        if train.lr_update == "epoch":
             step = max(rise, step // steps_per_epoch * steps_per_epoch)
         progress = min(1.0, (step - rise) / max(1, total - rise))
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -26,7 +26,7 @@ from negbench.loop.optimizer import AdamW
 from negbench.loop.passes import Passes
 from negbench.loop.pools import define_pools
 from negbench.loop.progress import Progress
-from negbench.loop.schedule import Stage, cosine, stages_of
+from negbench.loop.schedule import Stage, rate_schedule, stages_of
 from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.signals import check_stopped, finishing, stopping
 from negbench.machine.team import ALONE
@@ -119,8 +119,9 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     calls = Passes(backbone, config.seed, run.step.micro_batch, run.team)
     objective = Objective(calls, strategy, loss, scene, config.mining, config.hybrid, offline)
     groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
-    optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
-    schedule = cosine(optimizer, config, steps_of_epoch(run))
+    train = config.train
+    optimizer = AdamW([*groups, *objective.parameter_groups(train.lr)], betas=(train.beta1, train.beta2), eps=train.eps)
+    schedule = rate_schedule(optimizer, train, steps_of_epoch(run))
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
     return TrainingParts(objective, optimizer, schedule, run.precision.scaler, streams)
 
@@ -177,7 +178,7 @@ def _refresh(now: ModelCache, parts: TrainingParts, stage: Stage, folder: RunFol
 
 def steps_of_epoch(run: OpenRun) -> int:
     """Return the number of optimiser steps of an epoch."""
-    return math.ceil(len(run.scene.train.dataset.queries) / run.config.train.batch_size)
+    return run.config.train.steps(len(run.scene.train.dataset.queries))
 
 
 def train_epoch(
@@ -216,7 +217,7 @@ def train_epoch(
             checkpoints.save()
 
     run.backbone.train()
-    queries = len(run.scene.train.dataset.queries)
+    queries = min(len(run.scene.train.dataset.queries), steps_of_epoch(run) * run.config.train.batch_size)
     note = f"epoch {state.epoch + 1}/{run.config.train.epochs}"
     with run.display.stage("train", total=steps_of_epoch(run), note=note) as advance, finishing():
         advance(len(state.losses))

@@ -31,7 +31,8 @@ def reproduction(name: str) -> str:
     size = f"{train['epochs']} epochs in batches of {train['batch_size']}"
     queries = book["train_queries"].get(dataset)
     if queries is not None:
-        steps = train["epochs"] * math.ceil(queries / train["batch_size"])
+        batches = queries / train["batch_size"]
+        steps = train["epochs"] * (math.floor(batches) if train.get("drop_last") else math.ceil(batches))
         size += f": {steps:,} steps over {queries:,} training queries"
         if verb == "compare":
             size += ", for each row and seed"

@@ -57,7 +57,16 @@ class TrainConfig(Section):
     weight_decay: float | None = Field(None, ge=0, le=1e6)  # 0.05
     min_lr_ratio: float = Field(0.01, ge=0, le=1)  # the cosine ends at lr * min_lr_ratio (QuRe: 5e-6 to 5e-8)
     lr_update: Literal["step", "epoch"] = "step"  # the cosine moves after each step, or once an epoch (QuRe's code)
-    lr_warmup_epochs: float = Field(0.0, ge=0, le=_MANY)  # linear rise of the learning rate; not the pools' warm-up
+    lr_warmup_epochs: float = Field(0.0, ge=0, le=_MANY)  # rise of the learning rate; not the pools' warm-up
+    # one-cycle: torch's OneCycleLR, which rises from lr * lr_start_ratio, and moves beta1 from 0.95 to 0.85 and back
+    lr_schedule: Literal["cosine", "one-cycle"] = "cosine"
+    lr_start_ratio: float = Field(0.04, gt=0, le=1)  # OneCycleLR's 1 / 25; SPRC on FashionIQ: 0.01
+    # epochs of the whole schedule, of which the run takes its first; None: as many as the run has
+    lr_schedule_epochs: int | None = Field(None, ge=1, le=_MANY)
+    beta1: float = Field(0.9, ge=0, lt=1)  # of AdamW
+    beta2: float = Field(0.999, ge=0, lt=1)
+    eps: float = Field(1e-8, gt=0, le=1)
+    drop_last: bool = False  # leave out the queries of an epoch, other ones each time, that do not fill a batch
     # drawn per query and epoch (corpus strategies; None: 1), or kept of each query's pool (batch strategies; None: all)
     num_negatives: int | None = Field(None, ge=1, le=_MANY)
     max_grad_norm: float | None = Field(None, gt=0)  # None: gradients are not clipped
@@ -65,6 +74,8 @@ class TrainConfig(Section):
     # share of the train triplets that get a reference, text or target of another query, by seed; all: a third each
     wrong: float = Field(0.0, ge=0, le=0.95)
     wrong_kind: Literal["reference", "text", "target", "all"] = "all"
+    # in each epoch a train query's text is all of its captions in a random order, or one of them (CLIP4Cir, SPRC)
+    vary_captions: bool = False
 
     @property
     def draws(self) -> int:
@@ -261,6 +272,12 @@ class ResolvedTrain(TrainConfig):
     batch_size: int = Field(ge=2, le=_ROWS)
     lr: float = Field(gt=0)
     weight_decay: float = Field(ge=0)
+
+    def steps(self, queries: int) -> int:
+        """Return the number of optimiser steps of an epoch."""
+        if self.drop_last:
+            return queries // self.batch_size
+        return math.ceil(queries / self.batch_size)
 
 
 class ResolvedSchedule(ScheduleConfig):
@@ -470,7 +487,9 @@ def resolved(config: RunConfig) -> ResolvedConfig:
     if registry.get("strategies", config.strategy.name).scope == "corpus":  # type: ignore[attr-defined]
         recommended = {"num_negatives": 1, **recommended}
     sections["train"] = {k: recommended.get(k) if v is None else v for k, v in train.items()}
-    sections["schedule"] = _resolved_schedule(config, int(sections["train"]["epochs"]))
+    epochs = int(sections["train"]["epochs"])
+    _check_optimiser(config.train, epochs)
+    sections["schedule"] = _resolved_schedule(config, epochs)
     if not config.mining.redraw:  # with one draw an interval, no later draw could repeat an image
         sections["mining"] = {**config.mining.model_dump(), "replacement": False}
     dev_seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
@@ -505,6 +524,18 @@ def _check_start(config: RunConfig, backbone: Mapping[str, Any]) -> None:
     reason = reasons.get(config.divisor)
     if reason and _sets_start(config.backbone.name, backbone):
         raise OptionError(f"backbone.temperature = {backbone['temperature']} would do nothing: {reason}; leave one out")
+
+
+def _check_optimiser(train: TrainConfig, epochs: int) -> None:
+    """Raise OptionError for settings of the schedule that contradict each other."""
+    if train.lr_schedule == "one-cycle":
+        if train.lr_update == "epoch":
+            raise OptionError("train.lr_update = 'epoch': one-cycle moves after each step: --set train.lr_update=step")
+        if train.beta1 != type(train).model_fields["beta1"].default:
+            raise OptionError(f"train.beta1 = {train.beta1}: one-cycle moves beta1 itself: leave it out")
+    total = train.lr_schedule_epochs
+    if total is not None and total < epochs:
+        raise OptionError(f"train.lr_schedule_epochs = {total}: the run has {epochs} epochs, so give at least as many")
 
 
 def _resolved_also(config: RunConfig, sections: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from negbench.loop.checkpoint import TrainingParts, stream
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
 from negbench.loop.runs import Bench, run_config
-from negbench.loop.schedule import Stage, cosine
+from negbench.loop.schedule import Stage, rate_schedule
 from negbench.loop.types import State
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.machine.files import SUMS, atomic_write
@@ -332,7 +332,7 @@ def test_cosine_by_hand(vector_sets, sets, want):
     """The schedule by hand: three epochs of one step each, and two steps beyond."""
     config = resolved(load_config(flags={"strategy": {"name": "top-k"}}, sets=[*vector_sets, "train.epochs=3", *sets]))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
-    schedule = cosine(optimizer, config, 1)
+    schedule = rate_schedule(optimizer, config.train, 1)
     factors = []
     for _ in want:
         factors.append(optimizer.param_groups[0]["lr"] / 2)

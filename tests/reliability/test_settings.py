@@ -42,6 +42,14 @@ VALUES: dict[str, list[str] | None] = {
     "train.lr": ["0.01"],
     "train.weight_decay": ["0.5"],
     "train.lr_warmup_epochs": ["1"],
+    "train.lr_schedule": ["one-cycle"],
+    "train.lr_start_ratio": None,  # of one-cycle
+    "train.lr_schedule_epochs": ["9"],
+    "train.beta1": ["0.5"],
+    "train.beta2": ["0.9"],
+    "train.eps": ["0.01"],
+    "train.drop_last": ["true"],
+    "train.vary_captions": None,  # of data with two captions a query
     "train.max_grad_norm": ["0.01"],
     "train.precision": ["bf16"],
     "train.wrong": ["0.5"],

@@ -1,0 +1,74 @@
+"""Texts that differ from epoch to epoch: how often each is drawn, by which seed, and who sees them."""
+
+from collections import Counter
+
+import pytest
+
+from negbench.contracts import Query
+from negbench.errors import DataError
+from negbench.files.captions import draw_texts
+from negbench.plugins.registry import build
+from negbench.worlds.vectors import VectorWorld
+from tests.runs import config_of, run, untrained
+
+PAIR = [Query(str(n), "r", "Is red and has a bow", "t", captions=("is red.", "has a bow")) for n in range(4000)]
+
+
+def test_each_of_four_texts_is_drawn_in_a_quarter():
+    counts = Counter(query.text for query in draw_texts(PAIR, 0, 0))
+    assert set(counts) == {"Is red and has a bow", "Has a bow and is red", "Is red", "Has a bow"}
+    assert all(abs(count - 1000) < 130 for count in counts.values())  # 4.7 standard deviations
+
+
+def test_texts_are_a_function_of_epoch_and_seed():
+    def of(epoch: int, seed: int) -> list[str]:
+        return [query.text for query in draw_texts(PAIR, epoch, seed)]
+
+    assert of(1, 2) == of(1, 2)
+    for other in (of(2, 2), of(1, 3)):
+        same = sum(one == two for one, two in zip(of(1, 2), other, strict=True))
+        assert abs(same - 1000) < 130
+
+
+def test_more_captions_are_shuffled_and_one_stays():
+    three = [Query(str(n), "r", "A and b and c", captions=("a", "b", "c")) for n in range(300)]
+    texts = {query.text for query in draw_texts(three, 0, 0)}
+    orders = ("A and b and c", "A and c and b", "B and a and c", "B and c and a", "C and a and b", "C and b and a")
+    assert texts == {*orders, "A", "B", "C"}
+    one = Query("q", "r", "as written", captions=("As written.",))
+    assert draw_texts([one], 0, 0) == [one]
+
+
+def test_only_training_sees_other_texts():
+    more = ("dataset.train_images=80", "dataset.train_queries=40", "train.epochs=2", "eval.select=dev")
+    sets = ("dataset.name=vectors", "backbone.name=vectors", *more)
+    made = untrained(config_of(sets, "in-batch", "train.vary_captions=true"))
+    plain = untrained(config_of(sets, "in-batch"))
+    for epoch in range(2):
+        scene = made.scene.at_epoch(made.backbone, epoch, 0)
+        texts = [query.text for query in scene.train.dataset.queries]
+        assert texts == [query.text for query in draw_texts(plain.scene.train.dataset.queries, epoch, 0)]
+        rows = scene.train.texts(made.backbone)
+        fixed = plain.scene.train.texts(plain.backbone)
+        assert any(not value.equal(fixed[name]) for name, value in rows.items())
+    for split in ("val", "dev"):
+        one, other = getattr(made.scene, split).dataset.queries, getattr(plain.scene, split).dataset.queries
+        assert one == other
+    assert plain.scene.at_epoch(plain.backbone, 0, 0) is plain.scene
+
+
+def test_a_run_differs_by_them_and_has_a_hash_of_its_own(tmp_path):
+    sets = ("dataset.name=vectors", "backbone.name=vectors", "dataset.train_images=80", "dataset.train_queries=40")
+    plain, varied = (
+        run(config_of(sets, "in-batch", "train.epochs=2", f"train.vary_captions={value}"), tmp_path)
+        for value in ("false", "true")
+    )
+    assert plain.run_id != varied.run_id
+    assert any(not value.equal(varied.folder.weights()[name]) for name, value in plain.folder.weights().items())
+
+
+def test_a_data_set_of_one_text_a_query_is_refused():
+    world = build(VectorWorld, train_images=80, train_queries=40, split="train")
+    world = world.with_queries([], "none")
+    with pytest.raises(DataError, match=r"^train\.vary_captions: vectors keeps no two captions of a query: leave"):
+        world.with_varied_captions()
