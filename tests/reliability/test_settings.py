@@ -48,7 +48,7 @@ VALUES: dict[str, list[str] | None] = {
     "train.beta1": ["0.5"],
     "train.beta2": ["0.9"],
     "train.eps": ["0.01"],
-    "train.drop_last": ["true"],
+    "train.drop_last": None,  # the batches of these bases are full
     "train.vary_captions": None,  # of data with two captions a query
     "train.max_grad_norm": ["0.01"],
     "train.precision": ["bf16"],
