@@ -11,6 +11,14 @@ from negbench.machine.files import cache_dir, read_json
 from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig, RunConfig
 
+_AS_PUBLISHED = {  # file names of weights that are trained for composed retrieval -> who names them so
+    "model.pth": "QuRe publishes its models, trained on FashionIQ or CIRR",
+    "blip.pt": "Candidate-Reranking-CIR publishes BLIP, trained on FashionIQ or CIRR",
+    "fiq_clip_RN50x4_fullft.pt": "CLIP4Cir publishes CLIP, trained on FashionIQ",
+    "cirr_clip_RN50x4_fullft.pt": "CLIP4Cir publishes CLIP, trained on CIRR",
+    "tuned_clip_best.pt": "CLIP4Cir and SPRC save what they trained",
+}
+
 
 def with_features(dataset: Dataset, backbone: Backbone, config: RunConfig) -> Dataset:
     """Return a split without the images that the backbone lists no features of, if images may be missing.
@@ -51,8 +59,12 @@ def trained_before(config: RunConfig, backbone: Outline) -> list[str]:
     """Return a remark if weights that a run trains are known to be trained for the task or on its data set already."""
     begins = "every strategy begins where that training ended"
     remarks = []
-    if backbone.fine_tuned:
-        remarks.append(f"backbone.weights: {backbone.fine_tuned}: {begins}")
+    known = backbone.fine_tuned
+    for file in backbone.files:
+        if not known and file.name in _AS_PUBLISHED:
+            known = f"{file.name} is the name under which {_AS_PUBLISHED[file.name]}"
+    if known:
+        remarks.append(f"backbone.weights: {known}: {begins}")
     for folder in dict.fromkeys(file.parent for file in backbone.files):
         if _dataset_of_run(folder) == config.dataset.name:
             remarks.append(f"backbone.weights: a run trained them on {config.dataset.name} ({folder.name}): {begins}")

@@ -42,3 +42,28 @@ def test_weights_that_are_fine_tuned():
     (line,) = trained_before(config_of("cirr"), outline)
     assert line == "backbone.weights: they hold their own visual tower: every strategy begins where that training ended"
     assert trained_before(config_of("cirr"), Outline(Backbone, "blip2")) == []
+
+
+NAMED = {
+    "blip": ("model.pth", "QuRe publishes its models, trained on FashionIQ or CIRR"),
+    "blip of others": ("blip.pt", "Candidate-Reranking-CIR publishes BLIP, trained on FashionIQ or CIRR"),
+    "clip": ("cirr_clip_RN50x4_fullft.pt", "CLIP4Cir publishes CLIP, trained on CIRR"),
+}
+
+
+@pytest.mark.parametrize(("name", "whose"), NAMED.values(), ids=NAMED)
+def test_weights_with_the_name_of_published_fine_tuned_ones(name, whose, tmp_path):
+    lines = trained_before(config_of("cirr"), Outline(Backbone, "blip", files=(tmp_path / name,)))
+    begins = "every strategy begins where that training ended"
+    assert lines == [f"backbone.weights: {name} is the name under which {whose}: {begins}"]
+
+
+def test_weights_are_remarked_on_once(tmp_path):
+    outline = Outline(Backbone, "blip2", fine_tuned="they hold their own visual tower", files=(tmp_path / "model.pth",))
+    (line,) = trained_before(config_of("cirr"), outline)
+    assert "visual tower" in line
+
+
+@pytest.mark.parametrize("name", ["model_large.pth", "model.safetensors", "pytorch_model.bin"])
+def test_pretrained_weights_get_no_remark(name, tmp_path):
+    assert trained_before(config_of("cirr"), Outline(Backbone, "blip", files=(tmp_path / name,))) == []
