@@ -11,9 +11,10 @@ from negbench.analysis.answer import _tally
 from negbench.analysis.collapse import Ends
 from negbench.analysis.contrasts import CONTRAST, contrast_text, contrasts
 from negbench.analysis.deciding import decided_text, rules_of
+from negbench.analysis.rate_choice import RateChoice
 from negbench.analysis.turns import turns
 from negbench.analysis.verdict_record import Verdict
-from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, distinct_of, verdicts_of
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, distinct_of, over_all, verdicts_of
 from negbench.analysis.words import shortened
 from negbench.campaign.plan import over_recipe
 from negbench.errors import UnknownNameError
@@ -58,6 +59,56 @@ def test_a_contrast_is_the_mean_over_shared_strategies_and_seeds():
     assert contrasts([tables[0]]) == []
     other = replace(tables[1], values={"m": {"w": tables[1].values["m"]["x"]}})
     assert contrasts([tables[0], other]) == []  # no strategy in common
+
+
+def trials(seed: int, gap: float) -> tuple[RateChoice, ...]:
+    """Return trials of two rates on 300 queries, of which the chosen one is ahead by about `gap`."""
+    rng = np.random.default_rng(seed)
+    chosen, other = (
+        Values((rng.random((3, 300)) < recall).astype(float), (0, 1, 2), None) for recall in (0.5, 0.5 - gap)
+    )
+    return (RateChoice(1.0, {1.0: chosen, 3.0: other}),)
+
+
+def with_trials(made: VerdictTable, seed: int, gap: float) -> VerdictTable:
+    """Return a table whose strategies chose their rates by such trials."""
+    choices = {name: trials(seed + number, gap) for number, name in enumerate(sorted(made.values["m"]))}
+    return replace(made, choices={"m": choices})
+
+
+def tables_over(axis: str, gap: float) -> list[VerdictTable]:
+    """Return two tables that differ in one axis, with trials."""
+    made = []
+    for number, lift in enumerate((0.05, 0.0)):
+        of_value = table("l1", lift)
+        labels = {**of_value.labels, axis: f"{axis}{number}"}
+        made.append(with_trials(replace(of_value, labels=labels), 10 * number, gap))
+    return made
+
+
+OVER = {
+    "losses": ("loss", contrasts),
+    "backbones": ("backbone", contrasts),
+    "all backbones": ("backbone", over_all),
+    "all data sets": ("dataset", over_all),
+}
+
+
+@pytest.mark.parametrize(("axis", "join"), OVER.values(), ids=OVER)
+def test_a_table_over_several_contains_the_choice_of_rates(axis, join):
+    """Doubtful choices widen its intervals; choices beyond doubt leave those of given rates."""
+    doubtful = join(tables_over(axis, 0.0))[0]
+    certain = join(tables_over(axis, 0.4))[0]
+    given = join([replace(one, choices={}) for one in tables_over(axis, 0.0)])[0]
+    assert {name: len(choices) for name, choices in doubtful.choices["m"].items()} == dict.fromkeys(
+        doubtful.values["m"], 3 if join is contrasts else 2
+    )
+    widths = []
+    for made in (given, certain, doubtful):
+        estimate = next(row.behind_highest for row in verdicts_of(made, Rules()) if row.behind_highest is not None)
+        widths.append(estimate.high - estimate.low)
+    assert widths[1] == pytest.approx(widths[0], rel=1e-3)
+    assert widths[2] > 1.1 * widths[0]
 
 
 def row(strategy: str, mean: float, **labels: object) -> Verdict:

@@ -16,6 +16,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import DATA
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
+from negbench.store.runfolder import RunFolder
 from negbench.tuning.book import StudyStore, open_book
 from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, _columns, _result, combinations
 
@@ -98,6 +99,38 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, said, monkeypatch)
     assert searches_of(tmp_path, 3) == searched
     assert "trial 0" not in again
     assert "more to compute" not in again
+
+
+def test_equal_tuning_chooses_and_judges_by_another_metric(vector_flags, tmp_path, said):
+    """By recall at 7, which no result.json holds: it follows from the ranks of the trials."""
+    command = ["compare", "--strategies", "top-k", "--seeds", "1", "--name", "c", *vector_flags, "--tuned", "2"]
+    command += [
+        "--metric",
+        "R@7",
+        "--lr",
+        "fixed",
+        "--tracking-uri",
+        "none",
+        "--no-report",
+        "--runs-dir",
+        str(tmp_path),
+    ]
+    said(*command)
+    document = read_json(tmp_path / "c" / "comparison.json")
+    assert document["tuned"]["metric"] == "R@7"
+    (tuning,) = [Tuning(**each) for each in document["tuned"]["tunings"]]
+    book = open_book(tmp_path, tuning.study)
+    assert book.spec.metric == "average/recall_at_7"
+    values = []
+    for trial in book.frozen():
+        (run,) = trial.user_attrs["runs"]
+        frame = RunFolder(tmp_path / tuning.study / "cells" / run).ranks()
+        values.append((frame["target_rank"] <= 7).groupby(frame["group"]).mean().mean())
+        assert trial.value == pytest.approx(values[-1])
+    assert (tuning.default, tuning.best) == pytest.approx((values[0], max(values)))
+    verdicts = read_json(tmp_path / "c" / "statistics.json")["verdicts"]
+    assert {row["metric"] for row in verdicts if row["main"]} == {"average/recall_at_7"}
+    assert "scored by R@7" in (tmp_path / "c" / "answer.md").read_text(encoding="utf-8")
 
 
 def searches_of(runs: Path, trials: int) -> list[Tuning]:
