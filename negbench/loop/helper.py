@@ -21,6 +21,7 @@ from negbench.loop.runs import in_precision, open_run
 from negbench.loop.schedule import stages_of
 from negbench.loop.train import _step, training_parts
 from negbench.loop.types import State
+from negbench.machine.signals import ENDING
 from negbench.plugins.registry import registry
 from negbench.scoring import evaluation
 from negbench.store.runfolder import RunFolder
@@ -31,7 +32,7 @@ def help_run(task: Assignment) -> None:
 
     Signals that end a run reach the first process, which may still need this one for a checkpoint.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_run, daemon=True).start()
     try:

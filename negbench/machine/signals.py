@@ -19,7 +19,7 @@ MOVES_SCORES = False  # only ends processes
 
 APART = {"PYTHONSAFEPATH": "1"}  # environment of Python processes that we start: no imports from the current folder
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _UNTIL = "NEGBENCH_UNTIL"  # variable, which workers inherit: the time (of the epoch) at which a command ends by itself
 _noted: list[tuple[int, float]] = []  # number and time of the first signal
 _finishing = 0  # how many blocks of `finishing` are open
@@ -73,7 +73,7 @@ def stop_on_signals(once: float = 1.0) -> None:
         if time.monotonic() - _noted[0][1] > once:
             os._exit(128 + number)
 
-    for each in _ENDING:
+    for each in ENDING:
         if signal.getsignal(each) != signal.SIG_IGN:
             signal.signal(each, stop)
 

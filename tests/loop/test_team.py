@@ -147,6 +147,18 @@ def stop_after(step: int) -> Any:
     return stepped
 
 
+def test_signals_that_end_a_run_leave_its_helpers_alone(sets, tmp_path, started):
+    """Regression: a scheduler that sends SIGUSR1 to every process killed the helpers, and the run was "gone"."""
+
+    def signal_helper(parts: Any, state: Any, batch: Any) -> None:
+        if state.step == 1:
+            for number in signals.ENDING:
+                os.kill(started[0].pid, number)
+
+    done = run(config_of([*sets, "eval.reported=false", TWO], "in-batch"), tmp_path, stepped=signal_helper)
+    assert done.details["computed"][0]["processes"] == 2
+
+
 def test_a_stop_within_an_epoch_has_the_bits_of_no_stop(sets, tmp_path, started, monkeypatch):
     """Two processes, stopped in the first step of each epoch, at the second after a refresh."""
     monkeypatch.setattr(signals, "_noted", [])
