@@ -200,6 +200,7 @@ def test_the_docker_file_installs_what_is_there_and_runs_the_demo_but_not_as_roo
     assert int(made) > 0
     assert json.loads(next(rest for word, rest in lines if word == "ENTRYPOINT")) == [*PROJECT["project"]["scripts"]]
     (command,) = [json.loads(rest) for word, rest in lines if word == "CMD"]
-    (demo,) = re.findall(r"negbench (compare .*--name demo)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (demo,) = re.findall(r"negbench (compare .*--name demo)$", makefile, flags=re.MULTILINE)
     assert command == demo.split()
     assert command[command.index("--recipe") + 1] in recipes()

@@ -66,7 +66,7 @@ def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
 
 # negbench's own recipes on drawn vectors
 DRAWN = [name for name in RECIPES if name.startswith(("map-", "premise-", "world"))]
-WORLDS = ("definitions-world", "demo", "dqe-margins", "warm-up-world", *DRAWN)
+WORLDS = ("definitions-world", "demo-single", "dqe-margins", "warm-up-world", *DRAWN)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -77,11 +77,24 @@ def test_a_world_draws_alike(name):
     if name not in ("premise-slots", "world-systems"):
         assert {config.train.num_negatives for config in configs} == {1}
     dials = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
-    assert bool(dials) == (name not in ("demo", "world", "world-paper", "world-small", "world-systems"))
-    assert len({config.train.epochs for config in configs}) == 1 + (name in ("demo", "world", "world-paper"))
+    assert bool(dials) == (name not in ("demo-single", "world", "world-paper", "world-small", "world-systems"))
+    assert len({config.train.epochs for config in configs}) == 1 + (name in ("world", "world-paper"))
     for dial in dials:
         assert dial.key in configs[0].flat()
         assert len(dial.values) > 1
+
+
+def test_the_demo_asks_beside_the_batch_and_without_it_in_one_world():
+    beside, single = (
+        [resolved(config) for config in axes_of(name, [], seeds=1).configs()] for name in ("demo", "demo-single")
+    )
+    alone, *others = [config.strategy.name for config in beside]
+    assert alone == "in-batch"
+    rules = {name.removeprefix("in-batch+") for name in others}
+    assert rules == {config.strategy.name for config in single} == {"all-corpus", "top-k", "qure", "cirqrs", "dqe"}
+    assert {config.dataset.model_dump_json() for config in [*beside, *single]} == {beside[0].dataset.model_dump_json()}
+    assert {(config.loss.name, config.train.num_negatives) for config in single} == {("bradley-terry", 1)}
+    assert {config.loss.name for config in beside} == {"info-nce"}
 
 
 @pytest.mark.parametrize("count", [1, 4, 16, 63])
@@ -130,7 +143,7 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name):
 def test_there_is_a_check_for_every_recipe():
     claims = ["claims-world", "claims-world-few"]  # tests/claims/test_command.py
     zones = [f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16")]
-    others = ["kinds-1", "practice", "practice-emoji", *claims, *zones]
+    others = ["demo", "kinds-1", "practice", "practice-emoji", *claims, *zones]
     assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *others]) == RECIPES
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from negbench.analysis.advice import advice, beside_batch
 from negbench.analysis.columns import WORDS
-from negbench.analysis.contrasts import contrast_text
+from negbench.analysis.contrasts import CONTRAST, TEMPERATURE, contrast_text
 from negbench.analysis.cutoffs import wide_cutoffs
 from negbench.analysis.findings import Findings
-from negbench.analysis.frame import config_of, key_of, known, seconds_of, shared
+from negbench.analysis.frame import config_of, known, seconds_per_seed, shared
 from negbench.analysis.kinds import kinds_answer
 from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, ordered
 from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
@@ -51,7 +52,7 @@ def say(findings: Findings) -> list[str]:
     """Write the answer, a line per entry; none where nothing was judged.
 
     First the `headlines`; then what else tables say, what is undecided, what the intervals cover, the regime, learning
-    rates, unfinished training, and what tuning gained.
+    rates, unfinished training, and what tuning gained; last, where strategies stand beside the batch, what to do.
     """
     if not findings.verdicts:
         return []
@@ -75,6 +76,7 @@ def say(findings: Findings) -> list[str]:
     tuned_by = (findings.document.get("tuned") or {}).get("metric", "")
     lines += tuned_answer(tunings_of(findings.document), findings.gains, tuned_by)
     lines += kinds_answer(ordered(findings.plain, verdicts))
+    lines += advice(findings)
     return lines
 
 
@@ -92,7 +94,7 @@ def headlines(findings: Findings) -> list[str]:
     lines = [orders[place][0] for place in over_all or orders]
     if len(lines) > _TABLES:
         lines = [_tally(list(_tables(findings.main).values()))]
-    contrasts = _tables(findings.contrasts)
+    contrasts = _tables([row for row in findings.contrasts if row.facts[CONTRAST] != TEMPERATURE])
     prefixes = _prefixes(list(contrasts))
     for place, rows in contrasts.items():
         lines.append(prefixes[place] + contrast_text(rows))
@@ -151,13 +153,30 @@ def _tables(rows: Sequence[Verdict]) -> dict[TableKey, list[Verdict]]:
 def _orders(findings: Findings) -> dict[TableKey, list[str]]:
     """Describe every table."""
     tables = _tables(findings.main)
+    second = _tables(_second_metric(findings))
     steps = {budget: f"{n:,} {plural(n, 'step')}" for budget, n in steps_of(findings.groups).items()}
     after = ""
     if len({table[0].epochs for table in tables.values()}) == 1:  # else named before every line
         epochs = max((config_of(cells).train.epochs or 0 for cells in findings.groups), default=0)
         after = "".join(f", after {each} ({epochs} {plural(epochs, 'epoch')})" for each in steps.values())
     prefixes = _prefixes(list(tables), steps)
-    return {place: [prefixes[place] + line for line in _order(table, after)] for place, table in tables.items()}
+    orders = {}
+    for place, table in tables.items():
+        lines = _order(table, after)
+        if beside_batch(table) and place in second:
+            lines.insert(1, _against_baseline(second[place]))
+        orders[place] = [prefixes[place] + line for line in lines]
+    return orders
+
+
+def _second_metric(findings: Findings) -> list[Verdict]:
+    """Return the verdicts by R@1 where the main metric is R@10, and by R@10 where it is R@1; [] of another one."""
+    others = {}
+    for row in findings.main:
+        name, _, cutoff = row.metric.rpartition("_")
+        if cutoff in ("1", "10"):
+            others[row.table_key] = f"{name}_{'10' if cutoff == '1' else '1'}"
+    return [row for row in findings.verdicts if others.get(row.table_key) == row.metric]
 
 
 def _tally(tables: Sequence[Sequence[Verdict]]) -> str:
@@ -211,6 +230,8 @@ def _order(rows: Sequence[Verdict], after: str) -> list[str]:
             counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in rows)
             lines.append(f"Negatives per query and step: {counts}.")
         return [*lines, *_ends(rows)]
+    if beside_batch(rows):
+        return [_against_baseline(rows, f" beside the batch{after}") + _unlike_batch(rows), *_ends(rows)]
     lines = []
     for count, members in blocks.items():
         if len(members) > 1 or len(blocks) == 1:
@@ -324,9 +345,21 @@ def _near(rows: Sequence[Verdict]) -> str:
     return f"{_names(rows)} ({span([row.mean.value for row in rows])} %) {_is(rows)}"
 
 
-def _against_baseline(rows: Sequence[Verdict]) -> str:
+def _unlike_batch(rows: Sequence[Verdict]) -> str:
+    """Say which strategies are no unions with the batch, but have other numbers of negatives than it; '' for none."""
+    batch = rows[0].baseline
+    others = [row for row in rows if "+" not in row.strategy and row.strategy != batch]
+    unlike = [row for row in others if rounded(row.negatives) != rounded(row.baseline_negatives)]
+    if not unlike:
+        return ""
+    count = negatives_words(negatives_text(rows[0].baseline_negatives))
+    named = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in unlike)
+    return f" The batch has {count} per query and step, but {named}."
+
+
+def _against_baseline(rows: Sequence[Verdict], where: str = "") -> str:
     """Say which strategies are better than the baseline, worse, equal and undecided, with their differences."""
-    metric = label_of(rows[0].metric)
+    metric = f"{label_of(rows[0].metric)}{where}"
     baseline = next((row for row in rows if row.verdict == "baseline"), None)
     if baseline is None:
         return f"{metric}: {', '.join(map(_mean, rows[:_NAMED]))}; no run of the baseline is finished."
@@ -442,8 +475,8 @@ def open_pairs(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict]) -> s
 
 def _price(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> float:
     """Return the seconds that the further seeds of these strategies take."""
-    seconds = {key_of(cells): sum(map(seconds_of, cells["stored"])) for cells in groups}
-    return sum(row.more_seeds * seconds.get(group_key(vars(row)), 0) / row.seeds for row in rows)
+    seconds = seconds_per_seed(groups)
+    return sum(row.more_seeds * seconds.get(group_key(vars(row)), 0) for row in rows)
 
 
 def _covers(verdicts: Sequence[Verdict]) -> list[str]:

@@ -1,12 +1,20 @@
-"""Losses and backbones compared: each one's mean over the strategies that all of them trained."""
+"""Losses, backbones and temperatures compared: each one's mean over the strategies that all of them trained."""
 
 from collections.abc import Sequence
 
+import pandas as pd
+
+from negbench.analysis.frame import config_of, key_of
+from negbench.analysis.rate_choice import RateChoice
 from negbench.analysis.verdict_record import Verdict
-from negbench.analysis.verdicts import OVER_ALL, VerdictTable, alike_but, side_by_side
+from negbench.analysis.verdicts import OVER_ALL, VerdictTable, alike_but, batch_alone, side_by_side
 from negbench.analysis.words import estimate_text, in_points, label_of
+from negbench.grid.axis import group_key
+from negbench.scoring.values import Values
+from negbench.settings.config import LEARNED
 
 CONTRAST = "contrast"  # the fact of a row that names its axis; its `strategy` is a value of that axis
+TEMPERATURE = "temperature"  # its value where the rows are temperatures of the batch alone
 _AXES = ("loss", "backbone")
 
 
@@ -48,6 +56,47 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     return VerdictTable(
         {**tables[0].labels, axis: OVER_ALL}, main, {main: values}, facts=facts, choices={main: choices}
     )
+
+
+def setting_of(cells: pd.DataFrame) -> tuple[str, str, int | None]:
+    """Return a group's temperature ('learned', '0.07', 'none'), learning rate, and epochs between its refreshes."""
+    config = config_of(cells)
+    words = {"none": "none", "tau": f"{config.loss.options.get('tau')}"}
+    temperature = words.get(config.divisor, LEARNED)
+    return temperature, f"{config.train.lr:g}", config.schedule.refresh_every
+
+
+def temperatures(groups: Sequence[pd.DataFrame], tables: Sequence[VerdictTable]) -> list[VerdictTable]:
+    """Return tables whose rows are temperatures: the batch alone, beside which others stand, at each of them.
+
+    Of several tables with one temperature (other rates, or ages of pools), the one with the highest mean stands for it.
+    """
+    by_key = {key_of(cells): cells for cells in groups}
+    found = []
+    for members in alike_but(("loss", "point"), tables):
+        values: dict[str, Values] = {}
+        choices: dict[str, tuple[RateChoice, ...]] = {}
+        for table in members:
+            alone = batch_alone(table.plugins)
+            cells = by_key.get(group_key({**table.labels, "strategy": alone}))
+            if alone is None or cells is None:
+                continue
+            temperature = setting_of(cells)[0]
+            of_batch = table.values[table.main][alone]
+            if temperature in values and of_batch.mean <= values[temperature].mean:
+                continue
+            values[temperature] = of_batch
+            choices[temperature] = table.choices.get(table.main, {}).get(alone, ())
+        if len(values) < 2:
+            continue
+        main = members[0].main
+        labels = {**members[0].labels, "loss": OVER_ALL}
+        if "point" in labels:
+            labels["point"] = OVER_ALL
+        facts = {temperature: {CONTRAST: TEMPERATURE} for temperature in values}
+        chosen = {temperature: of_rate for temperature, of_rate in choices.items() if of_rate}
+        found.append(VerdictTable(labels, main, {main: values}, facts=facts, choices={main: chosen}))
+    return found
 
 
 def contrast_text(rows: Sequence[Verdict]) -> str:

@@ -16,7 +16,7 @@ from negbench.analysis.prices import floor_of, seeds_for
 from negbench.analysis.statistics import Difference
 from negbench.analysis.unchanged import inputs_of, keep_look, look
 from negbench.analysis.verdict_record import Verdict
-from negbench.analysis.verdicts import Rules, VerdictTable, label_for, tables_of
+from negbench.analysis.verdicts import Rules, VerdictTable, batch_alone, label_for, tables_of
 from negbench.analysis.words import label_of, listed, percent, plural
 from negbench.display import duration, notes
 from negbench.grid.axis import GroupKey, group_key
@@ -35,12 +35,12 @@ def rules_of(asked: Compare, cells: Sequence[Cell]) -> Rules:
     Raises:
         OptionError, UnknownNameError: looks that do not fit, or a baseline or metric that is not there.
     """
+    plugins = {cell.labels["strategy"]: str(cell.columns["plugin"]) for cell in cells}
     pairs = asked.pairs
     if pairs is None:
-        alone = not asked.dials and asked.systems is None and asked.tuned is None
-        pairs = "best" if alone else "baseline"
+        several_tables = bool(asked.dials) or asked.systems is not None or asked.tuned is not None
+        pairs = "baseline" if several_tables or batch_alone(plugins) is not None else "best"
     looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=pairs)
-    plugins = {cell.labels["strategy"]: str(cell.columns["plugin"]) for cell in cells}
     baseline = asked.baseline
     if baseline is not None and label_for(baseline, plugins) is None and baseline == _of_recipe(asked):
         notes([f"the recipe's baseline '{baseline}' is none of these strategies and is left out"])

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from negbench.analysis.contrasts import CONTRAST, contrasts
+from negbench.analysis.contrasts import CONTRAST, contrasts, temperatures
 from negbench.analysis.frame import StoredRun, groups_of, key_of, read_results, results_of
 from negbench.analysis.stored_trials import read_trials
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
@@ -141,11 +141,13 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
         UnknownNameError: a data set has no such metric.
     """
     results, document = _stored(runs, name)
-    tables = tables_of(groups_of(results), rules, read_trials(runs, document))
+    groups = groups_of(results)
+    tables = tables_of(groups, rules, read_trials(runs, document))
     rules = _jointly(results, rules)
     every = list(tables)
     if not document.get("dials"):  # points are data sets, so there is nothing over all of them
         every = [*over_all(tables), *tables, *contrasts(tables)]
+    every += temperatures(groups, tables)
     verdicts = [verdict for table in every for verdict in verdicts_of(table, rules)]
     verdicts += gains_of(tables, tunings_of(document), rules)
     return _sorted(results, document, [verdict.rounded() for verdict in verdicts])

@@ -182,6 +182,11 @@ def seconds_of(run: StoredRun) -> float:
     return float(sum(run.result["seconds"].values()))
 
 
+def seconds_per_seed(groups: Iterable[pd.DataFrame]) -> dict[GroupKey, float]:
+    """Return group -> the computing time of one of its seeds."""
+    return {key_of(cells): sum(map(seconds_of, cells["stored"])) / len(cells) for cells in groups}
+
+
 def mean_of(cells: pd.DataFrame, column: str) -> float:
     """Return the mean of a column over the cells that have a number; NaN if none has."""
     numbers = known(cells, column)

@@ -39,8 +39,8 @@ class Rules:
     """How strategies are compared.
 
     Args:
-        baseline: label or name of the strategy that all others are compared with; None: in-batch, else all-corpus,
-            else the first.
+        baseline: label or name of the strategy that all others are compared with; None: the batch alone where others
+            stand beside it (`batch_alone`), else in-batch, else all-corpus, else the first.
         margin: differences inside plus or minus this do not matter, in the unit of the metrics (0.01 = one point).
         alpha: level of the tests; intervals have the level 1 - alpha.
         metric: the one that verdicts are about, by name or as tables print it; None: the data set's main metric.
@@ -85,8 +85,23 @@ class Rules:
         """Choose the baseline among these strategies (label -> plug-in); None if the requested one is not there."""
         if self.baseline is not None:
             return label_for(self.baseline, plugins)
+        alone = batch_alone(plugins)
+        if alone is not None:
+            return alone
         by_default = (label for name in DEFAULT_BASELINES for label, plugin in plugins.items() if plugin == name)
         return next(by_default, next(iter(plugins), None))
+
+
+def batch_alone(plugins: Mapping[str, str]) -> str | None:
+    """Return the batch strategy beside which others stand, as 'in-batch' for 'in-batch+qure'; None if there is none.
+
+    Args:
+        plugins: label -> plug-in of every strategy.
+    """
+    for label, plugin in plugins.items():
+        if any(other.startswith(f"{plugin}+") for other in plugins.values()):
+            return label
+    return None
 
 
 def label_for(name: str, plugins: Mapping[str, str]) -> str | None:
@@ -135,7 +150,12 @@ class VerdictTable:
         facts = {name: self.facts.get(name, {}) for name in self.values.get(self.main, {})}
         if any("own" in each for each in facts.values()):
             return next((name for name, each in facts.items() if each["own"]), None)
-        return rules.choose({name: str(each.get("plugin", name)) for name, each in facts.items()})
+        return rules.choose(self.plugins)
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """Strategy -> its plug-in."""
+        return {name: str(self.facts.get(name, {}).get("plugin", name)) for name in self.values.get(self.main, {})}
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -387,7 +407,8 @@ def _verdicts(
     """Build the verdict on each strategy from the tests of one metric."""
     counts = {name: rounded(table.negatives.get(name, math.nan)) for name in tests.means}
     collapsed = [name for name, ends in table.ends.items() if ends.collapsed]
-    asked = rules.baseline is not None or any("own" in facts for facts in table.facts.values())
+    of_system = any("own" in facts for facts in table.facts.values())
+    asked = rules.baseline is not None or of_system or batch_alone(table.plugins) is not None
     if rules.looks is not None:
         pairs = rules.looks.pairs
     else:

@@ -23,6 +23,7 @@ def audit(asked: Audit) -> dict[str, Any]:
     console.print(audit_table(audited))
     console.print(f"regime  {in_words([audited.regime])}", highlight=False)
     if audited.window:
-        why = "best in generated worlds at this train.num_negatives, on emoji level with the best (docs/findings.md)"
+        why = "without the batch, best in generated worlds at this train.num_negatives, on emoji level with the best"
+        why += "; beside a batch no window is known (docs/findings.md)"
         console.print(f"window  {audited.window}: {why}", highlight=False)
     return audited.plain()

@@ -14,6 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from negbench.analysis.advice import AGES, TEMPERATURES
 from negbench.campaign.forewarn import forewarnings, of_data
 from negbench.data.held import with_features
 from negbench.data.scene import DataCache, load_backbone
@@ -60,6 +61,10 @@ _CONVERT = {  # what was seen, and the line that converts it
 _MODELS = re.compile(r"(.*model.*|optim.*|sched.*|training_args|rng_state.*|epoch_.*|checkpoint.*)\.\w+", re.IGNORECASE)
 _COUNTED = 100_000  # files looked at
 _SHOWN = 3  # tables without triplets
+_BESIDE_BATCH = [
+    "in-batch", "in-batch+all-corpus", "in-batch+top-k", "in-batch+qure", "in-batch+cirqrs", "in-batch+dqe",
+]  # fmt: skip
+_SEEDS = 5
 _READ_IT = f'read it before you add plugins = ["{PLUGIN}"]'
 _NO_TRIPLETS = (
     f"no triplets: save a {', '.join(ENDINGS)} file with one row per query: reference and target (image names), text; "
@@ -484,6 +489,11 @@ def recipe(scan: FolderContents) -> str:
         name=printable(scan.folder.name),
         trusted=scan.trusted,
         window=scan.window,
+        strategies=[*_BESIDE_BATCH, "in-batch+my-strategy"] if scan.trusted else _BESIDE_BATCH,
+        seeds=_SEEDS,
+        recipe=printable(shell(scan.folder / RECIPE)),
+        temperatures=TEMPERATURES,
+        ages=AGES,
         dataset=dataset_of(scan),
         vectors=scan.vectors,
         backbone=_backbone(scan),
@@ -512,15 +522,10 @@ def toml(value: Any) -> str:
 
 
 def commands(scan: FolderContents) -> list[str]:
-    """Return the commands to run next, in order."""
-    folder = shell(scan.folder)
-    own = f"--recipe {folder}/{RECIPE}"
+    """Return the commands to run next, in order; whether to mine, the answer of the comparison says."""
+    own = f"--recipe {shell(scan.folder / RECIPE)}"
     mine = ",my-strategy" if scan.trusted else ""
-    return [
-        f"negbench audit {own} --strategy qure,top-k{mine}",
-        f"negbench compare {own} --name first",
-        f"negbench mine {own} --strategy qure --draws 5 --out {folder}/negatives.parquet",
-    ]
+    return [f"negbench audit {own} --strategy qure,top-k{mine}", f"negbench compare {own} --name first"]
 
 
 def shell(path: Path) -> str:

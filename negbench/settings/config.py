@@ -19,6 +19,7 @@ MOVES_SCORES = False  # everything decided here is in the resolved configuration
 # largest accepted counts: beyond them a machine runs out of memory before it reports what is wrong
 _MANY, _ROWS, _SEEDS = 100_000, 65_536, 2**63 - 1
 _DEEPEST = 4  # deepest nesting of lists in an option
+LEARNED = "learned"  # loss.tau: no fixed temperature, so that a dial has a word for it
 
 # keys of earlier versions: stored runs are read without them, and whoever sets one is told why it is gone
 _GONE = {"compute.encode_batch_size": "how many images are encoded at once follows from the backbone"}
@@ -243,6 +244,17 @@ class RunConfig(Section):
     def _moved(cls, values: object) -> object:
         """Move the options of earlier versions, in recipes and in stored runs, to where they are now."""
         return moved(values) if isinstance(values, Mapping) else values
+
+    @field_validator("loss")
+    @classmethod
+    def _learned(cls, loss: PluginConfig) -> PluginConfig:
+        """Turn loss.tau = "learned" into its default, None; a loss without a temperature refuses it later."""
+        if loss.options.get("tau") != LEARNED:
+            return loss
+        plugin: Any = registry.get("losses", loss.name)
+        if not plugin.uses_temperature:
+            return loss
+        return PluginConfig(name=loss.name, **{**loss.options, "tau": None})
 
     @property
     def divisor(self) -> Divisor:

@@ -363,8 +363,8 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     in_recipe: ClassVar[bool] = True
     strategies: PluginSpecs = option(
         "cir",
-        "Comma-separated names, options as qure:variant=release; cir: the papers' strategies, baselines and oracles; "
-        "all: every strategy that needs no guide or judge; own: the system's.",
+        "Comma-separated names, options as qure:variant=release; in-batch+qure: both; cir: the papers' "
+        "strategies, baselines and oracles; all: every strategy that needs no guide or judge; own: the system's.",
         flags=("--strategies", "--strategy"),
         cli=str,
     )
@@ -381,7 +381,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     pairs: PairsToDecide | None = option(
         None,
         "With --until: decide which strategy is best, each against the baseline, or all pairs [default: best; baseline "
-        "with --dial, --systems or --tuned].",
+        "with --dial, --systems, --tuned or in-batch+X].",
     )
     negatives: Negatives = option(
         (), "Negatives per query and step: 1,5,63 [default: each strategy's own number].", cli=str
@@ -391,7 +391,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     )
     dials: tuple[str, ...] = option(
         (),
-        "Setting to vary and its values, e.g. dataset.twins=1,2,4; repeat for more.",
+        "Setting to vary and its values, e.g. loss.tau=learned,0.07,0.15; repeat for more.",
         flags=("--dial",),
         metavar="KEY=VALUE,VALUE",
     )
@@ -412,7 +412,9 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
     baseline: str | None = option(
-        None, "Also show each difference from this strategy [with --pairs baseline: in-batch, else all-corpus]."
+        None,
+        "Also show each difference from this strategy [in-batch+X or --pairs baseline: in-batch, else "
+        "all-corpus].",
     )
     metric: str | None = option(None, "Metric of the verdicts, e.g. R@1 [default: the data set's main metric].")
     margin: float = option(1.0, "Differences within this many points count as equal.", ge=0, lt=100)

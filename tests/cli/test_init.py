@@ -44,7 +44,11 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path, said):
     files = {"images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz")}
     assert recipe["backbone"] == {"name": "precomputed", **files}
     out, err = said(*told_next(out)[0], "--json")
-    assert json.loads(out)["window"] in recipe["compare"]["strategies"]
+    text = (folder / "recipe.toml").read_text(encoding="utf-8")
+    single = next(line for line in text.splitlines() if "--name single" in line)
+    assert single.endswith(f",dqe,{json.loads(out)['window']}")  # for training without the batch
+    assert recipe["compare"]["strategies"][:2] == ["in-batch", "in-batch+all-corpus"]
+    assert recipe["loss"] == {"name": "info-nce"}
     assert "note: backbone" not in err  # no note for a user's own vectors
 
 

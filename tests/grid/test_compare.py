@@ -407,8 +407,8 @@ def test_labels_name_files_without_their_folders_unless_two_are_alike():
 
 
 def test_systems_bring_their_own_losses_whatever_the_recipe_compares():
-    assert over_recipe(Compare(recipe=Path("demo"), systems="all")).losses is None
-    assert over_recipe(Compare(recipe=Path("demo"))).losses == ["bradley-terry"]
+    assert over_recipe(Compare(recipe=Path("demo-single"), systems="all")).losses is None
+    assert over_recipe(Compare(recipe=Path("demo-single"))).losses == ["bradley-terry"]
 
 
 _WORLD = ("train_images=40", "train_queries=24", "val_images=40", "val_queries=20", "twins=2")

@@ -1,0 +1,238 @@
+"""What to do: whether to mine beside the batch, from the intervals of a comparison whose baseline is the batch alone.
+
+Strategies that stand beside the batch (`in-batch+qure`) are compared with the batch alone. The last sentence of such a
+comparison's answer says whether to mine, with which of them, whether the temperature comes first, or what would decide.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from negbench.analysis.contrasts import CONTRAST, TEMPERATURE, setting_of
+from negbench.analysis.findings import Findings
+from negbench.analysis.frame import key_of, seconds_per_seed
+from negbench.analysis.verdict_record import Estimate, Verdict
+from negbench.analysis.verdicts import OVER_ALL, batch_alone
+from negbench.analysis.words import estimate_text, in_points, label_of, listed, percent, plural
+from negbench.display import duration
+from negbench.grid.axis import GroupKey, group_key
+from negbench.grid.comparison import together
+from negbench.settings.config import LEARNED
+
+TEMPERATURES = "--dial loss.tau=learned,0.07,0.15"
+AGES = "--dial schedule.refresh_every=1,5,20"
+_DIALS = {"loss.tau", "train.lr", "schedule.refresh_every"}  # what this advice is about; others are other questions
+_NAMED = 4  # most strategies named in a list
+RATES = "--lr grid"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The batch alone, and strategies beside it, at one temperature, learning rate and age of pools.
+
+    Attributes:
+        batch: verdict on the batch alone.
+        others: on all other strategies of its table.
+        temperature: 'learned', '0.07'; 'none' for a loss without one.
+        rate: train.lr, or 'own' where rates were chosen.
+        refresh_every: epochs between two definitions of a pool; None: the published number of definitions.
+    """
+
+    batch: Verdict
+    others: tuple[Verdict, ...]
+    temperature: str
+    rate: str
+    refresh_every: int | None = None
+
+    @property
+    def hopeful(self) -> list[Verdict]:
+        """Strategies that may be ahead of the batch by more than the margin, the highest first."""
+        rows = [row for row in self.others if _lead(row).high > row.margin and not row.collapsed]
+        return sorted(rows, key=lambda row: -_lead(row).value)
+
+    @property
+    def ahead(self) -> list[Verdict]:
+        """Those of them that are ahead: their intervals lie above 0."""
+        return [row for row in self.hopeful if _lead(row).low > 0]
+
+
+def _lead(row: Verdict) -> Estimate:
+    """Return a strategy's difference from the batch alone."""
+    return row.against_baseline or Estimate(math.nan, math.nan, math.nan)
+
+
+def beside_batch(rows: Sequence[Verdict]) -> bool:
+    """Whether the strategies of a table stand beside the batch alone, which is their baseline."""
+    plugins = {row.strategy: str(row.facts.get("plugin", row.strategy)) for row in rows}
+    alone = batch_alone(plugins)
+    return alone is not None and rows[0].baseline == alone
+
+
+def advice(findings: Findings) -> list[str]:
+    """Say what to do, a line for every data set and backbone; none where no strategy stands beside the batch."""
+    if any(axis.key not in _DIALS for axis in findings.point_axes if axis.is_dial):
+        return []
+    tables = []
+    for rows in together(findings.main, lambda row: row.table_key).values():
+        if OVER_ALL not in rows[0].table_key and beside_batch(rows):
+            tables.append(rows)
+    if not tables:
+        return []
+    places = together(tables, lambda rows: (rows[0].dataset, rows[0].backbone, rows[0].settings))
+    lines = []
+    for members in places.values():
+        longest = max(int(rows[0].epochs or 0) for rows in members)
+        trained = [rows for rows in members if int(rows[0].epochs or 0) == longest]
+        settings = _settings(findings, trained)
+        if not settings:
+            continue
+        text = recommend(settings, seconds_per_seed(findings.groups))
+        if len(places) > 1:
+            text = f"{trained[0][0].dataset}, {trained[0][0].backbone}: {text}"
+        lines += [*_temperatures(findings.contrasts, trained[0][0]), text]
+    return lines
+
+
+def _settings(findings: Findings, tables: Sequence[Sequence[Verdict]]) -> list[Setting]:
+    """Return the settings of tables that have a run of the batch alone."""
+    groups = {key_of(cells): cells for cells in findings.groups}
+    chosen = bool(findings.document.get("rates"))
+    settings = []
+    for rows in tables:
+        batch = next((row for row in rows if row.verdict == "baseline"), None)
+        cells = None if batch is None else groups.get(group_key(vars(batch)))
+        if batch is None or cells is None or batch.collapsed:
+            continue
+        temperature, rate, refresh_every = setting_of(cells)
+        others = tuple(row for row in rows if row is not batch)
+        settings.append(Setting(batch, others, temperature, "own" if chosen else rate, refresh_every))
+    return settings
+
+
+def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) -> str:
+    """Say what the intervals of these settings advise.
+
+    What counts is the setting that is best for the batch alone: only a strategy that stays ahead there is worth mining.
+
+    Args:
+        settings: one or more, of one data set and loss.
+        seconds: group -> how long one of its seeds takes.
+    """
+    best = max(settings, key=lambda setting: setting.batch.mean.value)
+    place = (best.temperature, best.rate)
+    at_best = [setting for setting in settings if (setting.temperature, setting.rate) == place]
+    elsewhere = [setting for setting in settings if setting not in at_best]
+    several = {setting.temperature for setting in settings}
+    where = f" at {_named(best, 'temperature')}, the best for the batch alone" if len(several) > 1 else ""
+    margin = in_points(best.batch.margin)
+    ahead = [setting for setting in at_best if setting.ahead]
+    if ahead:
+        first = max(ahead, key=lambda setting: _lead(setting.ahead[0]).value)
+        row = first.ahead[0]
+        missing = []
+        if len(several) < 2 and best.temperature != "none":
+            missing.append(TEMPERATURES)
+        if best.rate != "own" and len({setting.rate for setting in settings}) < 2:
+            missing.append(RATES)
+        if missing:
+            return _tune_first(row, best, missing)
+        return _mine(row, at_best, first, where)
+    hopeful = [row for setting in at_best for row in setting.hopeful]
+    if hopeful:
+        return _not_decided(hopeful, best.batch, seconds, where)
+    lost = [(setting, row) for setting in elsewhere for row in setting.ahead]
+    if lost:
+        setting, row = max(lost, key=lambda pair: _lead(pair[1]).value)
+        knob = "learning rate" if setting.temperature == best.temperature else "temperature"
+        return (
+            f"Tune the {knob} first: {row.strategy} is ahead of the batch by {_points(row)} at "
+            f"{_named(setting, knob)}, but at {_named(best, knob)}, where the batch alone is best "
+            f"({percent(best.batch.mean.value)} %), nothing is by more than {margin}: do not mine there."
+        )
+    return f"Do not mine: nothing is ahead of the batch by more than {margin}{where}."
+
+
+def _points(row: Verdict) -> str:
+    return f"{estimate_text(_lead(row), sign=False)} points"
+
+
+def _named(setting: Setting, knob: str) -> str:
+    """Name a setting by its learning rate or its temperature."""
+    if knob == "learning rate":
+        return f"a rate of {setting.rate}"
+    if setting.temperature == LEARNED:
+        return "a learned temperature"
+    return f"a temperature of {setting.temperature}"
+
+
+def _mine(row: Verdict, at_best: Sequence[Setting], first: Setting, where: str) -> str:
+    """Advise to mine, and how often."""
+    ages = {setting.refresh_every for setting in at_best}
+    if first.refresh_every is not None and len(ages) > 1:
+        age = plural(first.refresh_every, "epoch")
+        often = f", again every {first.refresh_every} {age}" if first.refresh_every > 1 else ", again every epoch"
+        rest = ""
+    else:
+        often = ""
+        rest = f" How often to mine again was not compared: {AGES}."
+    rule = _spelled(row).partition("+")[2] or _spelled(row)
+    command = f"`negbench mine --run RUN --strategy {rule} --out negatives.parquet`"
+    return f"Mine with {row.strategy} ({estimate_text(_lead(row))} points){often}{where}: {command}.{rest}"
+
+
+def _tune_first(row: Verdict, best: Setting, missing: Sequence[str]) -> str:
+    """Advise to compare temperatures or rates before mining: the lead may end at the batch's own best."""
+    names = {TEMPERATURES: "temperature", RATES: "learning rate"}
+    what = " and the ".join(names[option] for option in missing)
+    ran = [_named(best, names[option]) for option in missing]
+    return (
+        f"Tune the {what} first: {row.strategy} is ahead of the batch by {_points(row)} at {' and '.join(ran)}, which "
+        f"nobody chose for the batch alone; whether that stays, `{' '.join(missing)}` says, with --strategies "
+        f"{best.batch.strategy},{_spelled(row)}."
+    )
+
+
+def _spelled(row: Verdict) -> str:
+    """Return a strategy as `--strategies` takes it."""
+    return row.strategy.replace("(", ":").replace(", ", ":").rstrip(")")
+
+
+def _not_decided(rows: Sequence[Verdict], batch: Verdict, seconds: Mapping[GroupKey, float], where: str) -> str:
+    """Say between which values the strategies lie that may be ahead, and what would decide it."""
+    first = rows[0]
+    lead = _lead(first)
+    names = list(dict.fromkeys(row.strategy for row in rows))
+    text = (
+        f"Not decided{where}: {first.strategy} is between {percent(lead.low)} and {percent(lead.high)} points over the "
+        "batch"
+    )
+    if len(names) > 1:
+        text += f", and {listed(names[1:], _NAMED)} may be ahead, too"
+    if first.seeds == 1:
+        return f"{text}; one seed says nothing of others: --seeds 3."
+    if any(row.more_seeds < 0 for row in rows):
+        return f"{text}; more queries would decide it, not more seeds."
+    seeds = max((row.more_seeds for row in rows if row.more_seeds > 0), default=math.nan)
+    if math.isnan(seeds):
+        return f"{text}."
+    per_seed = sum(seconds.get(group_key(vars(row)), 0) for row in [*rows, batch])
+    them = "it" if len(names) == 1 else "them"
+    return (
+        f"{text}; {seeds:.0f} more {plural(seeds, 'seed')} (about {duration(seeds * per_seed)}) would decide {them}: "
+        f"--seeds {batch.seeds + seeds:.0f}, or with --until decided --max-seeds {batch.seeds + seeds:.0f}."
+    )
+
+
+def _temperatures(contrasts: Sequence[Verdict], at: Verdict) -> list[str]:
+    """Say what the temperature does for the batch alone in the tables of a verdict's kind; [] where one was run."""
+    rows = []
+    for row in contrasts:
+        alike = all(getattr(row, axis) == getattr(at, axis) for axis in ("dataset", "backbone", "settings", "epochs"))
+        if row.facts[CONTRAST] == TEMPERATURE and alike:
+            rows.append(row)
+    if not rows:
+        return []
+    best, *rest = sorted(rows, key=lambda row: -row.mean.value)
+    parts = [f"{estimate_text(row.behind_best, sign=False)} points above {row.strategy}" for row in rest]
+    metric = f"{label_of(best.metric)} {percent(best.mean.value)} %"
+    return [f"For the batch alone the best temperature is {best.strategy} ({metric}), {', '.join(parts)}."]

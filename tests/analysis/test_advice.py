@@ -1,0 +1,152 @@
+"""What to do beside the batch: every ending from intervals written by hand, and comparisons that end with one."""
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import pytest
+
+from negbench.analysis.advice import Setting, beside_batch, recommend
+from negbench.analysis.verdict_record import Estimate, Verdict
+from negbench.analysis.verdicts import Rules, batch_alone
+from negbench.grid.axis import group_key
+from negbench.store.runfolder import RunFolder
+from tests.made import verdict
+
+LABELS = {"dataset": "d", "loss": "info-nce", "backbone": "b", "negatives": 63.0, "margin": 0.01}
+
+
+def row(name: str, points: tuple[float, float, float] | None = None, mean: float = 0.9, **more: Any) -> Verdict:
+    """Return a verdict on a strategy, its difference from the batch in points: value, low, high."""
+    columns = {
+        "strategy": name,
+        "mean": mean,
+        "plugin": name.partition("(")[0],
+        "baseline": "in-batch",
+        **LABELS,
+        **more,
+    }
+    if points is None:
+        return verdict(**columns | {"verdict": "baseline"})
+    value, low, high = (each / 100 for each in points)
+    return dataclasses.replace(verdict(**columns), against_baseline=Estimate(value, low, high, 0.5))
+
+
+def at(*others: Verdict, mean: float = 0.9, temperature: str = "learned", rate: str = "own", **more: Any) -> Setting:
+    return Setting(row("in-batch", mean=mean), others, temperature, rate, **more)
+
+
+RANDOM = row("in-batch+all-corpus", (0.1, -0.4, 0.6))
+WORSE = row("in-batch+cirqrs", (-2.0, -3.0, -1.0))
+AHEAD = row("in-batch+top-k(k=50)", (2.1, 1.2, 3.0))
+LITTLE = row("in-batch+qure", (0.5, 0.2, 0.8))
+OPEN = row("in-batch+dqe", (0.8, -0.4, 2.1), more_seeds=12.0, undecided=("in-batch",))
+WIDE = row("in-batch+qure", (0.2, -1.0, 1.4), more_seeds=20.0, undecided=("in-batch",))
+CASES = {
+    "nothing is ahead": [at(RANDOM, WORSE)],
+    "a lead inside the margin": [at(RANDOM, LITTLE)],
+    "nothing is ahead at any temperature": [at(RANDOM), at(WORSE, mean=0.93, temperature="0.15")],
+    "ahead at the best temperature and an own rate": [at(AHEAD), at(AHEAD, OPEN, mean=0.93, temperature="0.15")],
+    "the highest of two that are ahead": [
+        at(row("in-batch+qure", (1.5, 0.4, 2.6)), AHEAD),
+        at(row("in-batch+qure", (3.5, 2.4, 4.6)), AHEAD, mean=0.93, temperature="0.15"),
+    ],
+    "the age of the pools was compared": [
+        at(AHEAD),
+        at(row("in-batch+qure", (1.6, 0.4, 2.8)), mean=0.93, temperature="0.15", refresh_every=1),
+        at(row("in-batch+qure", (2.4, 1.4, 3.4)), mean=0.93, temperature="0.15", refresh_every=5),
+        at(row("in-batch+qure", (-2.0, -4.0, 0.0)), mean=0.93, temperature="0.15", refresh_every=20),
+    ],
+    "pools that are best renewed in every epoch": [
+        at(AHEAD, refresh_every=5),
+        at(row("in-batch+qure", (3.6, 2.4, 4.8)), mean=0.93, temperature="0.15", refresh_every=1),
+        at(row("in-batch+qure", (2.4, 1.4, 3.4)), mean=0.93, temperature="0.15", refresh_every=5),
+    ],
+    "one temperature": [at(AHEAD)],
+    "one temperature and one rate": [at(AHEAD, rate="0.001")],
+    "several temperatures, one rate": [
+        at(RANDOM, rate="0.001"),
+        at(AHEAD, mean=0.93, temperature="0.15", rate="0.001"),
+    ],
+    "a loss without a temperature": [at(AHEAD, temperature="none")],
+    "ahead only where the batch is not at its best": [at(AHEAD), at(RANDOM, mean=0.93, temperature="0.15")],
+    "ahead only at another rate": [at(AHEAD, rate="0.001"), at(RANDOM, mean=0.93, rate="0.003")],
+    "one is open": [at(RANDOM, OPEN)],
+    "two are open": [at(WORSE, WIDE, OPEN)],
+    "one seed": [at(dataclasses.replace(OPEN, seeds=1, more_seeds=math.nan))],
+    "too few queries": [at(dataclasses.replace(OPEN, more_seeds=-1.0))],
+    "a collapsed row is no hope": [at(dataclasses.replace(OPEN, collapsed=1))],
+}
+
+
+def test_every_ending_follows_from_the_intervals(golden):
+    seconds = {group_key(vars(each)): 30.0 for each in (OPEN, WIDE, row("in-batch"))}
+    golden("advice", {case: [recommend(settings, seconds)] for case, settings in CASES.items()})
+
+
+@pytest.mark.parametrize(
+    ("points", "first_words"),
+    [
+        ((0.9, 0.5, 1.0), "Do not mine"),  # no more than the margin
+        ((0.9, 0.5, 1.1), "Tune the temperature first"),  # one temperature was run
+        ((0.5, 0.0, 1.1), "Not decided"),  # 0 is no lead
+        ((-0.5, -2.1, 1.1), "Not decided"),
+        ((-0.5, -2.1, 0.9), "Do not mine"),
+    ],
+)
+def test_an_ending_turns_where_an_end_of_the_interval_passes_the_margin_or_zero(points, first_words):
+    assert recommend([at(row("in-batch+qure", points))], {}).startswith(first_words)
+
+
+@pytest.mark.parametrize(
+    ("plugins", "alone"),
+    [
+        ({"in-batch": "in-batch", "u": "in-batch+qure"}, "in-batch"),
+        ({"all-corpus": "all-corpus", "u": "in-batch+all-corpus"}, None),  # the batch alone is missing
+        ({"in-batch-both": "in-batch-both", "u": "in-batch-both+qure"}, "in-batch-both"),
+        ({"in-batch-both": "in-batch-both", "in-batch": "in-batch", "u": "in-batch-both+qure"}, "in-batch-both"),
+        ({"in-batch": "in-batch", "qure": "qure"}, None),
+    ],
+)
+def test_the_batch_is_the_baseline_where_others_stand_beside_it(plugins, alone):
+    assert batch_alone(plugins) == alone
+    assert Rules().choose(plugins) == (alone or ("in-batch" if "in-batch" in plugins else "all-corpus"))
+    other = next(reversed(plugins))
+    assert Rules(baseline=other).choose(plugins) == other
+
+
+def test_a_table_with_another_baseline_is_no_question_about_the_batch():
+    rows = [row("in-batch"), RANDOM]
+    assert beside_batch(rows)
+    assert not beside_batch([dataclasses.replace(each, baseline="in-batch+all-corpus") for each in rows])
+    assert not beside_batch([row("in-batch"), row("qure", (1, 0, 2))])
+
+
+@pytest.mark.parametrize("axis", ["dial", "losses"])
+def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_path):
+    """A dial holds a learned temperature: the runs of the loss without tau. The answer ends alike on either axis."""
+    from negbench.api import compare
+
+    dial = {"dials": ("loss.tau=learned,0.15",), "losses": "info-nce"}
+    given: dict[str, Any] = {"dial": dial, "losses": {"losses": "info-nce,info-nce:tau=0.15"}}[axis]
+    found = compare(
+        strategies="in-batch,in-batch+top-k:k=5", seeds=2, sets=tuple(vector_sets), lr="fixed", runs_dir=tmp_path,
+        tracking_uri="none", report=False, name="n", **given,
+    )  # fmt: skip
+    runs = [RunFolder(tmp_path / name) for name in found.cells["run"]]
+    assert sorted({(run.config.loss.options["tau"], run.config.divisor) for run in runs}, key=str) == [
+        (0.15, "tau"), (None, "backbone"),
+    ]  # fmt: skip
+    *_, temperatures, last = found.answer
+    assert re.fullmatch(
+        r"For the batch alone the best temperature is (learned|0\.15) \(R@10 [\d.]+ %\), "
+        r"[\d.-]+ \[.*\] points above (0\.15|learned)\.",
+        temperatures,
+    )
+    assert last.startswith(("Do not mine", "Not decided", "Tune the "))
+    assert {verdict.baseline for verdict in found.findings.main} == {"in-batch"}
+    assert all(verdict.baseline_asked for verdict in found.findings.main)
+    if axis == "losses":
+        assert any(line.startswith("info-nce: R@10 beside the batch, after ") for line in found.answer)
+        assert any(line.startswith("info-nce(tau=0.15): R@1: ") for line in found.answer), "\n".join(found.answer)
