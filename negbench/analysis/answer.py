@@ -21,7 +21,7 @@ from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.turns import turns, turns_by_metric
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
-from negbench.analysis.verdicts import OVER_ALL, rounded
+from negbench.analysis.verdicts import OVER_ALL, rounded, second_cutoff
 from negbench.analysis.words import (
     capitalized,
     estimate_text,
@@ -171,12 +171,8 @@ def _orders(findings: Findings) -> dict[TableKey, list[str]]:
 
 def _second_metric(findings: Findings) -> list[Verdict]:
     """Return the verdicts by R@1 where the main metric is R@10, and by R@10 where it is R@1; [] of another one."""
-    others = {}
-    for row in findings.main:
-        name, _, cutoff = row.metric.rpartition("_")
-        if cutoff in ("1", "10"):
-            others[row.table_key] = f"{name}_{'10' if cutoff == '1' else '1'}"
-    return [row for row in findings.verdicts if others.get(row.table_key) == row.metric]
+    wanted = {row.table_key: second_cutoff(row.metric) for row in findings.main}
+    return [row for row in findings.verdicts if row.metric == wanted.get(row.table_key)]
 
 
 def _tally(tables: Sequence[Sequence[Verdict]]) -> str:

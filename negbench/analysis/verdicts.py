@@ -104,6 +104,23 @@ def batch_alone(plugins: Mapping[str, str]) -> str | None:
     return None
 
 
+def plugins_of(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return strategy -> its plug-in, from strategy -> what its runs have in common."""
+    return {name: str(of_strategy.get("plugin", name)) for name, of_strategy in facts.items()}
+
+
+def second_cutoff(metric: str) -> str | None:
+    """Return R@1 for R@10, and R@10 for R@1, of the same queries; None for another metric.
+
+    Example:
+        >>> second_cutoff("average/recall_at_10"), second_cutoff("recall_at_1"), second_cutoff("mrr_at_10")
+        ('average/recall_at_1', 'recall_at_10', None)
+    """
+    others = {"recall_at_1": "recall_at_10", "recall_at_10": "recall_at_1"}
+    group, slash, name = metric.rpartition("/")
+    return f"{group}{slash}{others[name]}" if name in others else None
+
+
 def label_for(name: str, plugins: Mapping[str, str]) -> str | None:
     """Return the label of this name, printed or as --strategies takes it, or a plug-in's only label; else None."""
     spelled = {label.replace("(", ":").replace(", ", ":").rstrip(")"): label for label in plugins}
@@ -155,7 +172,7 @@ class VerdictTable:
     @property
     def plugins(self) -> dict[str, str]:
         """Strategy -> its plug-in."""
-        return {name: str(self.facts.get(name, {}).get("plugin", name)) for name in self.values.get(self.main, {})}
+        return plugins_of({name: self.facts.get(name, {}) for name in self.values.get(self.main, {})})
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -187,9 +204,16 @@ def tables_of(
         labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
         all_metrics = list(first_run(members[0]).result["metrics"])
         main = rules.main(shared(members[0], "main_metric"), all_metrics)
-        metrics = [main] if main_only else list(dict.fromkeys([main, *headline_metrics(all_metrics)]))
-        queries = seen.setdefault(labels["dataset"], {})
         by_strategy = {shared(group, "strategy"): group for group in members}
+        facts = {strategy: facts_of(group) for strategy, group in by_strategy.items()}
+        metrics = [main]
+        if not main_only:
+            metrics += headline_metrics(all_metrics)
+            second = second_cutoff(main)
+            if second is not None and batch_alone(plugins_of(facts)) is not None:
+                metrics.append(second)  # from the ranks, where the data set does not declare it
+        metrics = list(dict.fromkeys(metrics))
+        queries = seen.setdefault(labels["dataset"], {})
         values: dict[str, dict[str, Values]] = {}
         for strategy, group in sorted(by_strategy.items()):
             for metric, of_metric in values_of(folders_of(group), metrics, queries).items():
@@ -201,7 +225,7 @@ def tables_of(
             values,
             negatives={strategy: negatives_of(group) for strategy, group in by_strategy.items()},
             distinct={strategy: distinct_of(group) for strategy, group in by_strategy.items()},
-            facts={strategy: facts_of(group) for strategy, group in by_strategy.items()},
+            facts=facts,
             ends=ends_of(members, main),
             choices=choices,
         )
