@@ -413,8 +413,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
     baseline: str | None = option(
         None,
-        "Also show each difference from this strategy [in-batch+X or --pairs baseline: in-batch, else "
-        "all-corpus].",
+        "Also show each difference from this strategy [in-batch+X or --pairs baseline: in-batch, else all-corpus].",
     )
     metric: str | None = option(None, "Metric of the verdicts, e.g. R@1 [default: the data set's main metric].")
     margin: float = option(1.0, "Differences within this many points count as equal.", ge=0, lt=100)
