@@ -2,6 +2,7 @@
 
 import itertools
 import multiprocessing
+import re
 import shutil
 import socket
 import time
@@ -14,6 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from negbench.cli.main import run as negbench
+from negbench.errors import RunError
 from negbench.loop import progress
 from negbench.loop.runs import Bench, run_config
 from negbench.loop.types import Watch
@@ -138,6 +140,23 @@ def test_ui_copies_what_the_store_lacks(stored, tmp_path, capsys, said):
     RunFolder(there / result.run_id).path.joinpath("result.json").unlink()  # an unfinished run
     write_json(there / result.run_id / "mlflow.json", {"uri": "elsewhere", "run_id": "1"})
     assert Tracker.open(there).copy_missing() == []
+
+
+def test_a_deleted_experiment_has_a_way_out(tmp_path):
+    (tmp_path / "runs").mkdir()
+    tracker = Tracker.open(tmp_path / "runs")
+    client = tracker.client()
+    number = tracker.experiment(client, "negbench")
+    client.delete_experiment(number)
+    with pytest.raises(RunError) as error, tracker.answering():
+        client.create_run(tracker.experiment(client, "negbench"))
+    said = str(error.value)
+    assert "the experiment was deleted; restore it, `" in said
+    restore, remove = re.findall(r"`(.*?)`", said)[-2:]
+    assert restore.endswith(f"mlflow experiments restore -x {number}")
+    assert remove == f"mlflow gc --backend-store-uri {tracker.uri} --experiment-ids {number}"
+    client.restore_experiment(number)  # what the first line does
+    assert client.create_run(tracker.experiment(client, "negbench")).info.experiment_id == number
 
 
 def test_statuses_of_all_runs_are_what_each_run_is_asked_for(tmp_path):

@@ -146,6 +146,12 @@ def test_fallbacks_stale_pools_and_ties(subtests, vector_sets):
             ]
 
 
+def test_draws_that_repeat_are_counted(vector_sets):
+    (line,) = remarks(vector_sets, behaviour=[{"epoch": 1.0, "distinct": 0.98}, {"epoch": 2.0, "distinct": 0.4}])
+    assert line.startswith("draws repeat: of 1 negatives per query and step 0.4 are different images, as pools are")
+    assert remarks(vector_sets, behaviour=[{"epoch": 1.0, "distinct": 0.99}]) == []
+
+
 def test_collapsed_embeddings_once(vector_sets):
     points = [{"epoch": float(e), "val/query_concentration": v} for e, v in ((0, 0.9), (1, 0.99), (2, 1.0))]
     assert remarks(vector_sets, points=points) == ["epoch 2: collapsed, all queries point the same way (0.990)"]
