@@ -19,20 +19,20 @@ from negbench.backbones import _lavis, _weights
 from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_wordpieces
 from negbench.backbones._captions import UNCASED, CaptionTokenizer, make_tokenizer, vocabulary_files
 from negbench.backbones._checkpoint import Fit, choice_in
-from negbench.backbones._composed import (
-    MAX_START,
-    Composed,
-    Init,
-    about_temperature,
-    bounded,
-    check_without_weights,
-    planned,
-)
+from negbench.backbones._composed import MAX_START, Composed, Init, about_temperature, check_without_weights, planned
 from negbench.backbones._hashing import key_sha256, tower_sha256
 from negbench.backbones._lavis import Sizes
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import Advice, Source
-from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline, TextsSeen, by_rows, recomputing
+from negbench.contracts import (
+    DEFAULT_TEMPERATURE,
+    BackboneIdentity,
+    Outline,
+    TextsSeen,
+    bound_below,
+    by_rows,
+    recomputing,
+)
 from negbench.errors import OptionError, WeightsError
 
 _log = logging.getLogger("negbench")
@@ -395,7 +395,7 @@ class BlipFamily(Composed):
     @property
     def temperature(self) -> Tensor:
         """LAVIS's `temp`, learned, at least 0.001; divides scores in training losses only."""
-        return bounded(self.temp, _LEAST)
+        return bound_below(self.temp, _LEAST)
 
     # --- modes ------------------------------------------------------------------------------------------------------
 

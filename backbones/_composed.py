@@ -14,7 +14,15 @@ from negbench.backbones._attributes import AttributeWeights
 from negbench.backbones._fusion import Fusion
 from negbench.backbones._hashing import module_sha256
 from negbench.backbones._preprocess import Preprocess
-from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
+from negbench.contracts import (
+    DEFAULT_TEMPERATURE,
+    Backbone,
+    BackboneIdentity,
+    SubQuery,
+    TextBatch,
+    bound_below,
+    check_option,
+)
 
 # types of options, with their ranges: the registry checks them
 Init = Literal["pretrained", "random"]
@@ -60,14 +68,6 @@ def about_temperature(start: Tensor, source: Literal["file", "default", "option"
         source: "file", that of the weights; "default", 0.07; "option", `backbone.temperature`.
     """
     return {"temperature": round(float(start.detach()), 6), "temperature_from": source}
-
-
-def bounded(free: Tensor, least: float = MIN_TEMPERATURE) -> Tensor:
-    """Bound a learned temperature from below.
-
-    Below the bound the gradient is that of the unbounded value, so that the temperature can rise again.
-    """
-    return free + (free.clamp(min=least) - free).detach()
 
 
 class Composed(Backbone):
@@ -163,8 +163,8 @@ class TwoTowers(Composed):
 
     @property
     def temperature(self) -> Tensor:
-        """Learned temperature; see `bounded`."""
-        return bounded(self.log_temperature.exp())
+        """Learned temperature; see `bound_below`."""
+        return bound_below(self.log_temperature.exp(), MIN_TEMPERATURE)
 
     @abstractmethod
     def _reference(self, features: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from negbench.backbones._fusion import FusionKind, make_fusion, make_linear, uni
 from negbench.backbones._hashing import tower_sha256
 from negbench.backbones._open_clip import Activation, Blueprint
 from negbench.backbones._preprocess import Pad, Preprocess
-from negbench.contracts import BackboneIdentity, Outline, TextsSeen, by_rows, check_option
+from negbench.contracts import BackboneIdentity, Outline, TextsSeen, bound_below, by_rows, check_option
 from negbench.errors import OptionError, WeightsError
 
 PAPER = (
@@ -206,8 +206,8 @@ class Clip(TwoTowers):
 
     @property
     def temperature(self) -> Tensor:
-        """Learned temperature, initially that of the weights (CLIP's is 0.01); see `bounded`."""
-        return _composed.bounded(torch.exp(-self.clip.logit_scale.reshape(())))
+        """Learned temperature, initially that of the weights (CLIP's is 0.01); see `bound_below`."""
+        return bound_below(torch.exp(-self.clip.logit_scale.reshape(())), _composed.MIN_TEMPERATURE)
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """[B, 3, size, size] -> [B, 1, C] float32; with gradients when the image encoder is fine-tuned."""

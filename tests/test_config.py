@@ -144,7 +144,7 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
     left -= {f"mining.{name}" for name in type(full.mining).model_fields}  # None where an option is off
     kept = {"train.max_grad_norm", "train.num_negatives", "schedule.refresh_every", "eval.also"}
-    kept |= {"train.lr_schedule_epochs", "compute.workers", "compute.feature_memory_gib"}
+    kept |= {"train.lr_schedule_epochs", "train.temperature_least", "compute.workers", "compute.feature_memory_gib"}
     assert left == kept
     assert full.eval.dev_seed == 3
     assert resolved(build_config([full.model_dump(mode="json")])) == full
@@ -232,30 +232,34 @@ def config_of(*sets: str) -> RunConfig:
     return load_config(flags={"strategy": {"name": "qure"}}, sets=list(sets))
 
 
+TEMPERATURES = {"backbone.temperature": 0.05, "train.temperature_rate": 10.0, "train.temperature_least": 0.02}
+WORLD = ("backbone.name=vectors", "dataset.name=vectors")
 STARTS = ("backbone.name=vectors", "dataset.name=vectors", "backbone.temperature=0.05")
-OF_TERMS = ("backbone.name=clip", "dataset.name=fashioniq", "backbone.temperature=0.05", "hybrid.alpha=0.4")
+OF_TERMS = ("backbone.name=clip", "dataset.name=fashioniq", "hybrid.alpha=0.4")
 
 
+@pytest.mark.parametrize("option", TEMPERATURES)
 @pytest.mark.parametrize(
     ("sets", "reason"),
     [
-        ((*STARTS, "loss.tau=0.1"), r"loss.tau = 0.1 fixes the temperature"),
-        ((*STARTS, "loss.name=triplet"), r"loss 'triplet' has no temperature"),
-        ((*STARTS, "hybrid.temperature=own"), r"learn temperatures of their own"),
+        ((*WORLD, "loss.tau=0.1"), r"loss.tau = 0.1 fixes the temperature"),
+        ((*WORLD, "loss.name=triplet"), r"loss 'triplet' has no temperature"),
+        ((*WORLD, "hybrid.temperature=own"), r"learn temperatures of their own"),
         (OF_TERMS, r"learn temperatures of their own"),
     ],
     ids=["fixed", "no temperature", "own", "own by the terms"],
 )
-def test_a_start_that_nothing_reads_is_refused(sets, reason):
-    with pytest.raises(OptionError, match=rf"^backbone\.temperature = 0\.05 would do nothing: .*{reason}.*; leave one"):
-        resolved(config_of(*sets))
+def test_an_option_of_a_temperature_that_nothing_reads_is_refused(sets, reason, option):
+    value = TEMPERATURES[option]
+    with pytest.raises(OptionError, match=rf"^{option} = {value} would do nothing: .*{reason}.*; leave one"):
+        resolved(config_of(*sets, f"{option}={value}"))
 
 
 @pytest.mark.parametrize(
     "sets",
     [
         STARTS,
-        (*OF_TERMS, "hybrid.temperature=backbone"),
+        (*OF_TERMS, "backbone.temperature=0.05", "hybrid.temperature=backbone"),
         ("backbone.name=vectors", "dataset.name=vectors", "backbone.temperature=0.07", "loss.tau=0.1"),  # the default
     ],
     ids=["learned", "the backbone's for all terms", "not set"],

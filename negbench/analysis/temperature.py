@@ -30,7 +30,12 @@ def temperature_text(config: RunConfig, manifest: Mapping[str, Any]) -> str:
     source = _SOURCES.get(details.get("temperature_from", ""))
     if divisor == "none" or source is None:
         return ""
-    return f"temperature learned from {plain(start)} ({source})"
+    text = f"temperature learned from {plain(start)} ({source})"
+    if config.train.temperature_least is not None:
+        text += f", at least {plain(config.train.temperature_least)}"
+    if config.train.temperature_rate != 1:
+        text += f", at {plain(config.train.temperature_rate)} times the rate"
+    return text
 
 
 def temperatures_of(runs: Iterable[StoredRun]) -> str:

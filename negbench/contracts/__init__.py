@@ -7,6 +7,7 @@
 from negbench.contracts.backbone import Backbone as Backbone
 from negbench.contracts.backbone import BackboneIdentity as BackboneIdentity
 from negbench.contracts.backbone import TextBatch as TextBatch
+from negbench.contracts.backbone import bound_below as bound_below
 from negbench.contracts.calls import Calls as Calls
 from negbench.contracts.calls import QueryInputs as QueryInputs
 from negbench.contracts.dropout import RowDropout as RowDropout

@@ -37,6 +37,14 @@ class BackboneIdentity:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+def bound_below(free: Tensor, least: float) -> Tensor:
+    """Bound a learned temperature from below.
+
+    Below the bound the gradient is that of the unbounded value, so that the temperature can rise again.
+    """
+    return free + (free.clamp(min=least) - free).detach()
+
+
 TextBatch = Sequence[str] | Mapping[str, Tensor]  # raw strings, or the output of `Backbone.tokenize`
 
 
@@ -56,6 +64,7 @@ class Backbone(nn.Module, ABC):
 
     frozen_images: bool = True
     precision: str = "fp32"  # "fp32", "bf16" or "fp16": what all towers compute in; a run sets it (`train.precision`)
+    least_temperature: float = 0.0  # what losses divide by at least; a run sets it (`train.temperature_least`)
     learned_from: tuple[str, ...] = ()  # the only data sets whose images trained its weights; empty: unspecified
     fine_tuned: str = ""  # how its weights are known to be trained for retrieval already, as a clause; empty: unknown
     # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic; called in threads
@@ -169,6 +178,11 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def temperature(self) -> Tensor:
         """Learned temperature, scalar > 0; divides scores in training losses only."""
+
+    @property
+    def bounded_temperature(self) -> Tensor:
+        """`temperature`, but at least `least_temperature`; scalar."""
+        return bound_below(self.temperature, self.least_temperature)
 
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
         """Return AdamW groups; by default one group of all parameters that require a gradient."""

@@ -311,7 +311,7 @@ class Objective(nn.Module):
 
     def temperature(self, term: str) -> Tensor:
         """Return the term's own temperature ("icm": the loss on images; "tcm", "ritm", "titm") or the backbone's."""
-        return self.scalars(term) if term in self.scalars.log else self.backbone.temperature
+        return self.scalars(term) if term in self.scalars.log else self.backbone.bounded_temperature
 
     @property
     def divisor(self) -> float:

@@ -110,7 +110,10 @@ def details(now: ModelCache, ranks: QueryRanks, baselines: Mapping[str, Mapping[
         "regime": state.regime[-1],
         "regime_by_refresh": state.regime[:-1],
         "refresh_epochs": list(config.schedule.refresh_epochs),
-        "temperatures": {"backbone": float(run.backbone.temperature.detach()), **objective.scalars.temperatures()},
+        "temperatures": {
+            "backbone": float(run.backbone.bounded_temperature.detach()),
+            **objective.scalars.temperatures(),
+        },
         "draws": {
             "per_query": config.train.num_negatives,
             "replacement": config.mining.replacement if objective.strategy.scope == "corpus" else None,

@@ -4,6 +4,7 @@ One configuration gives one result, so a run is identified by the hash of its re
 change scores, the data and the frozen backbone. The process that computes it locks its folder; others wait for it.
 """
 
+import math
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,13 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
+from negbench.contracts import Backbone
 from negbench.data.features import feature_budget
 from negbench.data.held import trained_before, unfamiliar
 from negbench.data.reading import StoredFeatures
 from negbench.data.scene import DataCache, threads
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display, log
-from negbench.errors import NegbenchError, PausedError, RunError
+from negbench.errors import NegbenchError, OptionError, PausedError, RunError
 from negbench.loop import record
 from negbench.loop.fitting import fitting_plan
 from negbench.loop.helpers import assembled, check_processes
@@ -39,7 +41,7 @@ from negbench.machine.heap import keep_memory
 from negbench.machine.signals import ending_of
 from negbench.metrics.part_name import part_name
 from negbench.plugins.registry import checked_options, registry
-from negbench.settings.config import ResolvedConfig, RunConfig, is_score_file, resolved
+from negbench.settings.config import ResolvedConfig, RunConfig, TrainConfig, is_score_file, resolved
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, claimed
 from negbench.store.tracking import RunLog, Tracker
@@ -164,6 +166,7 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) ->
         check_processes(planned.config.compute.processes, precision.device)
         backbone = cache.backbone(planned.config).to(precision.device)
         backbone.precision = precision.name
+        _bound_temperature(backbone, planned.config.train)
         step = StepPlan.of(planned.config, backbone, started={})
         splits = cache.splits(planned.config)
         scene = cache.scene(planned.config, splits, backbone, precision.device, display)
@@ -242,6 +245,19 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
             run = replace(run, step=step)
         hold_features(run)
         return compute_run(run, folder, bench)
+
+
+def _bound_temperature(backbone: Backbone, train: TrainConfig) -> None:
+    """Set the backbone's `least_temperature`; raise OptionError if its temperature starts below it."""
+    if train.temperature_least is None:
+        return
+    start = float(backbone.temperature.detach())
+    if start < train.temperature_least and not math.isclose(start, train.temperature_least, rel_tol=1e-6):
+        raise OptionError(
+            f"train.temperature_least = {train.temperature_least} is above the temperature at the start, {start:.4g}: "
+            "set backbone.temperature, too, or a lower bound"
+        )
+    backbone.least_temperature = train.temperature_least
 
 
 def in_precision(run: OpenRun, precision: Precision, cache: DataCache, display: Display) -> OpenRun:

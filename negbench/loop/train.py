@@ -22,7 +22,7 @@ from negbench.loop.checkpoint import Checkpoints, TrainingParts, own_randomness,
 from negbench.loop.mining_task import listed_plane, offline_planes, planes_read
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective, StepResult
-from negbench.loop.optimizer import AdamW
+from negbench.loop.optimizer import AdamW, with_temperature_rate
 from negbench.loop.passes import Passes
 from negbench.loop.pools import define_pools
 from negbench.loop.progress import Progress
@@ -118,8 +118,10 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
     calls = Passes(backbone, config.seed, run.step.micro_batch, run.team)
     objective = Objective(calls, strategy, loss, scene, config.mining, config.hybrid, offline)
-    groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
     train = config.train
+    groups = with_temperature_rate(
+        backbone.parameter_groups(train.lr, train.weight_decay), backbone.temperature, train.temperature_rate
+    )
     optimizer = AdamW([*groups, *objective.parameter_groups(train.lr)], betas=(train.beta1, train.beta2), eps=train.eps)
     schedule = rate_schedule(optimizer, train, steps_of_epoch(run))
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}

@@ -167,6 +167,7 @@ def encode_run(
         device = device_of(config)
         backbone.to(device)
         backbone.precision = folder.precision
+        backbone.least_temperature = config.train.temperature_least or 0.0
         with display.stage("prepare"):
             scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
         with display.stage("evaluate", note=folder.run_id):
@@ -183,7 +184,7 @@ def encode_run(
         remarks += (
             f"embeddings of {backbone.identity.weights}: by the encoder of the run's own, or scores mean nothing",
         )
-    temperature = float(backbone.temperature.detach())
+    temperature = float(backbone.bounded_temperature.detach())
     return Encoded(folder.run_id, scene.val, scene, backbone, embeddings, temperature, remarks)
 
 

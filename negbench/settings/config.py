@@ -72,6 +72,10 @@ class TrainConfig(Section):
     num_negatives: int | None = Field(None, ge=1, le=_MANY)
     max_grad_norm: float | None = Field(None, gt=0)  # None: gradients are not clipped
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 on a GPU that has it, else fp32
+    # of the learned temperature's own parameter (log tau; BLIP's temp): its rate relative to `lr`, and what the losses
+    # divide by at least (None: the backbone's bound, 0.01; 0.001 of BLIP and BLIP-2); `backbone.temperature` starts it
+    temperature_rate: float = Field(1.0, ge=0, le=1e6)
+    temperature_least: float | None = Field(None, gt=0, le=10)
     # share of the train triplets that get a reference, text or target of another query, by seed; all: a third each
     wrong: float = Field(0.0, ge=0, le=0.95)
     wrong_kind: Literal["reference", "text", "target", "all"] = "all"
@@ -491,7 +495,7 @@ def resolved(config: RunConfig) -> ResolvedConfig:
             raise OptionError(
                 f"backbone {quoted(other.name)} of a guide or judge: leave out temperature: nothing reads it"
             )
-    _check_start(config, sections["backbone"])
+    _check_temperature(config, sections["backbone"])
     if not config.eval.reported and config.eval.select == "val":
         raise OptionError("eval.select = 'val' selects on the reported split, which eval.reported = false forbids")
     train = config.train.model_dump()
@@ -526,16 +530,25 @@ def _sets_start(name: str, options: Mapping[str, Any]) -> bool:
     return options.get("temperature") != default
 
 
-def _check_start(config: RunConfig, backbone: Mapping[str, Any]) -> None:
-    """Raise OptionError if `backbone.temperature` is set, and the loss divides by another."""
+def _check_temperature(config: RunConfig, backbone: Mapping[str, Any]) -> None:
+    """Raise OptionError if an option of the backbone's temperature is set, and the loss divides by another."""
     reasons = {
         "none": f"loss {quoted(config.loss.name)} has no temperature",
         "tau": f"loss.tau = {config.loss.options.get('tau')} fixes the temperature",
         "own": "the loss and the hybrid terms learn temperatures of their own (hybrid.temperature)",
     }
     reason = reasons.get(config.divisor)
-    if reason and _sets_start(config.backbone.name, backbone):
-        raise OptionError(f"backbone.temperature = {backbone['temperature']} would do nothing: {reason}; leave one out")
+    if reason is None:
+        return
+    options = dict[str, float]()
+    if _sets_start(config.backbone.name, backbone):
+        options["backbone.temperature"] = backbone["temperature"]
+    if config.train.temperature_rate != 1:
+        options["train.temperature_rate"] = config.train.temperature_rate
+    if config.train.temperature_least is not None:
+        options["train.temperature_least"] = config.train.temperature_least
+    for option, value in options.items():
+        raise OptionError(f"{option} = {value} would do nothing: {reason}; leave one out")
 
 
 def _check_optimiser(train: TrainConfig, epochs: int) -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from negbench.backbones import _composed, _hashing, tiny
 from negbench.backbones._attributes import AttributeWeights
 from negbench.backbones.tiny import TextEncoder, Tiny
-from negbench.contracts import Backbone
+from negbench.contracts import Backbone, bound_below
 from negbench.testing import BackboneTestCase
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -76,7 +76,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     "overflow": ("test_autocast", on("forward", overflowing, TextEncoder)),
     "narrow norm": ("test_autocast", on("unit", lambda x: F.normalize(x, dim=-1), tiny)),
     "lost state": ("test_state_survives_saving", on("load_state_dict", lambda self, state: None)),
-    "fixed temperature": ("test_identity", on("bounded", lambda free: free.detach(), _composed)),
+    "fixed temperature": ("test_identity", on("bound_below", lambda free, least: free.detach(), _composed)),
     "lost rows": ("test_tokens", on("tokenize", lambda self, texts: {"ids": torch.ones(max(1, len(texts)), 2).long()})),
 }
 GENUINE_TEXT = Tiny._text
@@ -110,7 +110,7 @@ def test_every_fault_is_found(fault, monkeypatch):
 
 def test_the_bound_lets_a_temperature_rise_again():
     free = torch.tensor(0.004, requires_grad=True)
-    assert _composed.bounded(free).item() == pytest.approx(0.01)
-    _composed.bounded(free).backward()
+    assert bound_below(free, 0.01).item() == pytest.approx(0.01)
+    bound_below(free, 0.01).backward()
     assert free.grad == 1
-    assert _composed.bounded(torch.tensor(0.5)) == 0.5
+    assert bound_below(torch.tensor(0.5), 0.01) == 0.5

@@ -14,10 +14,12 @@ from negbench.api import make_loss, make_strategy
 from negbench.benchmarks.triplets import Triplets
 from negbench.data.scene import DataCache
 from negbench.display import Display
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, OptionError
 from negbench.loop.checkpoint import TrainingParts
+from negbench.loop.mining_task import mining_task
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective
+from negbench.loop.optimizer import with_temperature_rate
 from negbench.loop.passes import Passes
 from negbench.loop.schedule import Stage, cosine
 from negbench.loop.types import State
@@ -88,6 +90,50 @@ def test_a_loss_learns_its_bias_from_where_its_option_starts(vector_sets, tmp_pa
 def test_terms_beside_the_loss_refuse_a_learned_bias(toy_sets):
     with pytest.raises(NegbenchError, match=r"^hybrid\.alpha and hybrid\.beta add terms .* bias of SigLIP .*alpha=0"):
         untrained(config_of("hycole", toy_sets, *OWN, loss="siglip"))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, 20.0])
+def test_the_temperature_moves_at_its_own_rate(tmp_path, vector_sets, rate):
+    """AdamW's first step moves a parameter without decay by its learning rate: log tau by `rate` times the run's."""
+    sets = ("train.epochs=1", "train.batch_size=128", "train.lr=0.005", f"train.temperature_rate={rate}")
+    result = run(config_of("qure", vector_sets, *sets), tmp_path)
+    assert result.details["steps"] == 1
+    moved = abs(math.log(result.details["temperatures"]["backbone"] / 0.07))
+    assert moved == pytest.approx(0.005 * rate, rel=1e-3, abs=1e-6)
+
+
+def test_a_temperature_stays_above_its_bound(tmp_path, vector_sets):
+    config = resolved(config_of("qure", vector_sets, "train.temperature_least=0.05"))
+    opened = untrained(config)
+    objective = Objective(
+        Passes(opened.backbone, 0),
+        make_strategy("qure"),
+        make_loss("info-nce"),
+        opened.scene,
+        config.mining,
+        config.hybrid,
+    )
+    assert objective.divisor == pytest.approx(0.07)
+    with torch.no_grad():
+        opened.backbone.log_temperature.fill_(math.log(0.03))
+    assert objective.divisor == pytest.approx(0.05)
+    assert float(opened.backbone.temperature.detach()) == pytest.approx(0.03)
+    assert mining_task(opened.backbone, opened.scene, config.mining).temperature == pytest.approx(0.05)
+    objective.temperature("icm").backward()  # the temperature can rise again
+    assert opened.backbone.log_temperature.grad == pytest.approx(0.03)
+    with pytest.raises(OptionError, match=r"temperature_least = 0.1 is above the temperature at the start, 0.07:"):
+        run(config_of("qure", vector_sets, "train.temperature_least=0.1"), tmp_path)
+
+
+def test_only_the_temperature_gets_its_own_rate(toy_sets):
+    backbone = untrained(resolved(config_of("qure", toy_sets))).backbone
+    before = backbone.parameter_groups(0.5, 0.1)
+    after = with_temperature_rate(before, backbone.temperature, 10.0)
+    rates = {id(parameter): group["lr"] for group in before for parameter in group["params"]}
+    rates[id(backbone.log_temperature)] = 5.0
+    assert {id(parameter): group["lr"] for group in after for parameter in group["params"]} == rates
+    assert sum(len(group["params"]) for group in after) == len(rates)
+    assert with_temperature_rate(before, backbone.temperature, 1.0) == before
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,8 @@ VALUES: dict[str, list[str] | None] = {
     "train.max_grad_norm": ["0.01"],
     "train.precision": ["bf16"],
     "train.wrong": ["0.5"],
+    "train.temperature_rate": ["0", "10"],
+    "train.temperature_least": None,  # tests/loop/test_run_options.py: the temperatures of these bases rise
     "eval.also": None,  # a data set of files
     "mining.guide": None,  # a backbone or a file
     "mining.judge": None,

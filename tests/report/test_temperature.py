@@ -15,6 +15,11 @@ SAYS = [
     ((), {"temperature": 0.07, "temperature_from": "default"}, "temperature learned from 0.07 (default)"),
     ((), {"temperature": 0.051322, "temperature_from": "file"}, "temperature learned from 0.05132 (of the weights)"),
     ((), {"temperature": 0.05, "temperature_from": "option"}, "temperature learned from 0.05 (as set)"),
+    (
+        ("train.temperature_rate=10", "train.temperature_least=0.02"),
+        {"temperature": 0.07, "temperature_from": "default"},
+        "temperature learned from 0.07 (default), at least 0.02, at 10 times the rate",
+    ),
     (("loss.tau=0.1",), {"temperature": 0.07, "temperature_from": "default"}, "temperature fixed at 0.1"),
     (("hybrid.temperature=own",), {}, "temperatures of the loss's terms, learned from e^-1"),
     (("loss.name=triplet",), {"temperature": 0.07, "temperature_from": "default"}, ""),
