@@ -31,7 +31,7 @@ from negbench.backbones._lavis import read_checkpoint
 from negbench.backbones._weights import WITHOUT_WEIGHTS, check_fit, fetch
 from negbench.contracts import RowDropout, TextsSeen
 from negbench.errors import OptionError, UnknownNameError, WeightsError
-from negbench.machine.received import check_safetensors, read_json_text
+from negbench.machine.received import check_safetensors, is_torchscript, read_json_text
 
 Activation = Literal["auto", "quick_gelu", "gelu"]
 
@@ -251,7 +251,7 @@ def read_state(path: Path, key: str = "") -> dict[str, Tensor]:
     """Read the tensors of a checkpoint; see `read_checkpoint`. Raises WeightsError for an archive of code, too."""
     if path.suffix != ".safetensors" and path.is_file() and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            if any(Path(name).name == "constants.pkl" for name in archive.namelist()):
+            if is_torchscript(archive.namelist()):
                 model, hub_id = _openai_model(path.stem)
                 raise WeightsError(
                     f"{path} is a TorchScript archive, which runs code when it is read: fetch the same weights as "
@@ -259,7 +259,7 @@ def read_state(path: Path, key: str = "") -> dict[str, Tensor]:
                     f"backbone.weights=openai --set backbone.model={model}"
                 )
     state = read_checkpoint(path, key)
-    if state.keys() >= _COMBINER_KEYS:
+    if any(all(name.startswith(prefix) for name in state) for prefix in prefixes_of(state, _COMBINER_KEYS)):
         raise WeightsError(
             f"{path} is CLIP4Cir's Combiner, a network on top of CLIP that backbone 'clip' does not have: give the "
             "fine-tuned CLIP that is published beside it, and train the fusion here (backbone.fusion)"

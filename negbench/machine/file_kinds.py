@@ -4,7 +4,7 @@ import zipfile
 from pathlib import Path
 
 from negbench.errors import DataError
-from negbench.machine.received import opened_file
+from negbench.machine.received import TORCHSCRIPT, is_torchscript, opened_file
 
 MOVES_SCORES = False  # only words of errors
 
@@ -72,6 +72,8 @@ def _kind_of_zip(path: Path) -> str | None:
             names = archive.namelist()
     except (OSError, zipfile.BadZipFile):
         return f"cut off, as its end is missing: {_AGAIN}"
+    if is_torchscript(names):
+        return TORCHSCRIPT
     if any(Path(name).name == "data.pkl" for name in names):
         return None
     if names and all(name.endswith(".npy") for name in names):

@@ -42,6 +42,10 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _SQLITE = b"SQLite format 3\0"  # with which its files begin
+TORCHSCRIPT = (  # ends "FILE is ..."
+    "a TorchScript archive, which runs code when it is read: save its tensors where you trust it, "
+    "`torch.save(torch.jit.load(FILE).state_dict(), 'tensors.pth')`"
+)
 _RUNS_A_PROGRAM = {"EPS"}  # Pillow starts Ghostscript to draw these pictures
 
 
@@ -346,10 +350,16 @@ def check_archive(path: Path, archive: tarfile.TarFile, names: Iterable[str]) ->
     check_unpacked(path, sum(member.size for member in members))
 
 
+def is_torchscript(names: Iterable[str]) -> bool:
+    """Whether a zip archive of these files is what `torch.jit.save` wrote: code beside the tensors."""
+    return any(name.rpartition("/")[2] == "constants.pkl" for name in names)
+
+
 def load_checkpoint(path: Path) -> Any:
     """Read what `torch.save` wrote, on the CPU: tensors and plain values only, so that no code runs.
 
     Raises:
+        DataError: a TorchScript archive.
         DataError: the file, or a tensor in it, unpacks to too much (see `check_unpacked`).
         OSError, RuntimeError, pickle.UnpicklingError: whatever torch raises for a file that it does not read.
     """
@@ -359,6 +369,8 @@ def load_checkpoint(path: Path) -> Any:
         length = os.fstat(file.fileno()).st_size
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as pack:
+                if is_torchscript(pack.namelist()):  # torch would warn, and advise to run the code
+                    raise DataError(f"{path} is {TORCHSCRIPT}")
                 check_unpacked(path, sum(entry.file_size for entry in pack.infolist()))
                 for entry in pack.infolist():
                     if entry.filename.endswith(".pkl"):

@@ -252,6 +252,7 @@ KINDS = {
     "text": (b"Access denied\n", "a text that begins with 'Access denied'"),
     "gzip": (b"\x1f\x8b\x08\x00abc", "compressed by gzip"),
     "archive": (_zip("model/weights.pt"), "a zip archive of model/weights.pt: unpack it first"),
+    "TorchScript": (_zip("m/constants.pkl", "m/data.pkl", "m/code/m.py"), "a TorchScript archive, which runs code"),
     "cut": (_zip("archive/data.pkl")[:40], "cut off, as its end is missing"),
     "Keras": (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
     "safetensors": (save({"x": torch.zeros(2)}), "give it the ending .safetensors"),

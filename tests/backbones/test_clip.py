@@ -202,9 +202,10 @@ def test_an_archive_of_code_is_refused(tmp_path, name, fetched):
         build(Clip, model="ViT-Toy", weights=str(tmp_path / name), activation="gelu")
 
 
-def test_clip4cirs_combiner_is_named(tmp_path):
+@pytest.mark.parametrize("prefix", ["", "module."], ids=["as published", "of DataParallel"])
+def test_clip4cirs_combiner_is_named(prefix, tmp_path):
     layers = ("text_projection_layer", "image_projection_layer", "combiner_layer", "output_layer")
-    state = {f"{layer}.{part}": torch.zeros(2) for layer in layers for part in ("weight", "bias")}
+    state = {f"{prefix}{layer}.{part}": torch.zeros(2) for layer in layers for part in ("weight", "bias")}
     torch.save({"epoch": 3, "Combiner": state}, tmp_path / "combiner.pt")
     with pytest.raises(WeightsError, match=r"combiner\.pt is CLIP4Cir's Combiner, .* fine-tuned CLIP"):
         build(Clip, model="ViT-Toy", weights=str(tmp_path / "combiner.pt"), activation="gelu")
