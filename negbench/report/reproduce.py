@@ -12,6 +12,7 @@ from negbench.datasets.submission import HasTestServer
 from negbench.plugins.registry import registry
 from negbench.report.published import PATH
 from negbench.settings.layers import read_recipe, recipes
+from negbench.systems.system import system
 
 INTRODUCTION = PATH.with_name("reproduce.md").read_text(encoding="utf-8")
 
@@ -20,13 +21,17 @@ def reproduction(name: str) -> str:
     """Return, as Markdown, what a recipe needs and each table that it reproduces; "" if no paper has its backbone."""
     book = json.loads(PATH.read_text(encoding="utf-8"))
     tables = [table for table in book["tables"] if table.get("recipe") == name]
+    method = book["quoted"].get(name)
+    if method is not None:  # other papers print its numbers
+        tables = [_only(table, method) for table in book["tables"] if _quotes(table, method, name)]
     recipe = read_recipe(recipes()[name])
     given = recipe.get("backbone", {})
     backbone = ", ".join(str(given[key]) for key in ("name", "model", "weights") if key in given)
     if backbone not in book["backbones"]:
         return ""
     verb = "compare" if "compare" in recipe else "run"
-    train = recipe["train"]
+    of_system = system(recipe["system"]).objective.get("train", {}) if "system" in recipe else {}
+    train = {**of_system, **recipe["train"]}
     dataset = recipe["dataset"]["name"]
     size = f"{train['epochs']} epochs in batches of {train['batch_size']}"
     queries = book["train_queries"].get(dataset)
@@ -54,6 +59,17 @@ def reproduction(name: str) -> str:
 def reproduction_page() -> str:
     """Return the page of all recipes that reproduce a table."""
     return "\n".join([INTRODUCTION, *(text for name in recipes() if "| method |" in (text := reproduction(name)))])
+
+
+def _quotes(table: Mapping[str, Any], method: str, recipe: str) -> bool:
+    """Return whether a table of a paper has a row of this method, on the data of its recipe."""
+    own = read_recipe(recipes()[recipe])["dataset"]["name"]
+    return table["dataset"] == own and "secondary" not in table and any(row["row"] == method for row in table["rows"])
+
+
+def _only(table: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """Return the table with this method's row alone."""
+    return {**table, "rows": [row for row in table["rows"] if row["row"] == method]}
 
 
 def _memory(backbone: Mapping[str, float], images: int | None) -> str:

@@ -37,6 +37,7 @@ class Component:
         texts: whether it reads privileged texts of references and targets.
         composes: whether it composes texts with texts.
         stored: whether it scores the whole corpus in every step, which takes stored image features.
+        captions: whether it draws texts from several captions of a query.
     """
 
     what: str
@@ -45,6 +46,7 @@ class Component:
     texts: bool = False
     composes: bool = False
     stored: bool = False
+    captions: bool = False
 
     def lacking(self, config: RunConfig, cache: "DataCache") -> str | None:
         """Return what the configured backbone or data set lacks; None if it supports the component."""
@@ -63,6 +65,10 @@ class Component:
             train = cache.dataset(resolved_dataset(config), "train", images=False)
             if not any(query.reference_text and query.target_text for query in train.queries):
                 return f"{train.card.name} has no texts of references and targets"
+        if self.captions:
+            train = cache.dataset(resolved_dataset(config), "train", images=False)
+            if not train.has_captions:
+                return f"{train.card.name} keeps no two captions of a query"
         return None
 
 

@@ -69,3 +69,16 @@ def test_steps_are_those_of_the_recipe(said):
     assert "- no table: a figure without printed numbers" in figure
     assert "- memory: " in figure
     assert figure not in reproduction_page()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "steps"), [("sprc-fashioniq", 4200), ("sprc-cirr", 11000), ("clip4cir-cirr", 22000)]
+)
+def test_baselines_stand_beside_the_rows_that_papers_print_of_them(recipe, steps):
+    """Their short batches are left out; the rows of other methods belong to the papers' own recipes."""
+    page = reproduction(recipe)
+    assert f": {steps:,} steps over" in page
+    method = "SPRC" if recipe.startswith("sprc") else "CLIP4CIR"
+    rows = re.findall(r"^\| (?!method|---)(.+?) \|", page, re.MULTILINE)
+    assert set(rows) == {method}
+    assert len(rows) == (3 if recipe.endswith("fashioniq") else 2)

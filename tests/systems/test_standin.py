@@ -49,6 +49,14 @@ def run_two_steps(name: str, sets: list[str], folder: Path) -> tuple[dict[str, A
     return details, remarks
 
 
+@pytest.mark.parametrize(("name", "backbone"), [("sprc", "blip2"), ("clip4cir", "clip")])
+def test_a_baseline_of_the_papers_tables_runs_whole(name, backbone, fashioniq, tmp_path):
+    sets = [f"backbone.name={backbone}", "dataset.name=fashioniq", f"dataset.root='{fashioniq}'", *TOY]
+    details, remarks = run_two_steps(name, sets, tmp_path)
+    assert remarks == ()
+    assert details["negatives_seen"] == 2 * 36 * 35
+
+
 @pytest.mark.parametrize(("name", "backbone"), [("qure", "blip2"), ("cirqrs", "clip"), ("dqe", "clip")])
 def test_a_corpus_system_runs(name, backbone, fashioniq, tmp_path):
     sets = [f"backbone.name={backbone}", "dataset.name=fashioniq", f"dataset.root='{fashioniq}'", *TOY]

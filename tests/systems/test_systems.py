@@ -11,7 +11,7 @@ from negbench.settings.config import build_config, resolved
 from negbench.settings.layers import plugin_section
 from negbench.systems.system import FACTORS, PLAIN, load_config, systems, with_system
 
-NAMES = (PLAIN, "cirqrs", "dqe", "hycole", "qure")  # tests/test_recipes.py has the papers' settings
+NAMES = (PLAIN, "cirqrs", "clip4cir", "dqe", "hycole", "qure", "sprc")  # tests/test_recipes.py has the papers' settings
 
 
 def test_all_systems_are_named_here():
@@ -142,3 +142,23 @@ def test_a_variant_without_its_system_is_remarked_on(strategy, replacement, line
     load_config(flags=flags, sets=[f"mining.replacement={replacement}"], note=notes.append)
     line = "qure:variant=release with mining.replacement=true: that variant goes with --set mining.replacement=false, "
     assert notes == [line + "as --system qure sets it"] * lines
+
+
+def test_baselines_bring_their_optimiser_and_say_what_they_leave_out(vector_sets):
+    """Of data with one caption a query, and a backbone whose tower is given: lines; the rest is as published."""
+    from negbench.settings.layers import set_layer
+
+    base = [*map(set_layer, vector_sets)]
+    wanted = {
+        "sprc": ({"beta2": 0.98, "lr_schedule": "one-cycle"}, ["keeps no two captions", "has no option pooling"]),
+        "clip4cir": ({"beta2": 0.999, "lr_schedule": "cosine"}, ["keeps no two captions", "has no option frozen"]),
+    }
+    for name, (settings, reasons) in wanted.items():
+        layer, remarks = with_system([*base, {"system": name}], DATA)
+        train = resolved(build_config([layer, *base])).train.model_dump()
+        assert train.items() >= {"eps": 1e-7, "drop_last": True, "vary_captions": False, **settings}.items(), name
+        for reason, remark in zip(reasons, remarks, strict=True):
+            assert reason in remark
+    world = [{"dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}]
+    layer, _ = with_system([*world, {"system": "sprc"}], DATA)
+    assert build_config([layer, *world]).train.vary_captions
