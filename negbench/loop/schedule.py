@@ -70,12 +70,16 @@ def rate_schedule(optimizer: torch.optim.Optimizer, train: ResolvedTrain, steps_
     if train.lr_schedule == "cosine":
         return cosine(optimizer, train, steps_per_epoch)
     epochs = train.lr_schedule_epochs or train.epochs
+    total = epochs * steps_per_epoch
+    rise = min(train.lr_warmup_epochs / epochs, 0.5)
+    if rise * total == 1:  # torch divides by the steps from the first to the last of the rise
+        rise = 1.5 / total
     fall = math.inf if train.min_lr_ratio == 0 else train.lr_start_ratio / train.min_lr_ratio
     return OneCycleLR(
         optimizer,
         max_lr=[group["lr"] for group in optimizer.param_groups],
-        total_steps=epochs * steps_per_epoch,
-        pct_start=min(train.lr_warmup_epochs / epochs, 0.5),
+        total_steps=total,
+        pct_start=rise,
         div_factor=1 / train.lr_start_ratio,
         final_div_factor=fall,
     )
