@@ -22,7 +22,7 @@ from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, printable
 from negbench.files.image_files import is_picture
 from negbench.files.reader import list_files
-from negbench.files.row_files import ENDINGS, SPLITS, read_rows
+from negbench.files.row_files import CELLS, ENDINGS, SPLITS, read_rows
 from negbench.files.triplet_files import TripletTable, read_triplets, split_word
 from negbench.files.vector_files import (
     NAMES,
@@ -34,7 +34,7 @@ from negbench.files.vector_files import (
     read_vectors,
 )
 from negbench.machine.files import cache_dir, sweep, write_text
-from negbench.machine.received import npy_array, npz_arrays, open_parquet, read_text
+from negbench.machine.received import npy_array, npz_arrays, open_parquet, opened_file, read_text
 from negbench.own.audit import audit
 from negbench.own.scored_split import open_split
 from negbench.plugins.registry import registry
@@ -60,6 +60,8 @@ _CONVERT = {  # what was seen, and the line that converts it
 # weights of a model, which are no embeddings
 _MODELS = re.compile(r"(.*model.*|optim.*|sched.*|training_args|rng_state.*|epoch_.*|checkpoint.*)\.\w+", re.IGNORECASE)
 _COUNTED = 100_000  # files looked at
+_HEADER = 2**20  # bytes of a table's first line that are looked at
+_COLUMNS_OF_NAMES = 2  # that a table of embeddings has at most beside a column for each number
 _SHOWN = 3  # tables without triplets
 _BESIDE_BATCH = [
     "in-batch", "in-batch+all-corpus", "in-batch+top-k", "in-batch+qure", "in-batch+cirqrs", "in-batch+dqe",
@@ -157,6 +159,7 @@ def survey(folder: Path, columns: str = "", allow_missing: bool = False) -> Fold
     _triplets(scan, files)
     for file in files:
         _vectors(scan, file)
+        _unread_table(scan, file)
     return scan
 
 
@@ -294,6 +297,42 @@ def _vectors(scan: FolderContents, file: Path) -> None:
         return
     scan.vectors[role] = file
     scan.present.append(f"{file.name}: embeddings of {role}")
+
+
+def _unread_table(scan: FolderContents, file: Path) -> None:
+    """Record a table of embeddings in cells, or of pictures within cells, with the line that converts it."""
+    if file.suffix.lower() in CELLS and len(_numbered(file)) > 1:
+        scan.unused.append(f"{file.name}: {conversion(file)}")
+    if file.suffix.lower() != ".parquet":
+        return
+    for column in _columns_of_pictures(file):
+        write = "open(f'{k}.png', 'wb').write(cell['bytes'])"
+        cells = f"enumerate(pandas.read_parquet({file.name!r})[{column!r}])"
+        scan.unused.append(f"{file.name} has pictures in its column {column!r}: for k, cell in {cells}: {write}")
+
+
+def _numbered(file: Path) -> list[str]:
+    """Return the columns of a .csv or .tsv that are one vector, a column for each number; none if it has much else."""
+    with opened_file(file) as opened:
+        first = opened.readline(_HEADER).decode("utf-8-sig", errors="replace")
+    columns = [name.strip().strip('"') for name in re.split(r"[,;\t|]", first)]
+    numbered = numbered_columns(dict.fromkeys(columns, "f4"))
+    return numbered if len(columns) - len(numbered) <= _COLUMNS_OF_NAMES else []
+
+
+def _columns_of_pictures(file: Path) -> list[str]:
+    """Return the columns of a .parquet whose cells hold a file's bytes, as data sets of the hub keep pictures."""
+    import pyarrow
+
+    try:
+        schema = open_parquet(file).schema_arrow
+    except (NegbenchError, OSError, pyarrow.ArrowException):
+        return []
+    columns = []
+    for column in schema:
+        if pyarrow.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+            columns.append(column.name)
+    return columns
 
 
 def _nameless(file: Path) -> str:

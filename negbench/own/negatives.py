@@ -14,7 +14,7 @@ from negbench.display import duration, notes, progress
 from negbench.errors import DataError, OptionError, UnknownNameError, quoted
 from negbench.files.image_files import Spellings
 from negbench.files.row_files import ENDINGS, FileRow, check_one, names_of, read_rows
-from negbench.files.vector_files import read_vectors
+from negbench.files.vector_files import read_list, read_vectors
 from negbench.loop.mining_task import planes_read
 from negbench.loop.record import peak_memory_mib
 from negbench.loop.runs import DATA
@@ -242,22 +242,37 @@ def _vectors(flag: str, file: Path, once: str = "") -> tuple[list[str], np.ndarr
         raise DataError(f"{flag} {error}") from error
 
 
+def _target_rows(file: Path) -> list[FileRow]:
+    """Read the rows of a table, or of a list of targets: .txt, one a line, or .npy."""
+    if file.suffix.lower() in ENDINGS:
+        return read_rows(file)
+    listed = file.suffix.lower() == ".txt"
+    try:
+        values = read_list(file) if listed else _column(file)
+    except (DataError, OSError, ValueError, EOFError) as error:
+        raise DataError(f"--targets {file}: cannot be read: {error}") from error
+    rows = []
+    for number, value in enumerate(values, start=1):
+        rows.append(FileRow(f"{file}: row {number}", number, {"target": value}, cells=listed))
+    return rows
+
+
+def _column(file: Path) -> list[Any]:
+    array = npy_array(file)
+    if array.ndim != 1:
+        raise ValueError(f"expected [Q] rows or ids, got {array.shape}")
+    return list(array.tolist())
+
+
 def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read `target`, and from a table also the lists `excluded` and `relevant`; ids of images become their rows."""
-    if file.suffix.lower() in ENDINGS:
-        rows = read_rows(file)
-    else:
-        try:
-            array = npy_array(file)
-            if array.ndim != 1:
-                raise ValueError(f"expected [Q] rows or ids, got {array.shape}")
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"--targets {file}: cannot be read: {error}") from error
-        values = enumerate(array.tolist(), start=1)
-        rows = [FileRow(f"{file}: row {number}", number, {"target": value}) for number, value in values]
+    rows = _target_rows(file)
     has = names_of(rows[0].values if rows else {})
     if "target" not in has:
-        raise DataError(f"--targets {file}: no column 'target' among {', '.join(has)}")
+        raise DataError(
+            f"--targets {file}: no column 'target' among {', '.join(has)}: name it in the first line, or save a list "
+            "of names, one a line, as .txt"
+        )
     row_of = {name: index for index, name in enumerate(names)}
     spellings = Spellings(names)
     numbered = bool(names) and all(name.isdecimal() for name in names)  # a number is then an id, and no row

@@ -164,8 +164,8 @@ class Mine(ScoredSplitOptions):
     )
     targets: Path | None = option(
         None,
-        "Each query's target, as a row of --images or as an id: a [Q] .npy, or column `target` of a .parquet, which "
-        "may also hold `excluded` and `relevant` (lists of the same).",
+        "Each query's target, as a row of --images or as an id: a [Q] .npy, a .txt with one a line, or column "
+        "`target` of a .parquet, which may also hold `excluded` and `relevant` (lists of the same).",
         metavar="FILE",
     )
     draws: int = option(1, "Negatives per query.", ge=1, le=100_000)

@@ -175,6 +175,9 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(subtests, fold
     by_row, of_names = mined()[0], mined(images=named)[0]
     pd.DataFrame({"target": [f"img/{row}.jpg" for row in rows]}).to_parquet(folder / "names.parquet")
     by_id, _ = mined(images=named, targets=folder / "names.parquet")
+    (folder / "names.txt").write_text("\ufeff" + "\r\n".join(f"img/{row}.jpg" for row in rows) + "\n\n")
+    listed, _ = mined(images=named, targets=folder / "names.txt")
+    assert listed.equals(by_id)
     assert by_id["negatives"].map(list).tolist() == [[ids[c] for c in row] for row in by_row["negatives"]]
     assert by_id["target"].tolist() == [ids[row] for row in rows]  # as the file of images writes them
     assert of_names[["target", "scores"]].astype(str).equals(by_id[["target", "scores"]].astype(str))

@@ -1,7 +1,9 @@
 """Forms in which people have triplets: files, columns, splits, images; and what is refused, by name."""
 
 import gzip
+import io
 import json
+import re
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -381,6 +383,27 @@ def test_what_was_seen_is_named_with_the_line_that_converts_it(tmp_path):
     (problem, _) = inspect_folder(tmp_path).missing
     for name, line in lines.items():
         assert f"; {name}: {line}" in problem, name
+
+
+def test_tables_of_embeddings_and_of_pictures_are_named_with_the_line_that_converts_them(tmp_path, monkeypatch):
+    write(tmp_path / "t.json", bare(6))
+    numbers = pd.DataFrame(np.arange(12.0).reshape(3, 4), index=["a", "b", "c"])
+    numbers.to_csv(tmp_path / "vectors.csv")
+    colours = [io.BytesIO(), io.BytesIO()]
+    for shade, file in enumerate(colours):
+        Image.new("RGB", (2, 2), (shade, 0, 0)).save(file, "png")
+    cells = [{"bytes": file.getvalue(), "path": None} for file in colours]
+    pd.DataFrame({"image": cells}).to_parquet(tmp_path / "shard.parquet")
+    (problem,) = inspect_folder(tmp_path).missing
+    line = re.search(r"vectors\.csv: (t = .*?\.to_numpy\(\)\))", problem)[1]
+    monkeypatch.chdir(tmp_path)
+    exec(line, {"np": np, "pandas": pd})
+    with np.load(tmp_path / "vectors.npz") as found:
+        assert found["ids"].tolist() == ["a", "b", "c"]
+        np.testing.assert_array_equal(found["features"], numbers)
+    line = re.search(r"shard\.parquet has pictures in its column 'image': (for k, .*?\['bytes'\]\))", problem)[1]
+    exec(line, {"pandas": pd})
+    assert [(tmp_path / f"{k}.png").read_bytes() for k in range(2)] == [file.getvalue() for file in colours]
 
 
 def test_tables_that_belong_together_are_named_with_the_line_that_joins_them(tmp_path):
