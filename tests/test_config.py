@@ -144,7 +144,13 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
     left -= {f"mining.{name}" for name in type(full.mining).model_fields}  # None where an option is off
     kept = {"train.max_grad_norm", "train.num_negatives", "schedule.refresh_every", "eval.also"}
-    kept |= {"train.lr_schedule_epochs", "train.temperature_least", "compute.workers", "compute.feature_memory_gib"}
+    kept |= {
+        "train.clean_after",
+        "train.lr_schedule_epochs",
+        "train.temperature_least",
+        "compute.workers",
+        "compute.feature_memory_gib",
+    }
     assert left == kept
     assert full.eval.dev_seed == 3
     assert resolved(build_config([full.model_dump(mode="json")])) == full

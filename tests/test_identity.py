@@ -207,7 +207,7 @@ DEFAULTS = {
         "epochs": None, "batch_size": None, "lr": None, "weight_decay": None, "min_lr_ratio": 0.01, "lr_update": "step",
         "lr_warmup_epochs": 0.0, "num_negatives": None, "max_grad_norm": None, "precision": "auto",
         "wrong": 0.0, "wrong_kind": "all", "lr_schedule": "cosine", "lr_start_ratio": 0.04, "lr_schedule_epochs": None,
-        "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "drop_last": False, "vary_captions": False,
+        "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "drop_last": False, "vary_captions": False, "clean_after": None,
         "temperature_rate": 1.0, "temperature_least": None,
     },
     "mining": {

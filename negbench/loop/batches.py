@@ -52,7 +52,8 @@ def epoch_batches(
 
     def made(rows: Tensor, seed: Tensor | None) -> Batch:
         own = {name: value[rows] for name, value in tokens.items()}
-        return Batch(rows, None if draws is None else draws[rows], own, kept, seed)
+        clean = None if state.clean is None else state.clean[rows]
+        return Batch(rows, None if draws is None else draws[rows], own, kept, seed, clean)
 
     done = len(state.losses)
     batches = map(made, chunks[done:], seeds[done:])

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,7 @@ class Batch:
         tokens: tokenised texts of the rows, from `Split.texts` or `Split.tokens`.
         kept: for batch strategies, how many negatives to keep of each query's pool, at random; None keeps all.
         seed: [B] int64, each query's random stream, for `kept` and for synthetic negatives.
+        clean: [B] bool, the queries that the loss is of; None: all. The targets of the others stay negatives.
     """
 
     rows: Tensor
@@ -60,6 +61,7 @@ class Batch:
     tokens: Tokens
     kept: int | None = None
     seed: Tensor | None = None
+    clean: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,13 @@ class _Scores:
     pools: BatchPools | None
     members: Members
     shared: Tensor | None = None
+
+    def of_rows(self, rows: Tensor) -> Self:
+        """Return the scores without negatives and candidates of the other rows [B] bool, which so add to no loss."""
+        own = rows.to(self.positive.device)[:, None]
+        slots = {slot: replace(part, mask=part.mask & own) for slot, part in self.slots.items()}
+        extras = self.extras if self.extras.mask is None else replace(self.extras, mask=self.extras.mask & own)
+        return replace(self, slots=slots, extras=extras)
 
 
 @dataclass(frozen=True)
@@ -322,6 +331,8 @@ class Objective(nn.Module):
         """Score the batch's positives and negatives in step number `step`, and apply the loss."""
         self.calls.step = step
         scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
+        if batch.clean is not None:
+            scores = scores.of_rows(batch.clean)
         drawn = scores.slots.get("target")
         many = drawn is not None and min(drawn.mask.shape[1], batch.kept or math.inf) > HARDEST
         if drawn is not None and many and math.isnan(self.hardest_share) and drawn.scores.requires_grad:

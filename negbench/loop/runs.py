@@ -22,6 +22,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display, log
 from negbench.errors import NegbenchError, OptionError, PausedError, RunError
 from negbench.loop import record
+from negbench.loop.clean import check_clean
 from negbench.loop.fitting import fitting_plan
 from negbench.loop.helpers import assembled, check_processes
 from negbench.loop.identity import modules_of, read_files
@@ -75,6 +76,7 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     check_objective(strategy, loss, full.hybrid, backbone, splits.train, full.mining)
     check_galleries(strategy, splits.train)
     check_batches(full.train, len(splits.train.queries))
+    check_clean(full, splits.train)
     planes_read(strategy, full.mining, loss)
     check_listed(strategy, splits.train)
     val = splits.val

@@ -19,6 +19,7 @@ from negbench.errors import NegbenchError, PausedError, out_of_memory
 from negbench.loop import needs, observe, record
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import Checkpoints, TrainingParts, own_randomness, stream
+from negbench.loop.clean import clean_queries
 from negbench.loop.mining_task import listed_plane, offline_planes, planes_read
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective, StepResult
@@ -32,6 +33,7 @@ from negbench.machine.signals import check_stopped, finishing, stopping
 from negbench.machine.team import ALONE
 from negbench.mining.mined import BatchPools, batch_statistics, distinct
 from negbench.plugins.registry import registry
+from negbench.settings.config import ResolvedConfig
 from negbench.store.runfolder import RunFolder
 
 _HELD = 2**20  # scores of batches whose statistics are computed together
@@ -75,6 +77,9 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
                 state.negatives = None
             if state.epoch in carded and not resumed:
                 observe.note_regime(now, log)
+            if _leaves_out(config, state.epoch) and not resumed:
+                made = now.embeddings(run.scene.train)
+                state.clean = clean_queries(config, run.scene, made, parts.objective.divisor, state.epoch)
             now.clear()
             # mined pairs stay fixed for their refresh interval; texts and other pairs are the epoch's
             kept = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
@@ -128,6 +133,11 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     return TrainingParts(objective, optimizer, schedule, run.precision.scaler, streams)
 
 
+def _leaves_out(config: ResolvedConfig, epoch: int) -> bool:
+    """Whether queries that look wrong are left out of an epoch (`train.clean_after`)."""
+    return config.train.clean_after is not None and epoch >= config.train.clean_after
+
+
 def _embedded_now(now: ModelCache, stages: Sequence[Stage], carded: Collection[int]) -> list[Split | None]:
     """Return the splits that are embedded between the last step and the next one: for the curve, a refresh or a card.
 
@@ -146,7 +156,7 @@ def _embedded_now(now: ModelCache, stages: Sequence[Stage], carded: Collection[i
         splits += [scene.val, scene.dev, scene.also]
     if stage is None or epoch in carded:
         splits += [scene.train, scene.val]
-    elif epoch in stage.refreshes:
+    elif epoch in stage.refreshes or _leaves_out(now.run.config, epoch):
         splits.append(scene.train)
     return splits
 
@@ -302,6 +312,8 @@ def _epoch_values(run: OpenRun, parts: TrainingParts, state: State, loss: float)
     values |= {f"train/temperature_{term}": value for term, value in scalars.temperatures().items()}
     if scalars.bias is not None:
         values["train/bias"] = float(scalars.bias.detach())
+    if state.clean is not None:
+        values["train/clean_share"] = float(state.clean.float().mean())
     if state.statistics:
         behaviour = batch_behaviour(state.statistics)
         if state.negatives is None:

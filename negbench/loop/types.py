@@ -125,6 +125,7 @@ class State:
     points: list[dict[str, float]] = field(default_factory=list)  # lines of metrics.jsonl
     computed: list[dict[str, int | bool]] = field(default_factory=list)  # how steps were computed, from which epoch on
     generators: dict[str, Tensor] = field(default_factory=dict)
+    clean: Tensor | None = None  # [Q] bool: the queries that the epoch's losses are of; None: all (`clean_queries`)
     # of the epoch under way; a checkpoint within an epoch resumes after its last step
     order: Tensor | None = None  # [Q] int64 queries in the order of its batches; None between epochs
     base: Tensor | None = None  # [1] int64 from which its queries' random streams follow; None if none are read

@@ -79,6 +79,8 @@ class TrainConfig(Section):
     # share of the train triplets that get a reference, text or target of another query, by seed; all: a third each
     wrong: float = Field(0.0, ge=0, le=0.95)
     wrong_kind: Literal["reference", "text", "target", "all"] = "all"
+    # epochs before queries that look wrong are left out of the loss (`negbench.loop.clean`; TME: 6 of 30); None: never
+    clean_after: int | None = Field(None, ge=1, le=_MANY)
     # in each epoch a train query's text is all of its captions in a random order, or one of them (CLIP4Cir, SPRC)
     vary_captions: bool = False
 

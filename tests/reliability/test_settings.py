@@ -49,6 +49,7 @@ VALUES: dict[str, list[str] | None] = {
     "train.beta2": ["0.9"],
     "train.eps": ["0.01"],
     "train.drop_last": None,  # the batches of these bases are full
+    "train.clean_after": ["1"],
     "train.vary_captions": None,  # of data with two captions a query
     "train.max_grad_norm": ["0.01"],
     "train.precision": ["bf16"],
