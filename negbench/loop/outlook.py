@@ -32,6 +32,7 @@ from negbench.settings.config import ComputeConfig, ResolvedConfig
 MOVES_SCORES = False  # only estimates
 
 CARDS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))["card"]
+_DAY = 86400.0  # seconds
 _MONTH = 30 * 24 * 3600.0  # seconds
 _SIDE = 768  # of the matrices whose product tells the speed of a CPU
 STORED_BYTES = 2  # of a number in the feature store (float16)
@@ -166,7 +167,7 @@ class Outlook:
             told.append(self._bank_line())
         seconds = self.seconds()
         if seconds is not None:
-            told.append(f"{STEPS_ALONE} about {_long(seconds)} on this {self._device_name()}")
+            told.append(f"{STEPS_ALONE} about {_long(seconds)} on this {self._device_name(seconds)}")
         return told
 
     def _corpus_line(self) -> str:
@@ -205,8 +206,10 @@ class Outlook:
         disk = size(images * STORED_BYTES * math.prod(self.architecture.features))
         return f"; {images:,} pictures to decode and encode once{took}, {disk} of features on disk"
 
-    def _device_name(self) -> str:
-        return "CPU (a GPU takes hours)" if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)
+    def _device_name(self, seconds: float) -> str:
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return "CPU" if seconds < _DAY else "CPU (a GPU takes hours)"
 
 
 def backbone_of(config: ResolvedConfig, cache: DataCache) -> Backbone:
@@ -231,7 +234,7 @@ def _long(seconds: float) -> str:
     """Format a time that may be very long."""
     if seconds >= 2 * _MONTH:
         return f"{seconds / _MONTH:.0f} months"
-    days = seconds / 86400
+    days = seconds / _DAY
     return f"{days:.0f} days" if days >= 3 else duration(seconds)
 
 

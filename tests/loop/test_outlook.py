@@ -81,7 +81,9 @@ def test_the_lines_of_a_run(config, monkeypatch):
     assert step.startswith("a step of 32 queries takes about 97 MiB (activations 96 MiB)")
     assert counts.startswith("18 steps; ")
     assert "pictures to decode and encode once (about " in counts
-    assert hours == "the steps alone take about 29 min on this CPU (a GPU takes hours)"
+    assert hours == "the steps alone take about 29 min on this CPU"
+    monkeypatch.setattr(outlook, "cpu_speed", lambda: 1e7)  # a hundredth
+    assert outlook_lines(config, DataCache())[2] == "the steps alone take about 48.0 h on this CPU (a GPU takes hours)"
 
 
 KL = ("loss.name=margin-kl", "loss.kl_over=corpus")
