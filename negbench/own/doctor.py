@@ -9,7 +9,9 @@ from pathlib import Path
 
 import torch
 
+from negbench.analysis.words import plural
 from negbench.errors import NegbenchError
+from negbench.grid.axes import labels_of
 from negbench.loop.outlook import outlook_lines
 from negbench.loop.precision import automatic
 from negbench.loop.runs import DATA, plan_run
@@ -67,6 +69,9 @@ def _run(asked: Doctor) -> Iterator[tuple[str, bool]]:
     with DATA.lenient() as lacking:
         config = plan_run(config_of(asked, remarks.append), DATA).config
         lines = outlook_lines(config, DATA)
+    labels = labels_of(config)
+    length = f"{config.train.epochs} {plural(config.train.epochs or 0, 'epoch')}"
+    yield f"{labels['strategy']}, {labels['loss']}, {labels['backbone']}, seed {config.seed}, {length}:", False
     for text in remarks:
         yield text, False
     for text in lacking.values():

@@ -23,7 +23,7 @@ from negbench.settings.options import Study
 from negbench.systems.system import with_system
 from negbench.tuning.book import StudyStore, open_book
 from negbench.tuning.final import best_and_default, final_cells
-from negbench.tuning.space import build_space
+from negbench.tuning.space import Space, build_space
 from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec, resolve_metric
 from negbench.tuning.trials import Job, TrialSearch
 
@@ -105,7 +105,8 @@ def plan_study(asked: Study) -> StudyPlan:
     if asked.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
         raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")
     rows = [("a trial", each, resolved(each)) for each in space.corners(base)]
-    notes([*remarks, *check_idle(rows, asked.sets, DATA)])
+    idle_fixes = _idle_fixes(asked, space, build_space(base, search=asked.search, grid=grid)) if asked.fix else []
+    notes([*remarks, *check_idle(rows, asked.sets, DATA), *idle_fixes])
     metric = ""
     pruner = asked.pruner
     if asked.metric is not None:
@@ -122,6 +123,23 @@ def plan_study(asked: Study) -> StudyPlan:
     name = asked.name or f"study-{spec.config.strategy.name}-{spec.digest}"
     job = Job(files.runs_dir(asked.runs_dir) / name, spec, asked.storage, trials, asked.tracking_uri)
     return StudyPlan(job, fresh, Looks.of(asked, fresh))
+
+
+def _idle_fixes(asked: Study, space: Space, unfixed: Space) -> list[str]:
+    """Remark on each --fix of a key that the search would not vary without it, `unfixed`.
+
+    Raises:
+        OptionError: --search names the key, too.
+    """
+    searched = {name for knob in space.knobs for name in (knob.key, knob.sets)}
+    varied = {name for knob in unfixed.knobs for name in (knob.key, knob.sets)}
+    remarks = []
+    for key in asked.fix:
+        if key in searched:
+            raise OptionError(f"--fix {key} and --search {key}: leave one of them out")
+        if key not in varied:
+            remarks.append(f"--fix {key} does nothing: the search does not vary it")
+    return remarks
 
 
 def studied(plan: StudyPlan, book: StudyStore) -> Course:

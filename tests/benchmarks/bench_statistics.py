@@ -6,7 +6,8 @@ the margin or more; the rate is the share of tables with any false verdict. Powe
 are called. `--looks` simulates all of `--until decided`: strategies that are 0, 0.5, 1 and 3 points better, looks after
 3, 5, 8, ... seeds, decided strategies that stop. `--best` does so for `--pairs best` and other orders of strategies; in
 the first tenth of the tables it also counts the runs of `--pairs all`. `--rates` simulates rules by which learning
-rates are chosen, `--odd` a row whose runs vary unlike the others', `--ends` which runs are called collapsed. `--part I
+rates are chosen, `--odd` a row whose runs vary unlike the others', judged
+with and without the prior that allows for it, `--ends` which runs are called collapsed. `--part I
 N` runs one of N parts of the settings, `--full` prints the table of docs/statistics.md (1,000 tables per setting; hours
 of one core); 40 tables take a few minutes.
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
+from negbench.analysis import seed_variance
 from negbench.analysis.collapse import bound
 from negbench.analysis.differences import Differences, differences
 from negbench.analysis.rate_choice import RateChoice, draw_shortfalls
@@ -390,6 +392,53 @@ def odd_settings(full: bool) -> Iterator[Setting]:
     yield Setting(rows=8, queries=1000, nested=True, odd=0.0)
 
 
+PRIORS = {"without odd ones": 0.0, "as it is": seed_variance._ODD}  # probability that a strategy is an odd one
+
+
+def print_odd(tables: int, *, full: bool) -> None:
+    """Print how often the same tables hold a false verdict, and the power, with and without odd ones in the prior."""
+    head = ("correlation of the differences", "alpha", "measured")
+    print("| " + " | ".join((*head, *PRIORS, "ratio")) + " |\n" + "|---" * (len(head) + 3) + "|")
+    for number, setting in enumerate(odd_settings(full)):
+        judged: dict[str, list[float]] = {prior: [] for prior in PRIORS}
+        rng = np.random.default_rng(1000 + number)
+        for seed in range(tables):
+            table, effects = setting.table(rng)
+            true = dict(zip(table.names, effects, strict=True))
+            for prior, probability in PRIORS.items():
+                seed_variance._ODD = probability
+                tests = against(table, "s0", np.random.default_rng(seed))
+                judged[prior].append(_false_or_power(tests, true, power=not setting.equal))
+        shares = {prior: np.array(values) for prior, values in judged.items()}
+        before, now = shares.values()
+        drawn = np.random.default_rng(0).integers(tables, size=(4000, tables))
+        ratio = ""
+        if not setting.equal:
+            ratios = now[drawn].mean(axis=1) / before[drawn].mean(axis=1)
+            low, high = np.quantile(ratios, [0.025, 0.975])
+            ratio = f"{now.mean() / before.mean():.2f} [{low:.3f}, {high:.3f}]"
+        what = "false verdicts" if setting.equal else "power"
+        row = (
+            ODD[setting.odd or 0.0],
+            f"{setting.alpha:g}",
+            what,
+            *(f"{share.mean():.1%}" for share in shares.values()),
+        )
+        print("| " + " | ".join((*row, ratio)) + " |", flush=True)
+
+
+def _false_or_power(tests: Mapping[str, Difference], true: Mapping[str, float], *, power: bool) -> float:
+    """Return 1 for a table with a false verdict, else 0; or the share of true differences from s0 that are called."""
+    gaps = {name: true[name] - true["s0"] for name in tests}
+    if not power:
+        return float(any(is_false(test, gaps[name]) for name, test in tests.items()))
+    called = []
+    for name, test in tests.items():
+        if gaps[name]:
+            called.append(test.verdict != "undecided" and not is_false(test, gaps[name]))
+    return float(np.mean(called))
+
+
 def settings(full: bool) -> Iterator[Setting]:
     for sds in ("equal", "log-normal", "heavy-tailed"):
         for seeds in (2, 3, 5, 10) if full else (3,):
@@ -415,8 +464,12 @@ def main() -> None:
     chosen = parser.parse_args()
     tables = chosen.tables or (1000 if chosen.full else 40)
     print(f"{tables} tables a setting, effect {100 * EFFECT:g} points, margin {100 * MARGIN:g} point, alpha 5 %\n")
-    if chosen.rates or chosen.ends:
-        return print_rates(tables) if chosen.rates else print_ends(tables)
+    if chosen.rates:
+        return print_rates(tables)
+    if chosen.ends:
+        return print_ends(tables)
+    if chosen.odd:
+        return print_odd(tables, full=chosen.full)
     head = ("family", "seeds", "rows", "queries", "sds", "by query", "false verdicts", "power", "seconds a table")
     if chosen.looks:
         decided = [f"decided of {100 * gap:g} points" for gap in EFFECTS]
@@ -430,8 +483,6 @@ def main() -> None:
         which = best_settings
     elif chosen.looks:
         which = look_settings
-    elif chosen.odd:
-        which = odd_settings
     for number, each in list(enumerate(which(chosen.full)))[chosen.part[0] :: chosen.part[1]]:
         if chosen.best:
             false, ended, used, share = first_place(each, tables, number)

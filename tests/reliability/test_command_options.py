@@ -12,13 +12,30 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from PIL import Image
 
-from negbench.settings.command_options import Audit, Evaluate, Mine
-from negbench.settings.options import Compare, Options, Report, Run
+from negbench.settings.command_options import (
+    Audit,
+    Claims,
+    Doctor,
+    Embed,
+    EncodeData,
+    Evaluate,
+    FetchData,
+    Init,
+    List,
+    Mine,
+    Ui,
+    VerifyData,
+)
+from negbench.settings.options import Compare, Options, Report, Run, Study
 
 MODELS: dict[str, type[Options]] = {
     "run": Run, "compare": Compare, "report": Report, "audit": Audit, "mine": Mine, "evaluate": Evaluate,
+    "study": Study, "claims": Claims, "init": Init, "embed": Embed, "list": List, "ui": Ui, "doctor": Doctor,
+    "data verify": VerifyData, "data fetch": FetchData, "data encode": EncodeData,
 }  # fmt: skip
 # command -> what it is given besides the data; RUN is a finished run, and c a finished comparison
 BASES: dict[str, tuple[str, ...]] = {
@@ -28,7 +45,16 @@ BASES: dict[str, tuple[str, ...]] = {
     "audit": ("audit", "--run", "RUN", "--strategy", "top-k:k=8:halve=true", "--queries", "8"),
     "mine": ("mine", "--run", "RUN", "--strategy", "top-k:k=8:halve=true", "--out", "mined.jsonl"),
     "evaluate": ("evaluate", "RUN"),
+    "study": ("study", "--strategy", "top-k:k=3", "--trials", "2", "--search", "strategy.k=2|3", "--final-seeds", "0"),
+    "claims": ("claims", "--only", "3", "--seeds", "2", "--dry-run"),
+    "init": ("init", "own"),
+    "embed": ("embed", "own", "--encoder", "encoders.py:Mine"),
+    "list": ("list", "strategies"),
+    "doctor": ("doctor", "--strategy", "top-k:k=3"),
+    "data verify": ("data", "verify", "own/queries.csv"),
 }
+TRAINS = ("run", "compare", "study", "claims", "doctor")  # what is given the data; the others read a finished run
+KEEPS_RUNS = (*TRAINS, "report", "audit", "mine", "evaluate")
 # option -> values; () is a switch
 VALUES: dict[str, dict[str, tuple[str, ...]]] = {
     "run": {"epochs": ("3",), "seed": ("1",), "loss": ("info-nce",), "strategy": ("in-batch",)},
@@ -79,6 +105,28 @@ VALUES: dict[str, dict[str, tuple[str, ...]]] = {
         "submission": ("files",),
         "ranks": ("absent.json",),
     },
+    "study": {
+        "trials": ("3",),
+        "seeds": ("2",),
+        "search": ("train.lr=0.01:0.03",),
+        "fix": ("schedule.warmup",),
+        "sampler": ("random",),
+        "pruner": ("none",),
+        "final_seeds": ("1",),
+        "metric": ("R@1",),
+        "max_seeds": ("9",),
+        "budget": ("1h",),
+        "seed": ("1",),
+    },
+    "claims": {"only": ("5",), "long": ("9",), "seeds": ("3",), "max_seeds": ("9",), "budget": ("1h",)},
+    "init": {"columns": ("text=words",)},
+    "embed": {"device": ("cuda",), "gallery": ("more.txt",), "columns": ("text=words",), "as_shown": ()},
+    "list": {},
+    "ui": {},
+    "doctor": {"epochs": ("3",), "seed": ("1",), "loss": ("info-nce",), "system": ("qure",)},
+    "data verify": {"split": ("val",), "sets": ("val_fraction=0.5",), "annotations": ()},
+    "data fetch": {},
+    "data encode": {},
 }
 DATA = "which data and settings: tests/reliability/test_settings.py, tests/cli/test_options.py"
 PLACE = "where results are, or who computes them: tests/grid, tests/store, tests/test_executors.py"
@@ -91,11 +139,25 @@ NOT_TRIED = {
     "until": "adds seeds: tests/analysis/test_deciding.py",
     "tuned": "a study for each strategy: tests/tuning",
     "report": "writes the page: tests/report/test_finish.py",
+    "storage": "where trials are: tests/tuning/test_book.py",
+    "batch_size": "how many at a time: tests/cli/test_embed.py",
+    "overwrite": "permits to write over files: tests/cli/test_embed.py",
+    "encoder": "whose vectors: tests/cli/test_embed.py",
+    "port": "of MLflow's server: tests/report/test_browser.py",
+    "kind": "an argument: tests/cli/test_list.py",
+    "folder": "an argument: tests/cli/test_init.py",
 }
 OF_BASES = ("strategy", "strategies", "run", "name", "out", "markdown")  # which a base gives
-REPEATABLE = {"dials": "dial"}  # field -> its flag
+REPEATABLE = {"dials": "dial", "sets": "set"}  # field -> its flag
+OF_COMMANDS = {  # reasons for one command alone
+    "data verify": {"workers": "threads, with the same findings: tests/cli/test_data.py"},
+    "study": {"loss": "the same option as of run, above"},
+    "data fetch": {"out": "fetches from a registry: tests/datasets/test_fetch.py"},
+}
 CASES = [(command, name) for command, options in VALUES.items() for name in options]
 SOME = CASES if "NEGBENCH_FUZZ" in os.environ else sorted(random.Random(3).sample(CASES, 6))
+
+ENCODERS = Path(__file__).parents[1] / "cli" / "encoders.py"
 
 Seen = tuple[int, str, dict[str, str]]
 
@@ -108,7 +170,25 @@ def place(vector_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("options")
     given = [*BASES["compare"], *vector_flags, "--runs-dir", str(folder / "runs"), "--tracking-uri", "none"]
     assert run([*given, "--name", "c"]) == 0
+    write_own(folder / "own")
     return folder
+
+
+def write_own(folder: Path) -> None:
+    """Write 14 pictures, one of which is turned by its EXIF, and 40 triplets over 12 of them with two texts each."""
+    folder.mkdir()
+    for number in range(14):
+        exif = Image.Exif()
+        if number == 5:
+            exif[0x0112] = 6  # orientation: a quarter turn
+        picture = Image.new("RGB", (8 + number % 3, 9), (15 * number, 7, 200))
+        picture.putpixel((0, 0), (255, 255, 255))
+        picture.save(folder / f"p{number}.png", exif=exif)
+    rows = []
+    for number in range(40):
+        texts = {"text": f"more {number}", "words": f"less and less {number}"}
+        rows.append({"reference": f"p{number % 12}", **texts, "target": f"p{(number + 1 + number // 12) % 12}"})
+    pd.DataFrame(rows).to_csv(folder / "queries.csv", index=False)
 
 
 @pytest.fixture
@@ -122,36 +202,52 @@ def observe(
         work = place / "work"
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(place / "runs", work / "runs")
+        shutil.copytree(place / "own", work / "own")
+        shutil.copy(ENCODERS, work)
+        (work / "more.txt").write_text("p12\np13\n", encoding="utf-8")
         monkeypatch.chdir(work)
         trained = next(path.parent.name for path in (work / "runs").glob("top-k*-s0-*/result.json"))
         arguments = [*BASES[command], *more]
-        if command in ("run", "compare"):  # the others read a finished one
+        if command in TRAINS:
             arguments += vector_flags
-        arguments += ["--runs-dir", "runs"]
-        if command in ("run", "compare"):
+        if command == "claims":  # which set their own schedule
+            arguments = without_setting(arguments, "schedule.n_def=2")
+        if command in KEEPS_RUNS:
+            arguments += ["--runs-dir", "runs"]
+        if command in TRAINS:
             arguments += ["--tracking-uri", "none"]
-        if command == "compare":
+        if command in ("compare", "study"):
             arguments += ["--name", "n"]
         capsys.readouterr()
         code = run([trained if text == "RUN" else text for text in arguments])
         printed = capsys.readouterr()
         files = {}
         for path in sorted(work.rglob("*")):
-            if path.is_file() and ("runs" not in path.parts or path.parent.name in ("n", "c")):
+            kept = "runs" not in path.parts or path.parent.name in ("n", "c")
+            if command == "study":  # its journal and its table of trials hold times
+                kept = path.name == "answer.md"
+            if path.is_file() and kept:
                 files[str(path.relative_to(work))] = untimed(path.read_bytes().decode(errors="replace"))
         return code, untimed(printed.out + printed.err), files
 
     return observed
 
 
+def without_setting(arguments: list[str], setting: str) -> list[str]:
+    """Leave out `--set SETTING`."""
+    place = arguments.index(setting)
+    return [*arguments[: place - 1], *arguments[place + 1 :]]
+
+
 def untimed(text: str) -> str:
     """Return a text without seconds, memory and dates."""
+    text = re.sub(r"(?m)^(\d+ .*?) +[\d.]+$", r"\1", text)  # the last column of a study's trials
     return re.sub(r"[\d.,]+ ?(s|ms|min|h|MiB|GiB)\b|\d{4}-\d\d-\d\d[T \d:.+]*|\"[a-z_]*seconds[^,}]*", "", text)
 
 
 @pytest.mark.parametrize("command", MODELS)
 def test_each_option_is_tried_or_has_a_reason(command):
-    known = {*VALUES[command], *NOT_TRIED, *OF_BASES}
+    known = {*VALUES[command], *NOT_TRIED, *OF_BASES, *OF_COMMANDS.get(command, {})}
     assert {*MODELS[command].model_fields} <= known
     assert {*VALUES[command]} <= {*MODELS[command].model_fields}
 
@@ -170,7 +266,7 @@ def test_an_option_moves_something_or_says_that_it_does_not(command, name, obser
     assert silent == []
 
 
-@pytest.mark.parametrize("command", BASES)
+@pytest.mark.parametrize("command", sorted({command for command, _ in SOME}))
 def test_a_command_that_is_repeated_differs_in_nothing(command, observe):
     """Else the test above could not fail."""
     assert observe(command) == observe(command)
