@@ -336,3 +336,11 @@ def test_the_option_of_earlier_recipes_and_runs_is_read(old, new):
     config = config_of(sets, "qure", backbone={"name": "clip"})
     assert config.compute.recompute == new
     assert "grad_checkpointing" not in config.backbone.options
+
+
+def test_the_precision_that_backbones_had_is_read_as_that_of_the_run():
+    blip = {"name": "blip", "precision": "bf16"}
+    config = config_of([], "qure", backbone=blip)
+    assert config.train.precision == "bf16"
+    assert "precision" not in config.backbone.options
+    assert config_of(["train.precision=fp32"], "qure", backbone=blip).train.precision == "fp32"
