@@ -62,9 +62,10 @@ def shards_of(file: Path) -> tuple[Path, ...]:
     Raises:
         WeightsError: a shard is missing, or an index that cannot be read.
     """
+    found = _SHARD.fullmatch(file.name)
     if file.name.endswith(_INDEX):
         names = _names_of_index(file)
-    elif (found := _SHARD.fullmatch(file.name)) is not None:
+    elif found is not None:
         count = int(found["count"])
         parts = range(1, count + 1)
         names = [f"{found['stem']}-{number:05}-of-{found['count']}{found['suffix']}" for number in parts]

@@ -240,7 +240,12 @@ def read_tower(path: Path, depth: int | None) -> State:
         cls = state.get(LAYOUTS[tower].keys(_CLS)[0].removeprefix("visual_encoder."))
         published = None if cls is None else _PUBLISHED_DEPTH.get((tower, cls.shape[-1]))
         whole = any(unused.fullmatch(key) for key in state)
-        depth = min(blocks, published) if published else blocks - 1 if whole else blocks
+        if published:
+            depth = min(blocks, published)
+        elif whole:
+            depth = blocks - 1
+        else:
+            depth = blocks
     if not 0 < depth <= blocks:
         raise WeightsError(f"{path} has {blocks} blocks, config asks for vit_layers {depth}")
     used = {key: tensor for key, tensor in state.items() if not unused.fullmatch(key)}
@@ -417,7 +422,8 @@ def _sizes_of(base: AnySizes, state: State, layout: Layout, where: Path | str) -
             by_field["image_size"] = side * by_field.get("patch_size", base.patch_size)
     sizes = dataclasses.replace(base, **by_field)
     if isinstance(sizes, Blip2Sizes):
-        crossing = sorted({int(m[1]) for key in state if (m := re.match(rf"{_TEXT_LAYER}crossattention\.", key))})
+        matches = [re.match(rf"{_TEXT_LAYER}crossattention\.", key) for key in state]
+        crossing = sorted({int(match[1]) for match in matches if match is not None})
         freq = crossing[1] if len(crossing) > 1 else max(sizes.qformer_layers, 1)
         sizes = dataclasses.replace(sizes, cross_attention_freq=freq)
     return sizes

@@ -59,7 +59,8 @@ def without_secrets(text: str, address: str = "") -> str:
         text = re.sub(secret, "", text)
     shown = without_secrets(address) if "://" in address else address.rpartition("@")[2]
     hidden = {*_WORDS.findall(address)} - {*_WORDS.findall(shown)}
-    for word in {form(each) for each in hidden for form in (str, quote, unquote)}:
+    spellings = {*hidden, *map(quote, hidden), *map(unquote, hidden)}
+    for word in spellings:
         text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", "***", text)
     return text
 

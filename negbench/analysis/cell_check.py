@@ -69,7 +69,8 @@ def check_cells(runs: Path, cells: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _check_cell(cell: Mapping[str, Any], folder: RunFolder) -> None:
-    manifest, config = folder.manifest, folder.config
+    manifest = folder.manifest
+    config = folder.config
     where = f"the cell of {quoted(str(cell.get('strategy')))} with seed {cell['seed']} names run {folder.run_id}"
     for what, of_cell, of_run in (("hash", cell["hash"], manifest["hash"]), ("seed", cell["seed"], config.seed)):
         if of_cell != of_run:

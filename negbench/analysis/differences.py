@@ -150,7 +150,8 @@ def differences(
     """
     same = hashlib.sha256(pickle.dumps((values, baseline, margin, alpha, share, key, choices))).digest()
     if same not in _KNOWN:
-        first, nested = next(iter(values.values())), any(each.nested for each in values.values())
+        first = next(iter(values.values()))
+        nested = any(each.nested for each in values.values())
         design = statistics.Design(first.strata, first.clusters, nested, alpha, margin, share=share)
         seeds = {name: each.seeds for name, each in values.items()}
         table = statistics.ValueTable({name: each.values for name, each in values.items()}, design, seeds)
@@ -160,7 +161,11 @@ def differences(
         against = {} if alone else statistics.against(table, str(baseline), table.generator(key), below)
         pairs = statistics.pairs(table, table.generator(key), below)
         if len(values) == 2:  # the only pair is the test against the baseline
-            against = {name: each for name in values if baseline and (each := pairs.of(name, baseline))}
+            against = {}
+            for name in values:
+                test = pairs.of(name, baseline) if baseline else None
+                if test is not None:
+                    against[name] = test
         if len(_KNOWN) == 256:
             _KNOWN.clear()
         _KNOWN[same] = Differences(statistics.summarise(table), against, pairs)

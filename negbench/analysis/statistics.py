@@ -145,7 +145,8 @@ def over_seeds(values: Sequence[float]) -> Share:
     """Return the mean over seeds of a share in [0, 1], with Student's interval."""
     count = len(values)
     error = float(np.std(values, ddof=1)) / count**0.5 if count > 1 else math.nan
-    mean, half = float(np.mean(values)), float(scipy.special.stdtrit(max(1, count - 1), 0.975)) * error
+    mean = float(np.mean(values))
+    half = float(scipy.special.stdtrit(max(1, count - 1), 0.975)) * error
     return Share(mean, *np.clip((mean - half, mean + half), 0.0, 1.0).tolist())
 
 
@@ -221,7 +222,8 @@ class ValueTable:
 
     def _sorted(self, name: str, seed: int) -> bytes:
         """Return a row's values, sorted within strata; nothing if there is no such row."""
-        if (row := self._rows[name].get(seed)) is None:
+        row = self._rows[name].get(seed)
+        if row is None:
             return b""
         return b"".join(np.sort(row[group]).tobytes() for group in self._strata(len(row)))
 
@@ -249,7 +251,8 @@ class ValueTable:
 
     def query_noise(self, names: Sequence[str], seeds: Sequence[int]) -> QueryNoise:
         """Estimate the covariance over queries of these strategies' means on these seeds."""
-        rows, nested = [np.stack([self._rows[name][seed] for name in names]) for seed in seeds], self.design.nested
+        rows = [np.stack([self._rows[name][seed] for name in names]) for seed in seeds]
+        nested = self.design.nested
         sums, free = zip(*map(self._sums, rows if nested else [np.mean(rows, axis=0)]), strict=True)
         every = np.concatenate(rows, axis=1)
         return QueryNoise(
@@ -321,12 +324,19 @@ def contrasts(
         return []
     groups: dict[tuple[int, ...], list[int]] = {}
     for c, parts in enumerate(weights):
-        if not (common := table.common(list(parts))):
+        common = table.common(list(parts))
+        if not common:
             raise ValueError(f"{' and '.join(parts)} have no seed in common")
         groups.setdefault(tuple(common), []).append(c)
     names = sorted(table.names)
-    cells = [(weight, c, names.index(name)) for c, parts in enumerate(weights) for name, weight in parts.items()]
-    values, rows, columns = zip(*cells, strict=True)
+    values = []
+    rows = []
+    columns = []
+    for row, parts in enumerate(weights):
+        for name, weight in parts.items():
+            values.append(weight)
+            rows.append(row)
+            columns.append(names.index(name))
     matrix = scipy.sparse.csr_array((values, (rows, columns)), shape=(len(weights), len(names)))
     draws = table.draws
     variances = variance_draws(table.seed_means(names, table.seeds_by_values()), draws, generator)
@@ -336,7 +346,8 @@ def contrasts(
     for name, drawn in (shortfalls or {}).items():
         below[names.index(name)] = drawn
     quantile = generator.random((draws, 1))  # of chi-squared, whose degrees of freedom differ between the groups below
-    tests, most = np.zeros(len(weights), dtype=_TEST), np.zeros(draws)
+    tests = np.zeros(len(weights), dtype=_TEST)
+    most = np.zeros(draws)
     for shared, members in groups.items():
         places = np.unique(matrix[members].indices)
         used = [names[k] for k in places]
@@ -386,8 +397,11 @@ class _Errors:
         A difference has to pass both with and without seed noise, so no interval is narrower than either implies.
         """
         tests = np.zeros(matrix.shape[0], dtype=_TEST)
-        estimates, alpha, spent = matrix @ self.means, design.alpha, design.alpha * design.share
-        tests["value"], tests["seeds"] = estimates.mean(axis=1), estimates.shape[1]
+        estimates = matrix @ self.means
+        alpha = design.alpha
+        spent = design.alpha * design.share
+        tests["value"] = estimates.mean(axis=1)
+        tests["seeds"] = estimates.shape[1]
         alike, identical = self.noise.alike(matrix)
         query = np.where(alike[:, None], 0.0, matrix @ self.query)
         pooled = _upper((matrix**2) @ self.spread, 0.5)
@@ -397,7 +411,9 @@ class _Errors:
         both += (matrix @ self.seeds) * np.where(identical, 0.0, widened)[:, None]
         choice = matrix @ self.below
         both += choice
-        alone, both, seen = np.abs(query), np.abs(both), np.abs(tests["value"]) * (1 - 1e-9)
+        alone = np.abs(query)
+        both = np.abs(both)
+        seen = np.abs(tests["value"]) * (1 - 1e-9)
         tests["choice"] = np.sqrt((choice**2).mean(axis=1))
         models, ends = (
             np.where(alike, _rule_of_three(self.noise.df, level), _upper(alone, 1 - level)) for level in (alpha, spent)
@@ -406,7 +422,8 @@ class _Errors:
         tests["models"], tests["half"] = models, np.maximum.reduce([ends, _upper(both, 1 - spent), least])
         p_values = [(1 + (seen <= drawn.T).sum(axis=0)) / (1 + drawn.shape[1]) for drawn in (alone, both)]
         p_values[0][alike] = np.minimum(1.0, 2 * np.exp(-seen[alike] * self.noise.df))
-        tests["p_value"], tests["power"] = np.maximum(*p_values), scipy.special.ndtri(POWER) * _upper(both, 0.6827)
+        tests["p_value"] = np.maximum(*p_values)
+        tests["power"] = scipy.special.ndtri(POWER) * _upper(both, 0.6827)
         return tests, (both / tests["half"][:, None]).max(axis=0)
 
 
@@ -429,7 +446,8 @@ def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Diffe
         tests: [C], each on its own.
         most: [R] draws of the largest ratio of error to half width.
     """
-    alpha, count = design.alpha, len(most)
+    alpha = design.alpha
+    count = len(most)
     stretch = max(1.0, float(np.quantile(most, 1 - alpha * design.share)))
     ratio = np.abs(tests["value"]) * (1 - 1e-9) / tests["half"]
     above = min(1.0, alpha + 1 / (count + 1))  # the draws know no p-value between
@@ -440,7 +458,8 @@ def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Diffe
         mean, half, models, p_value, power, choice, seeds = test.item()
         interval = _interval(mean, stretch * half, 1 - alpha)
         p_adjusted = min(p_adjusted, alpha) if interval.low > 0 or interval.high < 0 else max(p_adjusted, above)
-        of_models, verdict = _interval(mean, models, 1 - alpha), design.verdict(interval)
+        of_models = _interval(mean, models, 1 - alpha)
+        verdict = design.verdict(interval)
         detectable = stretch * half + power
         differences.append(
             Difference(mean, interval, of_models, p_value, p_adjusted, verdict, detectable, seeds, choice)
@@ -462,13 +481,16 @@ def _interval(mean: float, half: float, level: float, bounds: tuple[float, float
 
 def summarise(table: ValueTable) -> dict[str, Summary]:
     """Compute mean, sd over seeds and interval (Student's t) of every strategy."""
-    level, summaries = 1 - table.design.alpha, {}
+    level = 1 - table.design.alpha
+    summaries = {}
     shares = all(np.min(row) >= 0 and np.max(row) <= 1 for rows in table.values.values() for row in rows)
     bounds = (0.0, 1.0) if shares else (-np.inf, np.inf)
     for name in table.names:
         seeds = table.common([name])
-        means, noise = table.seed_means([name], seeds)[0], table.query_noise([name], seeds)
-        one, mean = np.ones((1, 1)), float(means.mean())
+        means = table.seed_means([name], seeds)[0]
+        noise = table.query_noise([name], seeds)
+        one = np.ones((1, 1))
+        mean = float(means.mean())
         alone = float((noise.factor**2).sum())
         query = alone * noise.share * float(noise.reproducible(one)[0]) ** 2
         over_seeds = float(means.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
@@ -510,7 +532,8 @@ class Pairs:
 
     def of(self, first: str, second: str) -> Difference | None:
         """`first` minus `second`, in either order; None where they were not compared."""
-        held, turned = self.differences.get((first, second)), self.differences.get((second, first))
+        held = self.differences.get((first, second))
+        turned = self.differences.get((second, first))
         return held if turned is None else turned.turned()
 
     @cached_property

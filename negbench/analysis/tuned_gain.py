@@ -59,7 +59,8 @@ def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: R
         strategy = tuning.labels["strategy"]
         place = _place(tuning)
         tests = sum(_place(other) == place for other in moved)
-        default, tuned = by_place.get((DEFAULT, *place)), by_place.get((TUNED, *place))
+        default = by_place.get((DEFAULT, *place))
+        tuned = by_place.get((TUNED, *place))
         if default is None or tuned is None:
             continue
         pair = {}
@@ -97,7 +98,8 @@ def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict], metric: st
     several = len({_place(tuning) for tuning in tunings}) > 1
     parts = []
     for tuning in tunings:
-        strategy, place = tuning.labels["strategy"], _place(tuning)
+        strategy = tuning.labels["strategy"]
+        place = _place(tuning)
         where = f" ({listed(place)})" if several else ""
         text = f"{strategy}{where} {_found(tuning)}"
         if gain := by_place.get((strategy, *place)):

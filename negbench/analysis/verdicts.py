@@ -88,8 +88,11 @@ class Rules:
         alone = batch_alone(plugins)
         if alone is not None:
             return alone
-        by_default = (label for name in DEFAULT_BASELINES for label, plugin in plugins.items() if plugin == name)
-        return next(by_default, next(iter(plugins), None))
+        for name in DEFAULT_BASELINES:
+            for label, plugin in plugins.items():
+                if plugin == name:
+                    return label
+        return next(iter(plugins), None)
 
 
 def batch_alone(plugins: Mapping[str, str]) -> str | None:
@@ -310,9 +313,10 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
     for axis in tables[0].labels:
         on_axis = {table.labels[axis] for table in tables}
         labels[axis] = OVER_ALL if len(on_axis) > 1 else on_axis.pop()
-    facts: dict[str, dict[str, Any]] = {}
-    for name in tables[0].facts:  # those of the first table that has them
-        facts[name] = {key: fact for table in reversed(tables) for key, fact in table.facts.get(name, {}).items()}
+    facts: dict[str, dict[str, Any]] = {name: {} for name in tables[0].facts}
+    for name, of_strategy in facts.items():
+        for table in reversed(tables):  # the first table that has a fact decides it
+            of_strategy.update(table.facts.get(name, {}))
     metric = " and ".join(dict.fromkeys(table.main for table in tables))
     return VerdictTable(
         labels,

@@ -42,7 +42,8 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
     if looks is None or not any(outcome.run_id for outcome in outcomes):
         return Done(folder, outcomes)
     running = {group_key(cell.labels) for cell in cells}
-    places = [[*own] for seed, own in groupby(cells, lambda cell: cell.seed) if seed == cells[0].seed]
+    blocks = [(seed, [*block]) for seed, block in groupby(cells, lambda cell: cell.seed)]
+    places = [block for seed, block in blocks if seed == cells[0].seed]  # these are repeated at later seeds
     for number, count in enumerate(looks.counts, 1):
         failed = {group_key(outcome.cell.labels) for outcome in outcomes if outcome.error}
         left, words = undecided([*first.before, *outcomes], running - failed)
@@ -52,12 +53,12 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
         wanted = {cell.hash for cell in first.cells if group_key(cell.labels) in running}
-        cells = [
-            cell.at_seed(seed, first.runs, DATA)
-            for own, seed in product(places, looks.seeds(looks.counts[number])[count:])
-            for cell in own
-            if cell.hash in wanted  # all places of a run have the same seeds
-        ]
+        new_seeds = looks.seeds(looks.counts[number])[count:]
+        cells = []
+        for block, seed in product(places, new_seeds):
+            for cell in block:
+                if cell.hash in wanted:  # all places of a run have the same seeds
+                    cells.append(cell.at_seed(seed, first.runs, DATA))
         later = others + epochs_of_looks(cells, looks, looks.counts[number])
         outcomes += yield Round(folder, cells, [*first.before, *outcomes], later=later, words=[line])
     return Done(folder, outcomes, words=[line])

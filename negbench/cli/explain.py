@@ -78,9 +78,8 @@ def _span_text(span: Any) -> str:
 
 def _documented(document: str) -> dict[str, str]:
     """Return name -> text of a docstring's section "Args:"; names may share an entry: 'root, split: ...'."""
-    entries = google.parse(inspect.cleandoc(document)).params
-    return {
-        name.strip(): " ".join((each.description or "").split())
-        for each in entries
-        for name in each.arg_name.split(",")
-    }
+    texts = {}
+    for entry in google.parse(inspect.cleandoc(document)).params:
+        for name in entry.arg_name.split(","):
+            texts[name.strip()] = " ".join((entry.description or "").split())
+    return texts

@@ -62,9 +62,10 @@ class DatasetCard:
     def remarks(self, split: str, by_group: Mapping[str, Counts]) -> tuple[str, ...]:
         """Return a line per count of `by_group` that differs from the published one; none for an unpublished split."""
         published = self.expected.get(split, {})
-        return tuple(
-            f"{group} {split}: {actual:,} {what}, but {want:,} are published"
-            for group, counts in by_group.items()
-            for what, actual, want in zip(Counts._fields, counts, published.get(group, counts), strict=True)
-            if actual != want
-        )
+        remarks = []
+        for group, counts in by_group.items():
+            expected = published.get(group, counts)
+            for what, actual, want in zip(Counts._fields, counts, expected, strict=True):
+                if actual != want:
+                    remarks.append(f"{group} {split}: {actual:,} {what}, but {want:,} are published")
+        return tuple(remarks)

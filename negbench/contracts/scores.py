@@ -18,7 +18,8 @@ def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
     Returns:
         [B, N].
     """
-    (count, tokens, width), copies = candidates.shape, Copies.of(candidates)
+    count, tokens, width = candidates.shape
+    copies = Copies.of(candidates)
     if queries.device.type == "cpu" and not torch.is_grad_enabled():  # one table per token, no maximum over short rows
         best = queries @ candidates[:, 0].T
         for token in candidates.unbind(1)[1:]:

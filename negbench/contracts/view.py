@@ -60,7 +60,8 @@ class ScoreView:
             raise ValueError(
                 f"scores must be a [B, N] float tensor, got {tuple(self.scores.shape)} {self.scores.dtype}"
             )
-        (rows, columns), shape = self.scores.shape, tuple(self.scores.shape)
+        rows, columns = self.scores.shape
+        shape = tuple(self.scores.shape)
         want: dict[str, tuple[Tensor | None, tuple[int, ...], str]] = {
             "target": (self.target, (rows,), "int64"),
             "allowed": (self.allowed, shape, "bool"),

@@ -268,7 +268,8 @@ class FeatureStore:
             header = raw_file.read(min(length, _HEADER_BYTES))
         with safe_open(path, framework="pt") as file:  # checks the file's length against its header
             metadata = file.metadata() or {}
-            hashes, features = file.get_tensor("hashes"), file.get_tensor("features")
+            hashes = file.get_tensor("hashes")
+            features = file.get_tensor("features")
         if metadata.get("format") != _FORMAT:
             raise ValueError(f"its format is {metadata.get('format')}, not {_FORMAT}")
         if metadata.get("hashes") != _sha256(hashes):
@@ -369,12 +370,16 @@ class _Job:
                 paths = [path for _, _, path in items]
                 read = decoded(paths, self.backbone.transform, pool=reading_pool(self.workers))
                 pairs = zip(items, read, strict=True)
-                while (batch := list(islice(pairs, self.store.batch))) and len(unreadable) < _MOST_UNREADABLE:
+                while len(unreadable) < _MOST_UNREADABLE:
+                    batch = list(islice(pairs, self.store.batch))
+                    if not batch:
+                        break
                     unreadable += [str(pixels) for _, pixels in batch if isinstance(pixels, DataError)]
                     good = {item: pixels for item, pixels in batch if isinstance(pixels, Tensor)}
                     now = content_hashes({image: path for _, image, path in good}, self.store.root)
-                    if moved := next((path for content, image, path in good if now[image] != content), None):
-                        raise DataError(f"{moved} changed while it was encoded: rerun the command")
+                    for content, image, path in good:
+                        if now[image] != content:
+                            raise DataError(f"{path} changed while it was encoded: rerun the command")
                     if good:
                         features = self._encode(torch.stack(list(good.values())), list(good))
                         self._add([content for content, _, _ in good], features)
@@ -398,8 +403,11 @@ class _Job:
 
     def _flush(self) -> None:
         """Write the shard in progress; discard it even if that fails: a second attempt would fail again."""
-        contents, features = self._contents, self._features
-        self._contents, self._features, self._begun = [], [], time.perf_counter()
+        contents = self._contents
+        features = self._features
+        self._contents = []
+        self._features = []
+        self._begun = time.perf_counter()
         if contents:
             self.store._write(contents, torch.cat(features))
 

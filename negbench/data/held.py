@@ -26,7 +26,10 @@ def with_features(dataset: Dataset, backbone: Backbone, config: RunConfig) -> Da
     Raises:
         DataError: there are such images, and they may not; says how many queries need them.
     """
-    if not isinstance(backbone, ListsFeatures) or not (lacking := backbone.lacking(dataset.all_images)):
+    if not isinstance(backbone, ListsFeatures):
+        return dataset
+    lacking = backbone.lacking(dataset.all_images)
+    if not lacking:
         return dataset
     if config.dataset.options.get("allow_missing"):
         return dataset.without(lacking, config.backbone.name)

@@ -234,7 +234,8 @@ def _places(numbers: Tensor, index: Tensor) -> Tensor:
 
 def _select(values: Tensor, place: Tensor) -> Tensor:
     """Return `values[place]`; a view where the places follow each other."""
-    first, count = int(place[0]), len(place)
+    first = int(place[0])
+    count = len(place)
     if torch.equal(place, torch.arange(first, first + count)):
         return values[first : first + count]
     return values.index_select(0, place.to(values.device))
@@ -349,7 +350,9 @@ class MappedRows:
     def read(self, row: int, out: Tensor) -> None:
         """Write row `row` to `out` [L, C], contiguous, on the CPU."""
         number = int(torch.searchsorted(self._ends, row, right=True))
-        shard, place, file = self._shards[number], row - self._starts[number], self._files[number]
+        shard = self._shards[number]
+        place = row - self._starts[number]
+        file = self._files[number]
         if file is None:
             out.copy_(shard.rows[place])
             return

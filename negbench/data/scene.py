@@ -197,7 +197,9 @@ def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
     """Return the backbone's `frozen_text` of texts, on the CPU; the tokens themselves if that exceeds a gibibyte."""
     if not isinstance(backbone, FreezesTexts):
         return tokens
-    tables, count, device = Tokens(), len(next(iter(tokens.values()))), backbone.device
+    tables = Tokens()
+    count = len(next(iter(tokens.values())))
+    device = backbone.device
 
     def freeze(some: Tensor) -> Tokens:
         return backbone.frozen_text({name: value[some].to(device) for name, value in tokens.items()})
@@ -328,7 +330,8 @@ def _stored(
 
     if isinstance(backbone, HoldsFeatures):
         return HeldRows(backbone.features_of(ids).to(device)), 0
-    store, asked = features.store_of(backbone), config.compute.feature_memory_gib
+    store = features.store_of(backbone)
+    asked = config.compute.feature_memory_gib
     budget = None if asked is None else int(asked * 2**30)
     if budget is not None:
         held = min(len(ids) * store.image_bytes, budget)
@@ -416,7 +419,8 @@ class DataCache:
         Raises:
             NegbenchError: options are out of range, or weights are missing.
         """
-        key, name = _key_of(config), config.backbone.name
+        key = _key_of(config)
+        name = config.backbone.name
         if key not in self._outlines:
             cls = registry.get("backbones", name)
             if not issubclass(cls, Outlines):
@@ -471,7 +475,8 @@ class DataCache:
 
     def _featured(self, config: RunConfig, split: str, images: bool) -> Dataset:
         """Return a split; if images may be missing, without those that the backbone lists no features of."""
-        dataset, key = self.dataset(config.dataset, split, images=images), _key_of(config)
+        dataset = self.dataset(config.dataset, split, images=images)
+        key = _key_of(config)
         if images or not config.dataset.options.get("allow_missing"):
             return dataset
         backbone = self._backbones[key][0] if key in self._backbones else self.backbone(config)
@@ -558,7 +563,8 @@ def batches(count: int, size: int) -> Iterator[Tensor]:
 
 def device_of(config: RunConfig) -> torch.device:
     """Return the device of a run: CUDA if available, unless `compute.device` is cpu."""
-    wanted, has = config.compute.device, torch.cuda.is_available()
+    wanted = config.compute.device
+    has = torch.cuda.is_available()
     if wanted == "cuda" and not has:
         raise NegbenchError("compute.device = 'cuda', but this machine has no CUDA device: --set compute.device=cpu")
     return torch.device("cuda" if has and wanted != "cpu" else "cpu")

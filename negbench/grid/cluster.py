@@ -167,7 +167,11 @@ class _Start:
         os.environ.update(self.environment)
         with suppress(OSError):  # without the folder, no relative path works either
             os.chdir(self.folder)
-        return next((wrong for mark in self.marks if (wrong := _wrong(mark))), None)
+        for mark in self.marks:
+            fault = _wrong(mark)
+            if fault is not None:
+                return fault
+        return None
 
 
 def _wrong(mark: Path) -> str | None:

@@ -301,7 +301,8 @@ def _renew(document: dict[str, Any]) -> None:
         document["left_out"] = document.pop("undefined")
     systems = document.pop("systems", None)
     if systems:
-        own, document["remarks"] = systems["own"], systems["remarks"]
+        own = systems["own"]
+        document["remarks"] = systems["remarks"]
         rows = [row for row in document["cells"] if row["system"] in systems["names"]]  # without their corners
         document["cells"] = [{**row, "own": row["strategy"] == own.get(row["system"])} for row in rows]
 

@@ -55,8 +55,9 @@ class Execution:
         uri = asked.tracking_uri
         if runs.exists() and not runs.is_dir():  # planning may take long
             raise OptionError(f"--runs-dir {runs} is not a folder: name another one")
-        if uri != "none" and (line := install_line("mlflow")):
-            notes([f"no copy in MLflow: {line} (or say --tracking-uri none)"])
+        advice = install_line("mlflow") if uri != "none" else None
+        if advice:
+            notes([f"no copy in MLflow: {advice} (or say --tracking-uri none)"])
         executor = executor_of(asked.executor, asked.address, asked.workers, runs, uri)
         if isinstance(executor, Jobs) and (isinstance(asked, Study) or getattr(asked, "tuned", None)):
             raise OptionError("--executor jobs computes cells, and trials follow from each other: use pool or ray")

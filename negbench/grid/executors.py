@@ -265,8 +265,7 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        while (message := pipe.recv()) is not None:
-            index, task = message
+        for index, task in iter(pipe.recv, None):  # None: the end
             send(outcome_of(function, index, task, send))
             check_stopped()
     except Stopped as stopped:

@@ -112,7 +112,8 @@ def choose(
                 slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, inputs)])
     kept = _kept(slots, inputs)
     shown: Slot = "target" if "target" in slots else rule.corrupts[0]
-    (view, truth), in_front = views[shown], shown in ("bank", "triple")
+    view, truth = views[shown]
+    in_front = shown in ("bank", "triple")
     kinds = inputs.kinds if shown in OF_TARGETS else None
     kinds = None if kinds is None else of_slot(kinds, shown).to(positive.device)
     pool, drawn = (_weights(part[shown], view, in_front) for part in (slots, kept))

@@ -51,7 +51,8 @@ def _help(task: Assignment) -> None:
     cache = DataCache()
     run = open_run(task.run, display, cache)
     run = in_precision(run, Precision.of(run.config, task.precision), cache, display)
-    run, config = replace(run, step=task.plan).in_team(team), run.config
+    config = run.config
+    run = replace(run, step=task.plan).in_team(team)
     _say(READY)
     join(team, task.meeting)
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)

@@ -226,4 +226,7 @@ def _table(path: Path, dataset: Dataset, device: torch.device) -> TablePlane:
     if unknown:
         raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {unknown[0]!r}")
     columns = Ragged.of([[dataset.column_of[image] for image in row] for row in rows])
-    return TablePlane(columns, torch.tensor([s for row in rows for s in row.values()]), len(dataset.images), device)
+    scores: list[float] = []
+    for row in rows:
+        scores += row.values()
+    return TablePlane(columns, torch.tensor(scores), len(dataset.images), device)

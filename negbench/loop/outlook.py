@@ -158,7 +158,8 @@ class Outlook:
         if self.config.compute.processes > 1:
             told[0] += f" in each of {self.config.compute.processes} processes"
         fit = self.fitting()
-        if fit is not None and (flags := _flags(fit)):
+        flags = "" if fit is None else _flags(fit)
+        if flags:
             told[0] += f"; this {where} has {size(self.memory)}, which is enough with {flags}"
         told.append(f"{self.steps:,} steps{self._pictures()}")
         if self.rows.corpus:

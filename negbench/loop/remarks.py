@@ -46,7 +46,9 @@ def _mined(state: State, queries: int, draws: float) -> list[str]:
 
     `draws` is the number of negatives drawn per query and step.
     """
-    remarks = [line for row in state.behaviour[:1] for line in copied(row, queries)]
+    remarks: list[str] = []
+    if state.behaviour:
+        remarks += copied(state.behaviour[0], queries)
     for row in state.behaviour:
         when = f"epoch {int(row['epoch'])}"
         if row.get("stale"):

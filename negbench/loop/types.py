@@ -148,8 +148,9 @@ class State:
 
     def note_plan(self, plan: StepPlan) -> None:
         """Note how steps are computed from the next epoch on, where that is new."""
-        known = {name: value for row in self.computed[-1:] for name, value in row.items() if name != "epoch"}
-        if known != vars(plan):
+        last = {**self.computed[-1]} if self.computed else {}
+        last.pop("epoch", None)
+        if last != vars(plan):
             self.computed.append({"epoch": self.epoch, **vars(plan)})
 
     def noting(self, log: Log) -> Log:

@@ -138,7 +138,8 @@ def read_pages(file: BinaryIO, chunk: ColumnChunkMetaData) -> Pages:
     encodings = set[int]()
     while values < chunk.num_values and file.tell() < end:
         header = _Header(file).read_struct()
-        unpacked, packed = header.get(2), header.get(3)
+        unpacked = header.get(2)
+        packed = header.get(3)
         numbers = [unpacked, packed]
         for field, encoding in ((5, 2), (8, 4)):  # a page of data of version 1, of version 2; others hold no values
             if isinstance(header.get(field), dict):

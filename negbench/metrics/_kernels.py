@@ -150,7 +150,10 @@ def _edges(
     lower, ahead = _place(counts, stop - 1, upper, before)
     if (start > 0 and counts[upper] > _CROWD) or (stop < count and counts[lower] > _CROWD):
         return -1, -1
-    edges[0], edges[1], skip, take = ends[0], ends[1], 0, count
+    edges[0] = ends[0]
+    edges[1] = ends[1]
+    skip = 0
+    take = count
     if start == 0:
         upper = lower
     if stop == count:

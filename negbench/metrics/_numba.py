@@ -39,7 +39,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
                 super().save_overload(*made)  # type: ignore[no-untyped-call]
 
     settings: Any = numba.config  # its attributes are created at import
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(code_folder())
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = str(code_folder())
     try:
         made: Any = numba.njit(nogil=True)(function)
         made._cache = CheckedCache(function)  # type: ignore[no-untyped-call]

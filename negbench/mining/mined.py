@@ -184,8 +184,14 @@ def batch_statistics(batches: Iterable[BatchPools]) -> list[tuple[int, dict[str,
     over the rows that hold an image, NaN if none does. `empty`: how many pools hold none. Where kinds are known,
     `draws_KIND` and `random_KIND`, shares of the weight used and of the allowed images.
     """
-    alike = groupby(batches, lambda batch: [part if part is None else (part.shape, part.dtype) for part in batch])
-    return [each for _, group in alike for each in _statistics([*zip(*group, strict=True)])]
+
+    def shapes(batch: BatchPools) -> list[tuple[torch.Size, torch.dtype] | None]:
+        return [None if part is None else (part.shape, part.dtype) for part in batch]
+
+    rows: list[tuple[int, dict[str, float]]] = []
+    for _, alike in groupby(batches, shapes):
+        rows += _statistics([*zip(*alike, strict=True)])
+    return rows
 
 
 def _statistics(parts: list[Any]) -> list[tuple[int, dict[str, float]]]:

@@ -160,14 +160,18 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
     claims = []
     for value in tomllib.loads(path.read_text(encoding="utf-8"))["claim"]:
         tests = tuple(test for table in value.pop("tests") for test in _tests(table))
-        premises = tuple(
-            Premise(table.pop("of"), Measure(table.pop("measure"), tuple(table.items())), Condition.parse(holds))
-            for table in value.pop("premises", ())
-            for holds in [table.pop("holds")]
-        )
+        premises = tuple(_premise(table) for table in value.pop("premises", ()))
         needs = tuple(value.pop("needs", ()))
         claims.append(Claim(value.pop("id"), needs=needs, tests=tests, premises=premises, **value))
     return tuple(claims)
+
+
+def _premise(table: dict[str, Any]) -> Premise:
+    """Return the premise of one table; keys besides `of`, `holds` and `measure` are options of the measure."""
+    setting = table.pop("of")
+    condition = Condition.parse(table.pop("holds"))
+    measure = Measure(table.pop("measure"), tuple(table.items()))
+    return Premise(setting, measure, condition)
 
 
 def _tests(table: dict[str, Any]) -> list[ClaimTest]:

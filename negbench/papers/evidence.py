@@ -170,4 +170,8 @@ NEEDS: dict[str, Callable[[ResolvedConfig, DataCache], str | None]] = {
 
 def lacking(needs: Sequence[str], config: ResolvedConfig, cache: DataCache) -> str | None:
     """Return a line on the first need that the configured data set does not meet; None if it meets all."""
-    return next((why for need in needs if (why := NEEDS[need](config, cache)) is not None), None)
+    for need in needs:
+        why = NEEDS[need](config, cache)
+        if why is not None:
+            return why
+    return None

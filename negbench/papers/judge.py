@@ -99,8 +99,9 @@ def judge(
             shown = f"{value * premise.measure.unit.scale:.3g} {premise.measure.unit.name}"
             return JudgedClaim(claim, "premise absent", f"{premise}: here {shown}", answers)
     for verdict in ("refuted", "not testable", "undecided", "no effect"):
-        if alike := [answer for answer in answers if answer.verdict == verdict]:
-            return JudgedClaim(claim, verdict, alike[0].reason, answers)
+        for answer in answers:
+            if answer.verdict == verdict:
+                return JudgedClaim(claim, verdict, answer.reason, answers)
     return JudgedClaim(claim, "supported", "", answers)
 
 
@@ -244,7 +245,8 @@ def estimate_of(
 
 
 def _over_seeds(values: Array, alpha: float) -> ClaimEstimate:
-    count, mean = len(values), float(values.mean())
+    count = len(values)
+    mean = float(values.mean())
     if count < 2:
         return ClaimEstimate(mean, float("nan"), float("nan"), float("nan"))
     error = values.std(ddof=1) / np.sqrt(count)

@@ -99,7 +99,9 @@ class ClaimsPlan:
 
         All settings of one seed, then the next; planning them fills `undefined` and `remarks`.
         """
-        cells, base, seeds = list[Cell](), base_layers(self.asked), self.looks.first
+        cells = list[Cell]()
+        base = base_layers(self.asked)
+        seeds = self.looks.first
         wanted = [name for claim in self.claims if claim.number not in self.lacking for name in claim.settings]
         with progress("plan") as display:
             for name, (end, length) in itertools.product(dict.fromkeys(wanted), self.ends.items()):
@@ -150,7 +152,8 @@ class ClaimsPlan:
         """Judge the claims by all outcomes, and write claims.md and claims.json."""
         names = {outcome.run_id for outcome in outcomes if outcome.run_id}
         taken = sum(sum(RunFolder(self.runs / name).result["seconds"].values()) for name in names)
-        about, judged = f"{self.about}; {len(names)} runs", self.judged(outcomes)
+        about = f"{self.about}; {len(names)} runs"
+        judged = self.judged(outcomes)
         write_judged(judged, self.folder.path, about)
         return JudgedClaims(judged, f"{about}, {duration(taken)} of computing", self.folder.path)
 
@@ -222,14 +225,20 @@ def plan_claims(asked: Claims) -> ClaimsPlan:
     Raises:
         NegbenchError: a backbone, data set or training that cannot run at all.
     """
-    first, claims, base = parse_seeds(asked.seeds), selected_claims(asked.only), base_layers(asked)
+    first = parse_seeds(asked.seeds)
+    claims = selected_claims(asked.only)
+    base = base_layers(asked)
     looks = Looks.of(asked, first) or Looks(first, len(first))
     system = recipe_settings(asked.recipe).get("system", PLAIN)  # all else must run with the recipe's
     own, _ = with_system([*base, {"system": system}], DATA)
     config = plan_run(build_config([own, *base]), DATA).config
     if asked.long is not None and asked.long <= config.train.epochs:
         raise OptionError(f"--long {asked.long} must be more than train.epochs={config.train.epochs}")
-    missing = {claim.number: why for claim in claims if (why := lacking(claim.needs, config, DATA)) is not None}
+    missing = {}
+    for claim in claims:
+        why = lacking(claim.needs, config, DATA)
+        if why is not None:
+            missing[claim.number] = why
     return ClaimsPlan(asked, claims, looks, config, missing)
 
 

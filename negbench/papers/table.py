@@ -104,7 +104,10 @@ def _condition(condition: Condition, test: ClaimTest) -> str:
 
 def _number(value: float) -> str:
     """Format a signed number: three decimals below 0.1 in size, else two; '-' for nan."""
-    return "-" if math.isnan(value) else f"{value:+.3f}" if abs(value) < 0.1 else f"{value:+.2f}"
+    if math.isnan(value):
+        return "-"
+    decimals = 3 if abs(value) < 0.1 else 2
+    return f"{value:+.{decimals}f}"
 
 
 def _table(*columns: str) -> Table:

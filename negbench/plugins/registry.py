@@ -191,14 +191,16 @@ registry = Registry()
 def blamed(error: BaseException) -> str | None:
     """Describe in one line an error from a third-party plug-in, with its line number; None for other errors."""
     path = tuple(sys.path)
-    foreign = {each.module: each for kind in KINDS for each in (*registry._of_files(kind), *_entry_points(kind, path))}
+    foreign = {}
+    for kind in KINDS:
+        for plugin in (*registry._of_files(kind), *_entry_points(kind, path)):
+            foreign[plugin.module] = plugin
     place = line_in(error, foreign)
     if place is None:
         return None
-    plugin = foreign[place[0]]
-    return (
-        f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} failed in line {place[1]}: {on_one_line(error)}"
-    )
+    module, line = place
+    plugin = foreign[module]
+    return f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} failed in line {line}: {on_one_line(error)}"
 
 
 def line_in(error: BaseException, modules: Container[str]) -> tuple[str, int] | None:

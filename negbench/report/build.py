@@ -91,7 +91,8 @@ def comparison_page(
 
     points = dial_charts(findings.point_axes, findings.main) if findings.point_axes and findings.verdicts else []
     matrix = [matrix_chart(findings.main)] if findings.systems and findings.verdicts else []
-    zone, budgets = zone_chart(findings.groups, findings.main), budgets_chart(findings.groups, findings.main)
+    zone = zone_chart(findings.groups, findings.main)
+    budgets = budgets_chart(findings.groups, findings.main)
     val, train, missing = _galleries(parts, galleries)
     results = {run.folder.run_id: run.result for run in findings.runs}
     tests = ""
@@ -150,7 +151,8 @@ def _published(parts: Sequence[ChartData]) -> PageSection:
     tables: dict[str, Part] = {}
     for runs in parts:
         run = first_run(runs.groups[0])
-        identity, metrics = run.manifest["dataset"]["val"].rpartition("-")[0], run.result["metrics"]
+        identity = run.manifest["dataset"]["val"].rpartition("-")[0]
+        metrics = run.result["metrics"]
         rows = rows_beside(run.manifest, metrics)
         if rows:
             columns = [metric for metric in metrics if any(metric in row.metrics for row in rows)]
@@ -209,9 +211,14 @@ def _charts(parts: Sequence[ChartData]) -> list[PageSection]:
     ]
     sections = []
     for key, title, draw in drawn:
-        charts = [(chart, runs.where) for runs in parts if (chart := draw(runs)) is not None]
-        shown = [replace(chart, title=f"{chart.title} ({where})") if where else chart for chart, where in charts]
-        sections.append(PageSection(key, title, "", tuple(shown)))
+        charts = []
+        for runs in parts:
+            chart = draw(runs)
+            if chart is not None and runs.where:
+                chart = replace(chart, title=f"{chart.title} ({runs.where})")
+            if chart is not None:
+                charts.append(chart)
+        sections.append(PageSection(key, title, "", tuple(charts)))
     return sections
 
 

@@ -169,16 +169,17 @@ def heat(
     def draw(axes: Axes) -> None:
         from matplotlib.colors import to_rgb
 
-        for each in squares:
-            strength = 0.0 if not each.color else 0.35 if each.hatched else 0.85
-            box: Any = ([each.x - 0.48, each.x + 0.48], each.y - 0.46, each.y + 0.46)
-            if each.color:
-                axes.fill_between(*box, color=each.color, linewidth=0, alpha=strength)
-            if each.hatched:
-                axes.fill_between(*box, facecolor="none", edgecolor=each.color, hatch="////", linewidth=0)
-            light = 1 - strength * (1 - np.dot((0.3, 0.6, 0.1), to_rgb(each.color or "white")))
-            color = GREY if not each.color else "#ffffff" if light < 0.5 else "#16202a"
-            axes.text(each.x, each.y, each.text, ha="center", va="center", color=color, fontsize=7)
+        for square in squares:
+            box: Any = ([square.x - 0.48, square.x + 0.48], square.y - 0.46, square.y + 0.46)
+            text_color = GREY
+            if square.color:
+                strength = 0.35 if square.hatched else 0.85
+                axes.fill_between(*box, color=square.color, linewidth=0, alpha=strength)
+                light = 1 - strength * (1 - np.dot((0.3, 0.6, 0.1), to_rgb(square.color)))
+                text_color = "#ffffff" if light < 0.5 else "#16202a"
+            if square.hatched:
+                axes.fill_between(*box, facecolor="none", edgecolor=square.color, hatch="////", linewidth=0)
+            axes.text(square.x, square.y, square.text, ha="center", va="center", color=text_color, fontsize=7)
         axes.set_xticks(range(len(columns)), columns)
         axes.set_yticks(range(len(rows)), rows)
         axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel=across)

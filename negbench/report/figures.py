@@ -158,7 +158,9 @@ def _forest_chart(data: ChartData, rows: Sequence[Verdict], kind: str, question:
         of_loss = sorted((row for row in rows if row.loss == loss), key=lambda row: data.strategies.index(row.strategy))
         for block in equally_many(of_loss).values():
             lines += block
-    name, first, columns = label_of(data.main), rows[0], _forest_columns(data, question)
+    name = label_of(data.main)
+    first = rows[0]
+    columns = _forest_columns(data, question)
     words = [question.verdict(row) for row in rows]
     counts = {word: words.count(word) for word in VERDICTS if word in words}
     about = {

@@ -121,14 +121,20 @@ def _reads_pictures(folder: RunFolder) -> bool:
 
 def _pick(ranks: pd.DataFrame, count: int) -> Pick:
     """Pick rows by the target's mean rank over the runs (columns); ties are in a seeded order, not in file order."""
-    rank, average = ranks.mean(axis=1), " on average" if ranks.shape[1] > 1 else ""
+    rank = ranks.mean(axis=1)
+    average = " on average" if ranks.shape[1] > 1 else ""
     order = np.random.default_rng(_SEED).permutation(len(rank))
     by_rank = order[np.argsort(rank.to_numpy()[order], kind="stable")].tolist()
-    best, worst = by_rank[:count], by_rank[count:][-count:][::-1] if count else []
+    best = by_rank[:count]
+    others = by_rank[count:]
+    worst = others[::-1][:count]
     rest = [row for row in order.tolist() if row not in {*best, *worst}][:count]
-    kinds = {"best": best, "worst": worst, "random": rest}
     values = rank.to_numpy()
-    return {row: f"{kind}: target at rank {values[row]:,.0f}{average}" for kind in kinds for row in kinds[kind]}
+    why = {}
+    for kind, rows in {"best": best, "worst": worst, "random": rest}.items():
+        for row in rows:
+            why[row] = f"{kind}: target at rank {values[row]:,.0f}{average}"
+    return why
 
 
 def _mined(folder: RunFolder) -> pd.DataFrame | None:
@@ -201,13 +207,15 @@ def _examples(
             top = view.val if split == "val" else view.train
             if top is None:
                 continue
-            rank = ranks[view.label].get(query.id if split == "val" else row) if view.label in ranks else None
-            shown = [
-                thumb(dataset.images[column], f"{score:.2f}{_word(relation)}", relation)
-                for column, score in zip(top[0][position].tolist(), top[1][position].tolist(), strict=True)
-                if column >= 0
-                for relation in (_relation(dataset, row, column),)
-            ]
+            rank = None
+            if view.label in ranks:
+                rank = ranks[view.label].get(query.id if split == "val" else row)
+            columns, scores = top
+            shown = []
+            for column, score in zip(columns[position].tolist(), scores[position].tolist(), strict=True):
+                if column >= 0:
+                    relation = _relation(dataset, row, column)
+                    shown.append(thumb(dataset.images[column], f"{score:.2f}{_word(relation)}", relation))
             when = " at the last refresh" if split == "train" else ""
             remark = "" if rank is None else f"target at rank {int(rank):,}{when}"
             strips.append(Strip(f"{view.label}: top {len(shown)}", tuple(shown), remark))
@@ -223,9 +231,10 @@ def _examples(
 def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: Any) -> Strip:
     """Show at most TOP negatives drawn for a query, spread over the epochs, with their scores when mined."""
     lines = mined[mined["query"] == row].sort_values("epoch")
-    drawn = zip(lines["epoch"], lines["negatives"], lines["scores"], strict=True)
-    pairs = ((int(epoch), zip(columns, scores, strict=True)) for epoch, columns, scores in drawn)
-    draws = [(epoch, int(column), float(score)) for epoch, own in pairs for column, score in own]
+    draws = []
+    for epoch, columns, scores in zip(lines["epoch"], lines["negatives"], lines["scores"], strict=True):
+        for column, score in zip(columns, scores, strict=True):
+            draws.append((int(epoch), int(column), float(score)))
     chosen = np.unique(np.linspace(0, len(draws) - 1, min(TOP, len(draws))).round().astype(int))
     shown = []
     for epoch, column, score in (draws[index] for index in chosen):

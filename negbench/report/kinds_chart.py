@@ -25,14 +25,16 @@ def kinds_chart(data: ChartData) -> Chart | None:
     # read when drawn: the picture of an earlier page needs none
     lines = cache(lambda: [(named.format_map(labels_of(group)), kind_shares(group)) for group in groups])
     text = READ["kinds"].format(size=data.size)
-    titles, tall = ("drawn", "left among the first ten"), tall_enough(len(groups) * (1 + len(known_kinds(groups[0]))))
+    titles = ("drawn", "left among the first ten")
+    tall = tall_enough(len(groups) * (1 + len(known_kinds(groups[0]))))
     panels = tuple(Panel(title, partial(_draw, lines, side), tall) for side, title in enumerate(titles))
     return Chart(f"kinds{data.suffix}", "Negatives drawn, and mistakes left, by kind", text, panels, 2)
 
 
 def _draw(read: Callable[[], Sequence[tuple[str, Sequence[KindShares]]]], side: int, axes: "Axes") -> None:
     """Draw one side: a row per strategy, in it a mark and an interval per kind."""
-    lines, count = read(), len(read()[0][1])
+    lines = read()
+    count = len(read()[0][1])
     for place, kind in enumerate(share.kind for share in lines[0][1]):
         y = np.arange(len(lines)) + (place + 1) / (count + 1) - 0.5
         shares = [shares[place] for _, shares in lines]

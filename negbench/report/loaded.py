@@ -229,7 +229,8 @@ class StudyResult:
         """
         from negbench.tuning.final import finished
 
-        if not (done := finished(self._book)):
+        done = finished(self._book)
+        if not done:
             raise RunError(f"study '{self.name}' has no finished trial yet")
         return dict(done[0].params)
 

@@ -71,7 +71,11 @@ def rows_beside(manifest: Mapping[str, Any], metrics: Collection[str]) -> list[P
 def published_rows() -> tuple[PublishedRow, ...]:
     """All rows, table by table."""
     book = json.loads(PATH.read_text(encoding="utf-8"))
-    return tuple(_row(table, row, book["papers"][table["paper"]]) for table in book["tables"] for row in table["rows"])
+    rows: list[PublishedRow] = []
+    for table in book["tables"]:
+        paper = book["papers"][table["paper"]]
+        rows += [_row(table, row, paper) for row in table["rows"]]
+    return tuple(rows)
 
 
 def _row(table: Mapping[str, Any], row: Mapping[str, Any], citation: str) -> PublishedRow:

@@ -58,7 +58,8 @@ def reproduction(name: str) -> str:
 
 def reproduction_page() -> str:
     """Return the page of all recipes that reproduce a table."""
-    return "\n".join([INTRODUCTION, *(text for name in recipes() if "| method |" in (text := reproduction(name)))])
+    pages = [reproduction(name) for name in recipes()]
+    return "\n".join([INTRODUCTION, *(page for page in pages if "| method |" in page)])
 
 
 def _quotes(table: Mapping[str, Any], method: str, recipe: str) -> bool:

@@ -59,7 +59,8 @@ def finish(console: Console, book: StudyStore, rules: Rules | None, tracking_uri
     done = finished(book)
     if not done:
         raise RunError(f"study '{book.name}' has no finished trial yet")
-    trials, shares = trials_frame(book), importance_frame(book)
+    trials = trials_frame(book)
+    shares = importance_frame(book)
     best = [trial.number for trial in done[:_BEST]]
     shown = trials.drop(columns=["state", "why"]).set_index("trial", drop=False).loc[best]
     console.print(Grid(shown, f"{book.name}: best {len(best)} trials"))

@@ -257,8 +257,9 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     rows = table.blocks[frame.index].sort_values(kind="stable").index
     strong, plain = (r"\textbf{%s}", _latex) if form == "latex" else ("**%s**", str)
     shown = frame.loc[rows, [*apart, *values]].map(plain)
-    for row, name in table.bold & {(row, name) for row in rows for name in values}:
-        shown.loc[row, name] = strong % shown.loc[row, name]
+    for row, name in table.bold:
+        if row in rows and name in values:
+            shown.loc[row, name] = strong % shown.loc[row, name]
     same = replace(table, frame=frame, folded=FOLDED).common
     parts = table.title.partition(": ")[2].split("; ")
     about = [part for part in parts if GAP.title in values or GAP.title not in part]

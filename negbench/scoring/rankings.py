@@ -146,7 +146,8 @@ class _Listed:
 
     def _right(self, row: int) -> Tensor:
         """[n] columns of what answers a query; nothing where the labels are closed."""
-        relevant, target = self.dataset.relevant, self.dataset.target_columns[row, None]
+        relevant = self.dataset.relevant
+        target = self.dataset.target_columns[row, None]
         return torch.cat([target[target >= 0], *([] if relevant is None else [relevant.row(row)])])
 
     def _worst(self, row: int) -> Tensor:
@@ -173,7 +174,9 @@ class _Listed:
 def _listed(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
     checked = _checked(dataset, rankings)
     galleries = {name: frozenset(columns.tolist()) for name, columns in dataset.groups.items()}
-    names, columns_of, scores_of = Spellings(dataset.all_images), list[Tensor](), list[Tensor]()
+    names = Spellings(dataset.all_images)
+    columns_of = list[Tensor]()
+    scores_of = list[Tensor]()
     for query in dataset.queries:
         listed: dict[int, float] = {}
         for entry, score in _entries(query, checked[query.id]).items():
@@ -199,7 +202,9 @@ def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ran
     """Return the rankings by the data set's query ids, without the header; check that they are for its queries."""
     if not isinstance(rankings, Mapping):
         raise NegbenchError(f"rankings must map query ids to lists of image ids, got {quoted(rankings)}")
-    names, kept, unknown = Spellings(query.id for query in dataset.queries), dict[str, Ranking](), list[str]()
+    names = Spellings(query.id for query in dataset.queries)
+    kept = dict[str, Ranking]()
+    unknown = list[str]()
     for query, ranking in rankings.items():
         if query in _HEADER and isinstance(ranking, str):
             continue
@@ -259,7 +264,8 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
     for number, line in enumerate(_text(path).splitlines(), start=1):
         if not line.strip():
             continue
-        fields, score = line.split(), math.nan
+        fields = line.split()
+        score = math.nan
         if len(fields) == 6:
             with suppress(ValueError):
                 score = float(fields[4])
@@ -267,7 +273,8 @@ def read_trec(path: Path) -> dict[str, dict[str, float]]:
             raise NegbenchError(
                 f"{path}: line {number}: expected the six fields 'query Q0 image rank score tag', got {line[:60]!r}"
             )
-        query, image = fields[0], fields[2]
+        query = fields[0]
+        image = fields[2]
         if image in by_query.setdefault(query, {}):
             raise NegbenchError(f"{path}: line {number}: image {image!r} of query {query!r} occurs twice")
         by_query[query][image] = score

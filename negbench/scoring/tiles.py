@@ -63,10 +63,14 @@ def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None)
         into: [at least b, n] float32, overwritten and returned in part: fresh memory costs as much as a pass over it.
     """
     tokens, gathered, copies = corpus
-    images, (_, each, width) = len(tokens if gathered is None else gathered), tokens.shape
+    images = len(tokens if gathered is None else gathered)
+    _, each, width = tokens.shape
     cpu = queries.device.type == "cpu"
     alone = each == 1 and images <= (_FEW_IMAGES if cpu else _TILE_TOKENS)
-    step = images if alone else min(images, (_CACHED_TOKENS if cpu else _TILE_TOKENS) // each)
+    step = images
+    if not alone:
+        most_tokens = _CACHED_TOKENS if cpu else _TILE_TOKENS
+        step = min(images, most_tokens // each)
     step = max(_COLUMNS, step // _COLUMNS * _COLUMNS)
     height = tile_rows(images)
     scores = torch.empty(len(queries), images, device=queries.device) if into is None else into[: len(queries)]

@@ -65,7 +65,8 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: KnownQuer
     """
     from negbench.metrics.query_ranks import QueryRanks  # here, as reading results that were judged needs no torch
 
-    metrics, seen = list(metrics), {} if seen is None else seen
+    metrics = list(metrics)
+    seen = {} if seen is None else seen
     data = _dataset_of(runs[0])
     read: list[dict[str, PerQuery]] = []
     worlds: set[str] = set()

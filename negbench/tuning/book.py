@@ -127,12 +127,14 @@ class StudyStore:
 
     def _agreed(self, spec: StudySpec | None, storage: str | None) -> tuple[StudySpec, str]:
         """Return settings and storage URL; those given must agree with study.json."""
-        note, journal = self.folder / "study.json", str(self.folder.absolute() / "optuna.journal")
+        note = self.folder / "study.json"
+        journal = str(self.folder.absolute() / "optuna.journal")
         if spec is not None and not note.exists():
             return spec, storage or journal
         noted = files.read_json(note, "delete it, not the journal, and rerun the command that wrote it")
         with files.intact(note):
-            kept, shown = StudySpec.load(noted["spec"]), noted["storage"]
+            kept = StudySpec.load(noted["spec"])
+            shown = noted["storage"]
         if spec is None:  # a stored file must never choose code to load, nor a place to connect to
             if shown and not storage:
                 raise RunError(
@@ -159,7 +161,8 @@ class StudyStore:
         try:
             yield
         except (*_FAULTS, _Unanswered) as error:
-            place, why = without_secrets(self.url), _reason(error.__cause__ or error, self.url)
+            place = without_secrets(self.url)
+            why = _reason(error.__cause__ or error, self.url)
             raise RunError(f"the study's storage {place} fails ({why}): rerun the command when it answers") from error
 
     def frozen(self) -> list[FrozenTrial]:
@@ -271,7 +274,8 @@ class StudyStore:
                 self._fail(self.frozen()[number], failure.args[0])
             except BaseException as error:  # Ctrl-C, a signal
                 turn.close()
-                if (trial := self.frozen()[number]).state == TrialState.RUNNING:
+                trial = self.frozen()[number]
+                if trial.state == TrialState.RUNNING:
                     self._queue(trial)
                 if isinstance(error.__cause__, KeyboardInterrupt):
                     raise error.__cause__ from None

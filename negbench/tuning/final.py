@@ -60,7 +60,10 @@ def importance(book: StudyStore) -> dict[str, float]:
         trials there are.
     """
     done = sorted(finished(book), key=lambda trial: trial.number)  # the order of the rows moves the forest
-    if len(done) < FEWEST or not (shares := _fanova(done)):
+    if len(done) < FEWEST:
+        return {}
+    shares = _fanova(done)
+    if not shares:
         return {}
     generator = np.random.default_rng(_SEED)
     turned = 0

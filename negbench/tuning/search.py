@@ -52,8 +52,11 @@ class StudyPlan:
 
     def first(self) -> Round:
         """Return the round of the trials, without their search: which runs follow, and what is searched."""
-        spec, folder, trials = self.job.spec, self.job.folder, self.job.trials
-        runs, name = folder.parent, folder.name
+        spec = self.job.spec
+        folder = self.job.folder
+        trials = self.job.trials
+        runs = folder.parent
+        name = folder.name
         configs = [spec.space.config(spec.config, {}, seed) for seed in spec.seeds]
         trial = plan(configs, folder / "cells", Display(), DATA)
         trial = [replace(cell, folder=cell.folder and f"{name}/cells/{cell.folder}") for cell in trial]
@@ -70,7 +73,9 @@ class StudyPlan:
 
     def _header(self, ended: int, trial: Cell) -> list[str]:
         """Return lines that say what is searched, and how; `trial` is a cell of one."""
-        spec, trials, name = self.job.spec, self.job.trials, self.job.folder.name
+        spec = self.job.spec
+        trials = self.job.trials
+        name = self.job.folder.name
         size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
         if ended:
             size += f", {ended} already ended"
@@ -87,7 +92,8 @@ class StudyPlan:
         model = ""
         if spec.sampler in MODELS:
             model = f" (its model draws from trial {STARTUP} on, once {LEAST} have finished)"
-        if spec.sampler == "cmaes" and (listed := [knob.key for knob in spec.space.knobs if knob.choices]):
+        listed = [knob.key for knob in spec.space.knobs if knob.choices]
+        if spec.sampler == "cmaes" and listed:
             model += f", except {', '.join(listed)}, drawn at random"
         return [*lines, f"  sampler {spec.sampler}{model}; pruner {spec.pruner}"]
 
@@ -100,7 +106,8 @@ def plan_study(asked: Study) -> StudyPlan:
     """
     asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
     layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(asked)], DataCache())
-    base, grid = build_config([layer]), asked.sampler == "grid"
+    base = build_config([layer])
+    grid = asked.sampler == "grid"
     space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
     if asked.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
         raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")

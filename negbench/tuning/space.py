@@ -169,8 +169,9 @@ def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix:
     """Return the strategy's knobs without those of `fix`, plus those of `search`; in a grid only the latter."""
     knobs = own_knobs(base, full)
     for given in fix:
-        if given not in (known := [*full.flat(), *knobs]):
-            raise UnknownNameError("key", given, known, where="--fix")
+        keys = [*full.flat(), *knobs]
+        if given not in keys:
+            raise UnknownNameError("key", given, keys, where="--fix")
         knobs = {name: knob for name, knob in knobs.items() if given not in (name, knob.sets)}
     asked = [parse_search(text, full, knobs) for text in search]
     if not grid:

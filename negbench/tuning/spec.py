@@ -63,7 +63,8 @@ class StudySpec:
     ) -> Self:
         """Return settings whose sampler and runs start from the configuration's seed; a grid prunes nothing."""
         pruner = "none" if sampler == "grid" else pruner  # a table needs every cell
-        numbers, code = tuple(range(base.seed, base.seed + seeds)), code_version(resolved(base))
+        numbers = tuple(range(base.seed, base.seed + seeds))
+        code = code_version(resolved(base))
         return cls(base.model_dump(mode="json"), space, numbers, sampler, pruner, base.seed, code, metric)
 
     @property
@@ -147,7 +148,8 @@ class SeededSampler(BaseSampler):
 
     def _of(self, trial: FrozenTrial) -> BaseSampler:
         digest = hashlib.sha256(f"{self._spec.seed}/{trial.number}".encode()).digest()
-        seed, model = int.from_bytes(digest[:4], "big"), MODELS.get(self._spec.sampler)
+        seed = int.from_bytes(digest[:4], "big")
+        model = MODELS.get(self._spec.sampler)
         if model is None or trial.number < STARTUP:
             return optuna.samplers.RandomSampler(seed=seed)
         with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):

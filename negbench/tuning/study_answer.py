@@ -24,8 +24,10 @@ def study_answer(book: StudyStore, rules: Rules | None) -> list[str]:
         book: a study with a finished trial.
         rules: of the comparison of the best with the default; None where they were not compared.
     """
-    done, clipped = finished(book), book.spec.space.clipped
-    best, zero = done[0], next((trial for trial in done if trial.number == 0), None)
+    done = finished(book)
+    clipped = book.spec.space.clipped
+    best = done[0]
+    zero = next((trial for trial in done if trial.number == 0), None)
     default = f"trial 0, the default moved into the range of {listed(clipped)}" if clipped else "the default"
     name = default if best is zero else settings_text(book.spec.space.plain(book.spec.config, best.params))
     lines = [f"The best of {len(done)} finished trials is {name}: {_scored(book, best)}."]
@@ -49,7 +51,8 @@ def _scored(book: StudyStore, trial: FrozenTrial) -> str:
     """'45.2 % on the dev part, negatives from ranks 28 to 169 (0.3 to 1.7 % of the gallery)'."""
     by = f" by {label_of(book.spec.metric)}" if book.spec.metric else ""
     text = f"{percent(trial.value)} %{by} on the dev part"
-    if (band := band_of(book, trial)) is None:
+    band = band_of(book, trial)
+    if band is None:
         return text
     first, last, ranks = band
     share = f"{percent(first / ranks)} to {percent(last / ranks)} % of the gallery"
@@ -76,10 +79,13 @@ def _flatness(book: StudyStore, done: Sequence[FrozenTrial]) -> str:
         return f"Of {len(tried)} settings tried, no other is within a point of it."
     plain_values = [book.spec.space.plain(book.spec.config, trial.params) for trial in near]
     parts = [_spread(key.split(".")[-1], [each[key] for each in plain_values]) for key in plain_values[0]]
-    bands = [band for trial in near if (band := band_of(book, trial))]
-    if bands:
-        ends = (_spread("", [round(band[side]) for band in bands]).strip() for side in (0, 1))
-        parts.append("negatives from ranks {} up to ranks {}".format(*ends))
+    bands = [band_of(book, trial) for trial in near]
+    first_ranks = [round(band[0]) for band in bands if band is not None]
+    last_ranks = [round(band[1]) for band in bands if band is not None]
+    if first_ranks:
+        first = _spread("", first_ranks).strip()
+        last = _spread("", last_ranks).strip()
+        parts.append(f"negatives from ranks {first} up to ranks {last}")
     return f"{len(near)} of {len(tried)} settings tried are within a point of the best: {', '.join(parts)}."
 
 

@@ -71,7 +71,8 @@ class Job:
 
     def tags(self, trial: int) -> dict[str, str]:
         """Return the tags of a trial's MLflow copy."""
-        name, strategy = self.folder.name, str(self.spec.base["strategy"]["name"])
+        name = self.folder.name
+        strategy = str(self.spec.base["strategy"]["name"])
         return {"experiment": name, "study": name, "negbench.kind": "trial", "trial": str(trial), "strategy": strategy}
 
 
@@ -91,7 +92,8 @@ class Trials:
             Pruned: the pruner stopped the trial.
             NegbenchError: the trial cannot be computed.
         """
-        space, base = self._spec.space, self._spec.config
+        space = self._spec.space
+        base = self._spec.config
         configs = [space.config(base, trial.params, seed) for seed in self._spec.seeds]
         folder = RunFolder(self._job.folder / trial_folder(trial.number))
         knobs = {key.replace("+1", " plus 1"): value for key, value in trial.params.items()}  # MLflow takes no '+'
@@ -101,9 +103,8 @@ class Trials:
                 before = [score_of(result, self._spec.metric) for result in results]
                 results.append(self._cell(config, trial, before))
             trial.set_user_attr("runs", [result.run_id for result in results])
-            values["objective/recall"] = score = statistics.fmean(
-                score_of(result, self._spec.metric) for result in results
-            )
+            score = statistics.fmean(score_of(result, self._spec.metric) for result in results)
+            values["objective/recall"] = score
             return score
 
     @contextmanager
@@ -117,7 +118,12 @@ class Trials:
                 live.metrics(kept["values"], self._spec.config.train.epochs or 0)
         finally:
             error = sys.exception()
-            kept["status"] = "FINISHED" if error is None else "FAILED" if isinstance(error, Exception) else "KILLED"
+            if error is None:
+                kept["status"] = "FINISHED"
+            elif isinstance(error, Exception):
+                kept["status"] = "FAILED"
+            else:
+                kept["status"] = "KILLED"
             trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
             files.write_json(folder.path / TRIAL, {**kept, "lost": live and live.error})
 
@@ -159,11 +165,9 @@ def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float], me
     The default, trial 0, is never pruned. A pruner's answer is noted before it is obeyed, as Hyperband gives it once.
     Curves have the data set's own metrics alone: by another one nothing is reported, nor pruned.
     """
-    epochs, first, main = (
-        planned.config.train.epochs,
-        first_refresh(planned.config),
-        f"dev/{metric or planned.card.main}",
-    )
+    epochs = planned.config.train.epochs
+    first = first_refresh(planned.config)
+    main = f"dev/{metric or planned.card.main}"
     answered = trial.user_attrs.get("pruned")
 
     def watch(values: Mapping[str, float], step: int, epoch: int) -> None:
@@ -210,14 +214,16 @@ class TrialSearch:
 
     def run(self, execution: Execution) -> None:
         """Compute them, log when one ends, and keep the MLflow runs of the studies open meanwhile."""
-        executor, count = execution.executor, len(self.studies)
+        executor = execution.executor
+        count = len(self.studies)
         several = -(-executor.workers // count)  # workers of a study, so that none is idle
         jobs = [job for _, job in self.studies] * several
         alive = [several] * count
         started = time.monotonic()
 
         def take(event: Event) -> None:
-            place, text = event.index % count, event.value
+            place = event.index % count
+            text = event.value
             book = self.studies[place][0]
             if event.kind == "failed":
                 alive[place] -= 1

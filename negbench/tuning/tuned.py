@@ -90,7 +90,8 @@ def compared_and_tuned(
         searches: its combinations, from `combinations`.
         uri: MLflow store of the trials.
     """
-    trials, runs = int(planned.asked.tuned or 0), planned.folder.path.parent
+    trials = int(planned.asked.tuned or 0)
+    runs = planned.folder.path.parent
     count = len(planned.cells) + trials * sum(len(each.spec.seeds) for each in searches if each.spec)
     later = planned.cells[0].config.train.epochs * count  # no other axis goes with equal tuning
     default = yield from compare_cells(planned, rules, float(later))
