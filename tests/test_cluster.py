@@ -135,8 +135,8 @@ def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str
     folders = {}
     cells = planned(vector_sets, runs)
     for outcome in compute_and_log(ComparisonFolder(runs / "c"), cells, Execution(executor, "none")):
-        assert outcome.error is None
-        assert outcome.cell.hash not in folders
+        assert outcome.error is None, outcome.cell.labels
+        assert outcome.cell.hash not in folders, outcome.cell.labels
         folders[outcome.cell.hash] = RunFolder(runs / outcome.run_id)
     return folders
 

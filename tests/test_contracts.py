@@ -200,7 +200,7 @@ def test_relevance_is_the_best_token(tokens):
         queries = torch.randn(2, 4, generator=generator)
         candidates = -queries.sum(0) * torch.rand(5, tokens, 4, generator=generator)
         want = torch.tensor([[max(float(q @ token) for token in image) for image in candidates] for q in queries])
-        assert (want < 0).any()
+        assert (want < 0).any(), f"learns: {learns}"
         with torch.set_grad_enabled(learns):
             torch.testing.assert_close(relevance(queries, candidates), want)
 

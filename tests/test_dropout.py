@@ -61,7 +61,7 @@ def test_layers_passes_and_pairs_have_masks_of_their_own():
     made += list(mask(crossed.pairs(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])), (256,)))
     for first, one in enumerate(made):
         for other in made[:first]:
-            assert 0.3 < (one == other).float().mean() < 0.7
+            assert 0.3 < (one == other).float().mean() < 0.7, f"mask {first}"
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

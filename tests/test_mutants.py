@@ -32,7 +32,7 @@ def test_every_fault_by_hand_has_its_place(mutants):
     assert len({(fault.path, fault.text) for fault in faults}) == len(faults) > 80
     for fault in faults:
         compile(fault.text, str(fault.path), "exec")
-        assert all((mutants.ROOT / name.partition("::")[0]).exists() for name in fault.tests)
+        assert all((mutants.ROOT / name.partition("::")[0]).exists() for name in fault.tests), fault.what
 
 
 def test_faults_of_a_module_by_hand(mutants, tmp_path):

@@ -80,8 +80,8 @@ def test_a_world_draws_alike(name):
     assert bool(dials) == (name not in ("demo-single", "world", "world-paper", "world-small", "world-systems"))
     assert len({config.train.epochs for config in configs}) == 1 + (name in ("world", "world-paper"))
     for dial in dials:
-        assert dial.key in configs[0].flat()
-        assert len(dial.values) > 1
+        assert dial.key in configs[0].flat(), dial.key
+        assert len(dial.values) > 1, dial.key
 
 
 def test_the_demo_asks_beside_the_batch_and_without_it_in_one_world():
@@ -132,7 +132,7 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name):
     alike = {"backbone.name": "lite", "train.lr": 1e-3, "train.epochs": 20, "dataset.train_queries": 4000}
     alike |= {"mining.exclude_reference": True, "eval.reported": name != "emoji-rates"}  # rates are chosen without val
     for config in configs:
-        assert config.flat().items() >= alike.items()
+        assert config.flat().items() >= alike.items(), config.strategy.name
     asked = over_recipe(Compare(recipe=path_of(name)))
     assert (asked.systems, asked.losses) == (("all", None) if name == "emoji-systems" else (None, ["info-nce"]))
     assert tuple(asked.negatives) == {"emoji-equal": (1, 32), "emoji-rates": (), "emoji-systems": ()}.get(name, (1,))

@@ -181,8 +181,8 @@ def test_a_file_that_cannot_be_read_is_listed_with_its_fault(package):
 def test_a_data_set_declares_the_files_it_reads():
     endings = registry.get("datasets", "triplets").extensions
     for ending in endings:
-        assert registry.reader_of(f"some/where{ending}") == "triplets"
-        assert registry.reader_of(f"some/where{ending.upper()}") == "triplets"
+        assert registry.reader_of(f"some/where{ending}") == "triplets", ending
+        assert registry.reader_of(f"some/where{ending.upper()}") == "triplets", ending
     assert [registry.reader_of(name) for name in ("fashioniq", "a.txt", "csv", "", "hf", "of:b")] == [None] * 6
 
 

@@ -49,9 +49,9 @@ def test_equal_weights_are_equal_files(tmp_path):
 def test_what_runs_write_is_of_the_schema(results):
     for result in results:
         read = RunRecord.model_validate_json(json.dumps(result))
-        assert read.metrics[read.main_metric] == result["metrics"][result["main_metric"]]
+        assert read.metrics[read.main_metric] == result["metrics"][result["main_metric"]], result["main_metric"]
         for name in result:  # nothing is lost when parsing
-            assert json.loads(read.model_dump_json())[name] == result[name]
+            assert json.loads(read.model_dump_json())[name] == result[name], name
     schema = json.loads(FILE.read_text(encoding="utf-8"))
     assert set(schema["required"]) == set(schema["properties"]) == set(results[0])
 

@@ -88,11 +88,11 @@ def test_a_content_is_parsed_once_and_a_damaged_cache_is_made_again(subtests, tm
         """Read the file in so many commands at the same time, which then end; return how often it was parsed."""
         path.write_text(text, encoding="utf-8")
         parsed.clear()
-        for known in [syntax._memory.__wrapped__() for _ in range(count)]:
+        for number, known in enumerate([syntax._memory.__wrapped__() for _ in range(count)]):
             monkeypatch.setattr(syntax, "_memory", lambda known=known: known)
             found = syntax._traits.__wrapped__("up.one", path, ())
-            assert (found.constants, found.imports) == ({"READS": ("a", "b")}, ["up.near"])
-            assert found.code == hashlib.sha256(syntax.canonical(parse(path)).encode()).hexdigest()
+            assert (found.constants, found.imports) == ({"READS": ("a", "b")}, ["up.near"]), f"command {number}"
+            assert found.code == hashlib.sha256(syntax.canonical(parse(path)).encode()).hexdigest(), f"command {number}"
         while ends:
             end, *given = ends.pop()
             end(*given)

@@ -131,9 +131,10 @@ def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
     assert "each table alone at 95 %" in turn
 
 
-def test_names_of_worlds_are_shortened_to_what_differs(spelled):
+def test_names_of_worlds_are_shortened_to_what_differs(spelled, subtests):
     for names, short in spelled["worlds"]:
-        assert list(shortened(names).values()) == short
+        with subtests.test(names=names):
+            assert list(shortened(names).values()) == short
 
 
 def test_a_union_counts_the_members_that_are_drawn_by_no_rule():

@@ -48,14 +48,15 @@ def looks_of(**given: Any) -> Looks:
 # --- looks -------------------------------------------------------------------------------------------------------
 
 
-def test_looks_are_fixed_in_advance_and_spend_all_of_alpha():
+def test_looks_are_fixed_in_advance_and_spend_all_of_alpha(subtests):
     assert looks_of().counts == (3, 5, 8, 12, 18, 27, 40, 60)
     assert looks_of(seeds=4, max_seeds=10).counts == (4, 5, 8, 10)
     assert looks_of(seeds=5, max_seeds=5).counts == (5,)
     for looks in (looks_of(), looks_of(seeds=4, max_seeds=10), looks_of(max_seeds=3)):
-        assert sum(looks.shares) == pytest.approx(1)
-        spent = [sum(looks.shares[: n + 1]) for n in range(len(looks.counts))]
-        assert spent == pytest.approx([(count / looks.most) ** 0.5 for count in looks.counts])
+        with subtests.test(counts=looks.counts):
+            assert sum(looks.shares) == pytest.approx(1)
+            spent = [sum(looks.shares[: n + 1]) for n in range(len(looks.counts))]
+            assert spent == pytest.approx([(count / looks.most) ** 0.5 for count in looks.counts])
     assert looks_of(seeds="7,1,0", max_seeds=6).seeds(6) == (7, 1, 0, 8, 9, 10)
     assert Looks.of(Compare(), (0, 1, 2)) is None
     for wrong in ({"seeds": 1}, {"seeds": 9, "max_seeds": 8}):
@@ -111,7 +112,9 @@ def test_replayed_looks_are_those_of_a_plain_loop():
     for got, want in ((tests.against, baseline), (tests.pairs.differences, every)):
         assert {
             pair: (each.interval.low, each.interval.high, each.verdict, each.seeds) for pair, each in got.items()
-        } == {pair: (each.interval.low, each.interval.high, each.verdict, each.seeds) for pair, each in want.items()}
+        } == {pair: (each.interval.low, each.interval.high, each.verdict, each.seeds) for pair, each in want.items()}, (
+            list(got)
+        )
     assert all((each.p_adjusted <= 0.05) == (each.verdict in ("better", "worse")) for each in tests.against.values())
 
 
@@ -138,7 +141,7 @@ def outcome(low: float, high: float) -> Difference:
 def test_first_place_is_open_between_strategies_that_no_equal_number_beats():
     """Draw random intervals; compare with loops over the definition, and with what the end of a comparison means."""
     rng, ended, shared = np.random.default_rng(5), 0, 0
-    for _ in range(300):
+    for number in range(300):
         names = [f"s{k}" for k in range(int(rng.integers(2, 6)))]
         blocks = {name: float(rng.choice([1, 1, 63])) for name in names}
         out = {name for name in names if rng.random() < 0.1}
@@ -157,10 +160,14 @@ def test_first_place_is_open_between_strategies_that_no_equal_number_beats():
         ahead |= {(b, a): -each.interval.low for (a, b), each in family.items()}
         first = {a for a in alive if all(ahead[b, a] <= 0.01 for b in alive if b != a and blocks[a] == blocks[b])}
         decided_at = {blocks[a] for a in first}  # who cannot be more than the margin behind another that can be first
-        assert {*left} == {p for p in among if family[p].verdict == "undecided" and blocks[p[0]] not in decided_at}
+        assert {*left} == {p for p in among if family[p].verdict == "undecided" and blocks[p[0]] not in decided_at}, (
+            f"table {number}"
+        )
         ended += not left
         shared += any(family[p].verdict == "undecided" and {*p} & first for p in among)
-        assert {*tests.undecided("all", None, blocks)} == {p for p in family if family[p].verdict == "undecided"}
+        assert {*tests.undecided("all", None, blocks)} == {p for p in family if family[p].verdict == "undecided"}, (
+            f"table {number}"
+        )
     assert 50 < ended < 280
     assert shared > 20
 
@@ -258,9 +265,9 @@ def test_open_strategies_run_on_and_decided_ones_stop(straight):
     rows = {row.strategy: row for row in read_verdicts(straight / "c") if row.main}
     others = [row for row in rows.values() if row.verdict != "baseline"]
     for row in others:
-        assert cells[row.strategy] == list(range(row.paired_seeds))
-        assert row.verdict != "undecided" or row.paired_seeds == 3
-        assert row.undecided == (("qure",) if row.verdict == "undecided" else ())
+        assert cells[row.strategy] == list(range(row.paired_seeds)), row.strategy
+        assert row.verdict != "undecided" or row.paired_seeds == 3, row.strategy
+        assert row.undecided == (("qure",) if row.verdict == "undecided" else ()), row.strategy
     assert len(cells["qure"]) == max(row.paired_seeds for row in others)
     assert len({row.paired_seeds for row in others}) > 1  # they stopped at different looks
 
@@ -304,8 +311,8 @@ def test_half_done_it_ends_with_the_same_table_of_two_workers(straight, vector_s
         assert (straight / "c" / name).read_bytes() == (tmp_path / "c" / name).read_bytes(), name
     for run in (path.parent for path in straight.glob("*/result.json")):
         left, right = RunFolder(run), RunFolder(tmp_path / run.name)
-        assert left.result["metrics"] == right.result["metrics"]
-        assert left.metrics() == right.metrics()
+        assert left.result["metrics"] == right.result["metrics"], run.name
+        assert left.metrics() == right.metrics(), run.name
 
 
 def test_given_again_it_writes_and_judges_nothing_and_leaves_no_mlflow_run(
@@ -366,7 +373,7 @@ def test_runs_of_different_worlds_are_nested_and_compared_within_a_seed(tmp_path
     assert values_of(drawn, ["recall_at_10"], known)["recall_at_10"].nested
     for world in ("w", ""):
         alike = values_of([run_of(tmp_path, seed, world=world) for seed in (0, 1)], ["recall_at_10"])
-        assert not alike["recall_at_10"].nested
+        assert not alike["recall_at_10"].nested, f"world '{world}'"
     values_of([run_of(tmp_path, 1, world="w1", first=100)], ["recall_at_10"], known)  # as of another strategy
     for other in (run_of(tmp_path, 1, world="w2", first=100), run_of(tmp_path, 1, world="w1", first=7)):
         with pytest.raises(RunError, match="ranks of other queries"):

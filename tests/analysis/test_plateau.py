@@ -55,14 +55,15 @@ def test_the_mean_curve_is_that_of_the_points_that_all_seeds_have(tmp_path):
     assert math.isnan(nothing.steps_to(0.0))
 
 
-def test_the_last_third_and_steps_by_hand():
+def test_the_last_third_and_steps_by_hand(subtests):
     for values, rise in (
         ((0, 0.1, 0.2, 0.3, 0.5, 0.55, 0.6), 0.1),  # 6 epochs: fourth to sixth
         ((0, 0.1, 0.2, 0.3, 0.5, 0.4), 0.4 - 0.5),  # 5 epochs: fourth to fifth
         ((0, 0.1, 0.2, 0.3), 0.1),  # 3 epochs: second to third
         ((0.2, 0.5), math.nan),  # one epoch has no last third
     ):
-        assert curve_of(*values).rise == pytest.approx(rise, nan_ok=True)
+        with subtests.test(values=values):
+            assert curve_of(*values).rise == pytest.approx(rise, nan_ok=True)
     assert math.isnan(Plateau((0, 30), (0, 300), (0.1, 0.9)).rise)  # scored only at the end
     assert Plateau((0, 10, 20, 30), (0, 100, 200, 300), (0.1, 0.5, 0.6, 0.9)).rise == pytest.approx(0.3)
     plateau = curve_of(0.1, 0.5, 0.78, 0.74, 0.8)

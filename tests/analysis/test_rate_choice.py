@@ -27,7 +27,7 @@ def shortfall(chosen: float, trials: Mapping[float, Values]) -> np.ndarray:
     return draw_shortfalls({"a": (RateChoice(chosen, trials),)}, DRAWS)["a"]
 
 
-def test_two_rates_of_one_seed_against_the_closed_form():
+def test_two_rates_of_one_seed_against_the_closed_form(subtests):
     """The mean of max(0, x) of a normal x, whose sd is the paired error over queries."""
     rng = np.random.default_rng(0)
     one, two = rng.integers(0, 2, (2, 1, 300)).astype(float)
@@ -35,10 +35,11 @@ def test_two_rates_of_one_seed_against_the_closed_form():
     gap = float(one.mean() - two.mean())
     error = float(np.std(one - two, ddof=1)) / math.sqrt(300)
     for chosen, ahead in ((1.0, gap), (3.0, -gap)):
-        z = -ahead / error
-        density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-        expected = -ahead * 0.5 * math.erfc(-z / math.sqrt(2)) + error * density
-        assert shortfall(chosen, trials).mean() == pytest.approx(expected, rel=0.02)
+        with subtests.test(chosen=chosen):
+            z = -ahead / error
+            density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+            expected = -ahead * 0.5 * math.erfc(-z / math.sqrt(2)) + error * density
+            assert shortfall(chosen, trials).mean() == pytest.approx(expected, rel=0.02)
 
 
 def test_seeds_count_where_no_query_differs():

@@ -84,15 +84,16 @@ def test_intervals_of_small_tables_hardly_depend_on_the_draws(count):
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(90, "undecided"), (1200, "equal")])
-def test_queries_that_all_agree_leave_room_for_some_that_do_not(count, verdict):
+def test_queries_that_all_agree_leave_room_for_some_that_do_not(count, verdict, subtests):
     """No difference in n queries: a share of 1 - 0.025^(1/n) is still plausible, too much for "equal" at n = 90."""
     for share in (1, 0.2):
-        values = dict.fromkeys("ab", np.tile(np.arange(count) % 2.0, (2, 1)))
-        estimate = against(ValueTable(values, Design(share=share)), "b", generator())["a"]
-        most = 1 - (0.025 * share) ** (1 / count)
-        assert estimate.interval.high == pytest.approx(most, rel=0.05, abs=1e-4)
-        assert estimate.interval.low == -estimate.interval.high
-        assert estimate.verdict == verdict
+        with subtests.test(share=share):
+            values = dict.fromkeys("ab", np.tile(np.arange(count) % 2.0, (2, 1)))
+            estimate = against(ValueTable(values, Design(share=share)), "b", generator())["a"]
+            most = 1 - (0.025 * share) ** (1 / count)
+            assert estimate.interval.high == pytest.approx(most, rel=0.05, abs=1e-4)
+            assert estimate.interval.low == -estimate.interval.high
+            assert estimate.verdict == verdict
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
@@ -131,13 +132,15 @@ def test_a_mean_of_0_or_1_has_the_interval_of_the_rule_of_three():
 def test_a_p_value_at_alpha_says_what_the_interval_says():
     """Also as stored, with 10 decimals, and where an end is rounded outwards to 0."""
     rng, near = generator(21), 0
-    for _ in range(60):
+    for number in range(60):
         values = {name: 0.002 * rng.normal(size=(1, 12)) for name in "ab"}  # an end is rounded to 0.0001
         gap = values["a"] - values["b"]
         half = scipy.stats.t.ppf(0.975, 11) * scipy.stats.sem(gap[0])
         values["a"] = values["a"] - gap.mean() + half * rng.choice([0.99, 1, 1.01])
         test = against(ValueTable(values, Design(draws=100)), "b", generator())["a"]
-        assert (round(test.p_adjusted, 10) <= 0.05) == (test.interval.low > 0 or test.interval.high < 0)
+        assert (round(test.p_adjusted, 10) <= 0.05) == (test.interval.low > 0 or test.interval.high < 0), (
+            f"table {number}"
+        )
         near += abs(test.p_adjusted - 0.05) < 0.01
     assert near > 20
 
@@ -173,17 +176,21 @@ def reordered(parts, rng):
 
 def test_no_order_of_strategies_seeds_or_queries_moves_a_result():
     rng = generator(22)
-    for _ in range(40):
+    for number in range(40):
         parts = random_table(rng)
         tables = [ValueTable(v, Design(**d), s) for v, s, d in (parts, reordered(parts, rng), reordered(parts, rng))]
         first, *others = (pairs(table, table.generator("key")) for table in tables)
         for (a, b), want in first.differences.items():
             for got in (other.of(a, b) for other in others):
-                assert (got.verdict, got.seeds) == (want.verdict, want.seeds)
+                assert (got.verdict, got.seeds) == (want.verdict, want.seeds), f"table {number}, {a} minus {b}"
                 for field in ("value", "p_value", "p_adjusted", "minimum_detectable"):
-                    assert getattr(got, field) == pytest.approx(getattr(want, field), abs=1e-9)
+                    assert getattr(got, field) == pytest.approx(getattr(want, field), abs=1e-9), (
+                        f"table {number}, {a} minus {b}"
+                    )
                 for one, other in ((got.interval, want.interval), (got.models, want.models)):
-                    assert (one.low, one.high) == pytest.approx((other.low, other.high), abs=1e-9)
+                    assert (one.low, one.high) == pytest.approx((other.low, other.high), abs=1e-9), (
+                        f"table {number}, {a} minus {b}"
+                    )
     alike = replace(tables[0], values=dict.fromkeys(tables[0].values, np.ones((1, 9))))
     streams = tables[0].generator("key"), tables[0].generator("other"), alike.generator("key")
     assert len({stream.random() for stream in streams}) == 3

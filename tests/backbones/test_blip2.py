@@ -260,15 +260,16 @@ def test_folder_that_does_not_fit(subtests, lavis, tmp_path):
 
 
 @pytest.mark.usefixtures("offline")
-def test_hub_id_from_the_local_cache(lavis, tmp_path):
+def test_hub_id_from_the_local_cache(lavis, tmp_path, subtests):
     cache, revision = tmp_path / "hub", "0123456789012345678901234567890123456789"
     lavis.hub("blip2", cache / "models--org--small" / "snapshots" / revision)
     refs = cache / "models--org--small" / "refs"
     refs.mkdir()
     (refs / "main").write_text(revision)
     for weights in ("org/small", f"org/small@{revision}"):
-        identity = build(Blip2, weights=weights).identity
-        assert (identity.weights, identity.revision) == ("org/small", revision)
+        with subtests.test(weights=weights):
+            identity = build(Blip2, weights=weights).identity
+            assert (identity.weights, identity.revision) == ("org/small", revision)
 
 
 @pytest.mark.parametrize("weights", [None, "org/absent@main"])
@@ -279,7 +280,7 @@ def test_without_weights_one_line_says_what_to_fetch(weights):
     message = str(error.value)
     assert "\n" not in message
     for part in (weights or "Salesforce/blip2-itm-vit-g", "HF_HUB_OFFLINE", "hf download", "lavis:FILE", "init=random"):
-        assert part in message
+        assert part in message, part
 
 
 def test_the_hub_is_asked_once_and_for_the_preferred_name_first(monkeypatch, tmp_path):
@@ -493,9 +494,9 @@ def test_trap_21_random_weights_are_not_degenerate():
     assert candidates.std(dim=1).max() > 1e-3  # tokens of one image differ
     assert candidates.std(dim=0).max() > 1e-4  # and so do images
     assert abs(float(model.query_tokens.detach().std()) - 0.02) < 0.005
-    for layer in model.qformer.encoder.layer:
-        assert torch.equal(layer.intermediate_query.dense.weight, layer.intermediate.dense.weight)
-        assert torch.equal(layer.output_query.dense.weight, layer.output.dense.weight)
+    for number, layer in enumerate(model.qformer.encoder.layer):
+        assert torch.equal(layer.intermediate_query.dense.weight, layer.intermediate.dense.weight), f"layer {number}"
+        assert torch.equal(layer.output_query.dense.weight, layer.output.dense.weight), f"layer {number}"
     assert float(model.temperature.detach()) == pytest.approx(0.07)
 
 

@@ -73,7 +73,7 @@ def check(rows: list[tuple[bytes, str, str]]) -> None:
     """Check that rows with different features share neither key."""
     for place in (1, 2):
         known: dict[str, bytes] = {}
-        assert all(known.setdefault(row[place], row[0]) == row[0] for row in rows)
+        assert all(known.setdefault(row[place], row[0]) == row[0] for row in rows), f"column {place}"
 
 
 @pytest.mark.parametrize("name", VARIED)

@@ -177,7 +177,7 @@ def compare(
         new = list(waits_of(read_ahead(source, block, list), source, step))
         processor += time.process_time() - begun
         old = list(waits_of(iter(block), before, step))
-        assert [checksum for _, checksum in new] == [checksum for _, checksum in old]
+        assert [checksum for _, checksum in new] == [checksum for _, checksum in old], f"block at {first}"
         ahead += [wait for wait, _ in new[1:]]  # nothing was read ahead of the first
         now += [wait for wait, _ in old[1:]]
     share = median(ahead) / (median(ahead) + step)

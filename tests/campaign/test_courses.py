@@ -276,14 +276,15 @@ def test_failures_are_told_after_the_block(computing, tmp_path, monkeypatch):
     assert not held("c")
 
 
-def test_a_price_is_told_from_twenty_cells_on(computing, tmp_path, monkeypatch):
+def test_a_price_is_told_from_twenty_cells_on(computing, tmp_path, monkeypatch, subtests):
     monkeypatch.setattr(driver.Forecast, "price", lambda self, asked, runs: [f"{len(list(asked))} cells, {self.later}"])
     for count, want in ((19, []), (20, ["20 cells, (0.0, 5.0)"])):
-        said, execution = list[str](), Execution(Here(), "none")
-        asked = Round(ComparisonFolder(tmp_path / "c"), cells("a", range(count)), later=5.0)
-        with suppress(NegbenchError), carry_out(one_round(asked), execution, said.append):
-            pass
-        assert said == want
+        with subtests.test(count=count):
+            said, execution = list[str](), Execution(Here(), "none")
+            asked = Round(ComparisonFolder(tmp_path / "c"), cells("a", range(count)), later=5.0)
+            with suppress(NegbenchError), carry_out(one_round(asked), execution, said.append):
+                pass
+            assert said == want
     asked = replace(asked, cells=[], ahead=[cell("a", 0), cell("a", 1, done=True)])
     with suppress(NegbenchError), carry_out(one_round(asked), execution, said.append):
         assert execution.estimate.later == (10.0, 15.0)  # without what is finished
@@ -315,17 +316,20 @@ def test_an_interruption_says_what_is_kept_and_frees_a_folder(computing, error, 
         pass
 
 
-def test_a_second_command_of_the_same_name_waits(computing, tmp_path, logged):
+def test_a_second_command_of_the_same_name_waits(computing, tmp_path, logged, subtests):
     """Otherwise the two mix their cells, and the page has verdicts on strategies that it lacks."""
     for kind in ("comparison", "claims", "final"):
-        folder = ComparisonFolder(tmp_path / kind, {"kind": kind})
-        first, order = folder.hold(), list[str]()
-        first.__enter__()
-        Timer(0.2, lambda: (order.append("freed"), first.__exit__(None, None, None))).start()  # noqa: B023
-        with suppress(NegbenchError), carry(one_round(Round(folder, cells("a", (0,)))), []):
-            order.append("computed")
-        assert order == ["freed", "computed"]
-        assert f"{kind} {kind} is being computed by another process: waiting for it" in [r.getMessage() for r in logged]
+        with subtests.test(kind=kind):
+            folder = ComparisonFolder(tmp_path / kind, {"kind": kind})
+            first, order = folder.hold(), list[str]()
+            first.__enter__()
+            Timer(0.2, lambda: (order.append("freed"), first.__exit__(None, None, None))).start()  # noqa: B023
+            with suppress(NegbenchError), carry(one_round(Round(folder, cells("a", (0,)))), []):
+                order.append("computed")
+            assert order == ["freed", "computed"]
+            assert f"{kind} {kind} is being computed by another process: waiting for it" in [
+                r.getMessage() for r in logged
+            ]
 
 
 def test_each_kind_of_folder_is_locked(computing, vector_sets, tmp_path, monkeypatch):

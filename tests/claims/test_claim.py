@@ -15,14 +15,16 @@ from negbench.systems.system import systems
 def test_all_34_claims_are_there_and_fit_together():
     assert [claim.number for claim in all_claims()] == list(range(1, 35))
     for claim in all_claims():
-        assert claim.words.endswith(".")
-        assert all((claim.source, claim.published, claim.tests))
-        assert set(claim.needs) <= set(NEEDS)
+        assert claim.words.endswith("."), f"claim {claim.number}"
+        assert all((claim.source, claim.published, claim.tests)), f"claim {claim.number}"
+        assert set(claim.needs) <= set(NEEDS), f"claim {claim.number}"
         for test in claim.tests:
-            assert len(test.settings) == {"level": 1, "difference": 2}.get(test.statistic, len(test.settings))
-            assert (test.other is not None) == (test.statistic == "order")
+            assert len(test.settings) == {"level": 1, "difference": 2}.get(test.statistic, len(test.settings)), (
+                f"claim {claim.number}"
+            )
+            assert (test.other is not None) == (test.statistic == "order"), f"claim {claim.number}"
             sides = sorted((test.refutes, test.supports), key=lambda side: side.above)
-            assert [side.above for side in sides] == [False, True]
+            assert [side.above for side in sides] == [False, True], f"claim {claim.number}"
             assert sides[0].bound <= sides[1].bound, f"claim {claim.number}: both can hold"
     assert {name for claim in all_claims() for name in claim.settings} == set(settings())
     assert {str(layer["system"]) for layer in settings().values()} <= set(systems())

@@ -52,7 +52,7 @@ def test_claims_are_computed_and_judged(computed):
     means: dict[str, list[float]] = {}
     for cell in cells:
         folder = RunFolder(computed / cell["run"])
-        assert folder.path in runs
+        assert folder.path in runs, cell["run"]
         means.setdefault(cell["system"], []).append(folder.result["metrics"][folder.result["main_metric"]])
     (test,) = claims[5]["tests"]  # type: ignore[misc]
     count = test["seeds"]  # claim 8 may have added one to "cirqrs"

@@ -124,24 +124,26 @@ def test_queries_of_one_world_are_no_new_queries_in_every_seed():
 # --- verdicts ----------------------------------------------------------------------------------------------------
 
 
-def test_a_premise_must_hold_before_anything_is_decided():
+def test_a_premise_must_hold_before_anything_is_decided(subtests):
     refuted, shares = trial({"a": [-1.0, -1.1, -0.9]}), Fixed(table={"p": np.array([0.2, 0.5, 0.5])})
     for bound, want in (("> 0.3", "refuted"), ("> 0.5", "premise absent"), ("< 0.3", "premise absent")):
-        claim = dataclasses.replace(claim_of(refuted), premises=(Premise("p", shares, Condition.parse(bound)),))
-        finding = judge(claim, evidence("a", "p"), ONCE, lacking=None, undefined={})
-        assert (finding.verdict, finding.answers[0].verdict) == (want, "refuted")  # the effect is still shown
+        with subtests.test(bound=bound):
+            claim = dataclasses.replace(claim_of(refuted), premises=(Premise("p", shares, Condition.parse(bound)),))
+            finding = judge(claim, evidence("a", "p"), ONCE, lacking=None, undefined={})
+            assert (finding.verdict, finding.answers[0].verdict) == (want, "refuted")  # the effect is still shown
 
 
-def test_two_lengths_are_one_verdict():
+def test_two_lengths_are_one_verdict(subtests):
     up = trial({"a": [1.0, 1.1, 0.9]})
 
     def found(verdict: str) -> JudgedClaim:
         return JudgedClaim(claim_of(up), verdict, f"why {verdict}", (Answer(up, "undecided"),))
 
     for short, long, want in VERDICTS["lengths"]:
-        both = at_both(found(short), found(long))
-        assert both.verdict == want, (short, long)
-        assert [answer.length for answer in both.answers] == ["short", "long"]
+        with subtests.test(short=short, long=long):
+            both = at_both(found(short), found(long))
+            assert both.verdict == want, (short, long)
+            assert [answer.length for answer in both.answers] == ["short", "long"]
     assert both.reason == "why not testable"
     # each length spends half of the level
     one = judge(claim_of(up), evidence("a"), ONCE, lacking=None, undefined={}, lengths=2).answers[0].estimate
@@ -180,7 +182,9 @@ def test_a_look_spends_its_share_and_what_it_decides_stays():
     assert [(answer.verdict, answer.seeds) for answer in finding.answers] == [("supported", 3), ("supported", 5)]
     for answer, count, share, row in zip(finding.answers, looks.counts, looks.shares, values.values(), strict=True):
         want = stats.ttest_1samp(row[:count], 0).confidence_interval(1 - 0.05 * share / 2)
-        assert (answer.estimate.low, answer.estimate.high) == pytest.approx((want.low, want.high))
+        assert (answer.estimate.low, answer.estimate.high) == pytest.approx((want.low, want.high)), (
+            f"look at {count} seeds"
+        )
     stopped = Evidence(pd.concat([complete.results.query("system == 'a'"), evidence("b").results]))
     (_, left) = judge(claim_of(*tests), stopped, looks, lacking=None, undefined={}).answers
     assert (left.verdict, left.seeds) == ("undecided", 3)

@@ -129,12 +129,13 @@ def test_pools_by_hand(hand):
         of("mined", hand, column="band_mean")
 
 
-def test_ranks_by_hand(hand):
+def test_ranks_by_hand(hand, subtests):
     assert of("subset-recall", hand, k=2) == [1, 1, 0]  # the benchmark's own subsets
     assert of("average-precision", hand) == pytest.approx([2 / 3, (1 / 3) / 2, 1.0])
     assert Measure("average-precision").of(hand).strata.tolist() == ["x", "x", "y"]  # type: ignore[union-attr]
     for name, options in (("average-precision", ()), ("subset-recall", ()), ("suppression", (("split", "val"),))):
-        assert Measure(name, options).of(hand).clusters.tolist() == ["m", "m", "n"]  # type: ignore[union-attr]
+        with subtests.test(name=name):
+            assert Measure(name, options).of(hand).clusters.tolist() == ["m", "m", "n"]  # type: ignore[union-attr]
     assert of("suppression", hand, split="val") == pytest.approx([0.5, -1.0, math.nan], nan_ok=True)
     # above the target: rank 1 of p and 1-10 of q, of which two are relevant; 11-50 without targets: 11, 12; 12; 11, 12
     assert of("false-negatives", hand, band="above the target", split="val") == [pytest.approx(2 / 11)]

@@ -41,7 +41,7 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     tables = []
     for name, key in (("images.npz", "ids"), ("texts.npz", "texts")):
         with np.load(folder / name) as arrays:
-            assert set(arrays.files) == {key, "features"}
+            assert set(arrays.files) == {key, "features"}, name
             tables.append(dict(zip(arrays[key].tolist(), arrays["features"], strict=True)))
     return tables[0], tables[1]
 

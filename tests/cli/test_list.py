@@ -55,7 +55,7 @@ def test_a_union_is_explained_with_its_own_option(arguments, said):
     assert out.startswith("in-batch+top-k  A corpus strategy's own draws and a batch strategy's members, in one loss.")
     assert "source: in-batch: " in out
     for option in ("shared = bool, default False", "k = int or str", "halve = bool"):
-        assert f"  {option}" in out
+        assert f"  {option}" in out, option
     assert "pool size, images >= 1 or a share of the gallery" in out
     assert "unknown strategy 'no'" in said("list", "in-batch+no", code=2).err
 

@@ -160,7 +160,7 @@ def test_filters_apply_to_embeddings_in_files(folder, mined):
         out = {target, *known[query], *table["excluded"][query]}
         want = {j for j in range(N) if j not in out and cosine[query, j] <= cosine[query, target] - 0.1}
         if want:
-            assert set(frame["negatives"][query]) == want
+            assert set(frame["negatives"][query]) == want, f"query {query}"
 
 
 @pytest.mark.parametrize("ending", ["npz", "parquet"])

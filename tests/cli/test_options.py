@@ -50,7 +50,7 @@ def test_every_example_of_the_help_is_a_command_line():
     assert priced == {"run", "compare", "study", "claims", "mine", "embed"}
     for line in examples:
         first, *words = shlex.split(line)
-        assert first == "negbench"
+        assert first == "negbench", line
         name, *rest = words[1:] if words[0] == "data" else words
         commands[name].make_context(name, rest).close()  # raises for an unknown flag
 

@@ -91,8 +91,8 @@ def start(forked):
 
 def release(*processes):
     """Let all processes begin to encode once all are ready."""
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
+    for number, process in enumerate(processes):
+        assert process.stdout.readline() == "ready\n", f"process {number}"
     for process in processes:
         process.stdin.write("\n")
         process.stdin.flush()
@@ -459,6 +459,6 @@ def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, images, settl
     for at in range(len(content)):
         memory.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
         contents._parsed.cache_clear()  # as a new process
-        assert contents._remembered(memory) == {}
+        assert contents._remembered(memory) == {}, f"cut at {at}"
     assert content_hashes(images, tmp_path) == want
     assert len(contents._remembered(memory)) == 2

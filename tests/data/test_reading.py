@@ -145,7 +145,7 @@ def test_the_next_two_items_are_read_while_one_is_used():
     items = read_ahead(source, range(6), lambda item: [torch.tensor([10 * item]), torch.tensor([10 * item + 1])])
     for item in items:
         announced = [int(index) for handle in source._readings for index in handle.index]
-        assert announced == [10 * n + k for n in range(item, min(item + 3, 6)) for k in (0, 1)]
+        assert announced == [10 * n + k for n in range(item, min(item + 3, 6)) for k in (0, 1)], f"item {item}"
     assert source._readings == []
 
 
@@ -154,10 +154,10 @@ def test_of_many_images_the_next_part_is_read_while_one_is_computed():
     parts = torch.arange(7).split(3)
     read = InTurn(source, parts)
     for number, part in enumerate(parts):
-        assert torch.equal(read(part).flatten(), part.float())
+        assert torch.equal(read(part).flatten(), part.float()), f"part {number}"
         assert [handle.index.tolist() for handle in source._readings] == [
             each.tolist() for each in parts[number + 1 :][:1]
-        ]
+        ], f"part {number}"
     assert read(torch.tensor([5, 1])).flatten().tolist() == [5, 1]  # no part: read at once
     assert source._readings == []
 

@@ -85,10 +85,10 @@ def test_a_shared_backbone_starts_every_run_anew(vector_sets, tmp_path):
     for config in configs(vector_sets, "in-batch,all-corpus,hycole"):
         together = run_config(config, shared)
         alone = run_config(config, Bench.open(tmp_path / "alone", "none"))
-        assert together.metrics == alone.metrics
-        assert together.folder.metrics() == alone.folder.metrics()
+        assert together.metrics == alone.metrics, config.strategy.name
+        assert together.folder.metrics() == alone.folder.metrics(), config.strategy.name
         left, right = together.folder.weights(), alone.folder.weights()
-        assert all(torch.equal(left[name], right[name]) for name in right)
+        assert all(torch.equal(left[name], right[name]) for name in right), config.strategy.name
 
 
 def test_a_scene_is_that_of_its_backbone(vector_sets, tmp_path):
@@ -115,9 +115,11 @@ def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(vector_sets,
     for more in options:
         (config,) = configs([*vector_sets, *more], "in-batch")
         opened = open_run(config, Display(), cache)
-        assert opened.scene.train.dataset is opened.splits.train
+        assert opened.scene.train.dataset is opened.splits.train, f"{more}"
         rows.append(opened.scene.train.tokens["row"])
-        assert torch.equal(rows[-1], opened.backbone.tokenize([q.text for q in opened.splits.train.queries])["row"])
+        assert torch.equal(rows[-1], opened.backbone.tokenize([q.text for q in opened.splits.train.queries])["row"]), (
+            f"{more}"
+        )
     assert len(rows[1]) < len(rows[0])
     assert not torch.equal(rows[2], rows[3])
 

@@ -86,7 +86,7 @@ def test_val_protocol_is_the_union_of_references_and_targets(shared_data):
     for category in data.groups:
         entries = json.loads((shared_data / f"fashioniq/captions/cap.{category}.val.json").read_text())
         want = {entry["candidate"] for entry in entries} | {entry["target"] for entry in entries}
-        assert {data.images[c] for c in data.groups[category].tolist()} == want
+        assert {data.images[c] for c in data.groups[category].tolist()} == want, category
     assert data.identity.startswith("fashioniq@val-")
     assert load(shared_data).identity.startswith("fashioniq@original-")
 

@@ -55,7 +55,9 @@ def test_queries_change_one_to_three_attributes_and_say_so():
         changed = [name for name in ATTRIBUTES if getattr(old, name) != getattr(new, name)]
         counts[len(changed)] += 1
         for name in changed:
-            assert any(c.phrase in text.lower() for c in clauses(new, name) for text in pair)
+            assert any(c.phrase in text.lower() for c in clauses(new, name) for text in pair), (
+                f"{reference} to {target}: {name}"
+            )
     assert set(counts) == {1, 2, 3}
     assert min(counts.values()) > 0.1 * len(part.queries)
 

@@ -99,13 +99,13 @@ def test_lines_are_pairs_three_attributes_apart(split, twins):
     lines: dict[str, set[tuple[str, ...]]] = {}
     for image in data.images:
         name, weight = look_of(image)
-        assert weight == 0.7
+        assert weight == 0.7, image
         lines.setdefault(name, set()).add(shown(image))
     assert sorted(map(len, lines.values()))[:-1] == [2] * (len(lines) - 1)  # one line may have a third design
     assert len(set().union(*lines.values())) == sum(map(len, lines.values()))
     for query in data.queries:
-        assert look_of(query.reference)[0] == look_of(str(query.target))[0]
-        assert 6 - shared(query.reference, str(query.target)) in (3, 2, 1)
+        assert look_of(query.reference)[0] == look_of(str(query.target))[0], query.id
+        assert 6 - shared(query.reference, str(query.target)) in (3, 2, 1), query.id
     most = [6 - shared(q.reference, str(q.target)) for q in data.queries]
     assert most.count(3) > 0.9 * len(most)
 
@@ -123,10 +123,10 @@ def test_a_wrong_target_does_not_answer_and_what_does_stays_relevant(share, coun
     assert len(other) == count
     assert data.images == right.images
     for query, annotated in other:
-        assert query.target not in (*annotated.relevant, query.reference)
-        assert query.relevant == (query.target, *annotated.relevant)
-        assert query.target_text != annotated.target_text
-        assert (query.id, query.reference, query.text) == (annotated.id, annotated.reference, annotated.text)
+        assert query.target not in (*annotated.relevant, query.reference), query.id
+        assert query.relevant == (query.target, *annotated.relevant), query.id
+        assert query.target_text != annotated.target_text, query.id
+        assert (query.id, query.reference, query.text) == (annotated.id, annotated.reference, annotated.text), query.id
     assert load(wrong=share, split="val").queries == load(split="val").queries
     assert data.card.protocol.endswith(f"-wrong{share}")
     assert VectorWorld.made_card(VectorWorldOptions(wrong=share, twins=12.0, **SMALL)) == data.card

@@ -45,25 +45,25 @@ def test_a_share_of_the_queries_gets_a_wrong_member(kind):
     assert len(changed) == 30
     members = {(query.group, getattr(query, kind)) for query in right.queries}
     for _, after, names in changed:
-        assert kind in names
-        assert names <= MOVED[kind]
-        assert (after.group, getattr(after, kind)) in members
+        assert kind in names, after.id
+        assert names <= MOVED[kind], after.id
+        assert (after.group, getattr(after, kind)) in members, after.id
     assert wrong.images == right.images
 
 
 def test_a_wrong_target_answers_nothing_and_what_does_stays_relevant():
     right = world()
     for before, after, _ in differences(right, with_wrong_triplets(right, 0.9, "target", seed=0)):
-        assert after.target not in (*before.relevant, before.reference)
-        assert after.relevant == (after.target, *before.relevant)
+        assert after.target not in (*before.relevant, before.reference), after.id
+        assert after.relevant == (after.target, *before.relevant), after.id
 
 
 @pytest.mark.parametrize("kind", ["reference", "text"])
 def test_after_another_wrong_member_nothing_is_known_but_the_target(kind):
     right = world()
     for before, after, _ in differences(right, with_wrong_triplets(right, 0.9, kind, seed=0)):
-        assert (after.target, after.relevant) == (before.target, ())
-        assert after.reference != after.target
+        assert (after.target, after.relevant) == (before.target, ()), after.id
+        assert after.reference != after.target, after.id
 
 
 def test_all_kinds_are_a_third_each():
@@ -95,8 +95,8 @@ def test_wrong_members_come_from_the_query_s_own_gallery(vector_sets):
     full = resolved(config_of(vector_sets, "qure", "train.wrong=0.9"))
     train = DataCache().splits(full).train
     for query in train.queries:
-        assert query.group.split("-")[0] in query.reference
-        assert query.group.split("-")[0] in str(query.target)
+        assert query.group.split("-")[0] in query.reference, query.id
+        assert query.group.split("-")[0] in str(query.target), query.id
 
 
 def test_only_the_train_split_of_a_run_has_them(vector_sets):

@@ -67,7 +67,7 @@ def test_make():
     begins = {"demo": "negbench compare", "test": "pytest", "docs": "mkdocs build", "pictures": "--recipe emoji"}
     for words in (words for words in COMMANDS if words[0] == "make"):
         done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
-        assert begins[words[1]] in done.stdout
+        assert begins[words[1]] in done.stdout, words[1]
 
 
 @pytest.mark.slow

@@ -56,10 +56,10 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
     frame = points_frame(findings.point_axes, findings.main)
     columns = ["weight_decay", "epochs", "num_negatives"]
     assert sorted(map(tuple, frame[columns].to_numpy())) == sorted(product(("0.1", "0.2"), "12", "13"))
-    for _, line in frame.iterrows():
-        assert line["best"].endswith(f" x{line['num_negatives']}")
+    for number, line in frame.iterrows():
+        assert line["best"].endswith(f" x{line['num_negatives']}"), f"row {number}"
         rows = at_point(findings.main, f"weight_decay={line['weight_decay']}, epochs={line['epochs']}, num_negatives=3")
-        assert {row.strategy for row in rows} == {"qure x3", "in-batch x3"}
+        assert {row.strategy for row in rows} == {"qure x3", "in-batch x3"}, f"row {number}"
     assert say(findings)[0].startswith("8 points (")
     keys = {chart.key for chart in dial_charts(findings.point_axes, findings.main)}
     assert keys == {"best", "along-weight_decay", "along-epochs"}
@@ -120,10 +120,11 @@ def test_turns_are_decided_at_both_budgets(runs):
     assert turns([replace(row, epochs="") for row in rows]) == []
 
 
-def test_flags_replace_a_recipes_budgets(tmp_path):
+def test_flags_replace_a_recipes_budgets(tmp_path, subtests):
     recipe = tmp_path / "r.toml"
     recipe.write_text('[compare]\nstrategies = ["in-batch"]\nepochs = [2, 4]\n', encoding="utf-8")
     assert over_recipe(Compare(recipe=recipe)).epochs == (2, 4)
     assert over_recipe(Compare(recipe=recipe, epochs="3")).epochs == (3,)
     for given in ({"sets": ("train.epochs=5",)}, {"dials": ("train.epochs=5,6",)}):
-        assert over_recipe(Compare(recipe=recipe, **given)).epochs == ()
+        with subtests.test(given=given):
+            assert over_recipe(Compare(recipe=recipe, **given)).epochs == ()

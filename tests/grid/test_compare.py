@@ -131,14 +131,15 @@ def test_cells_of_one_seed_stand_together(vector_sets):
     assert order == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
 
 
-def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch):
+def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch, subtests):
     """Of a backbone that brings its features, one world is opened."""
     opened: list[int] = []
     monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run.place))
     for backbone, want in (("clip", [0, 2, 3]), ("vectors", [0])):
-        opened.clear()
-        grid_compute.encode_cells([_cell_of(backbone, data, n) for n, data in enumerate("aabcb")], Display())
-        assert opened == want
+        with subtests.test(backbone=backbone):
+            opened.clear()
+            grid_compute.encode_cells([_cell_of(backbone, data, n) for n, data in enumerate("aabcb")], Display())
+            assert opened == want
 
 
 def _cell_of(backbone: str, data: str, place: int) -> Any:
@@ -154,13 +155,17 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
     monkeypatch.setattr(Processes, "prepare", lambda self, function: calls.append(function.__name__))
     monkeypatch.setattr(Processes, "run", lambda self, function, tasks: Here().run(function, tasks))
     monkeypatch.setattr(grid_compute, "encode_cells", lambda *given: calls.append("encoded"))
-    for want in (["compute_task", "encoded"], []):
+
+    def calls_of_a_comparison() -> list[str]:
         calls.clear()
         cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
-        (outcome,) = grid_compute.compute_and_log(
-            ComparisonFolder(tmp_path / "c"), cells, Execution(Processes(2), "none")
-        )
-        assert (outcome.error, calls) == (None, want)
+        execution = Execution(Processes(2), "none")
+        (outcome,) = grid_compute.compute_and_log(ComparisonFolder(tmp_path / "c"), cells, execution)
+        assert outcome.error is None
+        return calls
+
+    assert calls_of_a_comparison() == ["compute_task", "encoded"]
+    assert calls_of_a_comparison() == []  # finished
 
 
 SEEDS = {"3": (0, 1, 2), 3: (0, 1, 2), "4,": (4,), (4,): (4,), "7,2": (7, 2)}
@@ -235,7 +240,7 @@ def test_the_command_ends_with_tables_and_summary_runs(both, said, monkeypatch):
     assert [word in out for word in ("R@10", "stored", "index.html", "FN pool %", "cost: ")] == [True] * 3 + [False] * 2
     assert "3 more to compute: about" in both.err
     for name in (*FILES, "cost.csv", "comparison.json"):
-        assert (runs_dir / "both" / name).stat().st_size > 0
+        assert (runs_dir / "both" / name).stat().st_size > 0, name
     assert "report/index.html" in read_json(runs_dir / "both" / "inputs.json")["made"]
     assert "there are no images to show" in (runs_dir / "both" / "report" / "index.html").read_text(encoding="utf-8")
     monkeypatch.setattr(finish_of, "judged", None)
@@ -252,19 +257,19 @@ def test_the_command_ends_with_tables_and_summary_runs(both, said, monkeypatch):
     assert all(r.data.tags.get("mlflow.parentRunId", parent) == parent for r in runs)
     for kind, of_kind in kinds.items():
         mined = [any(name.startswith("mined/") for name in r.data.metrics) for r in of_kind]
-        assert mined == [kind == "summary"] * len(of_kind)  # the summaries' means
+        assert mined == [kind == "summary"] * len(of_kind), kind  # the summaries' means
     tested = {r.info.run_name: r.data for r in kinds["summary"]}
     for strategy, summary in tested.items():
         cells = [r.data.metrics["recall_at_10"] for r in kinds["cell"] if r.data.tags["strategy"] == strategy]
-        assert summary.tags["strategy"] == strategy
-        assert summary.metrics["answer/recall_at_10"] == pytest.approx(np.mean(cells))
-        assert summary.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
+        assert summary.tags["strategy"] == strategy, strategy
+        assert summary.metrics["answer/recall_at_10"] == pytest.approx(np.mean(cells)), strategy
+        assert summary.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1)), strategy
     rows = {row.strategy: row for row in read_verdicts(runs_dir / "both") if row.main}
     assert tested["in-batch"].tags["verdict"] == "baseline"
     assert tested["qure"].tags["verdict"] == rows["qure"].verdict
     assert tested["qure"].tags["baseline"] == "in-batch"
     for column in ("p_adjusted", "difference", "diff_low"):
-        assert tested["qure"].metrics[f"verdict/{column}"] == pytest.approx(rows["qure"].flat()[column])
+        assert tested["qure"].metrics[f"verdict/{column}"] == pytest.approx(rows["qure"].flat()[column]), column
     assert "verdict/difference" not in tested["in-batch"].metrics
     tex = (runs_dir / "both" / "table.tex").read_text(encoding="utf-8")
     assert r"\toprule" in tex
@@ -296,7 +301,7 @@ def test_a_finished_comparison_is_made_again_where_something_changed(both, vecto
     assert negbench(command) == 0
     for name in ("inputs.json", "statistics.json"):  # a damaged file is made again
         (c / name).write_text("{}", encoding="utf-8")
-        assert negbench(command) == 0
+        assert negbench(command) == 0, name
     assert (c / "table.md").read_bytes() == (both.runs / "both" / "table.md").read_bytes()
     assert len(judged) == 4
     judged.clear()
@@ -311,13 +316,14 @@ def test_a_finished_comparison_is_made_again_where_something_changed(both, vecto
     assert len(read_json(c / "comparison.json")["cells"]) == 2
 
 
-def test_a_finished_comparison_in_a_read_only_folder_is_printed(both, said, monkeypatch):
+def test_a_finished_comparison_in_a_read_only_folder_is_printed(both, said, monkeypatch, subtests):
     before, real = held(both.runs), os.access  # this process may write everywhere
     monkeypatch.setattr("os.access", lambda path, mode, **more: mode != os.W_OK and real(path, mode, **more))
     for more in ([], ["--margin", "30"], ["--tracking-uri", "none"]):
-        out = said(*both.command, *more).out
-        assert "R@10" in out
-        assert ("cannot be written: nothing was stored" in out) == ("--margin" in more)
+        with subtests.test(more=more):
+            out = said(*both.command, *more).out
+            assert "R@10" in out
+            assert ("cannot be written: nothing was stored" in out) == ("--margin" in more)
     assert held(both.runs) == before
 
 
@@ -335,7 +341,7 @@ def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused):
     kinds = (("of-claims", "claims"), ("of-a-study", "a study"), ("of-a-run", "a run"), ("a-file", "a file"))
     for name, there in kinds:
         line = refused(command_of(vector_sets, tmp_path, "--name", name), f"negbench: error: --name {name}: ")
-        assert line.endswith(f" is already {there}: give another --name")
+        assert line.endswith(f" is already {there}: give another --name"), name
     for name in ("mlflow.db", "mlflow.db-wal", "artifacts"):  # also before there is a store
         command = command_of(vector_sets, tmp_path, "--name", name)
         refused(command, "the MLflow store of the runs folder has this name")
@@ -416,7 +422,7 @@ _SMALL = (*(f"dataset.{text}" for text in ("name=vectors", *_WORLD)), "backbone.
 
 
 @pytest.mark.parametrize("more", [(), ("dataset.world=0", "eval.select=dev", "eval.dev_fraction=0.2")], ids=str)
-def test_a_finished_run_on_a_made_world_is_planned_without_making_it(more, tmp_path, monkeypatch):
+def test_a_finished_run_on_a_made_world_is_planned_without_making_it(more, tmp_path, monkeypatch, subtests):
     """From its record, if that is what would be computed; that the strategy reads the truth changes nothing here."""
     made, parts = list[str](), vectors._parts
     monkeypatch.setattr(vectors, "_parts", lambda *spec, **lines: made.append("") or parts(*spec, **lines))
@@ -436,7 +442,8 @@ def test_a_finished_run_on_a_made_world_is_planned_without_making_it(more, tmp_p
     (tmp_path / f"{run.run_id}-2" / "config.json").write_text("{", encoding="utf-8")
     assert found()
     for other in (["dataset.world=5", "backbone.world=0"], ["dataset.twins=3"], ["train.epochs=2"]):
-        assert not found(load_config(flags=flags, sets=[*_SMALL, *more, *other]))
+        with subtests.test(other=other):
+            assert not found(load_config(flags=flags, sets=[*_SMALL, *more, *other]))
     manifest = run.folder.manifest
     with monkeypatch.context() as changed:
         changed.setattr(identity, "code_version", lambda _: "other")

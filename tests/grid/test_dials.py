@@ -83,9 +83,9 @@ def test_cells_lie_at_their_points(vector_sets, tmp_path):
     plan = plan_comparison(Compare(recipe=recipe, **asked), tmp_path)
     assert len(plan.cells) == 16
     for cell in plan.cells:
-        assert cell.labels["point"] == f"lr={cell.config.train.lr}, epochs={cell.config.train.epochs}"
+        assert cell.labels["point"] == f"lr={cell.config.train.lr}, epochs={cell.config.train.epochs}", cell.labels
         varied = {"train.lr": cell.config.train.lr, "train.epochs": cell.config.train.epochs}
-        assert typed_columns(cell) == {"plugin": cell.config.strategy.name, **varied}
+        assert typed_columns(cell) == {"plugin": cell.config.strategy.name, **varied}, cell.labels
     assert plan.folder.path == tmp_path / "d"
     assert plan.folder.about == {
         "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],

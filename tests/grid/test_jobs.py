@@ -57,13 +57,13 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
     assert line == f"negbench: run `{named}` for 0 to 1, then this command again"
     assert state() == "SCHEDULED"
     assert compute_line(jobs, 0, here).value == "mend this"
-    for _ in range(2):
+    for number in range(2):
         with pytest.raises(Stopped):
             compute_line(jobs, 1, here)
         ended = negbench(command)
         error = capsys.readouterr().err
         if ended == 75:  # only the one that died is left
-            assert "for 0 to 0, then" in error
+            assert "for 0 to 0, then" in error, f"start {number}"
             (jobs / "cells.jsonl").write_text("\n" + (jobs / "cells.jsonl").read_text())
     assert ended == 2
     assert "top-k seed 0: mend this" in error

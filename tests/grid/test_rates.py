@@ -72,15 +72,15 @@ def test_every_group_runs_at_the_rate_with_the_highest_mean_over_seeds(vector_se
     rates = {}
     for each in document["rates"]:
         strategy, tried = each["labels"]["strategy"], dict(each["tried"])
-        assert {DOCUMENTED, *(round(by * DOCUMENTED, 6) for by in BY)} <= tried.keys()
+        assert {DOCUMENTED, *(round(by * DOCUMENTED, 6) for by in BY)} <= tried.keys(), strategy
         runs = trials_by_hand(vector_sets, strategy, list(tried), computed)
         hand = {rate: float(np.mean([main_metric(run) for run in own])) for rate, own in runs.items()}
-        assert tried == pytest.approx(hand)
-        assert dict(each["runs"]) == {rate: [run.run_id for run in own] for rate, own in runs.items()}
+        assert tried == pytest.approx(hand), strategy
+        assert dict(each["runs"]) == {rate: [run.run_id for run in own] for rate, own in runs.items()}, strategy
         highest = [rate for rate in hand if hand[rate] == pytest.approx(max(hand.values()))]
-        assert each["lr"] == min(highest, key=lambda rate: abs(math.log(rate / DOCUMENTED)))
-        assert (each["seeds"], each["queries"], each["generated"]) == ([3, 1], 14, False)
-        assert (each["metric"], each["common"]) == ("recall_at_10", False)
+        assert each["lr"] == min(highest, key=lambda rate: abs(math.log(rate / DOCUMENTED))), strategy
+        assert (each["seeds"], each["queries"], each["generated"]) == ([3, 1], 14, False), strategy
+        assert (each["metric"], each["common"]) == ("recall_at_10", False), strategy
         rates[strategy] = each["lr"]
     assert len({tuple(dict(each["tried"])) for each in document["rates"]}) == 1  # all strategies, the same rates
     assert DOCUMENTED not in rates.values()
@@ -89,8 +89,8 @@ def test_every_group_runs_at_the_rate_with_the_highest_mean_over_seeds(vector_se
     assert pd.read_csv(computed / "c" / "training.csv").set_index("strategy")["lr"].to_dict() == rates
     for cell in document["cells"]:
         config = RunFolder(computed / cell["run"]).config
-        assert config.train.lr == rates[cell["strategy"]]
-        assert config.eval.reported
+        assert config.train.lr == rates[cell["strategy"]], cell["run"]
+        assert config.eval.reported, cell["run"]
     trials = sum(2 * len(each["tried"]) for each in document["rates"])
     assert len(list(computed.glob("*/result.json"))) == trials + 4
 
@@ -109,15 +109,15 @@ def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any
     document = read_json(tmp_path / "c" / "comparison.json")
     cells = read_json(tmp_path / "c-rates" / "comparison.json")["cells"]
     for each in document["rates"]:
-        assert each["metric"] == "average/recall_at_3"
+        assert each["metric"] == "average/recall_at_3", each["labels"]
         for rate, value in each["tried"]:
             found = []
             for cell in cells:
                 if cell["strategy"] == each["labels"]["strategy"] and cell["settings"] == f"lr={rate:g}":
                     frame = RunFolder(tmp_path / cell["run"]).ranks()
                     found.append((frame["target_rank"] <= 3).groupby(frame["group"]).mean().mean())
-            assert len(found) == 2
-            assert value == pytest.approx(np.mean(found))
+            assert len(found) == 2, each["labels"]
+            assert value == pytest.approx(np.mean(found)), each["labels"]
     assert any("Learning rates, chosen by average R@3 on" in line for line in comparison.answer)
     out = said("report", "c", "--runs-dir", tmp_path, "--metric", "nDCG@2").out
     assert "Learning rates, chosen by average R@3, not by average nDCG@2, on" in " ".join(out.split())
@@ -143,7 +143,7 @@ def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets, tmp_p
     ((place, cells),) = planned.trials.items()
     for count in (3, 4, 5):
         again = replace(planned, trials={place: cells[:count]}).grown(tmp_path, DataCache())
-        assert [cell.hash for cell in again.cells] == [cell.hash for cell in cells]
+        assert [cell.hash for cell in again.cells] == [cell.hash for cell in cells], f"the first {count} trials"
     assert planned.further_epochs() == 2 * cells[0].config.train.epochs  # at the low end, which is not asked for
 
 
@@ -178,7 +178,7 @@ def test_all_strategies_try_the_same_rates(vector_sets, tmp_path, monkeypatch, c
     grown = MadeRates(planned.trials).grown(tmp_path, DataCache())
     for cells in grown.trials.values():
         found = [(cell.config.train.lr, cell.seed) for cell in cells]
-        assert sorted(found) == sorted(product(rates, (3, 1)))
+        assert sorted(found) == sorted(product(rates, (3, 1))), cells[0].labels
     assert grown.grown(tmp_path, DataCache()) == grown
 
 
@@ -226,7 +226,7 @@ def test_what_was_chosen_is_told_kept_for_more_seeds_and_found_again(vector_sets
         strategy = cell.labels["strategy"]
         fixed = plan_comparison(asked_of(vector_sets, computed, seeds=[7], lr=rates[strategy]), computed)
         (again,) = (other for other in fixed.cells if other.labels["strategy"] == strategy)
-        assert (cell.hash, cell.labels, cell.remarks) == (again.hash, again.labels, again.remarks)
+        assert (cell.hash, cell.labels, cell.remarks) == (again.hash, again.labels, again.remarks), strategy
     assert all(cell.config.train.lr == rates[cell.labels["strategy"]] for cell in more)
     answer = api.compare(asked_of(vector_sets, computed)).answer
     (line,) = [line for line in answer if line.startswith("Learning rates")]
@@ -247,8 +247,8 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, t
         (runs / str(folders[each["lr"]]) / "result.json").unlink()
         about = plan_comparison(asked_of(vector_sets, runs), runs).folder.about["rates"]
         (row,) = [now for now in about if now["labels"]["strategy"] == strategy]
-        assert row["lr"] != each["lr"]
-        assert dict(row["tried"])[each["lr"]] is None
+        assert row["lr"] != each["lr"], strategy
+        assert dict(row["tried"])[each["lr"]] is None, strategy
 
 
 def test_along_dials_and_budgets_and_with_systems_every_group_has_trials(vector_sets, tmp_path):
@@ -261,7 +261,7 @@ def test_along_dials_and_budgets_and_with_systems_every_group_has_trials(vector_
     assert len(systems.rates.trials) == len({(c.labels["system"], c.labels["strategy"]) for c in systems.cells})
 
 
-def test_a_value_is_the_rate_of_all(vector_sets, tmp_path):
+def test_a_value_is_the_rate_of_all(vector_sets, tmp_path, subtests):
     by_lr = plan_comparison(asked_of(vector_sets, tmp_path, lr="2e-3"), tmp_path)
     sets = (*vector_sets, "train.lr=0.002")
     by_set = plan_comparison(asked_of(vector_sets, tmp_path, lr="fixed", sets=sets), tmp_path)
@@ -269,7 +269,8 @@ def test_a_value_is_the_rate_of_all(vector_sets, tmp_path):
     assert by_lr.rates is None
     for given in ({"tuned": 2}, {"dials": ("train.lr=1,2",)}):  # these look for rates themselves
         for lr in (None, "fixed"):
-            assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).rates is None
+            with subtests.test(lr=lr, **given):
+                assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).rates is None
 
 
 def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):

@@ -92,7 +92,9 @@ def test_the_cards_are_of_the_model_as_it_is(strategy, vector_sets, tmp_path):
     points = [point for point in finished.folder.metrics() if "regime/images" in point]
     assert [point["epoch"] for point in points] == [*epochs, 4]
     for point, card in zip(points, [*result["regime_by_refresh"], result["regime"]], strict=True):
-        assert {name: point.get(f"regime/{name}") for name in FIELDS} == {name: card[name] for name in FIELDS}
+        assert {name: point.get(f"regime/{name}") for name in FIELDS} == {name: card[name] for name in FIELDS}, (
+            f"epoch {point['epoch']}"
+        )
     at_end = final_values(result)
     assert {name: at_end[f"regime_end/{name}"] for name in FIELDS} == {name: result["regime"][name] for name in FIELDS}
     ranks = {card["target_rank_median"] for card in result["regime_by_refresh"]}
@@ -174,5 +176,5 @@ def test_the_end_of_a_run_prints_them(vector_sets, tmp_path, said):
     """The remark on unchanged pools is printed for a model that does not move, also when its run is reused."""
     sets = flags_of([*vector_sets, "train.lr=1e-12", "schedule.n_def=null", "schedule.refresh_epochs=[1,2]"])
     command = ["run", "--strategy", "after-target", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
-    for _ in range(2):  # the second call reuses the run
-        assert "note: epoch 2: the refresh changed no pool" in said(*command).err.splitlines()
+    for number in range(2):  # the second call reuses the run
+        assert "note: epoch 2: the refresh changed no pool" in said(*command).err.splitlines(), f"start {number}"

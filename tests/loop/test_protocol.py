@@ -269,14 +269,14 @@ def test_the_strategy_sees_the_model_as_it_is(story):
     seen = []
     for refresh in story.tape.refreshes[1:]:
         scores = scores_of(backbone_at(story.config, refresh.weights), story.train)
-        assert len(refresh.views) == len(story.train.groups)
+        assert len(refresh.views) == len(story.train.groups), f"refresh after {refresh.steps} steps"
         for view, (group, columns) in zip(refresh.views, story.train.groups.items(), strict=True):
             rows = [n for n, query in enumerate(story.train.queries) if query.group == group]
             torch.testing.assert_close(view.scores, scores[rows][:, columns], atol=1e-5, rtol=1e-5)
             targets = [story.train.images[columns[t]] for t in view.target.tolist()]
-            assert targets == [story.train.queries[row].target for row in rows]
-            assert view.relevant is None
-            assert (~view.allowed).nonzero().tolist() == list(map(list, enumerate(view.target.tolist())))
+            assert targets == [story.train.queries[row].target for row in rows], group
+            assert view.relevant is None, group
+            assert (~view.allowed).nonzero().tolist() == list(map(list, enumerate(view.target.tolist()))), group
         seen.append(scores)
     assert not torch.allclose(seen[0], seen[1], atol=1e-2)
 
@@ -506,7 +506,9 @@ def test_purposes_have_streams_of_their_own(story):
                 pool = Nearest().pool(refresh.views[index])
             else:
                 pool = columns[None, :] != story.train.target_columns[rows][:, None]
-            assert torch.equal(refresh.mined.negatives[rows], columns[draw(pool, splitmix(base, rows), refresh.draws)])
+            assert torch.equal(
+                refresh.mined.negatives[rows], columns[draw(pool, splitmix(base, rows), refresh.draws)]
+            ), f"refresh after {refresh.steps} steps, group {index}"
 
 
 def test_batches_and_draws_know_nothing_of_each_other_the_strategy_and_dropout(vector_sets, tmp_path):
@@ -659,16 +661,18 @@ def test_interrupted_and_resumed_gives_the_same_bits(vector_sets, tmp_path, stra
         place = tmp_path / str(stop_at)
         with pytest.raises(KeyboardInterrupt):
             run(config, place, point=stop, stepped=count)
-        assert RunFolder(place / straight.run_id).status == "interrupted"
-        assert len(steps) == per_epoch * min(4, stop_at + 1)
+        assert RunFolder(place / straight.run_id).status == "interrupted", f"stopped at epoch {stop_at}"
+        assert len(steps) == per_epoch * min(4, stop_at + 1), f"stopped at epoch {stop_at}"
         torch.manual_seed(stop_at)  # another process has another global state
         resumed = run(config, place, stepped=count)
-        assert len(steps) == per_epoch * (4 + (stop_at < 4))  # finished epochs are not trained again
-        assert outcome(resumed.folder) == outcome(straight.folder)
+        assert len(steps) == per_epoch * (4 + (stop_at < 4)), (
+            f"stopped at epoch {stop_at}"
+        )  # finished epochs are not trained again
+        assert outcome(resumed.folder) == outcome(straight.folder), f"stopped at epoch {stop_at}"
         kept, want = resumed.folder.weights(), straight.folder.weights()
-        assert kept.keys() == want.keys()
-        assert all(torch.equal(kept[name], want[name]) for name in want)
-        assert not (resumed.path / "checkpoint.pt").exists()
+        assert kept.keys() == want.keys(), f"stopped at epoch {stop_at}"
+        assert all(torch.equal(kept[name], want[name]) for name in want), f"stopped at epoch {stop_at}"
+        assert not (resumed.path / "checkpoint.pt").exists(), f"stopped at epoch {stop_at}"
 
 
 def test_checkpoints_pause_in_proportion_to_what_they_cost(vector_sets, tmp_path, interrupted, monkeypatch):

@@ -264,10 +264,10 @@ def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(tmp_path, vec
         seen.append((folder.status, torch.get_num_threads()))
         raise NegbenchError("mend this")
 
-    for _ in range(2):
+    for number in range(2):
         with pytest.raises(NegbenchError, match="mend this"):
             run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path, stepped=stop)
-        assert RunFolder(next(tmp_path.glob("in-batch*"))).status == "failed"
+        assert RunFolder(next(tmp_path.glob("in-batch*"))).status == "failed", f"start {number}"
     assert seen == [("interrupted", before + 1)] * 2
     assert torch.get_num_threads() == before
 

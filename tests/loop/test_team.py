@@ -41,8 +41,10 @@ def started(monkeypatch: pytest.MonkeyPatch, forked: Callable[..., Any]) -> list
 def check_alike(one: RunFolder, other: RunFolder) -> None:
     """Check that two runs drew the same negatives, and have the same curves and weights but for the last bits."""
     for mine, theirs in zip(one.metrics(), other.metrics(), strict=True):
-        assert mine.keys() == theirs.keys()
-        assert list(mine.values()) == pytest.approx(list(theirs.values()), rel=1e-4, abs=1e-5, nan_ok=True)
+        assert mine.keys() == theirs.keys(), f"epoch {mine['epoch']}"
+        assert list(mine.values()) == pytest.approx(list(theirs.values()), rel=1e-4, abs=1e-5, nan_ok=True), (
+            f"epoch {mine['epoch']}"
+        )
     weights = other.weights()
     for name, value in one.weights().items():
         torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=1e-5, msg=name)
@@ -133,7 +135,7 @@ def stopped_and_resumed(where: Path, steps: Sequence[int], configs: Sequence[Any
             run(config, where, stepped=stop_after(step))
         signals._noted.clear()
         (file,) = where.glob("*/checkpoint.pt")
-        assert torch.load(file, weights_only=True)["state"]["step"] == step
+        assert torch.load(file, weights_only=True)["state"]["step"] == step, f"step {step}"
     return run(configs[-1], where)
 
 

@@ -58,7 +58,7 @@ def stopped_and_resumed(config: Any, where: Path, steps: list[int]) -> RunFolder
             run(config, where, stepped=stop_after(step))
         signals._noted.clear()
         (folder,) = where.glob("*/checkpoint.pt")
-        assert torch.load(folder, weights_only=True)["state"]["step"] == step
+        assert torch.load(folder, weights_only=True)["state"]["step"] == step, f"step {step}"
     return run(config, where).folder
 
 

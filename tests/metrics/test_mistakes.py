@@ -25,7 +25,7 @@ def test_every_image_has_the_kind_that_its_definition_says(toys, more):
             wrong = {place for place, value in enumerate(image) if value == 0}
             name = toys.kind_of(wrong, set(told))
             assert code == (KINDS.index(name) + 1 if name in KINDS else 0), (told, image)
-            assert count == len(wrong)
+            assert count == len(wrong), f"image {image}, told {told}"
             seen.add(name)
     assert seen == {"relevant", "unrelated", *KINDS[:3]}
 

@@ -38,7 +38,7 @@ def test_recall_of_the_others_against_a_loop(k):
         for row, (order, known) in enumerate(zip(orders, picks, strict=True)):
             found = [column in order[:k] for column in known[1:]]
             want = sum(found) / len(found) if found else math.nan
-            assert recall[row] == pytest.approx(want, nan_ok=True)
+            assert recall[row] == pytest.approx(want, nan_ok=True), f"seed {seed}, row {row}"
 
 
 def test_false_negatives_by_rank_against_a_loop():

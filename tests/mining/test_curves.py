@@ -33,11 +33,11 @@ def test_against_loops(shift):
     assert curves.scores.tolist() == pytest.approx(means, rel=1e-5)
     for index, row in enumerate(curves.queries.tolist()):
         length, drops = len(found[row][0]), found[row][1]
-        assert curves.length[index] == length
-        assert [p for p in curves.drops[index].tolist() if p >= 0] == drops
+        assert curves.length[index] == length, f"query {row}"
+        assert [p for p in curves.drops[index].tolist() if p >= 0] == drops, f"query {row}"
         shares = [place / (length - 1) for place in drops]
-        assert curves.shares[index, : len(drops)].tolist() == pytest.approx(shares)
-        assert np.isnan(curves.shares[index, len(drops) :]).all()
+        assert curves.shares[index, : len(drops)].tolist() == pytest.approx(shares), f"query {row}"
+        assert np.isnan(curves.shares[index, len(drops) :]).all(), f"query {row}"
 
 
 def test_round_trip_is_exact_and_the_bytes_repeat(subtests, tmp_path):

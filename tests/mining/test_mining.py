@@ -126,7 +126,7 @@ def assert_same(one: Mined, other: Mined) -> None:
     for name in BY_QUERY:
         a, b = getattr(one, name), getattr(other, name)
         if a is not None or b is not None:
-            assert a.dtype == b.dtype
+            assert a.dtype == b.dtype, name
             assert torch.equal(a.nan_to_num(nan=-9.0), b.nan_to_num(nan=-9.0)), name
 
 

@@ -112,11 +112,11 @@ def test_windows_are_those_of_sorted_rows():
         start = torch.randint(0, COLUMNS, (ROWS,), generator=generator)
         stop = torch.randint(0, COLUMNS + 5, (ROWS,), generator=generator)  # may lie below start or behind the end
         want = view.allowed & (place >= start[:, None]) & (place < stop[:, None])
-        assert torch.equal(view.window(view.allowed, stop, start), want)
+        assert torch.equal(view.window(view.allowed, stop, start), want), kind
         want, rows = near.argmin(1).where(near.amin(1) == 0, -1), torch.arange(1, ROWS)
-        assert torch.equal(nearest_below(view.scores, rows, view.allowed[1:], view.positive), want)
+        assert torch.equal(nearest_below(view.scores, rows, view.allowed[1:], view.positive), want), kind
         for k in (0, 1, 3, 20, 21, 22, COLUMNS, COLUMNS + 1):
-            assert torch.equal(view.window(view.allowed, k), view.allowed & (place < k))
+            assert torch.equal(view.window(view.allowed, k), view.allowed & (place < k)), f"{kind}, k={k}"
 
 
 @pytest.mark.usefixtures("path")
@@ -124,7 +124,7 @@ def test_the_best_columns_are_those_of_sorted_rows():
     for kind in KINDS:
         scores = KINDS[kind].float()
         for k in (1, 20, 300, COLUMNS):
-            assert torch.equal(top_columns(scores, k), descending(scores)[:, :k])
+            assert torch.equal(top_columns(scores, k), descending(scores)[:, :k]), f"{kind}, k={k}"
 
 
 @needs_numba
@@ -231,9 +231,9 @@ def test_counts_of_a_pool():
             counts = tally(view.scores, view.allowed, chosen, view.target, drawn)
             for row in range(ROWS):
                 scores, inside = view.scores[row][view.allowed[row]], view.scores[row][chosen[row]]
-                assert counts.size[row] == len(inside)
-                assert counts.reached[row] == (scores >= view.positive[row]).sum()
-                assert counts.ahead[row] == (scores > view.scores[row, drawn[row]]).sum()
+                assert counts.size[row] == len(inside), f"{kind}, row {row}"
+                assert counts.reached[row] == (scores >= view.positive[row]).sum(), f"{kind}, row {row}"
+                assert counts.ahead[row] == (scores > view.scores[row, drawn[row]]).sum(), f"{kind}, row {row}"
                 if len(inside) < len(scores):  # the ends of a full pool are unused
-                    assert counts.first[row] == (scores > inside.max()).sum()
-                    assert counts.last[row] == (scores >= inside.min()).sum() - 1
+                    assert counts.first[row] == (scores > inside.max()).sum(), f"{kind}, row {row}"
+                    assert counts.last[row] == (scores >= inside.min()).sum() - 1, f"{kind}, row {row}"

@@ -94,7 +94,7 @@ def test_diversity_is_the_mean_over_pairs():
     drawn = torch.nn.functional.normalize(torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)), dim=-1)
     for query, distance in enumerate(diversity(drawn).tolist()):
         pairs = [float(drawn[query, a] @ drawn[query, b]) for a, b in combinations(range(5), 2)]
-        assert distance == pytest.approx(1 - sum(pairs) / len(pairs), abs=1e-6)
+        assert distance == pytest.approx(1 - sum(pairs) / len(pairs), abs=1e-6), f"query {query}"
     assert diversity(drawn[:, :1].expand(-1, 4, -1)).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
 
 

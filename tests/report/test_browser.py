@@ -215,9 +215,9 @@ def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(report):
     assert column("strategy") == ["in-batch", "in-batch", "qure", "qure"]
     assert head.get_attribute("aria-sort") == "none"
     gaps = table.locator("th").nth(heads.index("p")).locator("button")
-    for _ in range(2):  # gaps stay last in both directions
+    for number in range(2):  # gaps stay last in both directions
         gaps.click()
-        assert column("p")[-2:] == ["-", "-"]
+        assert column("p")[-2:] == ["-", "-"], f"click {number}"
     visible = table.locator("tbody tr:visible td:first-child")
     report.get_by_placeholder("Filter all tables").fill("QURE info")
     assert visible.all_inner_texts() == ["qure"]

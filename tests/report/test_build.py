@@ -141,7 +141,7 @@ def test_the_answer_comes_first_and_detail_is_folded(page, compared, words_of):
     assert [line.split(":")[0] for line in lines[:2]] == ["bradley-terry", "info-nce"]
     assert lines[2].startswith("average recall averaged over 3 strategies: ")
     for line, part in zip(lines, [*[before] * 3, *[after] * len(lines)], strict=False):
-        assert line in part
+        assert line in part, line
     assert all("average recall with 1 negative per query and step, after " in line for line in lines[:2])
     assert text.index('id="figure-forest"') < text.index('id="table-table"') < text.index("<details")
     assert text.index("<details") > text.index('id="gallery"')
@@ -150,7 +150,7 @@ def test_the_answer_comes_first_and_detail_is_folded(page, compared, words_of):
     date = datetime.fromtimestamp((compared / "small" / "comparison.json").stat().st_mtime, tz=UTC)
     words = re.sub("<[^>]*>", " ", head[1])
     for word in ("synthetic@", "2 seeds", "3 epochs", f"{date:%Y-%m}", "negbench 0."):
-        assert word in words
+        assert word in words, word
 
 
 def test_the_header_names_drawn_worlds_once(tmp_path):
@@ -198,7 +198,7 @@ def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_s
     assert f"script-src &#39;sha256-{digest}&#39;" in text
     assert "onclick" not in text
     for name in re.findall(r'class="files">(tables|figures)/([\w.-]+?)\.(\w+)', text):
-        assert (compared / "small" / "report" / name[0] / f"{name[1]}.{name[2]}").is_file()
+        assert (compared / "small" / "report" / name[0] / f"{name[1]}.{name[2]}").is_file(), name
     assert (compared / "small" / "report" / "index.html").stat().st_size < 1_500_000
 
 
@@ -209,10 +209,10 @@ def test_tables_are_those_of_the_terminal(page, compared):
     for key, frame in (("table", want["quality"]), ("behaviour", want["behaviour"]), ("cost", want["cost"])):
         pd.testing.assert_frame_equal(pd.read_csv(folder / f"{key}.csv", dtype=str), frame.astype(str))
         head, *rows = page.tables[f"table-{key}"]
-        assert rows == frame[head].astype(str).to_numpy().tolist()
+        assert rows == frame[head].astype(str).to_numpy().tolist(), key
         dropped = [column for column in frame.columns if column not in head]
-        assert all(frame[column].nunique() == 1 for column in dropped)
-        assert "negatives" in frame
+        assert all(frame[column].nunique() == 1 for column in dropped), key
+        assert "negatives" in frame, key
     assert {"against the best", "behind the best", "distinct", "beaten by", "mean"} <= set(want["quality"].columns)
     counts = [float(text) for text in want["quality"]["negatives"]]
     assert counts == sorted(counts)
@@ -235,10 +235,10 @@ def test_every_chart_is_drawn_with_its_words_and_written(page, compared):
     assert page.unnamed == 0
     for name in written:
         picture = (compared / "small" / "report" / "figures" / f"{name}.svg").read_text(encoding="utf-8")
-        assert len(re.findall("<path|<use", picture)) > 20  # it is not blank
+        assert len(re.findall("<path|<use", picture)) > 20, name  # it is not blank
     for figure in re.findall(r'<figure class="block chart".*?</figure>', text_of(compared), re.DOTALL):
         words = re.search(r'<p class="small">(.*?)</p>', figure)
-        assert len(words[1]) > 40  # a sentence explains the figure
+        assert len(words[1]) > 40, words[1]  # a sentence explains the figure
 
 
 def drawn(panel: Any) -> Any:
@@ -263,7 +263,7 @@ def test_training_lines_are_the_points_of_the_runs(drawn_runs):
         points = [
             p for run in folders_of(group) for p in run.metrics() if p["epoch"] == epoch and "val/average/recall" in p
         ]
-        assert len(points) == 2
+        assert len(points) == 2, f"epoch {epoch}"
         want.append(100 * sum(p["val/average/recall"] for p in points) / 2)
     chart = figures.training(drawn_runs)
     axes = drawn(next(panel for panel in chart.panels if panel.title == "info-nce"))
@@ -280,14 +280,15 @@ def test_training_lines_are_the_points_of_the_runs(drawn_runs):
     assert "marker" not in figures.training(drawn_runs).text  # a caption promises only what is drawn
 
 
-def test_a_caption_says_at_which_epochs_points_lie():
+def test_a_caption_says_at_which_epochs_points_lie(subtests):
     for epochs, words in (
         ([0, 1, 2], "after each epoch"),
         ([0, 10, 20], "after every 10 epochs"),
         ([0, 1, 7], "after 0, 1 and 7 epochs"),
         ([0, 30], "after 0 and 30 epochs"),
     ):
-        assert figures._at(epochs) == words
+        with subtests.test(epochs=epochs):
+            assert figures._at(epochs) == words
 
 
 @pytest.mark.parametrize("title", ["behind", "difference"])
@@ -309,12 +310,14 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
         loss = losses[max(height for height in losses if height < y)]
         row = next(r for r in runs.verdicts if r.main and r.loss == loss and r.strategy == name.split()[0])
         cells = {title: words[x, y] for title, x in columns.items()}
-        assert (cells["recall %"], cells["negatives"]) == (percent(row.mean.value, 1), f"{row.negatives:.3g}")
+        assert (cells["recall %"], cells["negatives"]) == (percent(row.mean.value, 1), f"{row.negatives:.3g}"), (
+            f"{name} under {loss}"
+        )
         group = next(g for g in runs.groups if (shared(g, "strategy"), shared(g, "loss")) == (row.strategy, loss))
         rates = known(group, "behaviour/false_negative_rate_draws")
-        assert cells["FN %"] == f"{100 * sum(rates) / 2:.2f}"
+        assert cells["FN %"] == f"{100 * sum(rates) / 2:.2f}", f"{name} under {loss}"
         (mean,) = (t for t in axes.texts if getattr(t, "xyann", [0])[0] == columns["recall %"] and t.xy[1] == y)
-        assert (mean.get_fontweight() == "bold") == (row.standing in ("best", "highest"))
+        assert (mean.get_fontweight() == "bold") == (row.standing in ("best", "highest")), f"{name} under {loss}"
         wanted = row.against_baseline if against else row.behind_best
         verdict = row.verdict if against else row.standing
         if verdict in ("best", "highest"):
@@ -322,8 +325,10 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
         elif verdict in ("only", "baseline"):
             continue
         bar, point = (line for line in axes.lines if len(line.get_ydata()) and set(line.get_ydata()) == {y})
-        assert [*point.get_xdata(), *bar.get_xdata()] == [100 * wanted.value, 100 * wanted.low, 100 * wanted.high]
-        assert (point.get_color(), point.get_marker()) == figures.VERDICTS[verdict]
+        assert [*point.get_xdata(), *bar.get_xdata()] == [100 * wanted.value, 100 * wanted.low, 100 * wanted.high], (
+            f"{name} under {loss}"
+        )
+        assert (point.get_color(), point.get_marker()) == figures.VERDICTS[verdict], f"{name} under {loss}"
     assert any(word in chart.text for word in figures.VERDICTS)
     assert figures.VERDICTS["undecided"][0] == GREY
 
@@ -344,25 +349,25 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
     sizes, curves = figures.pool_sizes(drawn_runs), figures.score_curves(drawn_runs)
     for place, (loss, groups) in enumerate(drawn_runs.by_loss()):
         lines = {str(line.get_label()): line for line in drawn(sizes.panels[place]).lines}
-        assert sizes.panels[place].title == curves.panels[place].title == loss
-        assert lines.keys() == {"qure", "top-k"}
+        assert sizes.panels[place].title == curves.panels[place].title == loss, loss
+        assert lines.keys() == {"qure", "top-k"}, loss
         group = next(group for group in groups if shared(group, "strategy") == "qure")
         frames = [[run.table(path.stem) for path in sorted(run.path.glob("mining-*"))] for run in folders_of(group)]
         means = np.mean([[frame["pool_size"].mean() for frame in of_run] for of_run in frames], axis=0)
-        assert list(lines["qure"].get_ydata()) == pytest.approx(list(means))
+        assert list(lines["qure"].get_ydata()) == pytest.approx(list(means)), loss
         drawn_curves = {str(line.get_label()): line for line in drawn(curves.panels[place]).lines}
         before, after = drawn_curves  # one warm-up for all, after which the pools differ
-        assert (before, set(after.split(", "))) == ("before training", {"qure", "top-k"})
+        assert (before, set(after.split(", "))) == ("before training", {"qure", "top-k"}), loss
         stored = [Curves.load(run.path / "curves-warm.npz") for run in folders_of(group)]
         warm = drawn_curves[after]
-        assert warm.get_color() != drawn_curves[before].get_color()
-        assert list(warm.get_ydata()) == pytest.approx(list(np.mean([each.scores for each in stored], axis=0)))
-        assert warm.get_xdata()[0] == 1
+        assert warm.get_color() != drawn_curves[before].get_color(), loss
+        assert list(warm.get_ydata()) == pytest.approx(list(np.mean([each.scores for each in stored], axis=0))), loss
+        assert warm.get_xdata()[0] == 1, loss
         marked = np.array([warm.get_xdata()[at] for at in warm.get_markevery()])
         ranks = np.median(np.sort(np.concatenate([each.drops for each in stored])), axis=0) + 1
         apart = np.abs(marked[:, None] / ranks - 1)  # one marker where both ranks fall on one place
-        assert (apart.min(0) < 0.06).all()
-        assert (apart.min(1) < 0.06).all()
+        assert (apart.min(0) < 0.06).all(), loss
+        assert (apart.min(1) < 0.06).all(), loss
 
 
 def test_a_warm_up_that_many_share_is_named_by_two(drawn_runs):
@@ -378,7 +383,7 @@ def test_the_untrained_model_has_one_curve_though_a_strategy_has_fewer_seeds(dra
     fewer = replace(drawn_runs, results=pd.concat([first[:1], *others]))
     for panel in figures.score_curves(fewer).panels:
         names = [str(line.get_label()) for line in drawn(panel).lines]
-        assert names.count("before training") == 1
+        assert names.count("before training") == 1, panel.title
 
 
 def test_galleries_show_what_was_drawn(page, compared, words_of):
@@ -404,7 +409,7 @@ def test_galleries_show_what_the_trained_model_ranked(compared):
     every, config = dict.fromkeys(range(len(ranks)), "all"), resolved(folder.config)
     columns, _ = _view("qure", folder, config, DataCache(), every, None)[0].val
     for rank, target, top in zip(ranks, dataset.target_columns.tolist(), columns.tolist(), strict=True):
-        assert top.index(target) + 1 == rank if rank <= TOP else target not in top
+        assert top.index(target) + 1 == rank if rank <= TOP else target not in top, dataset.images[target]
 
 
 @pytest.fixture
@@ -515,6 +520,7 @@ def test_the_page_of_thirty_groups_is_light(many):
     assert parsed.elements < 40_000  # the time to open it grows with them: docs/performance.md
 
 
-def test_names_and_intervals_are_kept_in_one_line(spelled):
+def test_names_and_intervals_are_kept_in_one_line(spelled, subtests):
     for text, shown in spelled["prose"].items():
-        assert _prose(text) == shown
+        with subtests.test(text=text):
+            assert _prose(text) == shown

@@ -71,7 +71,7 @@ def test_dials(compared, cells, words_of):
     assert {"best.svg", "along-k.svg"} <= {path.name for path in (folder / "report" / "figures").iterdir()}
     page = words_of(folder / "report" / "index.html")
     for line in Comparison(folder).answer:
-        assert line.split("(")[0] in page
+        assert line.split("(")[0] in page, line
     assert "dqe at k=3 is not defined" in page
 
 
@@ -153,12 +153,12 @@ def test_every_table_is_printed_stored_and_on_the_page(compared, cells, undrawn)
     assert {table.name for table in listed} == {"table", "behaviour", "regime", "training", "cost", "statistics"}
     assert len({table.key for table in listed}) == len(listed)
     for table in listed:
-        assert (table.title in out.splitlines()) == (not table.detail)
+        assert (table.title in out.splitlines()) == (not table.detail), table.key
         file = pd.read_csv(compared / "listed" / f"{table.name}.csv", dtype=str)
         same = [each for each in listed if each.name == table.name]
-        assert len(file) == sum(len(each.frame) for each in same)
-        assert set(table.frame if table.numbers is None else table.numbers) <= set(file)
-        assert page.count(f'id="table-{table.key}"') == 1
+        assert len(file) == sum(len(each.frame) for each in same), table.key
+        assert set(table.frame if table.numbers is None else table.numbers) <= set(file), table.key
+        assert page.count(f'id="table-{table.key}"') == 1, table.key
     assert [table.key for table in listed if table.name == "cost"] == [
         f"cost-{name}" for name in sorted({each.where for each in listed if each.name == "cost"})
     ]

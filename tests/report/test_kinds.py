@@ -49,14 +49,18 @@ def test_the_figure_shows_them(compared):
     groups = [group for _, of_loss in runs.by_loss() for group in of_loss]
     names = [f"{shared(group, 'strategy')}, {shared(group, 'loss')}" for group in groups]
     for axes in _figure(chart, narrow=True).axes:
-        assert [label.get_text() for label in axes.get_yticklabels()] == names
+        assert [label.get_text() for label in axes.get_yticklabels()] == names, axes.get_title()
     for side, axes in enumerate(_figure(chart, narrow=False).axes):
-        assert [label.get_text() for label in axes.get_yticklabels()] == (names if side == 0 else [""] * len(names))
+        assert [label.get_text() for label in axes.get_yticklabels()] == (names if side == 0 else [""] * len(names)), (
+            f"side {side}"
+        )
         for place, container in enumerate(axes.containers):
             shares = [kind_shares(group)[place] for group in groups]
-            assert list(container[0].get_xdata()) == pytest.approx([100 * (s.drawn, s.left)[side].mean for s in shares])
-            assert container.get_label() == KINDS[place]
-        assert len(axes.containers) == 3
+            assert list(container[0].get_xdata()) == pytest.approx(
+                [100 * (s.drawn, s.left)[side].mean for s in shares]
+            ), f"side {side}, {KINDS[place]}"
+            assert container.get_label() == KINDS[place], f"side {side}, {KINDS[place]}"
+        assert len(axes.containers) == 3, f"side {side}"
 
 
 def test_the_answer_names_the_most_frequent_mistake(compared):

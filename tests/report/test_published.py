@@ -120,7 +120,7 @@ def test_a_smaller_gallery_is_said_beside_the_printed_rows():
 def test_tables_are_whole():
     """Column names are unique, and every percentage lies between 0 and 100."""
     for table in json.loads(PATH.read_text(encoding="utf-8"))["tables"]:
-        assert len(set(table["columns"])) == len(table["columns"])
-        assert table["unit"] in ("percent", "plain")
+        assert len(set(table["columns"])) == len(table["columns"]), table["paper"]
+        assert table["unit"] in ("percent", "plain"), table["paper"]
         values = [value for row in table["rows"] for value in row["values"] if value is not None]
-        assert table["unit"] == "plain" or all(0 <= value <= 100 for value in values)
+        assert table["unit"] == "plain" or all(0 <= value <= 100 for value in values), table["paper"]

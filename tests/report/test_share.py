@@ -79,7 +79,7 @@ def proj(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dial = ["--dial", f"{texts},{proj}/data/others.npz"]
         assert negbench([*grid, *dial, *flags, "--runs-dir", "runs"]) == 0
         for more in (["--card"], ["--latex", "--out", "runs/c/t.tex"], ["--markdown", "--out", "runs/c/t.md"]):
-            assert negbench(["report", "c", *more, "--runs-dir", "runs"]) == 0
+            assert negbench(["report", "c", *more, "--runs-dir", "runs"]) == 0, " ".join(more)
         assert negbench(["report", "c", "--share", "copy", "--runs-dir", "runs"]) == 0
     return proj
 
@@ -98,7 +98,7 @@ def test_nothing_that_is_meant_for_others_names_a_folder(proj):
 def test_a_shared_copy_is_whole_and_reported_with_the_same_table(proj, tmp_path, said):
     shutil.copytree(proj / "copy", tmp_path / "theirs")
     for folder in (tmp_path / "theirs").iterdir():
-        assert damaged_in(folder) == []
+        assert damaged_in(folder) == [], folder.name
     said("report", "c", "--runs-dir", tmp_path / "theirs")
     tables = [place / "c" / "report" / "tables" / "table.csv" for place in (proj / "runs", tmp_path / "theirs")]
     assert tables[0].read_text(encoding="utf-8") == tables[1].read_text(encoding="utf-8")

@@ -116,9 +116,9 @@ def test_rows_are_those_of_the_statistics(tmp_path):
     for group in groups:
         row = rows[shared(group, "strategy")]
         per_seed = known(group, "metrics/average/recall")
-        assert row.mean.value == pytest.approx(np.mean(per_seed))
-        assert row.sd == pytest.approx(np.std(per_seed, ddof=1))
-        assert row.mean.low < row.mean.value < row.mean.high
+        assert row.mean.value == pytest.approx(np.mean(per_seed)), row.strategy
+        assert row.sd == pytest.approx(np.std(per_seed, ddof=1)), row.strategy
+        assert row.mean.low < row.mean.value < row.mean.high, row.strategy
     difference = np.mean(known(groups[1], "metrics/average/recall")) - rows["in-batch"].mean.value
     assert rows["a"].against_baseline.value == pytest.approx(difference)
     assert rows["a"].against_baseline.low < difference < rows["a"].against_baseline.high
@@ -127,9 +127,9 @@ def test_rows_are_those_of_the_statistics(tmp_path):
     want = against(ValueTable({name: each.values for name, each in values.items()}, design), "in-batch", default_rng(5))
     for name, contrast in want.items():  # another stream of random numbers: equal up to their noise
         row = rows[name]
-        assert row.minimum_detectable == pytest.approx(contrast.minimum_detectable, abs=0.01)
-        assert row.against_baseline.p == pytest.approx(contrast.p_adjusted, abs=0.03)
-        assert row.against_baseline.low == pytest.approx(contrast.interval.low, abs=0.01)
+        assert row.minimum_detectable == pytest.approx(contrast.minimum_detectable, abs=0.01), name
+        assert row.against_baseline.p == pytest.approx(contrast.p_adjusted, abs=0.03), name
+        assert row.against_baseline.low == pytest.approx(contrast.interval.low, abs=0.01), name
     assert (rows["a"].ranks, rows["in-batch"].ranks, rows["twin"].ranks) == ("1", "2-3", "2-3")
     tiny = replace(rows["a"], mean=Estimate(np.float64(-1e-11), -math.inf, 1.0)).rounded()
     assert (str(tiny.mean.value), str(tiny.mean.low)) == ("0.0", "nan")  # numpy's floats are rounded, too
@@ -225,26 +225,27 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed)
     for line in seen:
         if "[" in str(line["behind the best"]):
             low, high = (float(end) for end in str(line["behind the best"]).split("[")[1].rstrip("]").split(","))
-            assert (line["against the best"] == "worse") == (low > 0)
-            assert (line["against the best"] == "equal") == (-most <= low <= 0 <= high <= most)
+            assert (line["against the best"] == "worse") == (low > 0), line["strategy"]
+            assert (line["against the best"] == "equal") == (-most <= low <= 0 <= high <= most), line["strategy"]
         else:
-            assert line["against the best"] in ("best", "highest")
+            assert line["against the best"] in ("best", "highest"), line["strategy"]
         if line["verdict"] == "baseline":
-            assert line["difference"] == "-"
+            assert line["difference"] == "-", line["strategy"]
             continue
         low, high = (float(end) for end in str(line["difference"]).split("[")[1].rstrip("]").split(","))
-        assert (line["verdict"] == "better") == (low > 0)
-        assert (line["verdict"] == "worse") == (high < 0)
-        assert (line["verdict"] == "equal") == (-most <= low <= 0 <= high <= most)
+        assert (line["verdict"] == "better") == (low > 0), line["strategy"]
+        assert (line["verdict"] == "worse") == (high < 0), line["strategy"]
+        assert (line["verdict"] == "equal") == (-most <= low <= 0 <= high <= most), line["strategy"]
     for row in rows:
-        assert 0 <= row.mean.low <= row.mean.value <= row.mean.high <= 1
+        assert 0 <= row.mean.low <= row.mean.value <= row.mean.high <= 1, row.strategy
 
 
-def test_the_metric_can_be_chosen(tmp_path):
+def test_the_metric_can_be_chosen(tmp_path, subtests):
     groups = [group_of(tmp_path, name, 0.0, loss=loss, seeds=(0,)) for name in ("in-batch", "a") for loss in ("x", "y")]
     for given in ("average/recall_at_50", "average R@50", "R@50"):
-        tables = tables_of(groups, Rules(metric=given), main_only=True)
-        assert [table.main for table in tables] == ["average/recall_at_50"] * 2
+        with subtests.test(given=given):
+            tables = tables_of(groups, Rules(metric=given), main_only=True)
+            assert [table.main for table in tables] == ["average/recall_at_50"] * 2
     assert [table.main for table in tables_of(groups)] == ["average/recall"] * 2
     assert {row.metric for row in verdicts_of(tables[0], Rules()) if row.main} == {"average/recall_at_50"}
     assert tables_of(groups, Rules(metric="dress/recall_at_10"))[0].main == "dress/recall_at_10"
@@ -273,7 +274,7 @@ def test_equal_negatives_are_compared_first(tmp_path):
     table = leader_table(groups, rows)
     assert list(table["quality"]["strategy"]) == ["strong", "weak", "in-batch"]
     for frame in (table["quality"], table["behaviour"], table["cost"], verdict_frame([r for r in rows if r.main])):
-        assert list(frame["negatives"]) == ["1", "1", "63"]
+        assert list(frame["negatives"]) == ["1", "1", "63"], list(frame)
     first, losers, *_, sure = answer_of(groups, rows)
     order, numbers = first.split(" Whatever the number of negatives, ")  # in-batch is the highest of all
     assert re.match(r"average recall with 1 negative per query and step[^:]*: strong \(", order)
@@ -401,8 +402,8 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path):
     assert rows.keys() == {"in-batch", "a"}
     for name, combined in rows.items():
         parts = [table.values[table.main][name].values for table in tables]
-        assert combined.mean.value == pytest.approx(np.mean([each[:, i::3] for each in parts for i in range(3)]))
-        assert combined.queries == 240
+        assert combined.mean.value == pytest.approx(np.mean([each[:, i::3] for each in parts for i in range(3)])), name
+        assert combined.queries == 240, name
     assert rows["a"].verdict == "better"
     generator = np.random.default_rng(0)
     few, other, many = generator.random((2, 10)), generator.random((2, 10)), generator.random((2, 400))
@@ -444,7 +445,7 @@ def test_of_two_strategies_the_pair_is_the_test_against_the_baseline():
     values = {name: Values(default_rng(n).random((3, 40)), (0, 1, 2), None) for n, name in enumerate("ab")}
     table = ValueTable({name: each.values for name, each in values.items()})
     for baseline in values:
-        assert differences(values, baseline).against == against(table, baseline, table.generator())
+        assert differences(values, baseline).against == against(table, baseline, table.generator()), baseline
 
 
 def test_clusters_and_worlds_of_each_seed_reach_the_statistics():

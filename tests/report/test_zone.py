@@ -60,7 +60,7 @@ def test_panels_share_a_scale_and_say_over_what(findings):
     groups = [each.assign(epochs=n) for each in findings.groups for n in ("20", "120")]
     limits = set()
     for axes in _figure(zone_chart(groups, rows), narrow=False).axes:
-        assert axes.get_ylabel() == "R@10, points over all-corpus"
+        assert axes.get_ylabel() == "R@10, points over all-corpus", axes.get_title()
         limits.add(axes.get_ylim())
     assert len(limits) == 1
 

@@ -166,7 +166,7 @@ def test_ranks_and_lists_do_not_depend_on_the_block(count, width):
     assert torch.equal(tops[0].columns[:, 0] + count, tops[0].columns[:, 1])  # the lower column first
     for columns in torch.arange(2 * count).split([count, count]):  # one gallery after the other
         own = block_scorer(rows, images)(torch.arange(9), columns)
-        assert torch.equal(score_block(torch.arange(9), columns), own)
+        assert torch.equal(score_block(torch.arange(9), columns), own), f"columns from {int(columns[0])}"
 
 
 class _Uneven:

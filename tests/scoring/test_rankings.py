@@ -80,13 +80,17 @@ def test_what_a_list_leaves_out_comes_last():
                 # the worst completion: irrelevant images first, then the relevant ones as the data set lists them
                 rest = [image for image in gallery if image not in listed and image not in relevant]
                 order = [*listed, *rest, *(image for image in relevant if image not in listed)]
-                assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant]
+                assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant], (
+                    f"{kind}, {cut} listed, query {query.id}"
+                )
                 place = 1 + order.index(str(query.target))
-                assert int(ranks.target_rank[index]) == (place if query.target in listed else len(gallery))
+                assert int(ranks.target_rank[index]) == (place if query.target in listed else len(gallery)), (
+                    f"{kind}, {cut} listed, query {query.id}"
+                )
                 if kind == "cirr":
                     inside = [image for image in listed if image in query.subset]
                     want = 1 + inside.index(str(query.target)) if query.target in inside else 5
-                    assert int(ranks.subset_rank[index]) == want
+                    assert int(ranks.subset_rank[index]) == want, f"{kind}, {cut} listed, query {query.id}"
 
 
 def test_submission_files_of_cirr_score_as_they_are():
@@ -184,7 +188,7 @@ def test_scores_and_trec_runs_rank_by_score_and_equal_scores_tie(tmp_path):
     lines = [f"{q} Q0 {i} {place} {s} tag" for q, row in scores.items() for place, (i, s) in enumerate(row.items())]
     for text in ("\n".join(lines), "\ufeff" + "\r\n".join(lines).replace(" ", "\t"), json.dumps(scores)):
         (tmp_path / "run.json").write_text(text)  # whatever the ending says
-        assert metrics_of(data, read_rankings(tmp_path / "run.json")) == data.evaluate(table)
+        assert metrics_of(data, read_rankings(tmp_path / "run.json")) == data.evaluate(table), text[:40]
 
 
 def test_submission_file_of_circo_scores_as_it_is():
@@ -212,14 +216,17 @@ ERRORS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
-def test_errors_are_one_clear_line(tmp_path):
-    for change, message in ERRORS.values():
-        data = make("cirr")
-        rankings: dict[str, Any] = lists_of(data, toy_table(data, 0, "negative"))
-        change(rankings)
-        with pytest.raises(NegbenchError, match=message) as caught:
-            metrics_of(data, rankings)
-        assert len(str(caught.value).splitlines()) == 1
+@pytest.mark.parametrize(("change", "message"), ERRORS.values(), ids=ERRORS)
+def test_errors_are_one_clear_line(change, message):
+    data = make("cirr")
+    rankings: dict[str, Any] = lists_of(data, toy_table(data, 0, "negative"))
+    change(rankings)
+    with pytest.raises(NegbenchError, match=message) as caught:
+        metrics_of(data, rankings)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_files_that_are_no_rankings_are_refused(tmp_path):
     data = make("fashioniq")
     lists = lists_of(data, toy_table(data, 0, "negative"))
     lists[next(q.id for q in data.queries if q.group == "dress")].append(data.images[-1])  # a shirt

@@ -100,7 +100,9 @@ def test_nearest_whole_number_of_images(percent):
         exact = Fraction(percent) * gallery / 100
         whole = exact.numerator // exact.denominator
         nearest = whole + (exact - whole >= Fraction(1, 2))
-        assert images(f"{percent}%", ScoreView(torch.zeros(1, gallery), torch.tensor([0]))) == max(1, nearest)
+        assert images(f"{percent}%", ScoreView(torch.zeros(1, gallery), torch.tensor([0]))) == max(1, nearest), (
+            f"{percent} % of {gallery} images"
+        )
 
 
 def test_a_share_is_halved_as_a_count(subtests):

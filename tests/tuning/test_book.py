@@ -218,9 +218,9 @@ def test_a_default_that_fails_stops_the_study_until_it_is_computed(tmp_path):
         toy_book(tmp_path / "b").work(partial(failing, ValueError("odd")), print)
     for name in "ab":
         book = toy_book(tmp_path / name)
-        assert book.requeue_failed() == [0]
-        assert book.work(at_once, print) == 10
-        assert book.frozen()[0].value == toy_value(SPACE.default)
+        assert book.requeue_failed() == [0], name
+        assert book.work(at_once, print) == 10, name
+        assert book.frozen()[0].value == toy_value(SPACE.default), name
 
 
 @pytest.mark.parametrize("sampler", ["random", "grid"])
@@ -256,10 +256,10 @@ def test_an_interrupted_trial_goes_on_under_its_number(tmp_path):
         return at_once(trial)
 
     book = toy_book(tmp_path / "halves", 6)
-    for _ in range(7):  # more often than a worker may die
+    for number in range(7):  # more often than a worker may die
         with pytest.raises(KeyboardInterrupt):
             book.work(objective, print)
-        assert book.counts()["waiting"] == 1
+        assert book.counts()["waiting"] == 1, f"trial {number}"
     book.work(objective, print)
     assert book.counts()["finished"] == 6
     assert points(book) == points(straight)
@@ -304,7 +304,7 @@ def rerun(job: Job) -> int:
         process.join()
         if process.exitcode == 0:
             return killed
-        assert process.exitcode == -signal.SIGKILL
+        assert process.exitcode == -signal.SIGKILL, f"killed at trial {killed}"
     raise AssertionError("it never ends")
 
 
@@ -373,9 +373,9 @@ def test_workers_of_a_journal_of_which_one_is_killed(tmp_path):
     book = toy_book(folder, 9, spec)
     workers = start([toy_job(folder, 9, partial(slow, together=3), spec)] * 3)
     hit = {kill_within_a_trial(workers, folder)}
-    for worker in workers:
+    for number, worker in enumerate(workers):
         worker.join()
-        assert worker.exitcode == 0
+        assert worker.exitcode == 0, f"worker {number}"
     assert book.counts() == {"finished": 9, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
     assert len({json.dumps(point, sort_keys=True) for point in points(book)}) == 9
     died = {trial.number for trial in book.frozen() if "deaths" in trial.user_attrs}
@@ -383,16 +383,17 @@ def test_workers_of_a_journal_of_which_one_is_killed(tmp_path):
     assert points(book) == points(worked(tmp_path / "straight", 9, spec))
 
 
-def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path):
+def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path, subtests):
     """A received study.json may name any database or file; only the journal beside it is read."""
     folder, elsewhere = tmp_path / "toy", tmp_path / "elsewhere"
     worked(folder, 2)
     noted = json.loads((folder / "study.json").read_text())
     for storage in (f"sqlite:///{elsewhere}", str(elsewhere), "postgresql://localhost:1/x"):
-        write_json(folder / "study.json", {**noted, "storage": storage})
-        with pytest.raises(RunError, match="which is opened only if you name it"):
-            open_book(tmp_path, "toy")
-        assert not elsewhere.exists()
+        with subtests.test(storage=storage):
+            write_json(folder / "study.json", {**noted, "storage": storage})
+            with pytest.raises(RunError, match="which is opened only if you name it"):
+                open_book(tmp_path, "toy")
+            assert not elsewhere.exists()
     url = f"sqlite:///{elsewhere}"
     write_json(folder / "study.json", {**noted, "storage": url})
     with pytest.raises(RunError, match="has no study 'toy'"):
@@ -409,21 +410,22 @@ def test_reading_opens_no_storage_that_the_reader_did_not_name(tmp_path):
 
 
 @pytest.mark.parametrize("sampler", get_args(Sampler))
-def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_path):
+def test_the_documented_trial_is_the_first_that_the_model_draws(sampler, tmp_path, subtests):
     """Against the points of the random sampler, also where the pruner leaves fewer finished trials than ten."""
     for pruner in ("none", "median", "hyperband"):
+        with subtests.test(pruner=pruner):
 
-        def drawn(name: Any, pruner: str = pruner, root: Path = tmp_path) -> StudyStore:
-            spec = toy_spec(name, pruner=pruner, base={**BASE.model_dump(), "train": {"epochs": 4}}, space=SPACE)
-            return worked(root / pruner / name, 13, spec, in_steps)
+            def drawn(name: Any, pruner: str = pruner, root: Path = tmp_path) -> StudyStore:
+                spec = toy_spec(name, pruner=pruner, base={**BASE.model_dump(), "train": {"epochs": 4}}, space=SPACE)
+                return worked(root / pruner / name, 13, spec, in_steps)
 
-        if sampler == "grid":
-            assert StudySpec.of(BASE, GRID, sampler="grid", pruner=pruner).pruner == "none"
-            continue
-        book, plain = drawn(sampler), points(drawn("random"))
-        own = [number for number, point in enumerate(points(book)) if point != plain[number]]
-        assert own == ([10, 11, 12] if sampler in ("tpe", "gp", "cmaes") else [])
-        assert (sum(trial.state == TrialState.COMPLETE for trial in book.frozen()[:10]) < 10) == (pruner != "none")
+            if sampler == "grid":
+                assert StudySpec.of(BASE, GRID, sampler="grid", pruner=pruner).pruner == "none"
+                continue
+            book, plain = drawn(sampler), points(drawn("random"))
+            own = [number for number, point in enumerate(points(book)) if point != plain[number]]
+            assert own == ([10, 11, 12] if sampler in ("tpe", "gp", "cmaes") else [])
+            assert (sum(trial.state == TrialState.COMPLETE for trial in book.frozen()[:10]) < 10) == (pruner != "none")
 
 
 # --- storages of others ------------------------------------------------------------------------------------------

@@ -79,11 +79,15 @@ def test_trials_and_seeds_share_a_dev_part_and_never_touch_the_reported_split(
     (shared,) = {tuple(run.ranks()["query"]) for trial_runs in runs for run in trial_runs}
     assert len(shared) >= DEV_QUERIES if generated else set(shared) < train
     for trial, trial_runs in zip(book.frozen(), runs, strict=True):
-        assert trial.value == pytest.approx(np.mean([run.result["metrics"]["average/recall"] for run in trial_runs]))
-        assert [run.config.seed for run in trial_runs] == [0, 1]
+        assert trial.value == pytest.approx(np.mean([run.result["metrics"]["average/recall"] for run in trial_runs])), (
+            f"trial {trial.number}"
+        )
+        assert [run.config.seed for run in trial_runs] == [0, 1], f"trial {trial.number}"
         for run in trial_runs:
-            assert run.manifest["dataset"]["scored"] == "dev"
-            assert not [name for point in run.metrics() for name in point if name.startswith("val/")]
+            assert run.manifest["dataset"]["scored"] == "dev", f"trial {trial.number}"
+            assert not [name for point in run.metrics() for name in point if name.startswith("val/")], (
+                f"trial {trial.number}"
+            )
 
 
 @pytest.fixture
@@ -112,14 +116,16 @@ def test_nothing_is_pruned_before_its_first_refresh(longer, tmp_path, pruned):
     firsts = {t.number: first_refresh(book.spec.space.config(base, t.params, 0)) for t in book.frozen()}
     assert len(set(firsts.values())) > 1
     for number, step in asked:
-        assert step >= firsts[number]
+        assert step >= firsts[number], f"trial {number}"
     for trial in book.frozen()[1:]:
-        assert trial.state == TrialState.PRUNED
-        assert trial.last_step == firsts[trial.number]  # stopped in the epoch in which it was pruned
+        assert trial.state == TrialState.PRUNED, f"trial {trial.number}"
+        assert trial.last_step == firsts[trial.number], (
+            f"trial {trial.number}"
+        )  # stopped in the epoch in which it was pruned
     cells = [RunFolder(path.parent) for path in (tmp_path / "s" / "cells").glob("*/config.json")]
     assert {cell.status for cell in cells} == {"finished", "interrupted"}
     for name in ("checkpoint.pt", "model.safetensors"):  # those of forty trials take gigabytes
-        assert not list((tmp_path / "s" / "cells").glob(f"*/{name}"))
+        assert not list((tmp_path / "s" / "cells").glob(f"*/{name}")), name
 
 
 def test_a_rerun_is_judged_by_its_own_reports(longer, tmp_path, monkeypatch):
@@ -239,8 +245,10 @@ def test_mlflow_statuses(vector_sets, tmp_path, before_training, pruned):
     assert {n: run.info.status for n, run in trials.items()} == {0: "FINISHED", 1: "FAILED", 2: "KILLED", 3: "FINISHED"}
     assert [t.state.name for t in book.frozen()] == ["COMPLETE", "FAIL", "PRUNED", "COMPLETE"]
     for number, run in trials.items():
-        assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
-        assert run.data.params["strategy.alpha"] == str(book.frozen()[number].params["strategy.alpha"])
+        assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id, f"trial {number}"
+        assert run.data.params["strategy.alpha"] == str(book.frozen()[number].params["strategy.alpha"]), (
+            f"trial {number}"
+        )
     assert trials[3].data.metrics["objective/recall"] == book.frozen()[3].value
 
 
@@ -263,7 +271,9 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
             else:
                 names = ["s"] if again == "ui" else []
                 out = said(again, *names, "--runs-dir", there).out
-                assert ("copied 2 trials and the summary of s that" in out) == copied
+                assert ("copied 2 trials and the summary of s that" in out) == copied, (
+                    f"{again}, to be copied: {copied}"
+                )
         check_copies(there, book)
 
 
@@ -272,9 +282,11 @@ def check_copies(where: Path, book: StudyStore) -> None:
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     for trial in book.frozen():
         run = runs[str(trial.number)]
-        assert run.data.tags["mlflow.parentRunId"] == runs["parent"].info.run_id
-        assert run.data.params["strategy.start plus 1"] == str(trial.params["strategy.start+1"])
-        assert run.data.metrics["objective/recall"] == trial.value
+        assert run.data.tags["mlflow.parentRunId"] == runs["parent"].info.run_id, f"trial {trial.number}"
+        assert run.data.params["strategy.start plus 1"] == str(trial.params["strategy.start+1"]), (
+            f"trial {trial.number}"
+        )
+        assert run.data.metrics["objective/recall"] == trial.value, f"trial {trial.number}"
     assert not list((where / "s").glob("*/*/*.partial"))
 
 
@@ -358,7 +370,7 @@ def test_trials_are_scored_and_judged_by_another_metric(longer, tmp_path, said):
         (run,) = trial.user_attrs["runs"]
         frame = RunFolder(tmp_path / "s" / "cells" / run).ranks()
         by_hand = (frame["target_rank"] <= 7).groupby(frame["group"]).mean().mean()
-        assert trial.value == pytest.approx(by_hand)
+        assert trial.value == pytest.approx(by_hand), f"trial {trial.number}"
     verdicts = json.loads((tmp_path / "s-final" / "statistics.json").read_text())["verdicts"]
     assert {row["metric"] for row in verdicts if row["main"]} == {"average/recall_at_7"}
     assert "% by average R@7 on the dev part" in (tmp_path / "s" / "answer.md").read_text()
@@ -389,13 +401,14 @@ def test_tables_of_what_was_found(tmp_path, vector_sets, monkeypatch):
     assert StudyResult(book.folder).plain()["importance"] == shares == whole
 
 
-def test_an_order_that_resampling_turns_is_not_shown(tmp_path, vector_sets, monkeypatch):
+def test_an_order_that_resampling_turns_is_not_shown(tmp_path, vector_sets, monkeypatch, subtests):
     book = StudyStore(tmp_path / "toy", spec_of(vector_sets, sampler="random"), trials=10)
     book.work(lambda trial: trial.number / 10, print)
     for turned, shown in ((1, True), (2, False)):  # of ten draws
-        orders = iter([{"a": 0.6, "b": 0.4}, *[{"b": 0.6, "a": 0.4}] * turned, *[{"a": 0.9, "b": 0.1}] * 10])
-        monkeypatch.setattr(final, "_fanova", lambda trials, orders=orders: next(orders))
-        assert importance(book) == ({"a": 0.6, "b": 0.4} if shown else {})
+        with subtests.test(turned=turned):
+            orders = iter([{"a": 0.6, "b": 0.4}, *[{"b": 0.6, "a": 0.4}] * turned, *[{"a": 0.9, "b": 0.1}] * 10])
+            monkeypatch.setattr(final, "_fanova", lambda trials, orders=orders: next(orders))
+            assert importance(book) == ({"a": 0.6, "b": 0.4} if shown else {})
 
 
 def test_the_answer_says_what_trial_0_was_and_how_flat_the_optimum_is(vector_sets, tmp_path, golden):
@@ -421,4 +434,6 @@ def test_the_answer_names_bands_as_ranks(vector_sets, tmp_path):
         images = run.result["regime_by_refresh"][-1]["images"] - 1
         ranks = [1 + run.result["behaviour"][key] * (images - 1) for key in ("band_start", "band_end")]
         shares = " to ".join(f"{100 * rank / images:.1f}" for rank in ranks)
-        assert f"negatives from ranks {ranks[0]:.0f} to {ranks[1]:.0f} ({shares} % of the gallery)" in line
+        assert f"negatives from ranks {ranks[0]:.0f} to {ranks[1]:.0f} ({shares} % of the gallery)" in line, (
+            f"trial {trial.number}"
+        )

@@ -155,9 +155,9 @@ def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
         for each in searched:
             if each.labels["strategy"] == cell["strategy"]:
                 flat = {f"{a}.{b}": v for a in ("strategy", "schedule") for b, v in config[a].items()}
-                assert {key: flat[key] for key in each.found or {}} == each.found
-        assert config["eval"]["reported"]
-        assert config["train"]["num_negatives"] == 1
+                assert {key: flat[key] for key in each.found or {}} == each.found, cell["run"]
+        assert config["eval"]["reported"], cell["run"]
+        assert config["train"]["num_negatives"] == 1, cell["run"]
     assert {cell["hash"] for cell in tuned if cell["strategy"] == "all-corpus"} < {cell["hash"] for cell in default}
 
 
