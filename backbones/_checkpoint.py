@@ -134,8 +134,8 @@ def one_checkpoint(folder: Path, preferred: Sequence[str], ignored: Collection[s
     if others:
         names = [*others, *([chosen] if chosen is not None else [])]
         raise WeightsError(
-            f"{folder} holds {len(names)} checkpoints ({', '.join(_numbered(names))}): name one, "
-            f"weights={folder / _numbered(names)[-1]}"
+            f"{folder} holds {len(names)} checkpoints ({', '.join(_sort_by_number(names))}): name one, "
+            f"weights={folder / _sort_by_number(names)[-1]}"
         )
     assert chosen is not None
     return found[chosen]
@@ -159,7 +159,7 @@ def choice_in(folder: Path) -> dict[str, Any]:
     others = [name for name in found if name not in _THEIRS and not name.startswith("open_clip_")]
     if others and any(name in found for name in _THEIRS):
         read = next(name for name in _THEIRS if name in found)
-        others = _numbered(others)
+        others = _sort_by_number(others)
         _log.warning("note: %s: %s is read, and not %s beside it", folder, read, _some(others))
         chosen["weights_not_read"] = others
     return chosen
@@ -233,10 +233,10 @@ def check_trainers_folder(folder: Path) -> None:
         )
     below = [path.parent.name for path in folder.glob("checkpoint-*/config.json")]
     if below:
-        raise WeightsError(f"{folder} holds the folders {', '.join(_numbered(below))} of a training: name one")
+        raise WeightsError(f"{folder} holds the folders {', '.join(_sort_by_number(below))} of a training: name one")
 
 
-def _numbered(names: Iterable[str]) -> list[str]:
+def _sort_by_number(names: Iterable[str]) -> list[str]:
     """Sort names by the numbers in them: epoch_2 before epoch_10."""
 
     def place(name: str) -> list[tuple[str, int]]:

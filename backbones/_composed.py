@@ -194,13 +194,13 @@ class TwoTowers(Composed):
 
     def cross_queries(self, features: Tensor, text: TextBatch, *, chunk: int = 1024) -> Tensor:
         """[R, L, C] and P texts -> [R, P, D], unit norm; each side is embedded once, `chunk` pairs fused at a time."""
-        return self._crossed(self._reference(features), text, chunk)
+        return self._cross(self._reference(features), text, chunk)
 
     def cross_texts(self, reference_text: TextBatch, modification: TextBatch, *, chunk: int = 1024) -> Tensor:
         """R texts in the references' place and P modifications -> [R, P, D], unit norm; as `cross_queries`."""
-        return self._crossed(self.text_queries(reference_text), modification, chunk)
+        return self._cross(self.text_queries(reference_text), modification, chunk)
 
-    def _crossed(self, reference: Tensor, text: TextBatch, chunk: int) -> Tensor:
+    def _cross(self, reference: Tensor, text: TextBatch, chunk: int) -> Tensor:
         tokens = self._tokens(text)
         embedding, words = self._text(tokens)
         rows = max(1, chunk // max(1, embedding.shape[0]))

@@ -140,13 +140,13 @@ class _Transformers:
 
     def encode_image(self, images: Sequence[Image]) -> Tensor:
         given = self._processor(images=list(images), return_tensors="pt").to(self._device)
-        return self._pooled(self._model.get_image_features(**given))
+        return self._pool(self._model.get_image_features(**given))
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         given = self._tokens(texts, "longest")
         if "attention_mask" not in given or self._model.config.model_type.startswith("siglip"):
             given = self._tokens(texts, "max_length")  # padding that is attended to must be as in training
-        return self._pooled(self._model.get_text_features(**given.to(self._device)))
+        return self._pool(self._model.get_text_features(**given.to(self._device)))
 
     def texts_seen(self, texts: Sequence[str]) -> TextsSeen:
         ids = self._tokens(texts, "max_length" if self._most else "longest")["input_ids"]
@@ -158,7 +158,7 @@ class _Transformers:
         kept = {} if self._most is None else {"truncation": True, "max_length": self._most}
         return self._processor(text=list(texts), padding=padding, return_tensors="pt", **kept)
 
-    def _pooled(self, output: Any) -> Tensor:
+    def _pool(self, output: Any) -> Tensor:
         """Return the projected pooled features: part of a tower's output from transformers 5 on, all of it before."""
         tensor: Tensor | None = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
         if tensor is None:

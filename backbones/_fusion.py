@@ -58,7 +58,7 @@ def make_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: 
     return layer
 
 
-def _added(total: Tensor, part: Tensor) -> Tensor:
+def _add(total: Tensor, part: Tensor) -> Tensor:
     """Return `total` + `part`, in place if precision allows (no gradient needs `total`): all pairs take many bytes."""
     return total.add_(part) if torch.promote_types(total.dtype, part.dtype) == total.dtype else total + part
 
@@ -139,8 +139,8 @@ class GatedFusion(Fusion):
 
     def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
         c = self.linear.weight.chunk(4, dim=1)[2]
-        h, g = _added(_added((image * text) @ c.T, of_image), of_text).chunk(2, dim=-1)
-        return _added(torch.sigmoid(g) * gelu(h).sub_(image), image)
+        h, g = _add(_add((image * text) @ c.T, of_image), of_text).chunk(2, dim=-1)
+        return _add(torch.sigmoid(g) * gelu(h).sub_(image), image)
 
 
 class SumFusion(Fusion):

@@ -144,7 +144,7 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
         raise OptionError(
             f"backbone.model {model!r}: the weights {tag} were trained with gelu: --set backbone.model={plain}"
         )
-    config["quick_gelu"] = _resolved(activation, quick, f"{plain} {tag}")
+    config["quick_gelu"] = _is_quick(activation, quick, f"{plain} {tag}")
     if quick and not name.endswith(_SUFFIX) and _has_twin(name):
         name += _SUFFIX
     hub_id, _, filename = known["hf_hub"].rpartition("/")
@@ -161,14 +161,14 @@ def _of_file(model: str | None, path: Path, activation: Activation, key: str) ->
     files = shards_of(path)
     beside = path.parent / _CONFIG_FILE
     if model is None and beside.is_file():
-        return _configured(beside, files, activation, path.name)
+        return _read_blueprint(beside, files, activation, path.name)
     if model is None:
         raise OptionError(f"backbone.weights {path}: name its architecture, e.g. --set backbone.model=ViT-B/32")
     name, config = architecture(model)
     quick = None if _has_twin(name) else bool(config.get("quick_gelu"))
     if {name.rpartition(".")[2] for file in files for name in _names(file, key)} >= _OPENAI_KEYS:
         quick = True
-    config["quick_gelu"] = _resolved(activation, quick, str(path))
+    config["quick_gelu"] = _is_quick(activation, quick, str(path))
     return Blueprint(name, config, path.name, "local", files)
 
 
@@ -183,7 +183,7 @@ def _of_folder(model: str | None, folder: Path, activation: Activation) -> Bluep
     files = one_checkpoint(folder, _WEIGHT_FILES, _THEIRS)
     if not files:
         raise WeightsError(f"{folder} has no weights: put {_WEIGHT_FILES[0]} there")
-    return _configured(folder / _CONFIG_FILE, files, activation, folder.name)
+    return _read_blueprint(folder / _CONFIG_FILE, files, activation, folder.name)
 
 
 def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprint:
@@ -195,7 +195,7 @@ def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprin
     return replace(found, name=hub_id, label=hub_id, revision=config.parent.name)
 
 
-def _configured(config_file: Path, weights: tuple[Path, ...], activation: Activation, label: str) -> Blueprint:
+def _read_blueprint(config_file: Path, weights: tuple[Path, ...], activation: Activation, label: str) -> Blueprint:
     """Make a blueprint from open_clip_config.json."""
     try:
         stored = json.loads(read_json_text(config_file))
@@ -206,7 +206,7 @@ def _configured(config_file: Path, weights: tuple[Path, ...], activation: Activa
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise WeightsError(f"{config_file} is not a configuration of open_clip: {why}") from error
-    config["quick_gelu"] = _resolved(activation, bool(config.get("quick_gelu")), label)
+    config["quick_gelu"] = _is_quick(activation, bool(config.get("quick_gelu")), label)
     return Blueprint(label, config, label, "local", weights, pixels, resize=resize)
 
 
@@ -229,7 +229,7 @@ def _has_twin(name: str) -> bool:
     return f"{name}{_SUFFIX}" in list_models()
 
 
-def _resolved(asked: Activation, known: bool | None, what: str) -> bool:
+def _is_quick(asked: Activation, known: bool | None, what: str) -> bool:
     """Whether the activation is QuickGELU: from the weights, or if they do not say, as `asked`. Raises OptionError."""
     if known is None:
         if asked == "auto":

@@ -47,7 +47,7 @@ class Preprocess:
         image = _eight_bit(image)
         left, top = self.padding(*image.size)
         if left or top:
-            image = _bordered(image, left, top)
+            image = _add_border(image, left, top)
         width, height = image.size
         new = (self.size, self.size * height // width) if width <= height else (self.size * width // height, self.size)
         image = image.resize(new, Image.Resampling[self.interpolation.upper()])
@@ -81,7 +81,7 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
-def _bordered(image: Image.Image, left: int, top: int) -> Image.Image:
+def _add_border(image: Image.Image, left: int, top: int) -> Image.Image:
     """Add `left` columns of zeros on either side, and `top` rows above and below."""
     bordered = ImageOps.expand(image, (left, top, left, top), fill=0)
     if image.mode == "P":  # the pixels keep their numbers: so must the palette

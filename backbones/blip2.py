@@ -142,7 +142,7 @@ class Blip2(BlipFamily):
 
     def _compose(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         count = self.sizes.num_query_tokens
-        hidden = self._fused(features, tokens)
+        hidden = self._fuse(features, tokens)
         if self.options.pooling == "query":
             return unit(self.text_projection(hidden[:, :count]).mean(1)), hidden[:, count:]
         # SPRC: its Q-Former without an image sends every position through the text's feed-forward layers
@@ -163,7 +163,7 @@ class Blip2(BlipFamily):
         ).last_hidden_state
         return unit(self.text_projection(hidden[:, 0]))
 
-    def _fused(self, features: Tensor, tokens: Mapping[str, Tensor]) -> Tensor:
+    def _fuse(self, features: Tensor, tokens: Mapping[str, Tensor]) -> Tensor:
         """[B, Q + S, H]: the Q-Former over query tokens and text; the query positions alone attend to the image."""
         learned = self.query_tokens.expand(features.shape[0], -1, -1)
         return self.qformer(

@@ -125,11 +125,11 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
             if len(tables) > 1:
                 what += f" ({', '.join(dict.fromkeys(table.labels.values()))})"
             nested = any(each.nested for each in values.values())
-            lines.append(_resolved(what, of_seeds, _seconds(groups, table), nested=nested))
+            lines.append(_resolution_line(what, of_seeds, _seconds(groups, table), nested=nested))
     return lines or ["the number of seeds needed is unknown: run a pilot first (--seeds 3)"]
 
 
-def _resolved(what: str, tests: Sequence[Difference], seconds: float, *, nested: bool) -> str:
+def _resolution_line(what: str, tests: Sequence[Difference], seconds: float, *, nested: bool) -> str:
     """Write one table's line: medians over its pairs; a seed of all its strategies takes `seconds`."""
     parts = []
     for points in (1, 2):

@@ -140,7 +140,7 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
         RunError: no such comparison, no finished cell, or runs whose ranks are of different queries.
         UnknownNameError: a data set has no such metric.
     """
-    results, document = _stored(runs, name)
+    results, document = _read_cells(runs, name)
     groups = groups_of(results)
     tables = tables_of(groups, rules, read_trials(runs, document))
     rules = _jointly(results, rules)
@@ -150,7 +150,7 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
     every += temperatures(groups, tables)
     verdicts = [verdict for table in every for verdict in verdicts_of(table, rules)]
     verdicts += gains_of(tables, tunings_of(document), rules)
-    return _sorted(results, document, [verdict.rounded() for verdict in verdicts])
+    return _findings_of(results, document, [verdict.rounded() for verdict in verdicts])
 
 
 def judged_again(runs: Path, name: str, metric: str) -> Findings:
@@ -174,7 +174,7 @@ def judged_again(runs: Path, name: str, metric: str) -> Findings:
     return judged(runs, name, rules)
 
 
-def _sorted(results: pd.DataFrame, document: Mapping[str, Any], verdicts: Iterable[Verdict]) -> Findings:
+def _findings_of(results: pd.DataFrame, document: Mapping[str, Any], verdicts: Iterable[Verdict]) -> Findings:
     """Tell gains and contrasts from verdicts on strategies; leave out those whose runs were deleted since."""
     finished = {key_of(cells) for cells in groups_of(results)}
     strategies = []
@@ -245,16 +245,16 @@ def stored(runs: Path, name: str) -> Findings:
         RunError: no such comparison, or no finished cell.
         NegbenchError: a file of another negbench version.
     """
-    results, document = _stored(runs, name)
+    results, document = _read_cells(runs, name)
     if not (runs / name / FILE).exists():
         for run in results["stored"]:
             check_metrics(run.folder)
         return Findings(results, document)
     if not made_here(runs, name):
         return judged(runs, name, rules_in(runs / name))
-    return _sorted(results, document, read_verdicts(runs / name))
+    return _findings_of(results, document, read_verdicts(runs / name))
 
 
-def _stored(runs: Path, name: str) -> tuple[pd.DataFrame, Mapping[str, Any]]:
+def _read_cells(runs: Path, name: str) -> tuple[pd.DataFrame, Mapping[str, Any]]:
     """Read a comparison's results and comparison.json."""
     return results_of(runs, name), ComparisonFolder(runs / name).read()

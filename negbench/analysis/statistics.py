@@ -258,13 +258,13 @@ class ValueTable:
         return QueryNoise(
             factor=np.concatenate(sums, axis=1) / len(sums),
             luck=np.zeros((len(names), 1)) if nested or len(seeds) == 1 else self._luck(np.stack(rows, axis=1)),
-            deviations=self._centred(every),
+            deviations=self._centre(every),
             size=np.abs(every).max(axis=1),
             df=sum(free),
             share=0.0 if nested else 1.0,
         )
 
-    def _centred(self, values: Array) -> Array:
+    def _centre(self, values: Array) -> Array:
         """Subtract from [..., Q] values the mean of their stratum."""
         centred = values.copy()
         for group in self._strata(values.shape[-1]):
@@ -274,7 +274,7 @@ class ValueTable:
     def _sums(self, values: Array) -> tuple[Array, int]:
         """[K, U] factor of the covariance of the weighted means of [K, Q] values, and its degrees of freedom."""
         queries = values.shape[1]
-        sums = self._centred(values) * self._weights(queries)
+        sums = self._centre(values) * self._weights(queries)
         if self.design.clusters is not None:
             _, place = np.unique(self.design.clusters, return_inverse=True)
             sums = np.stack([np.bincount(place, row) for row in sums])
@@ -284,7 +284,7 @@ class ValueTable:
     def _luck(self, block: Array) -> Array:
         """[K, S * Q] factor of the part of the means' covariance that neither query nor seed explains."""
         strategies, seeds, queries = block.shape
-        rest = self._centred(block - block.mean(axis=1, keepdims=True)) * self._weights(queries)
+        rest = self._centre(block - block.mean(axis=1, keepdims=True)) * self._weights(queries)
         return np.asarray(rest.reshape(strategies, -1) / (seeds * (seeds - 1)) ** 0.5, dtype=np.float64)
 
 
@@ -361,7 +361,7 @@ def contrasts(
         drawn, moved, spread = map(np.ascontiguousarray, (drawn.T, moved.T, spread.T))
         errors = _Errors(noise, table.seed_means(used, shared), drawn, moved, spread, below[places])
         for block in (members[first : first + _BLOCK] for first in range(0, len(members), _BLOCK)):
-            tests[block], ratio = errors.tested(matrix[block][:, places], table.design)
+            tests[block], ratio = errors.test_each(matrix[block][:, places], table.design)
             np.maximum(most, ratio, out=most)
     return _differences(table.design, tests, most)
 
@@ -391,7 +391,7 @@ class _Errors:
     spread: Array
     below: Array
 
-    def tested(self, matrix: Any, design: Design) -> tuple[NDArray[Any], Array]:
+    def test_each(self, matrix: Any, design: Design) -> tuple[NDArray[Any], Array]:
         """Return [C] tests, each on its own, of a sparse [C, K] matrix, and [R] the largest ratio of error to width.
 
         A difference has to pass both with and without seed noise, so no interval is narrower than either implies.

@@ -287,7 +287,7 @@ def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
 
     It has the strategies and seeds that all of them share; a row of values is one seed on all queries of all data sets.
     """
-    joined = [_joined(members) for members in alike_but(("dataset", "backbone"), tables) if len(members) > 1]
+    joined = [_join_tables(members) for members in alike_but(("dataset", "backbone"), tables) if len(members) > 1]
     return [table for table in joined if table is not None]
 
 
@@ -297,7 +297,7 @@ def alike_but(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[lis
     return list(together(tables, lambda table: tuple(table.labels.get(axis, "") for axis in rest)).values())
 
 
-def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
+def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:
     """Return one table of these; None if they share no strategy with a seed in common."""
     parts = [table.values.get(table.main, {}) for table in tables]
     datasets = [table.labels["dataset"] for table in tables]
@@ -325,7 +325,7 @@ def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         negatives={name: float(np.mean([table.negatives.get(name, math.nan) for table in tables])) for name in values},
         distinct={name: float(np.mean([table.distinct.get(name, math.nan) for table in tables])) for name in values},
         facts=facts,
-        ends={name: _joined_ends([table.ends.get(name, Ends()) for table in tables], values[name]) for name in values},
+        ends={name: _join_ends([table.ends.get(name, Ends()) for table in tables], values[name]) for name in values},
         choices={metric: join_choices([table.choices.get(table.main, {}) for table in tables])},
     )
 
@@ -339,7 +339,7 @@ def join_choices(tables: Sequence[Choices]) -> dict[str, tuple[RateChoice, ...]]
     return joined
 
 
-def _joined_ends(ends: Sequence[Ends], values: Values) -> Ends:
+def _join_ends(ends: Sequence[Ends], values: Values) -> Ends:
     """Return how a strategy's runs ended over several tables: a seed collapsed if it did in any of them."""
     collapsed = frozenset[int]().union(*(each.collapsed for each in ends)) & {*values.seeds}
     identical = set.intersection(*({*each.identical} for each in ends))

@@ -77,9 +77,9 @@ class Cirr(HasTestServer):
         """R@1, 5, 10, 50; subset R@1, 2, 3; `average` (R@5 and subset R@1); `overall` (all seven, CIRQRS table 5)."""
         return _METRICS
 
-    def _ranked(self, block: Block) -> QueryRanks:
+    def _rank_block(self, block: Block) -> QueryRanks:
         """Rank a block, adding the target's rank within the query's image group."""
-        ranks = super()._ranked(block)
+        ranks = super()._rank_block(block)
         if not any(query.subset for query in self.queries):
             return ranks
         group = self._group_members(block.rows, block.local, len(block.columns))

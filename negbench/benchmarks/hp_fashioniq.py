@@ -132,7 +132,7 @@ def _judgement(participant: str, query: str, values: Sequence[Any], marks: Seque
     text = typed(sentence, str, marks[2])
     if preferred not in ("1", "2"):
         raise DataError(f'{marks[5]}: expected "1" or "2", got {quoted(preferred)}')
-    asked = _image(reference, marks[0]), _restored(text), _image(target, marks[1])
+    asked = _image(reference, marks[0]), _restore_signs(text), _image(target, marks[1])
     sets = _members(one, marks[3]), _members(two, marks[4])
     ratings = _rating(one, marks[3]), _rating(two, marks[4])
     return Query(query, *asked, GROUP, captions=(text,)), Judgement(participant, sets, ratings, preferred == "1")
@@ -159,11 +159,11 @@ def _image(value: Any, where: str) -> str:
     return image_id(PurePosixPath(typed(value, str, where)).stem, where)
 
 
-def _restored(sentence: str) -> str:
+def _restore_signs(sentence: str) -> str:
     """The sentence as the participants saw it: the file spells out the signs of FashionIQ's captions.
 
     Example:
-        >>> _restored("has long sleevesdotmark  and is black andmark white")
+        >>> _restore_signs("has long sleevesdotmark  and is black andmark white")
         'has long sleeves. and is black & white'
     """
     return " ".join(re.sub("|".join(_MARKS), lambda mark: _MARKS[mark.group()], sentence).split())

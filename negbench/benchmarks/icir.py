@@ -95,14 +95,14 @@ class Icir(Dataset):
         """The authors' mean average precision in their order of ties; the common one with ties against the model."""
         return dict(_METRICS)
 
-    def _ranked(self, block: Block) -> QueryRanks:
+    def _rank_block(self, block: Block) -> QueryRanks:
         """Rank a block, adding the authors' average precision: equal scores keep the order of the database."""
         right = self._right(block.rows, block.local, len(block.columns))
         scores = block.scores.float().cpu()
         place = places(scores, torch.ones_like(right))[right]
         lengths = right.sum(1)
         own = trapezoid_average_precision(Ragged(place, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])))
-        return replace(super()._ranked(block), values={OWN: own})
+        return replace(super()._rank_block(block), values={OWN: own})
 
     def _right(self, rows: Tensor, local: Tensor, width: int) -> Tensor:
         """[b, width] bool, the right images of the queries."""

@@ -140,7 +140,7 @@ def foresee(first: Round) -> list[str]:
 def _reads(cell: Cell) -> str:
     """Say which data and backbone a cell reads: how many queries and images."""
     splits = DATA.splits(cell.config)
-    counts = f"{_left(splits.train)} train and {_left(splits.val)} scored queries"
+    counts = f"{_queries_text(splits.train)} train and {_queries_text(splits.val)} scored queries"
     if splits.train.partial or splits.val.partial:
         counts += " are left"
     counts += f", {len({*splits.train.all_images, *splits.val.all_images}):,} images"
@@ -149,7 +149,7 @@ def _reads(cell: Cell) -> str:
     return f"reads {cell.labels['dataset']} ({counts}), backbone {cell.labels['backbone']}"
 
 
-def _left(dataset: Dataset) -> str:
+def _queries_text(dataset: Dataset) -> str:
     """Count the queries of a split; where images are missing, 'those that are left of those that it has'."""
     count = len(dataset.queries)
     return f"{count:,} of {round(count / dataset.share):,}" if dataset.share < 1 else f"{count:,}"

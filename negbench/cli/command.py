@@ -40,7 +40,7 @@ class Command:
         if self.outlook is not None:
             model = type(model.__name__, (model, LimitOptions, DryRunOptions), {"__module__": __name__})
         hints = get_type_hints(model)
-        parameters = [_parameter(field, model, hints[field]) for field in _ordered(model)]
+        parameters = [_parameter(field, model, hints[field]) for field in _fields_in_order(model)]
 
         def command(**given: Any) -> Any:
             chosen = {field: value for field, value in given.items() if value not in (None, [], ())}
@@ -142,7 +142,7 @@ class _Grouped(TyperCommand):
 _SECTIONS = ("Arguments", "Options", "Settings", "Data", "Computing", "Output")
 
 
-def _ordered(model: type[Options]) -> list[str]:
+def _fields_in_order(model: type[Options]) -> list[str]:
     """Return the fields with a flag: the model's own first, then those of its bases."""
     named = dict.fromkeys(name for each in model.__mro__ for name in vars(each).get("__annotations__", {}))
     return [

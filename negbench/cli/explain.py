@@ -32,7 +32,7 @@ def options_of(kind: str, name: str) -> list[Option]:
     ranges = tunable_ranges(declared)
     documents = [*map(inspect.getdoc, declared.__mro__), sys.modules[cls.__module__].__doc__]
     documents += [inspect.getdoc(part) for part in getattr(cls, "parts", ())]  # of a composite
-    texts = [_documented(document or "") for document in documents]
+    texts = [_argument_texts(document or "") for document in documents]
     options = []
     for name, default in option_defaults(cls).items():
         described = [text[name] for text in texts if name in text]
@@ -51,7 +51,7 @@ def fixed_of(kind: str, name: str) -> dict[str, list[Option]]:
     numbers = {}
     for part in getattr(registry.get(kind, name), "fixed", ()):
         document = inspect.getdoc(part) or ""
-        texts = _documented(document)
+        texts = _argument_texts(document)
         hints = typing.get_type_hints(type(part))
         numbers[document.partition("\n")[0].removesuffix(".")] = [
             Option(each.name, _type_text(hints[each.name]), str(getattr(part, each.name)), "", texts[each.name])
@@ -76,7 +76,7 @@ def _span_text(span: Any) -> str:
     return "|".join(map(str, span.choices)) or f"{span.low}..{span.high}{' log' if span.log else ''}"
 
 
-def _documented(document: str) -> dict[str, str]:
+def _argument_texts(document: str) -> dict[str, str]:
     """Return name -> text of a docstring's section "Args:"; names may share an entry: 'root, split: ...'."""
     texts = {}
     for entry in google.parse(inspect.cleandoc(document)).params:

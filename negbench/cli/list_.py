@@ -30,7 +30,7 @@ KINDS = get_args(PluginKind)
 def list_(asked: List) -> dict[str, Any]:
     """Print the registry."""
     plugin_layer(asked.plugin)
-    kinds, name = _asked(asked)
+    kinds, name = _kinds_and_name(asked)
     documents = {kind: _document(kind, name) for kind in kinds}
     if output.wants_json():
         return documents
@@ -52,7 +52,7 @@ def list_(asked: List) -> dict[str, Any]:
     return documents
 
 
-def _asked(asked: List) -> tuple[tuple[str, ...], str | None]:
+def _kinds_and_name(asked: List) -> tuple[tuple[str, ...], str | None]:
     """Return the kinds to list, and the name to explain, which may stand in the place of its kind.
 
     Raises:

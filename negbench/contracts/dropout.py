@@ -147,9 +147,9 @@ class RowDropout(nn.Module):
                 "be that of the call's rows"
             )
         # a product keeps a bool mask for the backward pass, no number of its own; twice as fast as masked_fill on a CPU
-        return (x * self._kept(rows, x, level)).mul_(1 / (1 - level / _LEVELS))
+        return (x * self._keep_mask(rows, x, level)).mul_(1 / (1 - level / _LEVELS))
 
-    def _kept(self, rows: Rows, x: Tensor, level: int) -> Tensor:
+    def _keep_mask(self, rows: Rows, x: Tensor, level: int) -> Tensor:
         """Return bool of the shape of x: which numbers stay."""
         size = x[:1].numel()
         first = self.layer * _PLACES

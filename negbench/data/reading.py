@@ -121,9 +121,9 @@ class RowSource(ABC):
             place = _places(reading.index, index)
             if bool((place >= 0).all()):
                 return _select(self._values(reading), place)
-        return self._gathered(index, is_held)
+        return self._gather(index, is_held)
 
-    def _gathered(self, index: Tensor, is_held: Tensor) -> Tensor:
+    def _gather(self, index: Tensor, is_held: Tensor) -> Tensor:
         """Put together what is held, what is read ahead, and what is read now."""
         parts = list[tuple[Tensor, Tensor]]()  # which images, [n] bool, and their values
         lacking = ~is_held

@@ -298,7 +298,7 @@ def open_scene(
     row = {image: place.setdefault(contents.get(image, image), len(place)) for image in every}
     ids = list({index: image for image, index in row.items()}.values())
     if isinstance(backbone, HoldsFeatures) or backbone.frozen_images:
-        source, encoded = _stored(config, backbone, ids, file, device, display)
+        source, encoded = _store_features(config, backbone, ids, file, device, display)
     else:
         source, encoded = PictureSource(backbone, {image: file[image] for image in ids}, contents, stamps, device), 0
         source.workers = config.compute.workers
@@ -322,7 +322,7 @@ def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> S
     return Split(dataset, images, references, backbone.tokenize([query.text for query in dataset.queries]))
 
 
-def _stored(
+def _store_features(
     config: RunConfig, backbone: Backbone, ids: list[str], file: dict[str, Path], device: torch.device, display: Display
 ) -> tuple[RowSource, int]:
     """Return the source of features, and how many images were encoded for it."""
@@ -409,7 +409,7 @@ class DataCache:
                 with noted() as files:
                     return load_split(section, split, images=pictures), files
 
-            return _kept(self._datasets, key, load)[0]
+            return _find_or_make(self._datasets, key, load)[0]
 
         return self._lenient(f"images of {section.name}", lambda: kept(images), lambda: kept(False))
 
@@ -447,40 +447,42 @@ class DataCache:
             DataError: files are missing, or train queries have no targets.
         """
         images = reads_pixels(config)
-        train = self._featured(config, "train", images)
+        train = self._with_features(config, "train", images)
         if any(query.target is None for query in train.queries):
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
         dev, generated = None, config.eval.dev == "generated"
         if generated and not train.generates_dev:
             raise OptionError(f"eval.dev = 'generated': data set {config.dataset.name} cannot generate queries")
         if needs_dev(config) and generated:
-            dev = self._featured(config, "dev", images)
+            dev = self._with_features(config, "dev", images)
         elif needs_dev(config):
             seed = config.eval.dev_seed
             key = f"{_named('datasets', config.dataset)} {train.held_as} {images} {config.eval.dev_fraction} {seed}"
             whole = train
-            train, dev = _kept(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
+            train, dev = _find_or_make(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
         if config.train.wrong > 0:
             wrong = (config.train.wrong, config.train.wrong_kind, config.seed)
             right = train
             key = f"{right.held_as} {images} {wrong}"
-            train = _kept(self._altered, key, lambda: with_wrong_triplets(right, *wrong))
+            train = _find_or_make(self._altered, key, lambda: with_wrong_triplets(right, *wrong))
         if config.train.vary_captions:
             key = f"{train.held_as} {images} varied"
-            train = _kept(self._altered, key, train.with_varied_captions)
+            train = _find_or_make(self._altered, key, train.with_varied_captions)
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
         also = self.dataset(config.eval.also, "val", images=images) if config.eval.also else None
-        return Splits(train, dev, self._featured(config, "val", images), also)
+        return Splits(train, dev, self._with_features(config, "val", images), also)
 
-    def _featured(self, config: RunConfig, split: str, images: bool) -> Dataset:
+    def _with_features(self, config: RunConfig, split: str, images: bool) -> Dataset:
         """Return a split; if images may be missing, without those that the backbone lists no features of."""
         dataset = self.dataset(config.dataset, split, images=images)
         key = _key_of(config)
         if images or not config.dataset.options.get("allow_missing"):
             return dataset
         backbone = self._backbones[key][0] if key in self._backbones else self.backbone(config)
-        return _kept(self._reduced, f"{dataset.held_as} {key}", lambda: with_features(dataset, backbone, config))
+        return _find_or_make(
+            self._reduced, f"{dataset.held_as} {key}", lambda: with_features(dataset, backbone, config)
+        )
 
     def backbone(self, config: RunConfig) -> Backbone:
         """Return the backbone with the initial weights of the run's seed; the class says how long it is kept."""
@@ -510,7 +512,7 @@ class DataCache:
         return self._scene[1]
 
 
-def _kept(known: dict[str, T], key: str, make: Callable[[], T]) -> T:
+def _find_or_make(known: dict[str, T], key: str, make: Callable[[], T]) -> T:
     """Return the value of a key, made if absent; drop the oldest of 64."""
     if key not in known:
         while len(known) >= _KEPT_SPLITS:

@@ -362,12 +362,12 @@ class Galleries:
         parts = list[QueryRanks]()
         for each in self._blocks(score_block, block):
             blocks.append(each.rows)
-            parts.append(self._ranked(each))
+            parts.append(self._rank_block(each))
         ranks = QueryRanks.concatenated(parts)
         rows = torch.cat(blocks) if blocks else torch.zeros(0)
         return ranks.select(torch.argsort(rows)) if bool((rows.diff() < 0).any()) else ranks
 
-    def _ranked(self, block: Block) -> QueryRanks:
+    def _rank_block(self, block: Block) -> QueryRanks:
         """Rank the queries of one block."""
         rows, columns, local, scores = block
         target = local[self.target_columns[rows]]

@@ -99,7 +99,7 @@ def verify(
             read[split] = annotated
             _check_annotations(report, split, annotated)
             if images and annotated.has_images:
-                files |= _located(report, name, options, split, annotated)
+                files |= _locate_images(report, name, options, split, annotated)
         except OptionError as error:  # a split that the data set does not have, unless it was asked for
             if splits:
                 raise
@@ -147,7 +147,9 @@ def _check_annotations(report: Verification, split: str, data: Dataset) -> None:
     report.splits.append(CheckedSplit(split, data.identity, len(data.queries), gallery, published))
 
 
-def _located(report: Verification, name: str, options: Mapping[str, Any], split: str, data: Dataset) -> dict[str, Path]:
+def _locate_images(
+    report: Verification, name: str, options: Mapping[str, Any], split: str, data: Dataset
+) -> dict[str, Path]:
     """Return the file of each image of a split that has one; report the others, and a split that loses all queries."""
     try:
         files = registry.make("datasets", name, **options, split=split, allow_missing=True).files

@@ -222,7 +222,7 @@ def outcome_of(function: Function, index: int, task: Any, send: Callable[[Event]
     try:
         return Event(index, "done", function(task, notify))
     except Exception as error:
-        return Event(index, "failed", *_explained(error))
+        return Event(index, "failed", *_explain(error))
 
 
 def death(index: int, end: str, times: int, retries: int) -> Event:
@@ -239,7 +239,7 @@ def death(index: int, end: str, times: int, retries: int) -> Event:
     return Event(index, "failed", f"{end}, {times} times" if times > 1 else end)
 
 
-def _explained(error: Exception) -> tuple[str, str]:
+def _explain(error: Exception) -> tuple[str, str]:
     """Return a one-line message, and the traceback unless the user can fix the error."""
     from negbench.errors import NegbenchError, out_of_memory
     from negbench.plugins.registry import blamed

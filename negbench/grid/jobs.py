@@ -169,7 +169,7 @@ def compute_line(folder: Path, number: int, trusted: Trusted) -> Event:
         raise DataError(f"{where} is no job ({error}): run the command that wrote the folder again") from error
     if "experiment" in line.tags:
         files.checked_name(line.tags["experiment"], f"{where}: experiment")
-    plugins = tuple(str(_trusted_plugin(file, trusted.plugins, where)) for file in wanted)
+    plugins = tuple(str(_find_plugin(file, trusted.plugins, where)) for file in wanted)
     task = _Job(line, config.model_copy(update={"plugins": plugins}), trusted)
     note = _note(folder, line.hash)
     starts = 1 + _read_note(note).starts
@@ -182,7 +182,7 @@ def compute_line(folder: Path, number: int, trusted: Trusted) -> Event:
     return event
 
 
-def _trusted_plugin(wanted: str, given: Sequence[Path], where: str) -> Path:
+def _find_plugin(wanted: str, given: Sequence[Path], where: str) -> Path:
     """Return the given plug-in file that a line wants: the one of its path, or else of its name."""
     path = Path(wanted)
     same_path = [file for file in given if file.resolve() == path.resolve()]

@@ -86,7 +86,7 @@ class Rates:
         below = False
         above = False
         for cells in trials.values():
-            picked = self._picked(cells, runs)
+            picked = self._pick_rate(cells, runs)
             if len(picked.known) == len(picked.tried):
                 below = below or picked.below is not None
                 above = above or picked.above is not None
@@ -107,7 +107,7 @@ class Rates:
 
     def chosen(self, runs: Path) -> dict[GroupKey, PickedRate]:
         """Return each group's rate, chosen from the trials finished so far."""
-        chosen = {place: self._picked(cells, runs) for place, cells in self.trials.items()}
+        chosen = {place: self._pick_rate(cells, runs) for place, cells in self.trials.items()}
         if not self.common:
             return chosen
         for places in together(self.trials, _table_of).values():
@@ -118,7 +118,7 @@ class Rates:
                 chosen[place] = replace(picked, lr=lr, common=True)
         return chosen
 
-    def _picked(self, cells: Sequence[Cell], runs: Path) -> PickedRate:
+    def _pick_rate(self, cells: Sequence[Cell], runs: Path) -> PickedRate:
         """Return a group's rate, chosen from its own trials."""
         first = cells[0]
         metric = _metric_of(first, self.metric)
@@ -223,9 +223,9 @@ def _beyond(
     rates = _rates_of(cells)
     wanted = []
     if below:
-        wanted.append(_rounded(rates[0] / STEP))
+        wanted.append(_round_rate(rates[0] / STEP))
     if above:
-        wanted.append(_rounded(rates[-1] * STEP))
+        wanted.append(_round_rate(rates[-1] * STEP))
     first = cells[: len(_seeds_of(cells))]
     found = []
     for rate in wanted:
@@ -236,7 +236,7 @@ def _beyond(
     return found
 
 
-def _rounded(rate: float) -> float:
+def _round_rate(rate: float) -> float:
     """Round a rate, so that 0.3 x 0.003 is the same run as 0.0009."""
     return float(f"{rate:.6g}")
 
@@ -255,7 +255,7 @@ def _trial(cell: Cell, rate: float, dev_seed: int, runs: Path, cache: DataCache)
         dev_seed: which part of train that is, unless the configuration says so: one for all seeds.
         runs, cache: as in `Rates.of`.
     """
-    rate = _rounded(rate)
+    rate = _round_rate(rate)
     chosen = cell.config.eval
     closed: dict[str, Any] = {"reported": False, "select": "dev" if chosen.select == "val" else chosen.select}
     closed |= generated_dev(cell.config)

@@ -110,7 +110,7 @@ def choose(
             views[slot] = (view, truth)
             if slot == "bank" and isinstance(rule, SyntheticStrategy):
                 slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, inputs)])
-    kept = _kept(slots, inputs)
+    kept = _keep_some(slots, inputs)
     shown: Slot = "target" if "target" in slots else rule.corrupts[0]
     view, truth = views[shown]
     in_front = shown in ("bank", "triple")
@@ -168,7 +168,7 @@ def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, inputs: C
         return Corrupted(paired_relevance(inputs.queries, tokens.to(inputs.queries.dtype)), there)
 
 
-def _kept(slots: dict[Slot, Corrupted], inputs: ChoiceInputs) -> dict[Slot, Corrupted]:
+def _keep_some(slots: dict[Slot, Corrupted], inputs: ChoiceInputs) -> dict[Slot, Corrupted]:
     """Keep `inputs.kept` random negatives per query, uniformly over all slots together; weights stay."""
     if inputs.kept is None:
         return slots

@@ -97,13 +97,13 @@ def assembled(run: OpenRun, folder: RunFolder) -> Iterator[Team]:
         try:
             for number, helper in enumerate(helpers, start=2):
                 if READY not in map(str.strip, helper.stdout):  # reads until it stands there, or the process ends
-                    raise _ended(number, helper, count)
+                    raise _error_of_end(number, helper, count)
             join(teams[0], meeting)
             yield teams[0]
         except RuntimeError as error:  # a collective whose other side is gone
             for number, helper in enumerate(helpers, start=2):
                 if _ends_soon(helper):
-                    raise _ended(number, helper, count) from error
+                    raise _error_of_end(number, helper, count) from error
             raise
         finally:
             ending.set()
@@ -157,7 +157,7 @@ def _interrupt_at_death(helper: Any, ending: threading.Event) -> None:
             dist.distributed_c10d._abort_process_group()
 
 
-def _ended(number: int, helper: Any, count: int) -> PausedError:
+def _error_of_end(number: int, helper: Any, count: int) -> PausedError:
     """Return the error that says how a helper ended."""
     code = helper.wait()
     said = helper.stdout.read().strip().splitlines()

@@ -143,7 +143,7 @@ def offline_planes(
     planes = dict[str, Plane]()
     for name in names:
         text = str(getattr(config.mining, name))
-        planes[name] = _given(text, config, scene, display, name == "judge", precision)
+        planes[name] = _plane_from(text, config, scene, display, name == "judge", precision)
     return planes
 
 
@@ -196,7 +196,7 @@ def _check_stays(dataset: Dataset, name: str) -> None:
         )
 
 
-def _given(
+def _plane_from(
     text: str, config: ResolvedConfig, scene: EncodedSplits, display: Display, judges: bool, precision: str
 ) -> Plane:
     """Return scores from a file, or from a backbone: of composed queries or (`judges`) of target images."""

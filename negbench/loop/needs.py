@@ -120,7 +120,7 @@ def disk_needs(run: OpenRun) -> list[Need]:
     config = run.config
     queries = len(run.scene.train.dataset.queries)
     weights = sum(value.numel() * value.element_size() for value in trained_state(run.backbone).values())
-    mined = sum(stage.end - min(stage.refreshes) for stage in _mined(config) if stage.kept)
+    mined = sum(stage.end - min(stage.refreshes) for stage in _mining_stages(config) if stage.kept)
     corpus = max(len(split.dataset.images) for split in (run.scene.train, run.scene.val))
     checkpoint = (_ADAM - 1) * weights + queries * _longest_interval(config) * config.train.draws * 8
     tables = ((mined, "epochs"), (config.train.draws, "negatives"), (_DRAWN_DISK, "bytes"))
@@ -139,11 +139,11 @@ def _strategy(config: ResolvedConfig) -> Strategy:
     return strategy
 
 
-def _mined(config: ResolvedConfig) -> Iterator[Stage]:
+def _mining_stages(config: ResolvedConfig) -> Iterator[Stage]:
     return (stage for stage in stages_of(_strategy(config), config) if stage.refreshes)
 
 
 def _longest_interval(config: ResolvedConfig) -> int:
     """Return the largest number of epochs whose negatives are drawn at once."""
-    ends = [itertools.pairwise((*stage.refreshes, stage.end)) for stage in _mined(config)]
+    ends = [itertools.pairwise((*stage.refreshes, stage.end)) for stage in _mining_stages(config)]
     return max((after - before for before, after in itertools.chain(*ends)), default=0)

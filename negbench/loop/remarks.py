@@ -38,10 +38,14 @@ def remarks_of(config: ResolvedConfig, loss: Loss, state: State, queries: int) -
         state: the final one; its points and its behaviour are examined.
         queries: number of train queries.
     """
-    return [*_mined(state, queries, config.train.draws), *_collapsed(state), *_pinned(config, loss, state)]
+    return [
+        *_remarks_on_mining(state, queries, config.train.draws),
+        *_remarks_on_collapse(state),
+        *_remarks_on_pinned_loss(config, loss, state),
+    ]
 
 
-def _mined(state: State, queries: int, draws: float) -> list[str]:
+def _remarks_on_mining(state: State, queries: int, draws: float) -> list[str]:
     """Report targets with copies, ties cut, draws that repeat, and stale pools and frequent fallbacks of refreshes.
 
     `draws` is the number of negatives drawn per query and step.
@@ -68,7 +72,7 @@ def _mined(state: State, queries: int, draws: float) -> list[str]:
     return remarks
 
 
-def _collapsed(state: State) -> list[str]:
+def _remarks_on_collapse(state: State) -> list[str]:
     """Report the first epoch in which all query vectors point the same way."""
     for point in state.points:
         for name, value in point.items():
@@ -77,7 +81,7 @@ def _collapsed(state: State) -> list[str]:
     return []
 
 
-def _pinned(config: ResolvedConfig, loss: Loss, state: State) -> list[str]:
+def _remarks_on_pinned_loss(config: ResolvedConfig, loss: Loss, state: State) -> list[str]:
     """Report a loss that ends at its value for equal scores: log 2 for a logistic loss, the margin for a hinge."""
     losses = [point["train/loss"] for point in state.points if "train/loss" in point]
     if len(losses) < 4 or config.hybrid.active:

@@ -66,7 +66,7 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     full = resolved(config)
     own_world = config.dataset.options.get("world") is not None
     if runs is not None:
-        known = _finished(full, cache, runs, "val" if own_world else "kind")
+        known = _find_finished(full, cache, runs, "val" if own_world else "kind")
         if known is not None:
             return known
     splits = cache.splits(full)  # first: data are sooner put right than weights
@@ -84,7 +84,7 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     return PlannedRun(full, dataset, val.card, _contents(full, cache), _remarks(full, cache), socket.gethostname())
 
 
-def _finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: str) -> PlannedRun | None:
+def _find_finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: str) -> PlannedRun | None:
     """Return a run of data that are made, not read, as a finished one in `runs` records it; None if there is none.
 
     Its hash shows that code and data are those of the record. `label`: what of the recorded data tables print.

@@ -120,7 +120,7 @@ def loss_of_slots(
     home: Slot = "target" if "target" in slots else next(iter(slots))
     aspects = extras.aspects if home == "target" else ()
     if how == "joint" and len(slots) > 1:
-        aspects = [_padded(aspect, slots) for aspect in aspects]
+        aspects = [_pad_to_slots(aspect, slots) for aspect in aspects]
         slots = {home: Corrupted.side_by_side(list(slots.values()))}
     values = list[Tensor]()
     for slot, part in slots.items():
@@ -150,7 +150,7 @@ def loss_of_slots(
     return sum(values[1:], values[0])
 
 
-def _padded(aspect: AspectScores, slots: Mapping[Slot, Corrupted]) -> AspectScores:
+def _pad_to_slots(aspect: AspectScores, slots: Mapping[Slot, Corrupted]) -> AspectScores:
     """Extend an aspect's negatives to the columns of all slots; triples of other slots have no sub-query."""
     parts = [
         aspect.negatives if slot == "target" else torch.full_like(part.scores, _NO_SCORE)

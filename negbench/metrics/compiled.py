@@ -19,11 +19,11 @@ SMALLEST = 2**19  # fewest scores that repay importing numba and reading its mac
 def kernels(table: Tensor) -> ModuleType | None:
     """Return `negbench.metrics._kernels` if they can process this [B, N] table; None: use torch."""
     fits = table.device.type == "cpu" and table.dtype == torch.float32 and table.is_contiguous()
-    return _loaded() if fits and table.numel() >= SMALLEST else None
+    return _load_kernels() if fits and table.numel() >= SMALLEST else None
 
 
 @cache
-def _loaded() -> ModuleType | None:
+def _load_kernels() -> ModuleType | None:
     if importlib.util.find_spec("numba") is None or code_folder() is None:
         return None
     from negbench.metrics import _kernels

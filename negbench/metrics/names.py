@@ -48,7 +48,7 @@ def metric_named(text: str, declared: Sequence[str]) -> str | None:
         return (averaged or plain or printed)[0]
     if not any(RANKED.fullmatch(name) for name in declared):
         return None
-    group, name = _parted(text)
+    group, name = _split_group(text)
     if FROM_RANKS.fullmatch(name) is None:
         return None
     groups = {each.rpartition("/")[0] for each in declared if "/" in each}
@@ -59,7 +59,7 @@ def metric_named(text: str, declared: Sequence[str]) -> str | None:
     return f"{group}/{name}" if group else name
 
 
-def _parted(text: str) -> tuple[str, str]:
+def _split_group(text: str) -> tuple[str, str]:
     """Split a printed or plain name into its group, "" if it names none, and the metric's own name."""
     group, _, name = text.replace(" ", "/").rpartition("/")
     for long, printed in SHORT.items():

@@ -61,14 +61,14 @@ class QueryRanks:
         values = {}
         if parts:
             for name in parts[0].values:
-                values[name] = _joined([part.values[name] for part in parts])
+                values[name] = _join([part.values[name] for part in parts])
         return cls(
             query=tuple(chain.from_iterable(part.query for part in parts)),
             group=tuple(chain.from_iterable(part.group for part in parts)),
-            target_rank=_joined([part.target_rank for part in parts]),
-            gallery_size=_joined([part.gallery_size for part in parts]),
+            target_rank=_join([part.target_rank for part in parts]),
+            gallery_size=_join([part.gallery_size for part in parts]),
             relevant_ranks=Ragged.concatenated([part.relevant_ranks for part in parts]),
-            subset_rank=_joined(subset_ranks) if subset_ranks else None,
+            subset_rank=_join(subset_ranks) if subset_ranks else None,
             cluster=tuple(chain.from_iterable(clusters)) if clusters else None,
             values=values,
         )
@@ -141,5 +141,5 @@ class QueryRanks:
         )
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _join(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(parts)) if parts else torch.zeros(0, dtype=torch.int64)

@@ -57,15 +57,15 @@ def highest(scores: Tensor) -> Tensor:
 
 def less(one: Tensor | float, other: Tensor | float) -> Tensor:
     """`one < other` as bool, broadcast; a Python number is rounded to the tensor's precision."""
-    return _compared(np.less, torch.lt, one, other)
+    return _compare(np.less, torch.lt, one, other)
 
 
 def at_most(one: Tensor | float, other: Tensor | float) -> Tensor:
     """`one <= other`, otherwise as `less`."""
-    return _compared(np.less_equal, torch.le, one, other)
+    return _compare(np.less_equal, torch.le, one, other)
 
 
-def _compared(
+def _compare(
     fast: Callable[..., Any], plain: Callable[..., Tensor], one: Tensor | float, other: Tensor | float
 ) -> Tensor:
     """Compare with numpy (a sixth of torch's time) if it supports the device and dtypes, else with torch."""
@@ -164,13 +164,13 @@ def _at_places(scores: Tensor, eligible: Tensor, places: Tensor) -> Tensor:
         one = upto.searchsorted(own, side="right")
         inside = torch.from_numpy(bins == (one - row * wide).astype(np.int32)[:, None])
         size = count(inside)
-        ranked = _ascending(_padded(-table.flatten()[members(inside)], size, int(size.max()), torch.inf)).neg_()
+        ranked = _ascending(_fill_rows(-table.flatten()[members(inside)], size, int(size.max()), torch.inf)).neg_()
         before = np.where(one > 0, upto[one - 1], 0)
         found.append(ranked.gather(1, torch.from_numpy(own - before)[:, None]))
     return torch.cat(found, dim=1)
 
 
-def _padded(values: Tensor, size: Tensor, width: int, rest: float) -> Tensor:
+def _fill_rows(values: Tensor, size: Tensor, width: int, rest: float) -> Tensor:
     """Return [B, width] rows of `size` [B] values each, taken in their order, and `rest` behind them."""
     there = torch.arange(width, device=size.device) < size[:, None]
     return values.new_full(there.shape, rest).masked_scatter_(there, values)
@@ -296,7 +296,7 @@ def _top_of_window(scores: Tensor, k: int, allowed: Tensor | None) -> Tensor:
     chosen = window(scores, torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed, 0, k)
     found = members(chosen)
     size = count(chosen)
-    top = _padded(found % scores.shape[1], size, k, -1)
+    top = _fill_rows(found % scores.shape[1], size, k, -1)
     own = scores.gather(1, top.clamp(min=0)).masked_fill(top < 0, -torch.inf)
     return top.gather(1, descending(own))
 

@@ -145,7 +145,7 @@ def _union(name: str, find: Find) -> type[Strategy]:
     for part, key in zip(parts, names, strict=True):
         if any(field.name == "shared" for field in dataclasses.fields(part)):
             raise OptionError(f"strategy {quoted(name)}: {quoted(key)} has an option of its own named 'shared'")
-    return _made(Union, name, names, parts, like=own)
+    return _make_class(Union, name, names, parts, like=own)
 
 
 def _switch(name: str, find: Find) -> type[Strategy]:
@@ -161,10 +161,10 @@ def _switch(name: str, find: Find) -> type[Strategy]:
     if min(epochs) < 1:
         raise OptionError(f"strategy {quoted(name)}: a stage must last at least one epoch")
     parts = [find(part) for part in read]
-    return _made(Switch, name, read, parts, like=parts[-1], starts=tuple(itertools.accumulate(epochs, initial=0)))
+    return _make_class(Switch, name, read, parts, like=parts[-1], starts=tuple(itertools.accumulate(epochs, initial=0)))
 
 
-def _made(
+def _make_class(
     base: type[Composite],
     name: str,
     names: Sequence[str],
@@ -183,7 +183,7 @@ def _made(
         hints = typing.get_type_hints(part, include_extras=True)
         prefix = re.sub(r"\W+", "_", key)
         own = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
-        fields += [(own[f.name], hints[f.name], _copied(f, own)) for f in dataclasses.fields(part)]
+        fields += [(own[f.name], hints[f.name], _copy_field(f, own)) for f in dataclasses.fields(part)]
         handed.append(own)
     attributes |= {"__module__": __name__, "__doc__": base.__doc__, "parts": tuple(parts), "handed": tuple(handed)}
     attributes["reads"] = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
@@ -201,7 +201,7 @@ def _made(
     return made
 
 
-def _copied(field: dataclasses.Field[Any], names: Mapping[str, str]) -> Any:
+def _copy_field(field: dataclasses.Field[Any], names: Mapping[str, str]) -> Any:
     """Copy a field's default and range for the composite, where the part's options may have other names."""
     metadata = dict(field.metadata)
     if "range" in metadata and metadata["range"].below:

@@ -28,7 +28,7 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
         OptionError: another extension.
         DataError: a file that cannot be read, lacks a column, or is for other data; names the row.
     """
-    rows = [replace(row, values=_named(row.values)) for row in read_rows(path)]
+    rows = [replace(row, values=_rename_columns(row.values)) for row in read_rows(path)]
     has = names_of(rows[0].values if rows else {})
     column = next((name for name in ("negatives", "negative") if name in has), None)
     keys = next((keys for keys in _KEYS if {*keys} <= {*has}), None)
@@ -76,7 +76,7 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
     return lists
 
 
-def _named(values: dict[str, Any]) -> dict[str, Any]:
+def _rename_columns(values: dict[str, Any]) -> dict[str, Any]:
     """Return a row of FlagEmbedding's or sentence-transformers' negatives under our names; any other as it is."""
     if "neg" in values and values.get("pos"):
         return {"text": values["query"], "target": values["pos"][0], "negatives": values["neg"]}

@@ -84,7 +84,7 @@ def mine(
     free = True  # every pool so far holds all that is allowed
     with written(files.written, shape) as write:
         for rows, corpus in _blocks(task, 1 + len(strategy.reads)):
-            for scored in _scored(task, rows, corpus, refresh, strategy):
+            for scored in _score_block(task, rows, corpus, refresh, strategy):
                 answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
                 seed = splitmix(base, task.ids.cpu()[scored.rows]).to(answer.device)
                 drawn = draw(answer, seed, draws, per_epoch=per_epoch)
@@ -156,7 +156,9 @@ def _corpus(task: MiningTask, index: int, height: int) -> _Corpus:
     return _Corpus(columns, Corpus.of(task.candidates, columns), local, scores)
 
 
-def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy) -> Iterator[ScoredBlock]:
+def _score_block(
+    task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy
+) -> Iterator[ScoredBlock]:
     """Score a block, and yield it in parts."""
     device = task.queries.device
     width = len(corpus.columns)

@@ -99,7 +99,7 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
         NegbenchError: a score is NaN.
     """
     part = task.shard(sampled(task, sample))
-    blocks = [_measured(part, block) for block in rankings(part)]
+    blocks = [_measure(part, block) for block in rankings(part)]
     measured = {}
     for name in blocks[0]:
         measured[name] = np.concatenate([block[name].numpy() for block in blocks])
@@ -123,7 +123,7 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
     )
 
 
-def _measured(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
+def _measure(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
     """Return name -> values [b] of a block's queries."""
     drop = block.drops
     room = block.length - 1

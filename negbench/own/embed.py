@@ -65,12 +65,12 @@ class EmbeddedFolder:
 def embed_folder(asked: Embed) -> EmbeddedFolder:
     """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
     scan = survey(asked.folder, asked.columns, asked.allow_missing)
-    files, texts = _named(scan, asked.gallery, asked.as_shown)
+    files, texts = _names_in(scan, asked.gallery, asked.as_shown)
     contents, first = _distinct(files)
     row = {content: index for index, content in enumerate(first)}
     _check_room(scan, asked.overwrite)
     with display.progress("embed") as shown:
-        encoded, words, unseen = _encoded(asked, {name: files[name] for name in first.values()}, texts, shown)
+        encoded, words, unseen = _encode_all(asked, {name: files[name] for name in first.values()}, texts, shown)
     pictures = [each.path(name) for name, each in files.items()]
     display.notes([*picture_remarks(pictures, as_shown=asked.as_shown, option="--as-shown"), *unseen])
     images = encoded[[row[contents[name]] for name in files]]
@@ -88,11 +88,11 @@ def outlook(asked: Embed) -> list[str]:
     scan = survey(asked.folder, asked.columns, asked.allow_missing)
     shown = display.Display()
     size = asked.batch_size
-    files, texts = _named(scan, asked.gallery, asked.as_shown)
+    files, texts = _names_in(scan, asked.gallery, asked.as_shown)
     _, first = _distinct(files)
     _check_room(scan, asked.overwrite)
     some = list(first.values())[:size]
-    _encoded(asked, {name: files[name] for name in some}, texts[:size], shown)
+    _encode_all(asked, {name: files[name] for name in some}, texts[:size], shown)
     took = shown.seconds["images"] * len(first) / len(some) + shown.seconds["texts"] * len(texts) / len(texts[:size])
     memory = f"{peak_memory_mib()['process']:,.0f} MiB of memory (measured on a batch)"
     reads = f"reads {len(files):,} images ({len(first):,} different ones) and {len(texts):,} texts"
@@ -106,15 +106,15 @@ def _distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], dict[b
     return contents, {content: names[0] for content, names in alike.items()}
 
 
-def _encoded(
+def _encode_all(
     asked: Embed, files: dict[str, ImageFiles], texts: Sequence[str], shown: display.Display
 ) -> tuple[Tensor, Tensor, list[str]]:
     """Encode images [N, C] or [N, L, C] and texts [n, C_t] in batches; also say what the encoder does not see."""
-    used = _opened(asked.encoder, asked.device)
+    used = _load_encoder(asked.encoder, asked.device)
     size = asked.batch_size
     with torch.no_grad():
         with shown.stage("images", total=len(files)) as advance:
-            images = used.vectors("encode_image", _decoded(files, size), advance)
+            images = used.vectors("encode_image", _decode_batches(files, size), advance)
         with shown.stage("texts", total=len(texts)) as advance:
             parts = (texts[start : start + size] for start in range(0, len(texts), size))
             words = used.vectors("encode_text", ((part, part) for part in parts), advance)
@@ -133,7 +133,7 @@ def _unseen(used: "_Used", images: Tensor, words: Tensor, texts: Sequence[str]) 
 # --- what is embedded ----------------------------------------------------------------------------------------------
 
 
-def _named(scan: FolderContents, gallery: Path | None, as_shown: bool) -> tuple[dict[str, ImageFiles], list[str]]:
+def _names_in(scan: FolderContents, gallery: Path | None, as_shown: bool) -> tuple[dict[str, ImageFiles], list[str]]:
     """Return (image id -> its files, texts), each once, in order of appearance over all splits.
 
     Raises:
@@ -162,7 +162,7 @@ def _check_room(scan: FolderContents, overwrite: bool) -> None:
         raise NegbenchError(f"cannot write {scan.folder}")
 
 
-def _decoded(files: dict[str, ImageFiles], size: int) -> "Iterator[tuple[list[str], list[Image]]]":
+def _decode_batches(files: dict[str, ImageFiles], size: int) -> "Iterator[tuple[list[str], list[Image]]]":
     """Yield (ids, RGB images) of each batch, decoded while earlier batches are encoded."""
     ids = list(files)
     read = readable(decoded([files[name].path(name) for name in ids], importlib.import_module(_LIBRARIES).rgb))
@@ -199,7 +199,7 @@ class _Used:
         for names, given in batches:
             with self.blamed():
                 returned = getattr(self.encoder, method)(given)
-            part = self._checked(returned, method, names)
+            part = self._check_returned(returned, method, names)
             if parts and part.shape[1:] != parts[0].shape[1:]:
                 raise OptionError(
                     f"{self.title}: {method} returned shape {list(parts[0].shape[1:])} per item for one batch "
@@ -209,7 +209,7 @@ class _Used:
             advance(len(names))
         return torch.cat(parts)
 
-    def _checked(self, returned: Any, method: str, names: Sequence[str]) -> Tensor:
+    def _check_returned(self, returned: Any, method: str, names: Sequence[str]) -> Tensor:
         many = " or [n, L, C]" if method == "encode_image" else ""
         want = f"{self.title}: {method} must return [n, C]{many} floats, a row for each of n = {len(names)}"
         try:
@@ -239,14 +239,14 @@ class _Used:
             raise NegbenchError(memory or f"{self.title} failed{line}: {on_one_line(error)}") from error
 
 
-def _opened(given: str, device: str | None) -> _Used:
+def _load_encoder(given: str, device: str | None) -> _Used:
     """Load the encoder of a specification; a torch module goes to the device, in evaluation mode.
 
     Raises:
         NegbenchError: the specification is unknown or cannot be loaded; a missing package raises ImportError.
     """
     where = device_named(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    used = _specified(given, where)
+    used = _make_encoder(given, where)
     lacking = [name for name in _METHODS if not callable(getattr(used.encoder, name, None))]
     if lacking:
         raise OptionError(
@@ -260,7 +260,7 @@ def _opened(given: str, device: str | None) -> _Used:
     return used
 
 
-def _specified(given: str, device: torch.device) -> _Used:
+def _make_encoder(given: str, device: torch.device) -> _Used:
     """Load a library's encoder, or one from the user's file: an object, or a callable that makes one."""
     kind, _, name = given.partition(":")
     file, _, attribute = given.rpartition(":")

@@ -167,9 +167,9 @@ class Miner:
         copies = Copies.of(queries[:, None])
         for later, first in zip(copies.later.tolist(), copies.first.tolist(), strict=True):
             same.setdefault(first, [first]).append(later)
-        known = _ragged("relevant", relevant, len(queries), len(images), target)
+        known = _check_columns("relevant", relevant, len(queries), len(images), target)
         known = answers_of(several(same.values(), target.tolist()), target.tolist(), known)
-        left_out = _ragged("excluded", excluded, len(queries), len(images))
+        left_out = _check_columns("excluded", excluded, len(queries), len(images))
         if exclude_relevant:
             if known is None:
                 raise OptionError(
@@ -220,7 +220,9 @@ def _columns(name: str, given: Any, count: int, images: int) -> Tensor:
     return torch.from_numpy(values.astype(np.int64))
 
 
-def _ragged(name: str, rows: Rows | None, count: int, images: int, target: Tensor | None = None) -> Ragged | None:
+def _check_columns(
+    name: str, rows: Rows | None, count: int, images: int, target: Tensor | None = None
+) -> Ragged | None:
     """Check each query's columns; put the target first in rows that are not empty."""
     if rows is None:
         return None

@@ -61,9 +61,9 @@ def write_negatives(asked: Mine) -> MinedNegatives:
     Raises:
         NegbenchError: a user's mistake: files or options that do not fit, a strategy that cannot be mined ahead.
     """
-    mined, _ = _mined(asked)
+    mined, _ = _mine_rows(asked)
     mined = replace(mined, frame=_distinct(mined.frame))
-    frame = _shaped(mined.frame, asked)
+    frame = _shape_table(mined.frame, asked)
     notes(copied(mined.summary, len(mined.frame)))
     mined = replace(mined, kept=frame.index.nunique())
     if asked.out.suffix == ".parquet":
@@ -78,14 +78,14 @@ def write_negatives(asked: Mine) -> MinedNegatives:
 
 def outlook(asked: Mine) -> list[str]:
     """Mine for a few queries; say what is read, and what mining for all of them takes."""
-    mined, total = _mined(asked, _SAMPLE)
+    mined, total = _mine_rows(asked, _SAMPLE)
     count = len(mined.frame)
     source = mined.source or f"{asked.queries}, {asked.images} and {asked.targets}"
     took = f"{duration(mined.seconds * total / max(1, count))} of mining, {peak_memory_mib()['process']:,.0f} MiB"
     return [f"reads {source}: {total:,} queries, {mined.images:,} images", f"{took} (measured on {count:,} queries)"]
 
 
-def _mined(asked: Mine, most: int = 0) -> tuple[MinedNegatives, int]:
+def _mine_rows(asked: Mine, most: int = 0) -> tuple[MinedNegatives, int]:
     """Mine for these queries at most, or for all; also return how many there are."""
     keep_memory()
     return _of_dataset(asked, most) if asked.queries is None else _of_files(asked, most)
@@ -101,7 +101,7 @@ def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
     return distinct
 
 
-def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
+def _shape_table(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
     """Convert the table to the requested format; rows of fixed length omit queries with too few, or that fell back."""
     if asked.format == "triplets":
         named = [name for name in ("query", "reference", "text", "target", "fallback") if name in frame]

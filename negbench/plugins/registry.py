@@ -265,7 +265,7 @@ def build(cls: type[Made], name: str = "", /, **given: Any) -> Made:
     section = _section_of(cls)
     by_run = {key: given[key] for key in [*inspect.signature(load).parameters][1:] if key in given}
     options = checked_options(cls, {key: value for key, value in given.items() if key not in by_run}, name)
-    checked = {key: _coerced(f"{section}.{key}", value, _adapter(load, name, key)) for key, value in by_run.items()}
+    checked = {key: _coerce(f"{section}.{key}", value, _adapter(load, name, key)) for key, value in by_run.items()}
     loaded: Made = load(options, **checked)
     return loaded
 
@@ -284,7 +284,7 @@ def checked_options(cls: type, given: Mapping[str, Any], name: str = "") -> Any:
             if kind is not cls and key in inspect.signature(cls.load).parameters:  # type: ignore[attr-defined]
                 raise OptionError(f"{section}.{key} is set by the run itself: leave it out")
             raise UnknownNameError("option", key, defaults, where=f"{section} '{name}'")
-    checked = {key: _coerced(f"{section}.{key}", value, _adapter(kind, name, key)) for key, value in given.items()}
+    checked = {key: _coerce(f"{section}.{key}", value, _adapter(kind, name, key)) for key, value in given.items()}
     missing = [key for key, value in {**defaults, **checked}.items() if value is dataclasses.MISSING]
     if missing:
         raise OptionError(f"{section} '{name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=...")
@@ -320,7 +320,7 @@ def _adapter(subject: Any, name: str, key: str) -> Any:
     return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
 
 
-def _coerced(where: str, value: Any, adapter: Any) -> Any:
+def _coerce(where: str, value: Any, adapter: Any) -> Any:
     """Convert `value` to the adapter's type or raise OptionError; strict pydantic, except for lossless widenings."""
     from pydantic import ValidationError
 

@@ -49,7 +49,7 @@ def _copy(source: Path, target: Path, names: list[str]) -> Path:
         if not (source / name).exists():
             continue
         if name.endswith(".json"):
-            files.write_json(target / name, _cleaned(files.read_json(source / name)))
+            files.write_json(target / name, _clean(files.read_json(source / name)))
             continue
         with files.intact(source / name) as path, files.atomic_write(target / name, "wb") as file:
             if name.endswith(".md"):
@@ -61,10 +61,10 @@ def _copy(source: Path, target: Path, names: list[str]) -> Path:
     return target
 
 
-def _cleaned(value: Any) -> Any:
+def _clean(value: Any) -> Any:
     """Cut the paths in all texts and keys of a JSON value."""
     if isinstance(value, dict):
-        return {files.without_folders(str(key)): _cleaned(part) for key, part in value.items()}
+        return {files.without_folders(str(key)): _clean(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_cleaned(part) for part in value]
+        return [_clean(part) for part in value]
     return files.without_folders(value) if isinstance(value, str) else value

@@ -172,7 +172,7 @@ class _Listed:
 
 
 def _listed(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
-    checked = _checked(dataset, rankings)
+    checked = _check_queries(dataset, rankings)
     galleries = {name: frozenset(columns.tolist()) for name, columns in dataset.groups.items()}
     names = Spellings(dataset.all_images)
     columns_of = list[Tensor]()
@@ -198,7 +198,7 @@ def _listed(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
     return _Listed(dataset, columns_of, scores_of, rankings.get("metric") == _SUBSET)
 
 
-def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ranking]:
+def _check_queries(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ranking]:
     """Return the rankings by the data set's query ids, without the header; check that they are for its queries."""
     if not isinstance(rankings, Mapping):
         raise NegbenchError(f"rankings must map query ids to lists of image ids, got {quoted(rankings)}")

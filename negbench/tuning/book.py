@@ -102,10 +102,10 @@ class StudyStore:
         if spec is not None:
             files.seal(folder)
         with self.hold(), self.answering():
-            self.spec, self.url = self._agreed(spec, storage)
+            self.spec, self.url = self._check_settings(spec, storage)
             if spec is None and storage is None and not Path(self.url).is_file():
                 raise RunError(f"study '{self.name}' has no trials: {self.url} is missing")
-            self._storage = _opened(self.url)
+            self._storage = _open_storage(self.url)
             if not (folder / "study.json").exists():
                 if self.name in optuna.get_all_study_names(self._storage):
                     place = without_secrets(self.url)
@@ -125,7 +125,7 @@ class StudyStore:
             for point in self.spec.listed[: self.trials]:  # the default first
                 self.study.enqueue_trial(point, skip_if_exists=True)
 
-    def _agreed(self, spec: StudySpec | None, storage: str | None) -> tuple[StudySpec, str]:
+    def _check_settings(self, spec: StudySpec | None, storage: str | None) -> tuple[StudySpec, str]:
         """Return settings and storage URL; those given must agree with study.json."""
         note = self.folder / "study.json"
         journal = str(self.folder.absolute() / "optuna.journal")
@@ -168,7 +168,7 @@ class StudyStore:
     def frozen(self) -> list[FrozenTrial]:
         """Return all trials, in order of number; one that is noted as failed as FAIL."""
         with self.answering():
-            return [_seen(trial) for trial in self.study.get_trials(deepcopy=False)]
+            return [_shown_trial(trial) for trial in self.study.get_trials(deepcopy=False)]
 
     def counts(self) -> dict[str, int]:
         """Count the finished, pruned, failed, running and waiting trials."""
@@ -268,7 +268,7 @@ class StudyStore:
 
         with ExitStack() as held:
             try:
-                self.study.optimize(partial(_evaluated, held_objective), n_trials=1)
+                self.study.optimize(partial(_evaluate, held_objective), n_trials=1)
             except _Failed as failure:
                 turn.close()
                 self._fail(self.frozen()[number], failure.args[0])
@@ -280,10 +280,10 @@ class StudyStore:
                 if isinstance(error.__cause__, KeyboardInterrupt):
                     raise error.__cause__ from None
                 raise
-        notify(f"trial {number}: {_described(self.frozen()[number])}")
+        notify(f"trial {number}: {_describe(self.frozen()[number])}")
 
 
-def _opened(url: str) -> BaseStorage:
+def _open_storage(url: str) -> BaseStorage:
     """Open a storage: the absolute path of a journal, whose lock is a link to it, or a database URL."""
     if "://" in url:
         check_database(url)
@@ -312,7 +312,7 @@ def _reason(error: BaseException, url: str) -> str:
     return f"{type(error).__name__}: {without_secrets(str(getattr(error, 'orig', error)).split(chr(10))[0], url)}"
 
 
-def _evaluated(objective: Objective, trial: optuna.Trial) -> float:
+def _evaluate(objective: Objective, trial: optuna.Trial) -> float:
     """Call the objective, and translate its exceptions for Optuna."""
     try:
         value = objective(trial)
@@ -342,7 +342,7 @@ class _Notes(BaseModel):
     pruned: int | None = None
 
 
-def _seen(trial: FrozenTrial) -> FrozenTrial:
+def _shown_trial(trial: FrozenTrial) -> FrozenTrial:
     """Return a trial as it is shown: FAIL if it is noted as failed; its notes without control characters.
 
     Raises:
@@ -366,7 +366,7 @@ def _seen(trial: FrozenTrial) -> FrozenTrial:
     return trial
 
 
-def _described(trial: FrozenTrial) -> str:
+def _describe(trial: FrozenTrial) -> str:
     """Describe a trial's result in one line."""
     point = settings_text(trial.params)
     if trial.state == TrialState.FAIL:

@@ -155,7 +155,7 @@ def build_space(base: RunConfig, *, search: Sequence[str] = (), fix: Sequence[st
     Raises:
         OptionError: a key or value that cannot be searched, or no knob at all.
     """
-    space = _searched(base, resolved(base), search, fix, grid)
+    space = _space_of(base, resolved(base), search, fix, grid)
     if not space.knobs:
         raise OptionError(
             f"strategy '{base.strategy.name}' has nothing left to tune: add a knob with --search KEY=low:high"
@@ -165,7 +165,7 @@ def build_space(base: RunConfig, *, search: Sequence[str] = (), fix: Sequence[st
     return space
 
 
-def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix: Sequence[str], grid: bool) -> Space:
+def _space_of(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix: Sequence[str], grid: bool) -> Space:
     """Return the strategy's knobs without those of `fix`, plus those of `search`; in a grid only the latter."""
     knobs = own_knobs(base, full)
     for given in fix:
@@ -270,7 +270,7 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
     where = f"--search {text!r}"
     key, _, given = text.partition("=")
     key = key.strip()
-    knob = _known(key, full, knobs)
+    knob = _find_knob(key, full, knobs)
     if knob.key.endswith("+1"):  # given as the value itself
         knob = replace(knob, key=knob.sets, default=knob.default - 1)
     default = knob.default
@@ -296,7 +296,7 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
     return _from_zero(replace(knob, low=ends[0], high=ends[1], log=log, choices=()))
 
 
-def _known(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
+def _find_knob(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
     if key in knobs:
         return knobs[key]
     moved = knobs.get(f"{key}+1")

@@ -176,14 +176,14 @@ def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float], me
             return
         # `report` would keep that of a dead run
         trial.storage.set_trial_intermediate_value(trial._trial_id, at, statistics.fmean([*before, values[main]]))
-        if epoch >= first and (at == answered or _judged(trial, at)) and trial.number > 0:
+        if epoch >= first and (at == answered or _ask_pruner(trial, at)) and trial.number > 0:
             trial.set_user_attr("pruned", at)
             raise Pruned
 
     return watch
 
 
-def _judged(trial: optuna.Trial, at: int) -> bool:
+def _ask_pruner(trial: optuna.Trial, at: int) -> bool:
     """Ask the pruner about a trial at a step; later reports, which Optuna keeps, are of a run that died."""
     seen = copy.copy(trial.study.get_trials(deepcopy=False)[trial.number])
     seen.intermediate_values = {step: value for step, value in seen.intermediate_values.items() if step <= at}

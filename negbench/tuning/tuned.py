@@ -96,7 +96,7 @@ def compared_and_tuned(
     later = planned.cells[0].config.train.epochs * count  # no other axis goes with equal tuning
     default = yield from compare_cells(planned, rules, float(later))
     home = planned.folder.path
-    opened = {place: _opened(each, home, trials, uri) for place, each in enumerate(searches) if each.spec}
+    opened = {place: _open_study(each, home, trials, uri) for place, each in enumerate(searches) if each.spec}
     search = TrialSearch([*opened.values()])
     words = default.words
     if opened:
@@ -130,7 +130,7 @@ def _columns(tuning: Tuning) -> dict[str, Value]:
     return columns
 
 
-def _opened(combination: Combination, folder: Path, trials: int, uri: str | None) -> tuple[StudyStore, Job]:
+def _open_study(combination: Combination, folder: Path, trials: int, uri: str | None) -> tuple[StudyStore, Job]:
     """Open a combination's study, which is one as of `negbench study`, named 'NAME-tune-STRATEGY-DIGEST'."""
     spec = combination.spec
     assert spec is not None

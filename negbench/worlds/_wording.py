@@ -39,7 +39,7 @@ FIXED = CaptionNumbers()
 READS = ("_wording.toml",)
 
 
-def _said(table: Mapping[str, Sequence[str]]) -> dict[str, tuple[Clause, ...]]:
+def _clauses_of(table: Mapping[str, Sequence[str]]) -> dict[str, tuple[Clause, ...]]:
     return {name: tuple(Clause(*form.split(" ", 1)) for form in forms) for name, forms in table.items()}
 
 
@@ -48,12 +48,14 @@ _OPENINGS = _TABLES["openings"]
 _JOINTS = _TABLES["joints"]
 _DESCRIPTIONS = _TABLES["descriptions"]
 _NOUNS = _TABLES["nouns"]
-_VAGUE = _said(_TABLES["vague"])
+_VAGUE = _clauses_of(_TABLES["vague"])
 _COLOUR_WORDS: dict[str, list[str]] = _TABLES["colours"]
 _COLOUR_FORMS: list[str] = _TABLES["colour_forms"]
-_COLOUR_CLAUSES = _said({c: [f.format(w) for w in own for f in _COLOUR_FORMS] for c, own in _COLOUR_WORDS.items()})
-_LENGTH_FORMS = {name: _said(_TABLES["length"][name]) for name in _NOUNS}
-_FORMS = {name: _said(table) for name, table in _TABLES["forms"].items()}  # worded alike in every category
+_COLOUR_CLAUSES = _clauses_of(
+    {c: [f.format(w) for w in own for f in _COLOUR_FORMS] for c, own in _COLOUR_WORDS.items()}
+)
+_LENGTH_FORMS = {name: _clauses_of(_TABLES["length"][name]) for name in _NOUNS}
+_FORMS = {name: _clauses_of(table) for name, table in _TABLES["forms"].items()}  # worded alike in every category
 
 
 def words(text: str) -> list[str]:

@@ -167,7 +167,7 @@ class EmojiPictures(Dataset):
         world = read_world([icons(reader, artist) for artist in ARTISTS if artist in {*artists, *sources}])
         drawn = (image for emoji in _of_split(world, split, choice.seed) for image in _by(world, emoji, artists))
         ids, groups = columns_of({GROUP: list(dict.fromkeys(drawn))})
-        asked = _asked(world, split, choice)
+        asked = _asks_of(world, split, choice)
         queries = [_query(world, ask, split, choice) for ask in asked]
         files = ImageFiles(reader.root, {i: (path,) for i, path in world.files.items() if path.exists()})
         content = hashlib.sha256(json.dumps([reader.content, choice]).encode()).hexdigest()
@@ -314,7 +314,7 @@ class Ask(NamedTuple):
     target: str
 
 
-def _asked(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
+def _asks_of(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
     """List the queries of a split: the families take turns, each with its queries in a seeded order."""
     families = by_key((emoji.family, emoji) for emoji in _of_split(world, split, options.seed))
     turns = []

@@ -148,7 +148,7 @@ class VectorWorld(Dataset):
             names += own
             queries += _queries(replace(part, images=own), len(queries))
         if split == "train":
-            queries = _mislabelled(queries, names, options)
+            queries = _mislabel(queries, names, options)
         content = hashlib.sha256("\n".join([*names, *map(repr, queries)]).encode()).hexdigest()
         ids, groups = columns_of({GROUP: names})
         return cls(card(spec, look, options.wrong), split, queries, ids, groups, content)
@@ -208,7 +208,7 @@ def _queries(part: WorldPart, start: int) -> Iterator[Query]:
         yield replace(query, reference_text=texts.get(reference), target_text=texts.get(target))
 
 
-def _mislabelled(queries: list[Query], images: list[str], options: VectorWorldOptions) -> list[Query]:
+def _mislabel(queries: list[Query], images: list[str], options: VectorWorldOptions) -> list[Query]:
     """Give the share `wrong` of the queries a random target that does not answer them; what does stays relevant."""
     order = random.Random(f"wrong {options.spec().world}")
     result = list(queries)

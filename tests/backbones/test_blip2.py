@@ -106,7 +106,7 @@ def test_oracle_forward(oracle, files):
         ours = {
             "vit_hidden": reference,
             "vision_hidden": model.ln_vision(reference),
-            "multimodal_hidden": model._fused(reference, model.tokenize(captions))[:, :32],
+            "multimodal_hidden": model._fuse(reference, model.tokenize(captions))[:, :32],
             "query_embeddings": queries,
             "query_embeddings_circo": model.queries(reference, [f"a photo of $ that {c}" for c in captions]),
             "target_tokens": candidates,
@@ -161,7 +161,7 @@ def test_forward_equals_plain_tensors(world):
     differences = {
         "features": relative(world.features, features),
         "fused": relative(
-            world.model._fused(world.features, world.tokens),
+            world.model._fuse(world.features, world.tokens),
             lavis.blip2_fused(state, features, world.ids, world.mask, s),
         ),
         "queries": difference(world.queries, queries),
@@ -208,7 +208,7 @@ def test_a_folder_of_transformers(lavis, tmp_path, vision, text):
         assert difference(ours.candidates(features), output.image_embeds) < 1e-5
         assert difference(scores, output.logits_per_text.reshape(1, 1)) < 1e-5
         fused = itm.text_model_output.last_hidden_state
-        assert difference(ours._fused(features, tokens), fused) < 1e-4
+        assert difference(ours._fuse(features, tokens), fused) < 1e-4
         query = F.normalize(theirs.text_projection(fused[:, :5]).mean(1), dim=-1)
         assert difference(ours.queries(features, tokens), query) < 1e-5
         # trap 7: stored features precede ln_vision; LAVIS's eps explains the remaining difference (trap 6)

@@ -165,7 +165,7 @@ def test_equal_tuning_is_a_second_pass(planned, monkeypatch):
     config, spec = SimpleNamespace(model_copy=lambda update: update["seed"]), SimpleNamespace(seeds=(9,))
     results = {"A": (Tuning({"strategy": "A"}), [config]), "B": (Tuning({"strategy": "B"}, error="no"), [])}
     searches: Any = [tuned.Combination({"strategy": name}, (), spec) for name in results]  # type: ignore[arg-type]
-    monkeypatch.setattr(tuned, "_opened", lambda each, *_: (each, None))
+    monkeypatch.setattr(tuned, "_open_study", lambda each, *_: (each, None))
     monkeypatch.setattr(tuned, "_result", lambda each, *_: results[each.labels["strategy"]])
     monkeypatch.setattr(tuned, "plan", lambda configs, *_: [cell("aa", seed) for seed in configs])
     monkeypatch.setattr(tuned, "open_strategies", lambda folder, rules: until(["aa"], ""))

@@ -69,14 +69,14 @@ def test_mine_and_embed_measure_a_part_of_the_work(monkeypatch, tmp_path):
     """The time of five queries of twenty; of a batch of two images and one of two texts."""
     frame = [0] * 5
     mined = negatives.MinedNegatives(frame, {}, 30, 2.5)  # type: ignore[arg-type]
-    monkeypatch.setattr(negatives, "_mined", lambda asked, most: (mined, 20) if most == negatives._SAMPLE else None)
+    monkeypatch.setattr(negatives, "_mine_rows", lambda asked, most: (mined, 20) if most == negatives._SAMPLE else None)
     given = negatives.Mine(queries="q", images="i", targets="t", strategy="qure", out="o.parquet")
     lines = negatives.outlook(given)
     assert lines[0] == "reads q, i and t: 20 queries, 30 images"
     assert lines[1].startswith(f"{duration(10)} of mining, ")
     files, texts = dict.fromkeys("abcdefg"), ["x", "y", "z"]
     monkeypatch.setattr(own_embed, "survey", lambda *_: None)
-    monkeypatch.setattr(own_embed, "_named", lambda *_: (files, texts))
+    monkeypatch.setattr(own_embed, "_names_in", lambda *_: (files, texts))
     monkeypatch.setattr(own_embed, "_distinct", lambda _: ({}, {bytes(n): name for n, name in enumerate("abcdef")}))
     monkeypatch.setattr(own_embed, "_check_room", lambda *_: None)
 
@@ -84,7 +84,7 @@ def test_mine_and_embed_measure_a_part_of_the_work(monkeypatch, tmp_path):
         assert (list(some), words) == (["a", "b"], ["x", "y"])
         stages.seconds |= {"images": 4.0, "texts": 8.0}
 
-    monkeypatch.setattr(own_embed, "_encoded", encoded)
+    monkeypatch.setattr(own_embed, "_encode_all", encoded)
     lines = own_embed.outlook(own_embed.Embed(folder=tmp_path, encoder="x", batch_size=2))
     assert lines[0] == "reads 7 images (6 different ones) and 3 texts"
     assert lines[1].startswith(f"{duration(4.0 * 3 + 8.0 * 1.5)} of embedding, ")

@@ -247,13 +247,13 @@ def test_a_cpu_holds_four_gibibytes_at_most_half_of_its_memory(memory, budget, l
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Note each request that was put together or read then: whether a step, a refresh or a scoring made it."""
     found = list[bool]()
-    gathered = RowSource._gathered
+    gathered = RowSource._gather
 
     def note(self: RowSource, index: Tensor, is_held: Tensor) -> Tensor:
         found.append(len(index) > 2)  # one and two images are asked for to measure what they take
         return gathered(self, index, is_held)
 
-    monkeypatch.setattr(RowSource, "_gathered", note)
+    monkeypatch.setattr(RowSource, "_gather", note)
     return found
 
 

@@ -131,11 +131,11 @@ def test_the_best_columns_are_those_of_sorted_rows():
 def test_without_a_folder_for_machine_code_torch_does_it(subtests, tmp_path, monkeypatch, request):
     (tmp_path / "file").write_bytes(b"")
     by("compiled", monkeypatch)
-    request.addfinalizer(compiled._loaded.cache_clear)
+    request.addfinalizer(compiled._load_kernels.cache_clear)
     for folder, fits in ((tmp_path / "file", False), (tmp_path / "new", True)):
         with subtests.test(folder=folder.name):
             monkeypatch.setenv("NEGBENCH_CACHE", str(folder))
-            compiled._loaded.cache_clear()
+            compiled._load_kernels.cache_clear()
             assert (compiled.kernels(torch.zeros(2, 3)) is not None) == fits
 
 

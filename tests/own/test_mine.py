@@ -8,7 +8,7 @@ import pytest
 
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.own.negatives import _SAMPLE, _mined, write_negatives
+from negbench.own.negatives import _SAMPLE, _mine_rows, write_negatives
 from negbench.own.scored_split import configure, open_split
 from negbench.settings.command_options import Mine
 
@@ -50,8 +50,8 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_pat
 def test_a_dry_run_samples_queries_and_names_them(strategy, tmp_path):
     sets = tuple(f"dataset.{key}={size}" for key, size in (("train_images", 300), ("train_queries", 300)))
     given = {"dataset": "vectors", "backbone": "vectors:dim=16", "sets": sets, "out": tmp_path / "n.parquet"}
-    mined, total = _mined(Mine(strategy=strategy, draws=5, **given), _SAMPLE)
-    whole, _ = _mined(Mine(strategy=strategy, draws=5, **given))
+    mined, total = _mine_rows(Mine(strategy=strategy, draws=5, **given), _SAMPLE)
+    whole, _ = _mine_rows(Mine(strategy=strategy, draws=5, **given))
     assert (len(mined.frame), total, len(whole.frame)) == (_SAMPLE, 300, 300)
     by_query = whole.frame.set_index("query")
     names = ["reference", "text", "target", "target_rank"]
