@@ -225,23 +225,23 @@ class TrainingPairs:
     @cached_property
     def members(self) -> dict[Class, list[tuple[Class, str]]]:
         """Family -> its classes that have a target, each with the word taken out of it."""
-        return by_key((family, (own, word)) for own in self.targets for family, word in self._families_of(own))
+        return by_key((family, (source, word)) for source in self.targets for family, word in self._families_of(source))
 
     @cached_property
     def families(self) -> dict[Class, list[tuple[Class, str]]]:
         """Class -> families in which it has a neighbour, each with its word. Raises DataError if there is no pair."""
         families: dict[Class, list[tuple[Class, str]]] = {}
-        for own in dict.fromkeys(self.classes):
-            families[own] = []
-            for family, word in self._families_of(own):
+        for source in dict.fromkeys(self.classes):
+            families[source] = []
+            for family, word in self._families_of(source):
                 if any(other != word for _, other in self.members.get(family, ())):
-                    families[own].append((family, word))
+                    families[source].append((family, word))
         if not any(families.values()):
             raise DataError("no two classes of images are one word apart: there is no training pair")
         return families
 
-    def _families_of(self, own: Class) -> dict[tuple[Class, str], None]:
-        kind, caption = own
+    def _families_of(self, source: Class) -> dict[tuple[Class, str], None]:
+        kind, caption = source
         return dict.fromkeys(((kind, family), word) for family, word in self.language.families(caption))
 
     def draw(self, count: int, *epoch_and_seed: int) -> list[Query]:
@@ -272,6 +272,6 @@ class TrainingPairs:
     def _target(self, source: int, chance: random.Random) -> int:
         while True:
             family, word = chance.choice(self.families[self.classes[source]])
-            own, other = chance.choice(self.members[family])
-            if other != word:
-                return chance.choice(self.targets[own])
+            neighbour, other_word = chance.choice(self.members[family])
+            if other_word != word:
+                return chance.choice(self.targets[neighbour])

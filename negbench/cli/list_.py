@@ -93,9 +93,9 @@ def _document(kind: str, name: str | None) -> Any:
         files = recipes() if kind == "recipes" else system_files()
         if name is not None and name not in files:
             raise UnknownNameError(kind.removesuffix("s"), name, files)
-        return {each: file.read_text(encoding="utf-8") for each, file in files.items() if name in (None, each)}
+        return {recipe: file.read_text(encoding="utf-8") for recipe, file in files.items() if name in (None, recipe)}
     if name is None:
-        return [asdict(each) for each in registry.describe(kind)]
+        return [asdict(plugin) for plugin in registry.describe(kind)]
     described, section, options = explained(kind, name)
     from negbench.cli.explain import fixed_of  # imports torch, which the lists above do without
 
@@ -132,11 +132,11 @@ def _all(listing: Any) -> None:
             comment = " ".join(line.removeprefix("# ") for line in lines)
             _print(f"  {name:{max(map(len, listing))}}  ", re.split(r"[.] (?=[A-Z`])", comment)[0].removesuffix("."))
         return
-    width = max((len(each["name"]) for each in listing), default=0)
-    for each in listing:
-        origin = "" if each["origin"] == "built-in" else f" [{each['origin']}]"
-        _print(f"  {each['name']:{width}}  ", f"{each['summary']}{origin}")
-        _print(" " * (width + 4), f"source: {each['paper'] or 'none named'}")
+    width = max((len(row["name"]) for row in listing), default=0)
+    for row in listing:
+        origin = "" if row["origin"] == "built-in" else f" [{row['origin']}]"
+        _print(f"  {row['name']:{width}}  ", f"{row['summary']}{origin}")
+        _print(" " * (width + 4), f"source: {row['paper'] or 'none named'}")
 
 
 def _one(plugin: Mapping[str, Any]) -> None:

@@ -87,8 +87,8 @@ class Galleries:
     @classmethod
     def mistake_metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """Return name -> metric of what was measured while ranking besides: judged negatives and wordings."""
-        own = cls.metrics(ranks) if ranks.values else {}
-        return {name: Metric((stored(name),)) for name in ranks.values if name not in own}
+        declared = cls.metrics(ranks) if ranks.values else {}
+        return {name: Metric((stored(name),)) for name in ranks.values if name not in declared}
 
     def __post_init__(self) -> None:
         for what, ids in (("image", self.images), ("query", [query.id for query in self.queries])):
@@ -192,8 +192,8 @@ class Galleries:
         """The kinds of judged negatives that the data know, in the order of `KINDS`; nothing where none is judged."""
         if self.attributed is not None:
             return KINDS[:-1]
-        judged = {kind for query in self.queries for kind, _ in query.wrong}
-        return tuple(kind for kind in KINDS if kind in judged)
+        present = {kind for query in self.queries for kind, _ in query.wrong}
+        return tuple(kind for kind in KINDS if kind in present)
 
     @cached_property
     def wrong_digest(self) -> str:
@@ -203,15 +203,15 @@ class Galleries:
 
     def judging(self) -> list[str]:
         """Count the judged negatives that a file lists, by kind, and those outside their query's gallery."""
-        judged = [row for row, query in enumerate(self.queries) if query.wrong]
-        if not judged:
+        rows = [row for row, query in enumerate(self.queries) if query.wrong]
+        if not rows:
             return []
         galleries = {}
         for name, columns in self.groups.items():
             galleries[name] = {self.images[column] for column in columns.tolist()}
         kinds: Counter[str] = Counter()
         lost = 0
-        for row in judged:
+        for row in rows:
             query = self.queries[row]
             for kind, image in query.wrong:
                 kinds[kind] += 1
@@ -219,19 +219,19 @@ class Galleries:
                     lost += 1
         outside = f"; {lost:,} are outside their query's gallery and do not count (dataset.gallery adds images)"
         named = ", ".join(f"{kinds[kind]:,} {kind}" for kind in KINDS if kind in kinds)
-        text = f"{self.split}: {kinds.total():,} judged negatives of {len(judged):,} of {len(self.queries):,} queries"
+        text = f"{self.split}: {kinds.total():,} judged negatives of {len(rows):,} of {len(self.queries):,} queries"
         return [f"{text} ({named}){outside if lost else ''}"]
 
     @cached_property
     def _wrong_columns(self) -> list[dict[int, int]]:
         """Column -> code of every query's judged negatives; what answers the query is none."""
-        judged = list[dict[int, int]]()
+        codes = list[dict[int, int]]()
         for row, query in enumerate(self.queries):
             answers = () if self.answers is None else self.answers.row(row).tolist()
             wrong = {self.column_of.get(image, -1): KINDS.index(kind) + 1 for kind, image in query.wrong}
             right = {-1, int(self.target_columns[row]), *answers}
-            judged.append({column: code for column, code in wrong.items() if column not in right})
-        return judged
+            codes.append({column: code for column, code in wrong.items() if column not in right})
+        return codes
 
     def kind_table(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the kinds of judged negatives.
@@ -404,8 +404,8 @@ class Galleries:
         for rows, columns, local, scores in self._blocks(score_block, block):
             kinds = self.kind_table(rows, columns)
             allowed = self._allowed(rows, local, len(columns))
-            own = mistakes(scores, kinds, ranks.relevant_ranks.select(rows), self.kinds, allowed)
-            for name, value in own.items():
+            counts = mistakes(scores, kinds, ranks.relevant_ranks.select(rows), self.kinds, allowed)
+            for name, value in counts.items():
                 values.setdefault(name, torch.empty(len(ranks), dtype=torch.float64))[rows] = value
         return replace(ranks, values={**ranks.values, **values})
 
@@ -543,9 +543,9 @@ class Galleries:
 
         See `metrics` and `negbench.metrics.named`.
         """
-        own = cls.metrics(ranks)
-        declared = own | cls.mistake_metrics(ranks)
-        found = {name: declared.get(name) or metric_of_ranks(name, own) for name in names}
+        own_metrics = cls.metrics(ranks)
+        declared = own_metrics | cls.mistake_metrics(ranks)
+        found = {name: declared.get(name) or metric_of_ranks(name, own_metrics) for name in names}
         return {name: metric.of(ranks) for name, metric in found.items() if metric is not None}
 
 

@@ -66,9 +66,9 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     full = resolved(config)
     own_world = config.dataset.options.get("world") is not None
     if runs is not None:
-        known = _find_finished(full, cache, runs, "val" if own_world else "kind")
-        if known is not None:
-            return known
+        finished = _find_finished(full, cache, runs, "val" if own_world else "kind")
+        if finished is not None:
+            return finished
     splits = cache.splits(full)  # first: data are sooner put right than weights
     backbone = cache.outline(full)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
@@ -100,9 +100,9 @@ def _find_finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: st
             if settings.items() <= about["config"].items():
                 made = about["dataset"]
                 data = _contents(full, cache, [made["train"], made["val"], ""])
-                known = PlannedRun(full, made[label], card, data, _remarks(full, cache), socket.gethostname())
-                if known.hash == about["hash"]:
-                    return known
+                planned = PlannedRun(full, made[label], card, data, _remarks(full, cache), socket.gethostname())
+                if planned.hash == about["hash"]:
+                    return planned
     return None
 
 
@@ -119,13 +119,13 @@ def _record(folder: Path, _changed: tuple[int, ...]) -> dict[str, Any]:
 
 def _contents(config: ResolvedConfig, cache: DataCache, made: Sequence[str] = ()) -> str:
     """Identify what a run reads, by the contents of its files as they are now; `made`: identities of data without."""
-    own, *others = [cache.outline(each) for each in (config, *_beside(config))]
+    outline, *others = [cache.outline(each) for each in (config, *_beside(config))]
     named = [f"{other.key} {other.weights}" for other in others]
     read = [*map(_digest, _mining_files(config)), digest(read_files(config), files.cache_dir())]
     if made:
-        return " ".join([*made, own.key, *named, *read])
+        return " ".join([*made, outline.key, *named, *read])
     splits = cache.splits(config)
-    parts = [splits.identity, splits.pictures(), own.key, *named, *read]
+    parts = [splits.identity, splits.pictures(), outline.key, *named, *read]
     rule: Any = registry.get("strategies", config.strategy.name)
     if rule.reads_truth and splits.train.wrong_digest:
         parts.append(splits.train.wrong_digest)
@@ -173,9 +173,9 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) ->
         splits = cache.splits(planned.config)
         scene = cache.scene(planned.config, splits, backbone, precision.device, display)
         opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "display": display}
-        known = {each.name: getattr(planned, each.name) for each in fields(planned)}
-        known["remarks"] = (*planned.remarks, *scene.unseen)
-        made = OpenRun(**known, splits=splits, check=check, precision=precision, step=step, **opened)
+        values = {each.name: getattr(planned, each.name) for each in fields(planned)}
+        values["remarks"] = (*planned.remarks, *scene.unseen)
+        made = OpenRun(**values, splits=splits, check=check, precision=precision, step=step, **opened)
         return replace(made, step=fitting_plan(made))
 
 

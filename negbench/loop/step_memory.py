@@ -225,9 +225,9 @@ class Architecture:
         few, many = (self._traced(name, side, recompute) for side in _SIDES)
         # a n + b n^2 at two n: what each row takes, and each pair
         small, large = _SIDES
-        pair = (many * (1 / large) + few * (-1 / small)) * (1 / (large - small))
-        each = few * (1 / small) + pair * -small
-        return each * rows + pair * rows**2
+        per_pair = (many * (1 / large) + few * (-1 / small)) * (1 / (large - small))
+        per_row = few * (1 / small) + per_pair * -small
+        return per_row * rows + per_pair * rows**2
 
     def _traced(self, name: str, rows: int, recompute: bool) -> CallMemory:
         part = f"{name} {rows} {self.precision}{' recomputed' if recompute else ''}"

@@ -160,13 +160,13 @@ def _at_places(scores: Tensor, eligible: Tensor, places: Tensor) -> Tensor:
     bins = above.numpy().astype(np.int32)
     upto = np.bincount((bins + (row * wide)[:, None]).ravel(), minlength=rows * wide).cumsum()
     found = list[Tensor]()
-    for own in (places.numpy() + (row * width)[:, None]).T:  # places among the scores of all rows
-        one = upto.searchsorted(own, side="right")
+    for places_of_slot in (places.numpy() + (row * width)[:, None]).T:  # places among the scores of all rows
+        one = upto.searchsorted(places_of_slot, side="right")
         inside = torch.from_numpy(bins == (one - row * wide).astype(np.int32)[:, None])
         size = count(inside)
         ranked = _ascending(_fill_rows(-table.flatten()[members(inside)], size, int(size.max()), torch.inf)).neg_()
         before = np.where(one > 0, upto[one - 1], 0)
-        found.append(ranked.gather(1, torch.from_numpy(own - before)[:, None]))
+        found.append(ranked.gather(1, torch.from_numpy(places_of_slot - before)[:, None]))
     return torch.cat(found, dim=1)
 
 
@@ -196,8 +196,8 @@ def nearest_below(scores: Tensor, rows: Tensor, allowed: Tensor, bound: Tensor) 
         out = rows.clone()
         fast.nearest_below(*arrays(scores), rows.numpy(), allowed.numpy(), bound.numpy(), out.numpy())
         return out
-    own = scores if len(rows) == len(scores) else scores[rows]
-    below = masked_scores(own, allowed & less(own, bound[rows, None]))
+    row_scores = scores if len(rows) == len(scores) else scores[rows]
+    below = masked_scores(row_scores, allowed & less(row_scores, bound[rows, None]))
     column = highest(below)
     return column.where(below.gather(1, column) > -torch.inf, -1).squeeze(1)
 
@@ -297,8 +297,8 @@ def _top_of_window(scores: Tensor, k: int, allowed: Tensor | None) -> Tensor:
     found = members(chosen)
     size = count(chosen)
     top = _fill_rows(found % scores.shape[1], size, k, -1)
-    own = scores.gather(1, top.clamp(min=0)).masked_fill(top < 0, -torch.inf)
-    return top.gather(1, descending(own))
+    top_scores = scores.gather(1, top.clamp(min=0)).masked_fill(top < 0, -torch.inf)
+    return top.gather(1, descending(top_scores))
 
 
 def among_first(scores: Tensor, which: Tensor, k: int, allowed: Tensor) -> Tensor:
@@ -395,9 +395,9 @@ def relevant_ranks(
     rows, slots, columns = (t.to(scores.device) for t in (rows, slots, relevant.values))
     width = int(relevant.lengths.max())
     # an empty slot scores -inf, so that the stable sort puts it after every real one of its row
-    own = scores.new_full((len(scores), width), -torch.inf)
-    own[rows, slots] = scores[rows, columns]
-    order = descending(own)
+    relevant_scores = scores.new_full((len(scores), width), -torch.inf)
+    relevant_scores[rows, slots] = scores[rows, columns]
+    order = descending(relevant_scores)
     place = torch.empty_like(order).scatter_(1, order, torch.arange(width, device=order.device).expand_as(order))
 
     counted = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device).clone()
@@ -407,12 +407,14 @@ def relevant_ranks(
     fast = kernels(scores) if width <= _FEW_SLOTS else None
     if fast is not None:
         reach = torch.empty_like(order)
-        fast.reaching(scores.detach().numpy(), counted.numpy(), own.numpy(), reach.numpy())
+        fast.reaching(scores.detach().numpy(), counted.numpy(), relevant_scores.numpy(), reach.numpy())
     elif width <= _FEW_SLOTS:  # counting each slot is faster than sorting
-        reach = torch.stack([count(counted & at_most(slot[:, None], scores)) for slot in own.unbind(1)], dim=1)
+        reach = torch.stack(
+            [count(counted & at_most(slot[:, None], scores)) for slot in relevant_scores.unbind(1)], dim=1
+        )
     else:
         others = _ascending(masked_scores(scores, counted))
-        reach = others.shape[1] - torch.searchsorted(others, own)  # irrelevant images that reach the slot
+        reach = others.shape[1] - torch.searchsorted(others, relevant_scores)  # irrelevant images that reach the slot
         reach = reach.clamp(max=count(counted)[:, None])  # for a slot at -inf, images that were left out do not count
     return Ragged((1 + place + reach)[rows, slots].cpu(), relevant.offsets)
 

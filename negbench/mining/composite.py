@@ -38,10 +38,10 @@ class Composite(Strategy):
         made = []
         for part, names in zip(self.parts, self.handed, strict=True):
             try:
-                made.append(part(**{own: getattr(self, name) for own, name in names.items()}))
+                made.append(part(**{option: getattr(self, name) for option, name in names.items()}))
             except OptionError as error:  # names the part's own option
-                own, _, rest = str(error).partition(" ")
-                raise OptionError(f"{names.get(own, own)} {rest}") from error
+                option, _, rest = str(error).partition(" ")
+                raise OptionError(f"{names.get(option, option)} {rest}") from error
         return tuple(made)
 
 
@@ -138,14 +138,14 @@ def _union(name: str, find: Find) -> type[Strategy]:
             f"strategy {quoted(name)}: a union combines one corpus strategy and one batch strategy, such as "
             "in-batch+qure"
         )
-    own = next(part for part in parts if part.scope == "corpus")
+    corpus_part = next(part for part in parts if part.scope == "corpus")
     other = next(part for part in parts if issubclass(part, BatchStrategy))
     if "triple" in other.corrupts:
         raise OptionError(f"strategy {quoted(name)}: whole-batch triples cannot be combined with drawn negatives")
     for part, key in zip(parts, names, strict=True):
         if any(field.name == "shared" for field in dataclasses.fields(part)):
             raise OptionError(f"strategy {quoted(name)}: {quoted(key)} has an option of its own named 'shared'")
-    return _make_class(Union, name, names, parts, like=own)
+    return _make_class(Union, name, names, parts, like=corpus_part)
 
 
 def _switch(name: str, find: Find) -> type[Strategy]:
@@ -182,9 +182,9 @@ def _make_class(
     for key, part in zip(names, parts, strict=True):
         hints = typing.get_type_hints(part, include_extras=True)
         prefix = re.sub(r"\W+", "_", key)
-        own = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
-        fields += [(own[f.name], hints[f.name], _copy_field(f, own)) for f in dataclasses.fields(part)]
-        handed.append(own)
+        new_names = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
+        fields += [(new_names[f.name], hints[f.name], _copy_field(f, new_names)) for f in dataclasses.fields(part)]
+        handed.append(new_names)
     attributes |= {"__module__": __name__, "__doc__": base.__doc__, "parts": tuple(parts), "handed": tuple(handed)}
     attributes["reads"] = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
     attributes["reads_truth"] = any(part.reads_truth for part in parts)

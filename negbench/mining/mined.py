@@ -204,9 +204,9 @@ def _statistics(parts: list[Any]) -> list[tuple[int, dict[str, float]]]:
     total = weights.sum(2)
     of_pool = of_draws = torch.full_like(total, torch.nan)
     if relevant is not None:  # a row with nothing but False is of a query of which nothing is known
-        known = relevant.any(2)
-        of_pool = of_pool.where(~known, (inside & relevant).sum(2).double() / size)
-        of_draws = of_draws.where(~known, (weights * relevant).sum(2) / total)
+        has_truth = relevant.any(2)
+        of_pool = of_pool.where(~has_truth, (inside & relevant).sum(2).double() / size)
+        of_draws = of_draws.where(~has_truth, (weights * relevant).sum(2) / total)
     rows = {
         "pool_size": size.double().masked_fill(size == 0, torch.nan),
         "false_negative_rate_pool": of_pool,
@@ -215,9 +215,9 @@ def _statistics(parts: list[Any]) -> list[tuple[int, dict[str, float]]]:
     }
     means = dict[str, list[float]]()
     if kinds is not None:
-        known = None if relevant is None else relevant.flatten(0, 1).repeat(2, 1)
+        has_truth = None if relevant is None else relevant.flatten(0, 1).repeat(2, 1)
         both = torch.stack([weights, allowed.double()]).flatten(0, 2)
-        shares = kind_shares(kinds.flatten(0, 1).repeat(2, 1), known, both)
+        shares = kind_shares(kinds.flatten(0, 1).repeat(2, 1), has_truth, both)
         for what, of in zip(("draws", "random"), shares.view(2, *size.shape, -1).double().nanmean(2), strict=True):
             means |= {f"{what}_{name}": mean for name, mean in zip(SHARES, of.T.tolist(), strict=True)}
     means |= zip(rows, torch.stack(list(rows.values())).nanmean(2).tolist(), strict=True)

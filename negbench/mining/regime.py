@@ -109,14 +109,14 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
         near = measured[f"near{side}"].sum()
         rates[f"false_negatives{side}"] = float(measured[f"wrong{side}"].sum() / near) if near else math.nan
     medians = ("images", "tail", "drop_prominence", "drop_prominence_second")
-    known = measured["relevant"][measured["relevant"] > 0]
+    relevant_counts = measured["relevant"][measured["relevant"] > 0]
     return Regime(
         queries=len(part.queries),
         target_rank_median=_median(measured["rank"]),
         target_first=float((measured["rank"] == 1).mean()),
         band_start_median=_median(start),
         band_start_top=float((start <= TOP).mean()) if len(start) else math.nan,
-        relevant=float(known.mean()) if len(known) else math.nan,
+        relevant=float(relevant_counts.mean()) if len(relevant_counts) else math.nan,
         **{name: _median(measured[name]) for name in medians},
         **rates,
         **_fit(torch.from_numpy(measured["rank"]), torch.from_numpy(measured["images"]), val),
@@ -163,21 +163,21 @@ def _quantile(rows: Tensor, count: Tensor, share: float) -> Tensor:
 def _false_negatives(task: MiningTask, block: Rankings, scores: Tensor) -> dict[str, Tensor]:
     """Count per query [b]: known relevant images; allowed and wrong ones (all, right above, right below the target)."""
     wrong = torch.zeros_like(block.allowed)
-    known = torch.zeros_like(block.length)
+    relevant_count = torch.zeros_like(block.length)
     if task.relevant is not None:
         chosen = task.relevant.select(block.rows)
         wrong = chosen.mask(block.local, wrong.shape[1]) & block.allowed
-        known = chosen.lengths
+        relevant_count = chosen.lengths
     images = {"": block.length - 1}
     mistakes = {"": count(wrong)}
     place = block.reached - 1  # of the first allowed image that scores less than the target
     for where, start, stop in (("_above", place - NEAR, place), ("_below", place, place + NEAR)):
         images[where] = stop.minimum(block.length - 1) - start.clamp(min=0)
         mistakes[where] = count(wrong & window(block.table, block.allowed, start, stop, scores))
-    counts = {"relevant": known}
+    counts = {"relevant": relevant_count}
     for where, number in images.items():
-        counts[f"near{where}"] = torch.where(known > 0, number, 0)
-        counts[f"wrong{where}"] = torch.where(known > 0, mistakes[where], 0)
+        counts[f"near{where}"] = torch.where(relevant_count > 0, number, 0)
+        counts[f"wrong{where}"] = torch.where(relevant_count > 0, mistakes[where], 0)
     return counts
 
 

@@ -101,7 +101,7 @@ def outlook(asked: Embed) -> list[str]:
 
 def _distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], dict[bytes, str]]:
     """Return what each image's file contains, and the first image of each content: equal files are encoded once."""
-    contents = content_hashes({name: each.path(name) for name, each in files.items()}, cache_dir())
+    contents = content_hashes({name: file.path(name) for name, file in files.items()}, cache_dir())
     alike = by_key((content, name) for name, content in contents.items())
     return contents, {content: names[0] for content, names in alike.items()}
 
@@ -145,8 +145,8 @@ def _names_in(scan: FolderContents, gallery: Path | None, as_shown: bool) -> tup
     if gallery is not None:
         given["gallery"] = gallery
     data = [load_split(scan, split, images=True, **given) for split in scan.triplets[1].splits]
-    files = {image: each.files for each in data for image in each.all_images if each.files is not None}
-    return files, list(dict.fromkeys(query.text for each in data for query in each.queries))
+    files = {image: dataset.files for dataset in data for image in dataset.all_images if dataset.files is not None}
+    return files, list(dict.fromkeys(query.text for dataset in data for query in dataset.queries))
 
 
 def _check_room(scan: FolderContents, overwrite: bool) -> None:
@@ -268,7 +268,7 @@ def _make_encoder(given: str, device: torch.device) -> _Used:
     if file.endswith(".py"):
         module = import_file(Path(file).expanduser(), "--encoder")
         if not hasattr(module, attribute):
-            public = [each for each in vars(module) if not each.startswith("_")]
+            public = [name for name in vars(module) if not name.startswith("_")]
             raise UnknownNameError("encoder", attribute, public, where=str(Path(file).expanduser()))
         used = _Used(getattr(module, attribute), title, module.__name__)
         if callable(used.encoder) and (inspect.isclass(used.encoder) or not hasattr(used.encoder, _METHODS[0])):

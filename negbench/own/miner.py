@@ -82,8 +82,8 @@ class Miner:
             )
         wanted = "one that reads no plane but 'target' (others need more than embeddings: mine a data set)"
         check_option("strategy", type(strategy).__name__, {*strategy.reads} <= {"target"}, wanted)
-        known = filters is None or {*filters.reads} <= {"target"}
-        check_option("filters", filters, known, "margin, relative_margin and max_target")
+        supported = filters is None or {*filters.reads} <= {"target"}
+        check_option("filters", filters, supported, "margin, relative_margin and max_target")
         check_option("draws", draws, draws >= 1, "at least 1")
         check_option("refreshes", refreshes, refreshes >= 0, "at least 0")
         check_option("seed", seed, 0 <= seed < 2**63, "0 ... 2^63 - 1")
@@ -167,24 +167,26 @@ class Miner:
         copies = Copies.of(queries[:, None])
         for later, first in zip(copies.later.tolist(), copies.first.tolist(), strict=True):
             same.setdefault(first, [first]).append(later)
-        known = _check_columns("relevant", relevant, len(queries), len(images), target)
-        known = answers_of(several(same.values(), target.tolist()), target.tolist(), known)
+        relevant_rows = _check_columns("relevant", relevant, len(queries), len(images), target)
+        relevant_rows = answers_of(several(same.values(), target.tolist()), target.tolist(), relevant_rows)
         left_out = _check_columns("excluded", excluded, len(queries), len(images))
         if exclude_relevant:
-            if known is None:
+            if relevant_rows is None:
                 raise OptionError(
                     "exclude_relevant: no image is known to be relevant: no `relevant`, nor equal queries"
                 )
             lists = []
             for row in range(len(queries)):
                 listed = [] if left_out is None else left_out.row(row).tolist()
-                lists.append(listed + known.row(row).tolist())
+                lists.append(listed + relevant_rows.row(row).tolist())
             left_out = Ragged.of(lists)
         whole = images_of(images)
         group = torch.zeros_like(target)
         groups = [torch.arange(len(images))]
         planes = {"target": EmbeddedPlane(whole[target.to(whole.device)], whole[:, None])}
-        return MiningTask(queries, images, target, group, groups, left_out, known, planes=planes, filters=self._filters)
+        return MiningTask(
+            queries, images, target, group, groups, left_out, relevant_rows, planes=planes, filters=self._filters
+        )
 
     def _embeddings(self, name: str, given: Any) -> Tensor:
         try:

@@ -107,8 +107,8 @@ class ClaimsPlan:
             for name, (end, length) in itertools.product(dict.fromkeys(wanted), self.ends.items()):
                 changes = dict(settings()[name])
                 try:
-                    own, remarks = with_system([*base, {"system": changes.pop("system")}], DATA)
-                    configs = [build_config([own, *base, changes, length, {"seed": seed}]) for seed in seeds]
+                    system_layer, remarks = with_system([*base, {"system": changes.pop("system")}], DATA)
+                    configs = [build_config([system_layer, *base, changes, length, {"seed": seed}]) for seed in seeds]
                     columns = [{"system": name + end}] * len(configs)
                     cells += plan(configs, self.runs, display, DATA, columns)
                 except NegbenchError as error:
@@ -208,9 +208,9 @@ class ClaimsPlan:
         count = len(self.ends)
         with progress("judge") as display:
             for end in self.ends:
-                own = results[is_long] if end else results[~is_long]
-                own = own.assign(system=own["system"].str.removesuffix(LONG))
-                evidence = Evidence(own, display, len(worlds) > 1, self.known.setdefault(end, {}))
+                of_length = results[is_long] if end else results[~is_long]
+                of_length = of_length.assign(system=of_length["system"].str.removesuffix(LONG))
+                evidence = Evidence(of_length, display, len(worlds) > 1, self.known.setdefault(end, {}))
                 why = {name.removesuffix(end): text for name, text in undefined.items() if name.endswith(end)}
                 for claim in self.claims:
                     missing = self.lacking.get(claim.number)
@@ -230,8 +230,8 @@ def plan_claims(asked: Claims) -> ClaimsPlan:
     base = base_layers(asked)
     looks = Looks.of(asked, first) or Looks(first, len(first))
     system = recipe_settings(asked.recipe).get("system", PLAIN)  # all else must run with the recipe's
-    own, _ = with_system([*base, {"system": system}], DATA)
-    config = plan_run(build_config([own, *base]), DATA).config
+    system_layer, _ = with_system([*base, {"system": system}], DATA)
+    config = plan_run(build_config([system_layer, *base]), DATA).config
     if asked.long is not None and asked.long <= config.train.epochs:
         raise OptionError(f"--long {asked.long} must be more than train.epochs={config.train.epochs}")
     missing = {}

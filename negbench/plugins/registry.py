@@ -93,29 +93,30 @@ class Registry:
         """Return name -> plug-in of one kind, sorted; raise NegbenchError if two share a name."""
         if kind not in KINDS:
             raise UnknownNameError("kind of plug-in", kind, KINDS)
-        known: dict[str, Plugin] = {}
+        by_name: dict[str, Plugin] = {}
         for plugin in [*_built_ins(kind), *_entry_points(kind, tuple(sys.path)), *self._of_files(kind)]:
-            if plugin.name in known:
+            if plugin.name in by_name:
+                first = by_name[plugin.name]
                 raise NegbenchError(
-                    f"two {kind} are named '{plugin.name}': {known[plugin.name].origin} and {plugin.origin}; rename one"
+                    f"two {kind} are named '{plugin.name}': {first.origin} and {plugin.origin}; rename one"
                 )
-            known[plugin.name] = plugin
-        return dict(sorted(known.items()))
+            by_name[plugin.name] = plugin
+        return dict(sorted(by_name.items()))
 
     def find(self, kind: str, name: str) -> Plugin:
         """Return the plug-in of this name; raise UnknownNameError that suggests the nearest name.
 
         An installed plug-in that is asked for by its module or its package is named, too.
         """
-        known = self.plugins(kind)
-        if name not in known:
-            for plugin in known.values():
+        by_name = self.plugins(kind)
+        if name not in by_name:
+            for plugin in by_name.values():
                 if plugin.origin != "built-in" and name in (plugin.origin, _name_of(plugin.module.rpartition(".")[2])):
                     raise NegbenchError(
                         f"unknown {_SINGULAR[kind]} {quoted(name)}: {plugin.origin} offers '{plugin.name}'"
                     )
-            raise UnknownNameError(_SINGULAR[kind], name, known)
-        return known[name]
+            raise UnknownNameError(_SINGULAR[kind], name, by_name)
+        return by_name[name]
 
     def parts(self, kind: str, name: str) -> list[Plugin]:
         """Return the plug-ins of a name: one, or the parts of a composite (`a+b`, `a:5>b`)."""
@@ -161,9 +162,9 @@ class Registry:
                 if self._classes.get((kind, name), cls) is not cls:
                     self._classes.clear()  # of those composed of the earlier class, too
                 self._classes[kind, name] = cls
-                known = self._files.get((kind, name))
-                if known is not None and known.path != plugin.path:
-                    raise NegbenchError(f"two {kind} are named '{name}': {known.origin} and {path}; rename one")
+                registered = self._files.get((kind, name))
+                if registered is not None and registered.path != plugin.path:
+                    raise NegbenchError(f"two {kind} are named '{name}': {registered.origin} and {path}; rename one")
                 self._files[kind, name] = plugin
                 names.append(name)
         if not names:

@@ -70,8 +70,8 @@ def _by_query(backbone: Backbone, scene: Features, references: Tensor, texts: To
     blocks = _blocks(scene, count, at_once, "queries", references, dict(texts))
     with backbone.evaluating():
         for chosen, features in scene.blocks(backbone, references, blocks.own):
-            own = {name: value[chosen].to(device) for name, value in texts.items()}
-            put(tables, {"queries": backbone.queries(features, own).float()}, chosen, count)
+            texts_of_block = {name: value[chosen].to(device) for name, value in texts.items()}
+            put(tables, {"queries": backbone.queries(features, texts_of_block).float()}, chosen, count)
         blocks.merge(tables)
     return tables["queries"]
 
@@ -95,10 +95,10 @@ def embed(
         texts += wordings_of(backbone, split)
     if not scene.frozen:
         return _by_picture(backbone, scene, split.references, split.images, texts)
-    own, *others = [embed_queries(backbone, scene, split, tokens) for tokens in texts]
+    queries, *others = [embed_queries(backbone, scene, split, tokens) for tokens in texts]
     if candidates is None:
         candidates = embed_candidates(backbone, scene, split.images)
-    return Embeddings(own, candidates, wordings=tuple(others))
+    return Embeddings(queries, candidates, wordings=tuple(others))
 
 
 def embed_together(backbone: Backbone, scene: Features, splits: Sequence[Split]) -> list[Embeddings]:
@@ -158,8 +158,8 @@ def _by_picture(
             for rows in by_place[first:last].split(at_once):
                 reference = features[(place[rows] - chosen[0]).to(device)]
                 for number, tokens in enumerate(texts):
-                    own = {name: value[rows].to(device) for name, value in tokens.items()}
-                    put(queries, {f"{number}": backbone.queries(reference, own).float()}, rows, count)
+                    texts_of_block = {name: value[rows].to(device) for name, value in tokens.items()}
+                    put(queries, {f"{number}": backbone.queries(reference, texts_of_block).float()}, rows, count)
         width = tables["tokens"].shape[-1]
         for number in range(len(texts)):  # a process may have pictures that no query refers to
             queries.setdefault(f"{number}", tables["tokens"].new_zeros(count, width))
@@ -178,7 +178,7 @@ def wordings_of(backbone: Backbone, split: Split) -> list[Tokens]:
     queries = split.dataset.queries
     most = max(len(query.wordings) for query in queries)
     texts = [[*query.wordings, *[query.text] * (most - len(query.wordings))] for query in queries]
-    return [backbone.tokenize([own[number] for own in texts]) for number in range(most)]
+    return [backbone.tokenize([wordings[number] for wordings in texts]) for number in range(most)]
 
 
 # --- blocks of several processes -----------------------------------------------------------------------------------
@@ -196,10 +196,10 @@ class _Blocks:
         """Put the other processes' rows into the tables; `place`: of each row of a table among the blocks' rows."""
         if len(self.own) == len(self.every):
             return
-        own = torch.cat(list(self.own))
+        rows = torch.cat(list(self.own))
         if place is not None:
-            own = torch.isin(place, own).nonzero().squeeze(1)
-        self.team.merge(tables, own)
+            rows = torch.isin(place, rows).nonzero().squeeze(1)
+        self.team.merge(tables, rows)
 
 
 def _blocks(scene: Features, count: int, size: int, what: str, *sent: Any) -> _Blocks:

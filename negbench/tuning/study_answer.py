@@ -102,8 +102,10 @@ def band_of(book: StudyStore, trial: FrozenTrial) -> tuple[float, float, float] 
     None where its runs rank no corpus.
     """
     results = [RunFolder(book.folder / "cells" / name).result for name in trial.user_attrs.get("runs", ())]
-    if not results or not all("band_start" in each["behaviour"] and each["regime_by_refresh"] for each in results):
+    if not results or not all(
+        "band_start" in result["behaviour"] and result["regime_by_refresh"] for result in results
+    ):
         return None
-    start, end = (np.mean([each["behaviour"][key] for each in results]) for key in ("band_start", "band_end"))
-    ranks = np.mean([each["regime_by_refresh"][-1]["images"] for each in results]) - 1  # without the target
+    start, end = (np.mean([result["behaviour"][key] for result in results]) for key in ("band_start", "band_end"))
+    ranks = np.mean([result["regime_by_refresh"][-1]["images"] for result in results]) - 1  # without the target
     return float(1 + start * (ranks - 1)), float(1 + end * (ranks - 1)), float(ranks)
