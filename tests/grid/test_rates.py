@@ -152,7 +152,7 @@ class MadeRates(Rates):
 
     values: ClassVar[dict[tuple[str, float], float]] = {}
 
-    def _picked(self, cells: Any, runs: Path) -> PickedRate:
+    def _pick_rate(self, cells: Any, runs: Path) -> PickedRate:
         rates = sorted({cell.config.train.lr for cell in cells})
         labels = {axis: label for axis, label in cells[0].labels.items() if axis != "settings"}
         tried = tuple((rate, self.values.get((labels["strategy"], rate))) for rate in rates)
