@@ -242,28 +242,6 @@ def _vectors(flag: str, file: Path, once: str = "") -> tuple[list[str], np.ndarr
         raise DataError(f"{flag} {error}") from error
 
 
-def _target_rows(file: Path) -> list[FileRow]:
-    """Read the rows of a table, or of a list of targets: .txt, one a line, or .npy."""
-    if file.suffix.lower() in ENDINGS:
-        return read_rows(file)
-    listed = file.suffix.lower() == ".txt"
-    try:
-        values = read_list(file) if listed else _column(file)
-    except (DataError, OSError, ValueError, EOFError) as error:
-        raise DataError(f"--targets {file}: cannot be read: {error}") from error
-    rows = []
-    for number, value in enumerate(values, start=1):
-        rows.append(FileRow(f"{file}: row {number}", number, {"target": value}, cells=listed))
-    return rows
-
-
-def _column(file: Path) -> list[Any]:
-    array = npy_array(file)
-    if array.ndim != 1:
-        raise ValueError(f"expected [Q] rows or ids, got {array.shape}")
-    return list(array.tolist())
-
-
 def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read `target`, and from a table also the lists `excluded` and `relevant`; ids of images become their rows."""
     rows = _target_rows(file)
@@ -311,3 +289,25 @@ def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"--targets {file}, column 'target': expected a row or an id in each cell") from error
     return {"target": column, **lists}
+
+
+def _target_rows(file: Path) -> list[FileRow]:
+    """Read the rows of a table, or of a list of targets: .txt, one a line, or .npy."""
+    if file.suffix.lower() in ENDINGS:
+        return read_rows(file)
+    listed = file.suffix.lower() == ".txt"
+    try:
+        values = read_list(file) if listed else _column(file)
+    except (DataError, OSError, ValueError, EOFError) as error:
+        raise DataError(f"--targets {file}: cannot be read: {error}") from error
+    rows = []
+    for number, value in enumerate(values, start=1):
+        rows.append(FileRow(f"{file}: row {number}", number, {"target": value}, cells=listed))
+    return rows
+
+
+def _column(file: Path) -> list[Any]:
+    array = npy_array(file)
+    if array.ndim != 1:
+        raise ValueError(f"expected [Q] rows or ids, got {array.shape}")
+    return list(array.tolist())
