@@ -202,6 +202,8 @@ def _stacked(chunks: list[Any]) -> np.ndarray[Any, Any]:
             raise ValueError("all lists of a column must have the same length")
         if lengths:
             parts.append(inner.reshape(len(chunk), *lengths, *inner.shape[1:]))
+    if len(parts) == 1:
+        return parts[0]  # as large as the file's contents: no copy
     return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 
 

@@ -67,13 +67,15 @@ def unpacked_size(open_file: Callable[[], Any], file: ParquetFile, columns: Sequ
             column = file.metadata.schema.column(place)
             if columns is not None and not _is_among(column.path, columns):
                 continue
-            texts_at_most = largest_group = 0
+            texts_at_most = largest_group = largest_batch = 0
             in_batches = True
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
                 pages = read_pages(source, group.column(place))
                 values = max(pages.values, group.num_rows)  # Arrow makes room for as many as the footer tells
                 largest_group = max(largest_group, values)
+                batches = max(1, group.num_rows // ROWS)
+                largest_batch = max(largest_batch, values // batches)
                 yield _offsets(column, group.num_rows, values) + values // 8 + 1
                 if column.physical_type != "BYTE_ARRAY":
                     yield max(values * _value_width(column), pages.size)
@@ -85,6 +87,8 @@ def unpacked_size(open_file: Callable[[], Any], file: ParquetFile, columns: Sequ
                     batch = max(1, min(batch, _MUCH // max(1, pages.largest)))
                     in_batches = in_batches and column.max_repetition_level == 0  # a row may be a list of any length
             yield largest_group * _levels_width(column)  # Arrow reads one group at a time
+            if column.max_repetition_level and column.physical_type != "BYTE_ARRAY":
+                yield largest_batch * _value_width(column)  # lists of a batch grow by doubling while they are read
             if texts_at_most > _MUCH and in_batches:
                 lengths_wanted.append(column.path)
             else:

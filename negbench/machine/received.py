@@ -304,7 +304,9 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None, content: byte
     schema = file.schema_arrow
     if columns is not None:
         schema = pyarrow.schema([schema.field(name) for name in schema.names if name in columns], schema.metadata)
-    return pyarrow.Table.from_batches(batches, schema)
+    table = pyarrow.Table.from_batches(batches, schema)
+    pyarrow.default_memory_pool().release_unused()  # what it took to decode, which Arrow would keep
+    return table
 
 
 def check_rows(path: Path, table: pyarrow.Table) -> None:
