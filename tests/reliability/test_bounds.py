@@ -34,7 +34,7 @@ from negbench.files.row_files import read_rows
 from negbench.files.vector_files import read_vectors
 from negbench.machine import files, received
 from negbench.machine import free_memory as memory
-from negbench.machine.parquet_size import read_pages
+from negbench.machine.parquet_size import ROWS, read_pages, unpacked_size
 
 ROOT = Path(__file__).parents[2]
 SCALE = 1 if "NEGBENCH_FAULTS" in os.environ else 64
@@ -496,6 +496,19 @@ def test_pages_that_are_none_are_one_line(tmp_path, byte):
     with pytest.raises((NegbenchError, OSError)) as caught:
         received.read_parquet(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("rows", "each"), [(1, 12), (4 * ROWS, 9)])
+def test_lists_count_what_reading_them_takes(tmp_path, rows, each):
+    """Bytes for each number: itself, its levels, and again as much of a batch of rows, which grows by doubling."""
+    count = 2**20
+    places = pa.array(np.linspace(0, count, rows + 1, dtype=np.int32))
+    table = pa.table({"features": pa.ListArray.from_arrays(places, pa.array(np.zeros(count, np.float32)))})
+    path = tmp_path / "v.parquet"
+    parquet.write_table(table, path, compression="zstd")
+    size = sum(unpacked_size(lambda: path.open("rb"), parquet.ParquetFile(path), None))
+    places_and_missing = 4 * rows + count // 8
+    assert size == pytest.approx(count * each + places_and_missing, abs=1000)
 
 
 def test_a_long_text_in_few_rows_is_read(tmp_path):
