@@ -143,7 +143,8 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name):
 def test_there_is_a_check_for_every_recipe():
     claims = ["claims-world", "claims-world-few"]  # tests/claims/test_command.py
     zones = [f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16")]
-    others = ["demo", "kinds-1", "practice", "practice-emoji", "practice-own", *claims, *zones]
+    practice = ["practice", *(f"practice-{name}" for name in ("emoji", "field", "own", "small", "soft"))]
+    others = ["demo", "kinds-1", *practice, *claims, *zones]
     assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *others]) == RECIPES
 
 
@@ -155,7 +156,10 @@ def test_a_recipe_resolves_to_the_published_numbers(name, root_of):
     }
 
 
-@pytest.mark.parametrize(("name", "count"), [("practice", 264), ("practice-emoji", 48), ("practice-own", 21)])
+COUNTS = {"practice": 264, "practice-emoji": 48, "practice-field": 60, "practice-own": 21}
+
+
+@pytest.mark.parametrize(("name", "count"), COUNTS.items(), ids=COUNTS)
 def test_practice_uses_the_whole_batch_and_one_draw(name, count):
     configs = [resolved(config) for config in axes_of(name, [], seeds=3).configs()]
     assert len(configs) == count
