@@ -44,7 +44,7 @@ from negbench.metrics.part_name import part_name
 from negbench.plugins.registry import checked_options, registry
 from negbench.settings.config import ResolvedConfig, RunConfig, TrainConfig, is_score_file, resolved
 from negbench.store.run_result import RunResult
-from negbench.store.runfolder import RunFolder, claimed
+from negbench.store.runfolder import RunFolder, best_of, claimed, step_of
 from negbench.store.tracking import RunLog, Tracker
 
 DATA = DataCache()  # one per process: its runs share what the first one loaded
@@ -151,8 +151,15 @@ def _digest(path: Path) -> str:
         raise NegbenchError(f"mining: file {path}: {error.strerror or error}") from error
 
 
-def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) -> OpenRun:
-    """Plan a run unless it is planned, put its backbone on the device, prepare or share its scene."""
+def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache, runs: Path | None = None) -> OpenRun:
+    """Plan a run unless it is planned, put its backbone on the device, prepare or share its scene.
+
+    Args:
+        run: as read, or planned.
+        display: progress.
+        cache: loads data and backbones.
+        runs: a run that was started in this folder is opened in its own precision, whatever "auto" means here.
+    """
     display.seconds.clear()  # count this run's seconds only
     keep_memory()
     with display.stage("prepare"):
@@ -164,7 +171,7 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) ->
             if _contents(planned.config, cache) != planned.data:
                 raise _differs(planned, cache)
 
-        precision = Precision.of(planned.config)
+        precision = Precision.of(planned.config, _started_in(planned, runs))
         check_processes(planned.config.compute.processes, precision.device)
         backbone = cache.backbone(planned.config).to(precision.device)
         backbone.precision = precision.name
@@ -177,6 +184,15 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache) ->
         values["remarks"] = (*planned.remarks, *scene.unseen)
         made = OpenRun(**values, splits=splits, check=check, precision=precision, step=step, **opened)
         return replace(made, step=fitting_plan(made))
+
+
+def _started_in(planned: PlannedRun, runs: Path | None) -> str | None:
+    """Return the precision of a run that this folder holds, finished or to be resumed; None if it holds none."""
+    folder = None if runs is None else best_of(runs, planned.hash)
+    if folder is None or step_of(folder) == "anew":
+        return None
+    precision: str | None = folder.manifest.get("started", {}).get("precision")
+    return precision
 
 
 def _differs(run: PlannedRun, cache: DataCache) -> RunError:
@@ -231,7 +247,7 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
     Raises:
         NegbenchError: a user's mistake, where possible before anything is computed.
     """
-    run = replace(open_run(config, bench.display, bench.cache), watch=bench.watch)
+    run = replace(open_run(config, bench.display, bench.cache, bench.runs), watch=bench.watch)
     check_room(run, bench.runs)
     for line in opened_lines(run):
         log.info("%s", line)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone, BatchStrategy, LossInput
+from negbench.data.scene import DataCache
 from negbench.errors import NegbenchError
 from negbench.loop.precision import Precision, automatic
 from negbench.loop.runs import run_config
@@ -94,6 +95,25 @@ def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, in
     for name, value in straight.weights().items():
         assert torch.equal(kept[name], value), name
     assert any(not torch.equal(mixed[name], value) for name, value in kept.items())
+
+
+def test_a_run_that_was_started_elsewhere_is_opened_in_its_own_precision_only(sets, tmp_path, interrupted, monkeypatch):
+    """Resumed, and read again: other features than its own would be encoded for nothing."""
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=sets)
+    monkeypatch.setattr("negbench.loop.precision.automatic", lambda device: "bf16")
+    half = interrupted(config, tmp_path, 1)
+    monkeypatch.undo()
+    opened = list[str]()
+    scene = DataCache.scene
+
+    def note(cache: DataCache, config: Any, splits: Any, backbone: Backbone, *more: Any) -> Any:
+        opened.append(backbone.precision)
+        return scene(cache, config, splits, backbone, *more)
+
+    monkeypatch.setattr(DataCache, "scene", note)
+    assert not run_config(config, half).reused
+    assert run_config(config, half).reused
+    assert opened == ["bf16", "bf16"]
 
 
 @pytest.mark.parametrize(("device", "computes"), [("cpu", True), ("cuda", True), ("cuda", False)])
