@@ -60,8 +60,8 @@ def check_processes(count: int, device: torch.device) -> None:
     Raises:
         NegbenchError: it cannot, or torchrun has.
     """
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started > 1 and "LOCAL_RANK" in os.environ:
+    started = os.environ.get("WORLD_SIZE", "")
+    if "LOCAL_RANK" in os.environ and started.isdecimal() and int(started) > 1:
         raise NegbenchError(
             f"{started} processes of this command were started, as torchrun does: start it once, without torchrun, "
             f"with --set compute.processes={started}"

@@ -208,6 +208,13 @@ def test_torchrun_is_refused(sets, tmp_path, monkeypatch):
         run(config_of(sets, "qure"), tmp_path)
 
 
+@pytest.mark.parametrize("size", ["", "auto", "1"])
+def test_other_values_of_torchruns_variable_are_none(size, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", size)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    helpers.check_processes(2, torch.device("cpu"))
+
+
 def test_more_processes_than_gpus_are_refused():
     with pytest.raises(OptionError, match=r"compute\.processes = 2 needs as many GPUs, and this process sees 0"):
         helpers.check_processes(2, torch.device("cuda"))
