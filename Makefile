@@ -67,7 +67,7 @@ pinned: $(STAMP) ## verdicts of stored values, equal on every machine; then smal
 
 fuzz: $(STAMP) ## try 10,000 strange options and files, new ones each time: none may end in a traceback; and every setting and option: none does nothing in silence
 	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q --timeout 0 tests/reliability/test_fuzz.py \
-		tests/reliability/test_settings.py tests/reliability/test_command_options.py
+		tests/reliability/test_settings.py tests/reliability/test_command_options.py tests/loop/test_precision.py
 
 attack: $(STAMP) ## kill grids and studies at random moments, and compare their tables (KILLS=200, SEED=0)
 	$(BIN)/python -m tests.reliability.attack --kills $(or $(KILLS),200) --seed $(or $(SEED),0)

@@ -87,7 +87,7 @@ def test_copies_have_the_same_bits(path):
 
 def test_copies_have_the_same_bits_with_two_threads():
     """In a process of its own: a process that has used threads must not be forked."""
-    command = [sys.executable, __file__, "2", "13"]
+    command = [sys.executable, __file__, "2", "29"]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"}, timeout=900)
 
 
