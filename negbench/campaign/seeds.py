@@ -54,13 +54,13 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
             break
         wanted = {cell.hash for cell in first.cells if group_key(cell.labels) in running}
         new_seeds = looks.seeds(looks.counts[number])[count:]
-        cells = []
+        added = list[Cell]()
         for block, seed in product(places, new_seeds):
             for cell in block:
                 if cell.hash in wanted:  # all places of a run have the same seeds
-                    cells.append(cell.at_seed(seed, first.runs, DATA))
-        later = others + epochs_of_looks(cells, looks, looks.counts[number])
-        outcomes += yield Round(folder, cells, [*first.before, *outcomes], later=later, words=[line])
+                    added.append(cell.at_seed(seed, first.runs, DATA))
+        later = others + epochs_of_looks(added, looks, looks.counts[number])
+        outcomes += yield Round(folder, added, [*first.before, *outcomes], later=later, words=[line])
     return Done(folder, outcomes, words=[line])
 
 
