@@ -110,7 +110,8 @@ def differences_by_look(
         return differences(values, baseline, margin=margin, alpha=alpha, key=key, choices=choices)
     latest, seen = None, 0
     for count, share in zip(looks.counts, looks.shares, strict=True):
-        subset = {name: chosen for name, each in values.items() if (chosen := each.of_seeds(looks.seeds(count))).seeds}
+        of_look = {name: each.of_seeds(looks.seeds(count)) for name, each in values.items()}
+        subset = {name: each for name, each in of_look.items() if each.seeds}
         cells = sum(len(each.seeds) for each in subset.values())
         if cells > seen:
             base = baseline if baseline in subset else None
