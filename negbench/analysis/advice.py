@@ -12,7 +12,7 @@ from negbench.analysis.contrasts import CONTRAST, TEMPERATURE, setting_of
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import key_of, seconds_per_seed
 from negbench.analysis.verdict_record import Estimate, Verdict
-from negbench.analysis.verdicts import OVER_ALL, batch_alone
+from negbench.analysis.verdicts import OVER_ALL, beside_batch
 from negbench.analysis.words import estimate_text, in_points, label_of, listed, percent, plural
 from negbench.display import duration
 from negbench.grid.axis import GroupKey, group_key
@@ -59,13 +59,6 @@ class Setting:
 def _lead(row: Verdict) -> Estimate:
     """Return a strategy's difference from the batch alone."""
     return row.against_baseline or Estimate(math.nan, math.nan, math.nan)
-
-
-def beside_batch(rows: Sequence[Verdict]) -> bool:
-    """Whether the strategies of a table stand beside the batch alone, which is their baseline."""
-    plugins = {row.strategy: str(row.facts.get("plugin", row.strategy)) for row in rows}
-    alone = batch_alone(plugins)
-    return alone is not None and rows[0].baseline == alone
 
 
 def advice(findings: Findings) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from negbench.analysis.advice import advice, beside_batch
+from negbench.analysis.advice import advice
 from negbench.analysis.columns import WORDS
 from negbench.analysis.contrasts import CONTRAST, TEMPERATURE, contrast_text
 from negbench.analysis.cutoffs import wide_cutoffs
@@ -21,7 +21,7 @@ from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.turns import turns, turns_by_metric
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
-from negbench.analysis.verdicts import OVER_ALL, rounded, second_cutoff
+from negbench.analysis.verdicts import OVER_ALL, beside_batch, rounded, second_cutoff
 from negbench.analysis.words import (
     capitalized,
     estimate_text,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from negbench.analysis import statistics
-from negbench.analysis.frame import folders_of, known, shared
+from negbench.analysis.frame import first_run, folders_of, known, mean_of, shared
 from negbench.analysis.verdict_record import TABLE_AXES
 from negbench.analysis.words import listed, percent, span
 from negbench.metrics.fixed import CUT, KINDS
@@ -81,3 +81,35 @@ def kinds_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
     where = f" ({', '.join(named)})" if named else ""
     said = f"Among the first ten images{where} {left} % are {kind} negatives, the most frequent mistake"
     return [f"{said}; they are {listed(drawn)}."]
+
+
+def draws_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
+    """Say where in the ranking the strategies draw, and how many of their draws are false, each in one sentence.
+
+    They are about the first table alone, and about what its runs recorded; [] where they recorded neither.
+    """
+    if not groups:
+        return []
+    table = [cells for cells in groups if all(shared(cells, axis) == shared(groups[0], axis) for axis in TABLE_AXES)]
+    ranks = _by_strategy(table, "behaviour/draw_rank_median")
+    false = _by_strategy(table, "behaviour/false_negative_rate_draws")
+    lines = []
+    if ranks:
+        corpora = list(first_run(groups[0]).manifest["dataset"]["corpus"].values())
+        of_all = f" of {corpora[0]:,}" if len(corpora) == 1 else ""
+        named = [f"{name} from rank {rank:,.0f}{of_all}" for name, rank in ranks.items()]
+        lines.append(f"Median draws: {listed(named, _NAMED)}.")
+    if false and max(false.values()) > 0:
+        named = [f"{name} {percent(rate)} %" for name, rate in false.items()]
+        lines.append(f"Share of the draws that are false negatives: {listed(named, _NAMED)}.")
+    return lines
+
+
+def _by_strategy(groups: Sequence[pd.DataFrame], column: str) -> dict[str, float]:
+    """Return strategy -> mean of a column, the highest first, of the strategies that recorded it."""
+    means = {}
+    for cells in groups:
+        mean = mean_of(cells, column)
+        if not math.isnan(mean):
+            means[shared(cells, "strategy")] = mean
+    return dict(sorted(means.items(), key=lambda item: -item[1]))

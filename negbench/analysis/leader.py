@@ -16,7 +16,7 @@ from negbench.analysis.frame import config_of, first_run, key_of, known, labels_
 from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_regime_cards, numbers_of
 from negbench.analysis.verdict_record import Verdict
-from negbench.analysis.verdicts import OVER_ALL, distinct_of, headline_metrics, negatives_of, rounded
+from negbench.analysis.verdicts import OVER_ALL, beside_batch, distinct_of, headline_metrics, negatives_of, rounded
 from negbench.grid.axis import AXES, group_key
 from negbench.grid.comparison import together
 
@@ -47,7 +47,9 @@ def leader_table(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -
     if len({line["lr"] for line in lines}) > 1:
         quality.append(COLUMNS["lr"])
     quality += [NEGATIVES, COLUMNS["distinct"], COLUMNS["false_negative_rate_draws"]]
-    if rows:
+    if rows and beside_batch(rows):  # the question is what each adds to the batch, not which is the best of as many
+        quality = [*TABLES["against"], *quality, *TABLES["last"]]
+    elif rows:
         quality = [*TABLES["leaders"], *quality]
         if any(row.baseline_asked for row in rows):
             quality += TABLES["against"]

@@ -107,6 +107,17 @@ def batch_alone(plugins: Mapping[str, str]) -> str | None:
     return None
 
 
+def beside_batch(rows: Sequence[Verdict]) -> bool:
+    """Whether the strategies of every table of these rows stand beside the batch alone, which is their baseline."""
+    tables = together(rows, lambda row: row.table_key)
+    for members in tables.values():
+        plugins = {row.strategy: str(row.facts.get("plugin", row.strategy)) for row in members}
+        alone = batch_alone(plugins)
+        if alone is None or members[0].baseline != alone:
+            return False
+    return bool(tables)
+
+
 def plugins_of(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return strategy -> its plug-in, from strategy -> what its runs have in common."""
     return {name: str(of_strategy.get("plugin", name)) for name, of_strategy in facts.items()}

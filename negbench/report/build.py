@@ -9,10 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from negbench.analysis.advice import advice
 from negbench.analysis.answer import headlines, say
 from negbench.analysis.columns import READ
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.frame import first_run, shared
+from negbench.analysis.kinds import draws_answer
 from negbench.analysis.leader import FOLDED, ordered
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.temperature import temperatures_of
@@ -99,14 +101,17 @@ def comparison_page(
     if findings.verdicts:
         first = findings.verdicts[0]
         tests = READ["tests"].format(level=first.alpha, margin=in_points(first.margin))
+    lines = answer or say(findings)
+    first_lines = len(headlines(findings))
+    others = max(first_lines, len(lines) - len(advice(findings)))  # what to do stands on top, too
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
         "fixed: for a seed, all strategies share initial weights, batches and epochs.",
         header=header_of(groups),
-        answer=tuple(answer or say(findings)),
+        answer=(*lines[:first_lines], *lines[others:], *lines[first_lines:others]),
         facts=_facts(findings),
-        lead=len(headlines(findings)),
+        lead=first_lines + len(lines) - others,
         chapters=chapters(
             result=[
                 section("best", "Best strategy at each point", *points[:1]),
@@ -116,7 +121,11 @@ def comparison_page(
                 section("zone", "Where in the ranking", *([zone] if zone else [])),
                 section("leader", "Who is best", *_leader(findings, parts, results)),
             ],
-            why=[*_charts(parts), section("behaviour", "Behaviour, cost and regime")],
+            why=[
+                PageSection("draws", "Where the strategies draw", "", tuple(map(Note, draws_answer(findings.plain)))),
+                *_charts(parts),
+                section("behaviour", "Behaviour, cost and regime"),
+            ],
             examples=[val, train],
             details=[
                 section("tests", "Tests", text=tests),

@@ -1,6 +1,7 @@
 """Draw the charts of a comparison or of a single run from the runs' folders alone."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,9 +15,11 @@ from negbench.analysis.columns import READ
 from negbench.analysis.frame import config_of, curve_of, first_run, folders_of, groups_of, labels_of, mean_of, shared
 from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdict_record import Estimate, Verdict
+from negbench.analysis.verdicts import beside_batch
 from negbench.analysis.words import estimate_text, first_names, in_points, label_of, listed, percent, shortened, span
 from negbench.grid.comparison import together
 from negbench.metrics.curve_file import Curves, file_name, spaced
+from negbench.metrics.fixed import KINDS
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
 if TYPE_CHECKING:
@@ -132,10 +135,10 @@ _BEST = _Question(
 def forests(data: ChartData) -> list[Chart]:
     """Draw every row against the best with as many negatives, and against the baseline that was asked for.
 
-    Where no two rows have as many, the baseline is drawn alone.
+    Where no two rows have as many, or all stand beside the batch, the baseline is drawn alone.
     """
     rows = [row for row in data.verdicts if row.main]
-    best = _forest_chart(data, rows, "forest", _BEST)
+    best = None if beside_batch(rows) else _forest_chart(data, rows, "forest", _BEST)
     charts = [] if best is None else [best]
     asked = sorted({row.baseline for row in rows if row.against_baseline and (row.baseline_asked or best is None)})
     if asked:
@@ -168,7 +171,7 @@ def _forest_chart(data: ChartData, rows: Sequence[Verdict], kind: str, question:
         "size": data.size,
         "level": 100 * (1 - first.alpha),
         "margin": in_points(first.margin),
-        "negatives": "Negatives: per query and step. " if len(columns) > 3 else "",
+        "negatives": "Negatives: per query and step. " if columns[-1][0] == "negatives" else "",
         "counts": ", ".join(f"{count} {word}" for word, count in counts.items()),
     }
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
@@ -196,13 +199,35 @@ def _forest_columns(data: ChartData, question: _Question) -> list[_Column]:
         group = shares.get((row.strategy, row.loss))
         return "-" if group is None else percent(mean_of(group, "behaviour/false_negative_rate_draws"), 2)
 
+    def rank(row: Verdict) -> str:
+        group = shares.get((row.strategy, row.loss))
+        median = math.nan if group is None else mean_of(group, "behaviour/draw_rank_median")
+        return "-" if math.isnan(median) else f"{median:,.0f}"
+
+    def kind(row: Verdict) -> str:
+        group = shares.get((row.strategy, row.loss))
+        drawn = {}
+        for name in KINDS:
+            share = math.nan if group is None else mean_of(group, f"behaviour/draws_{name}")
+            if not math.isnan(share):
+                drawn[name] = share
+        if not drawn:
+            return "-"
+        most = max(drawn, key=lambda name: drawn[name])
+        return f"{most} {percent(drawn[most], 0)} %"
+
     columns: list[_Column] = [
         (f"{label_of(data.main).removeprefix('average ')} %", 50, 35, lambda row: percent(row.mean.value, 1)),
         (question.column, 160, 0, lambda row: estimate_text(question.estimate(row))),
         ("FN %", 200, 65, rate),
+        ("rank drawn", 250, 0, rank),
     ]
+    end = columns[-1][1]
+    if any(kind(row) != "-" for row in data.verdicts):
+        end += 75
+        columns.append(("mostly", end, 0, kind))
     if len({negatives_text(row.negatives) for row in data.verdicts}) > 1:
-        columns.append(("negatives", 255, 110, lambda row: negatives_text(row.negatives)))
+        columns.append(("negatives", end + 55, 110, lambda row: negatives_text(row.negatives)))
     return columns
 
 

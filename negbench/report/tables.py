@@ -16,6 +16,7 @@ from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_fr
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
 from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
+from negbench.analysis.verdicts import beside_batch
 from negbench.analysis.words import capitalized, csv_text, inert, label_of, markdown, shortened
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError, printable
@@ -43,6 +44,7 @@ class Table:
         detail: whether the terminal prints it only with -v.
         numbers: unrounded numbers of all tables of this name, for the file; None: the file holds the text.
         caption: how its rows were trained, wherever it is shown.
+        apart: columns whose values divide the rows into blocks.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Table:
     detail: bool = False
     numbers: pd.DataFrame | None = None
     caption: str = ""
+    apart: tuple[str, ...] = (*TABLE_AXES, NEGATIVES.title)
 
     @property
     def key(self) -> str:
@@ -67,8 +70,8 @@ class Table:
 
     @cached_property
     def blocks(self) -> pd.Series:
-        """Number the rows' blocks in their order; rows of one have the same values of all axes, and negatives."""
-        keys = [name for name in (*TABLE_AXES, NEGATIVES.title) if name in self.frame]
+        """Number the rows' blocks in their order; rows of one have the same values of the columns `apart`."""
+        keys = [name for name in self.apart if name in self.frame]
         places = self.frame[keys].apply(lambda values: pd.factorize(values)[0])
         return places.groupby(keys).ngroup() if keys else pd.Series(0, self.frame.index)
 
@@ -154,7 +157,9 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
         where = dataset if len(leaders) > 1 else ""
         on = f" on {where}" if where else ""
         rows = [row for row in findings.main if dataset in ("", row.dataset)]
-        table = partial(Table, where=where, folded=FOLDED)
+        beside = bool(rows) and beside_batch(rows)
+        apart = TABLE_AXES if beside else (*TABLE_AXES, NEGATIVES.title)
+        table = partial(Table, where=where, folded=FOLDED, apart=apart)
         title = f"Leader table{on}: {_units(rows)}"
         shown = [cells for cells in findings.groups if dataset == shared(cells, "dataset")] or findings.groups
         caption = temperatures_of(run for cells in shown for run in cells["stored"])
@@ -175,10 +180,13 @@ def _units(rows: Sequence[Verdict]) -> str:
         return text
     first = rows[0]
     baselines = {row.baseline for row in rows if row.baseline and row.baseline_asked}
-    text += f"; {label_of(first.metric)} behind the best with as many negatives"
-    if baselines:
-        baseline = first.baseline if len(baselines) == 1 else "the baseline"
-        text += f", and its difference from {baseline},"
+    baseline = first.baseline if len(baselines) == 1 else "the baseline"
+    if beside_batch(rows):
+        text += f"; the difference of {label_of(first.metric)} from {baseline}"
+    else:
+        text += f"; {label_of(first.metric)} behind the best with as many negatives"
+        if baselines:
+            text += f", and its difference from {baseline},"
     level = f"{100 * (1 - first.alpha):g} %"
     return f"{text} in points, with simultaneous {level} intervals and a margin of {100 * first.margin:g}"
 
@@ -253,7 +261,8 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     apart = [name for name in (*AXES, NEGATIVES.title) if name in frame and frame[name].nunique() > 1]
     apart = [*(name for name in apart if name != "strategy"), "strategy"]
     metric = next((name for name in frame if name in table.best), "strategy")
-    values = [name for name in columns or (metric, GAP.title) if name in frame and name not in apart]
+    difference = GAP.title if GAP.title in frame else "difference"
+    values = [name for name in columns or (metric, difference) if name in frame and name not in apart]
     rows = table.blocks[frame.index].sort_values(kind="stable").index
     strong, plain = (r"\textbf{%s}", _latex) if form == "latex" else ("**%s**", str)
     shown = frame.loc[rows, [*apart, *values]].map(plain)

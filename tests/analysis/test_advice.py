@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from negbench.analysis.advice import Setting, beside_batch, recommend
+from negbench.analysis.advice import Setting, recommend
+from negbench.analysis.findings import Findings
+from negbench.analysis.kinds import draws_answer
 from negbench.analysis.verdict_record import Estimate, Verdict
-from negbench.analysis.verdicts import Rules, batch_alone
+from negbench.analysis.verdicts import Rules, batch_alone, beside_batch
 from negbench.grid.axis import group_key
+from negbench.report.figures import forests, parts_of
+from negbench.report.tables import printed, tables
 from negbench.store.runfolder import RunFolder
 from tests.made import verdict
 
@@ -123,6 +127,22 @@ def test_a_table_with_another_baseline_is_no_question_about_the_batch():
     assert not beside_batch([row("in-batch"), row("qure", (1, 0, 2))])
 
 
+def check_page(findings: Findings) -> None:
+    """Tables and the forest compare with the batch alone, whose row is in one block with the others."""
+    (leader,) = [table for table in tables(findings) if table.name == "table"]
+    assert "against the best" not in leader.frame
+    assert leader.frame["verdict"].str.startswith(("baseline", "undecided")).all()
+    assert leader.blocks.nunique() == 2  # the losses
+    assert "; the difference of R@10 from in-batch in points, with simultaneous 95 % intervals" in leader.title
+    header = printed(leader, "markdown").splitlines()[2].strip("| ")
+    assert [name.strip() for name in header.split("|")] == ["loss", "negatives", "strategy", "R@10", "difference"]
+    (forest,) = forests(parts_of(findings.groups, findings.main)[0])
+    assert forest.title.endswith("points against in-batch")
+    first, second = draws_answer(findings.groups)
+    assert re.fullmatch(r"Median draws: in-batch from rank \d+, in-batch\+top-k\(k=5\) from rank \d+\.", first), first
+    assert second.startswith("Share of the draws that are false negatives: in-batch+top-k(k=5) ")
+
+
 @pytest.mark.parametrize("axis", ["dial", "losses"])
 def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_path):
     """A dial holds a learned temperature: the runs of the loss without tau. The answer ends alike on either axis."""
@@ -148,5 +168,6 @@ def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_pa
     assert {verdict.baseline for verdict in found.findings.main} == {"in-batch"}
     assert all(verdict.baseline_asked for verdict in found.findings.main)
     if axis == "losses":
+        check_page(found.findings)
         assert any(line.startswith("info-nce: R@10 beside the batch, after ") for line in found.answer)
         assert any(line.startswith("info-nce(tau=0.15): R@1: ") for line in found.answer), "\n".join(found.answer)
