@@ -10,6 +10,7 @@
 """
 
 import itertools
+import json
 import re
 import shlex
 import subprocess
@@ -44,14 +45,51 @@ def test_there_are_commands_of_every_sort():
     assert len(WHOLE) >= 3
 
 
-def test_the_first_table_names_the_rule_of_every_paper_with_the_numbers_of_the_findings():
-    title, table = README.partition("\n## ")[0].split("\n\n")[2:4]
-    assert all(word in title for word in ("R@10", "points over the batch alone", "InfoNCE, 64", "25 passes", "worlds"))
-    names, *columns = zip(*(map(str.strip, row.strip("|").split("|")) for row in table.splitlines()), strict=True)
-    for system in (name for name, own in systems().items() if own.negatives["strategy"]["name"] != "in-batch"):
-        assert any(name.startswith(f"{systems()[system].title}: ") for name in names), system
+def test_the_table_of_the_finding_says_where_it_holds_and_has_the_numbers_of_the_findings():
+    paragraphs = README.split("\n\n")
+    (place,) = [number for number, text in enumerate(paragraphs) if text.startswith("| in addition to the batch")]
+    title = paragraphs[place - 1]
+    assert "generated worlds" in title.splitlines()[0]
+    assert all(
+        word in title
+        for word in ("R@10", "points over training with the batch alone", "InfoNCE, 64", "25 passes", "Bold:")
+    )
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in paragraphs[place].splitlines()]
+    names = [row[0] for row in rows]
+    with_rules = [name for name, own in systems().items() if own.negatives["strategy"]["name"] != "in-batch"]
+    for system in with_rules:
+        title = re.escape(systems()[system].title)
+        assert any(re.match(rf"\[{title}\]\(.+\) \(.*20\d\d.*\): ", name) for name in names), system
     findings = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
-    assert [cell for column in columns for cell in column[2:] if cell.strip("*") not in findings] == []
+    cells = [cell for row in rows[2:] for cell in row[1:]]
+    assert [cell for cell in cells if cell.strip("*") not in findings] == []
+
+
+def test_the_printed_lines_are_those_of_the_cards_of_the_demo():
+    (block,) = re.findall(r"^```text\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    printed = block.splitlines()
+    assert len(printed) == 6
+    answers = []
+    for name in ("demo-single", "demo"):
+        answers += json.loads((ROOT / f"docs/cards/{name}.json").read_text(encoding="utf-8"))["answer"]
+    assert [line for line in printed if line not in answers] == []
+    assert printed[-1] == answers[-1]
+
+
+def test_the_two_commands_stand_on_the_first_screen():
+    first = README.splitlines()[:22]
+    assert any(line.startswith("make demo ") for line in first)
+    assert any(line.startswith("make pictures ") for line in first)
+
+
+def test_the_functions_that_the_readme_names_are_there_and_no_command_is_missing():
+    import negbench
+
+    (text,) = re.findall(r"`negbench.run`.* are functions", README)
+    names = [name.removeprefix("negbench.") for name in re.findall(r"`([\w.]+)`", text)]
+    assert "claims" in names
+    assert [name for name in names if not callable(getattr(negbench, name))] == []
+    assert "the other commands are for a terminal" in README
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
