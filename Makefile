@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 install: $(STAMP) ## create .venv and install negbench with everything it needs
 
 demo: $(VENV)/.full ## does a mined negative help without the batch, and beside it? A small world: tables, reports, MLflow store in runs/
-	$(BIN)/negbench compare --recipe demo-single --workers 2 --name demo-single
+	$(BIN)/negbench compare --recipe demo-single --workers 2 --name demo-single --no-report --tracking-uri none
 	$(BIN)/negbench compare --recipe demo --workers 2 --name demo
 
 pictures: $(VENV)/.pictures ## real pictures: fetch four icon packages with npm, draw, encode, compare in runs/emoji; needs npm and a registry

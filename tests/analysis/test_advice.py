@@ -139,7 +139,7 @@ def check_page(findings: Findings) -> None:
     (forest,) = forests(parts_of(findings.groups, findings.main)[0])
     assert forest.title.endswith("points against in-batch")
     first, second = draws_answer(findings.groups)
-    assert re.fullmatch(r"Median draws: in-batch from rank \d+, in-batch\+top-k\(k=5\) from rank \d+\.", first), first
+    assert re.fullmatch(r"Median draws: in-batch\+top-k\(k=5\) from rank \d+\.", first), first
     assert second.startswith("Share of the draws that are false negatives: in-batch+top-k(k=5) ")
 
 

@@ -305,7 +305,7 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
     assert [name for name, _ in places] == 2 * ["top-k", "qure", "in-batch" + " (baseline)" * against]
     words = {(t.xyann[0], t.xy[1]): t.get_text() for t in axes.texts if hasattr(t, "xyann")}
     columns = {text: x for (x, y), text in words.items() if y == -1}
-    assert list(columns) == ["recall %", title, "FN %", "negatives"]
+    assert list(columns) == ["recall %", title, "FN %", "rank drawn", "mostly", "negatives"]
     for name, y in places:
         loss = losses[max(height for height in losses if height < y)]
         row = next(r for r in runs.verdicts if r.main and r.loss == loss and r.strategy == name.split()[0])
@@ -316,6 +316,9 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
         group = next(g for g in runs.groups if (shared(g, "strategy"), shared(g, "loss")) == (row.strategy, loss))
         rates = known(group, "behaviour/false_negative_rate_draws")
         assert cells["FN %"] == f"{100 * sum(rates) / 2:.2f}", f"{name} under {loss}"
+        ranks = known(group, "behaviour/draw_rank_median")
+        expected = f"{sum(ranks) / len(ranks):,.0f}" if ranks else "-"
+        assert cells["rank drawn"] == expected, f"{name} under {loss}"
         (mean,) = (t for t in axes.texts if getattr(t, "xyann", [0])[0] == columns["recall %"] and t.xy[1] == y)
         assert (mean.get_fontweight() == "bold") == (row.standing in ("best", "highest")), f"{name} under {loss}"
         wanted = row.against_baseline if against else row.behind_best
