@@ -47,13 +47,15 @@ def test_only_training_sees_other_texts():
     for epoch in range(2):
         scene = made.scene.at_epoch(made.backbone, epoch, 0)
         texts = [query.text for query in scene.train.dataset.queries]
-        assert texts == [query.text for query in draw_texts(plain.scene.train.dataset.queries, epoch, 0)]
+        assert texts == [query.text for query in draw_texts(plain.scene.train.dataset.queries, epoch, 0)], (
+            f"epoch {epoch}"
+        )
         rows = scene.train.texts(made.backbone)
         fixed = plain.scene.train.texts(plain.backbone)
-        assert any(not value.equal(fixed[name]) for name, value in rows.items())
+        assert any(not value.equal(fixed[name]) for name, value in rows.items()), f"epoch {epoch}"
     for split in ("val", "dev"):
         one, other = getattr(made.scene, split).dataset.queries, getattr(plain.scene, split).dataset.queries
-        assert one == other
+        assert one == other, split
     assert plain.scene.at_epoch(plain.backbone, 0, 0) is plain.scene
 
 

@@ -160,7 +160,7 @@ def test_labels_name_what_is_set_beside_a_dial_and_leave_the_dial_to_the_point(
     plan = plan_comparison(Compare(strategies="qure", seeds=1, dials=(dial,), sets=every), tmp_path)
     assert len(plan.cells) == 2
     for cell in plan.cells:
-        assert {key: cell.labels[key] for key in labels} == labels
+        assert {key: cell.labels[key] for key in labels} == labels, f"seed {cell.seed}, {cell.labels['strategy']}"
 
 
 @pytest.mark.parametrize("dials", [(), ("loss.lambda_rank=1,2",)], ids=["no dial", "a dial of the loss"])
@@ -176,4 +176,4 @@ def test_every_table_names_a_departure_of_the_loss(dials, vector_sets, tmp_path)
         assert label in whole, (table.name, table.where)
     for form in ("latex", "markdown"):
         leader = next(table for table in shown if table.name == "table")
-        assert label in printed(leader, form).replace("\\_", "_")
+        assert label in printed(leader, form).replace("\\_", "_"), form

@@ -41,7 +41,7 @@ def test_losses_are_those_of_a_loop_over_random_batches():
     for row in range(7):
         scores = {j: float((images[targets[j]] @ queries[row]).max()) / 0.2 for j in batches[row]}
         wanted = math.log(sum(math.exp(score) for score in scores.values())) - scores[row]
-        assert float(found[row]) == pytest.approx(wanted, rel=1e-5)
+        assert float(found[row]) == pytest.approx(wanted, rel=1e-5), f"row {row}"
 
 
 @pytest.mark.parametrize("loss", registry.plugins("losses"))
