@@ -325,9 +325,9 @@ def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         on_axis = {table.labels[axis] for table in tables}
         labels[axis] = OVER_ALL if len(on_axis) > 1 else on_axis.pop()
     facts: dict[str, dict[str, Any]] = {name: {} for name in tables[0].facts}
-    for name, of_strategy in facts.items():
+    for name, merged in facts.items():
         for table in reversed(tables):  # the first table that has a fact decides it
-            of_strategy.update(table.facts.get(name, {}))
+            merged.update(table.facts.get(name, {}))
     metric = " and ".join(dict.fromkeys(table.main for table in tables))
     return VerdictTable(
         labels,
