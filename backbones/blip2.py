@@ -127,7 +127,10 @@ class Blip2(BlipFamily):
         """See `BlipFamily`: LAVIS publishes what it pretrained without the frozen tower."""
         if source.kind != "lavis" or source.tower is not None:
             return ""
-        return "they hold their own visual tower, so they are fine-tuned, as QuRe's and SPRC's on FashionIQ or CIRR"
+        return (
+            "they hold their own visual tower, so they are fine-tuned, as QuRe's and SPRC's on FashionIQ or CIRR, "
+            "unknown on which data set"
+        )
 
     def _character(self) -> tuple[str, int, dict[str, Any]]:
         composition = f"Q-Former over image features and text, {_POOLINGS[self.options.pooling]}"

@@ -1,5 +1,6 @@
 """What a data set's images are to a run: known to its backbones or not, read as pixels or not, and of one name each."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,12 +12,21 @@ from negbench.machine.files import cache_dir, read_json
 from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig, RunConfig
 
-_AS_PUBLISHED = {  # file names of weights that are trained for composed retrieval -> who names them so
-    "model.pth": "QuRe publishes its models, trained on FashionIQ or CIRR",
-    "blip.pt": "Candidate-Reranking-CIR publishes BLIP, trained on FashionIQ or CIRR",
-    "fiq_clip_RN50x4_fullft.pt": "CLIP4Cir publishes CLIP, trained on FashionIQ",
-    "cirr_clip_RN50x4_fullft.pt": "CLIP4Cir publishes CLIP, trained on CIRR",
-    "tuned_clip_best.pt": "CLIP4Cir and SPRC save what they trained",
+# file names of weights that are trained for composed retrieval -> who names them so, and on which of these data sets
+_AS_PUBLISHED = {
+    "model.pth": ("QuRe publishes its models", ("fashioniq", "cirr")),
+    "blip.pt": ("Candidate-Reranking-CIR publishes BLIP", ("fashioniq", "cirr")),
+    "fiq_clip_RN50x4_fullft.pt": ("CLIP4Cir publishes CLIP", ("fashioniq",)),
+    "cirr_clip_RN50x4_fullft.pt": ("CLIP4Cir publishes CLIP", ("cirr",)),
+    "tuned_clip_best.pt": ("CLIP4Cir and SPRC save what they trained", ("fashioniq", "cirr")),
+}
+# data sets that others train on -> how names of weights spell them, within no longer word
+_SPELLINGS = {
+    "fashioniq": "fashion[-_ ]?iq|fiq",
+    "cirr": "cirr",
+    "circo": "circo",
+    "fashion200k": "fashion[-_ ]?200k",
+    "mit-states": "mit[-_ ]?states",
 }
 
 
@@ -59,19 +69,47 @@ def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
 
 
 def trained_before(config: RunConfig, backbone: Outline) -> list[str]:
-    """Return a remark if weights that a run trains are known to be trained for the task or on its data set already."""
-    begins = "every strategy begins where that training ended"
-    remarks = []
-    known = backbone.fine_tuned
-    for file in backbone.files:
-        if not known and file.name in _AS_PUBLISHED:
-            known = f"{file.name} is the name under which {_AS_PUBLISHED[file.name]}"
-    if known:
-        remarks.append(f"backbone.weights: {known}: {begins}")
+    """Return a remark if weights that a run trains are known to be trained on its data set already.
+
+    What is known: the record of the run that made them, the name of the file, folder or hub repository, and
+    `Backbone.fine_tuned`. Where a name leaves open which data set it was, each one that it may be is remarked on.
+    """
+    known = _known_training(config, backbone)
+    return [f"backbone.weights: {known}: every strategy begins where that training ended"] if known else []
+
+
+def _known_training(config: RunConfig, backbone: Outline) -> str:
+    """Say how the weights are known to be trained on the run's data set; "" if they are not known to be."""
+    data = config.dataset.name
     for folder in dict.fromkeys(file.parent for file in backbone.files):
-        if _dataset_of_run(folder) == config.dataset.name:
-            remarks.append(f"backbone.weights: a run trained them on {config.dataset.name} ({folder.name}): {begins}")
-    return remarks
+        recorded = _dataset_of_run(folder)
+        if recorded:
+            return f"a run trained them on {data} ({folder.name})" if recorded == data else ""
+    for file in backbone.files:
+        whose, datasets = _AS_PUBLISHED.get(file.name, ("", ()))
+        if data in datasets:
+            open_end = ", unknown which" if len(datasets) > 1 else ""
+            return f"{file.name} is the name under which {whose}, trained on {' or '.join(datasets)}{open_end}"
+    for name in _names_of_weights(config, backbone):
+        datasets = _datasets_in(name)
+        if datasets:
+            return f"by their name, {name}, they are trained on {' and '.join(datasets)}" if data in datasets else ""
+    return backbone.fine_tuned
+
+
+def _names_of_weights(config: RunConfig, backbone: Outline) -> list[str]:
+    """Return the names of the weights' files, and the last part of each path or hub id of `backbone.weights`."""
+    named = str(config.backbone.options.get("weights") or "").removeprefix("lavis:").split(",")
+    return [*(file.name for file in backbone.files), *(Path(part).name for part in named)]
+
+
+def _datasets_in(name: str) -> list[str]:
+    """Return the data sets that a name of weights spells."""
+    datasets = []
+    for dataset, spelling in _SPELLINGS.items():
+        if re.search(f"(?<![a-z])({spelling})(?![a-z])", name.lower()):
+            datasets.append(dataset)
+    return datasets
 
 
 def _dataset_of_run(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Weights that are trained for the task already are remarked on: every strategy would begin there."""
+"""Weights that are trained on the run's data set already are remarked on: every strategy would begin there."""
 
 import json
 from pathlib import Path
@@ -11,8 +11,9 @@ from negbench.settings.config import RunConfig
 from negbench.systems.system import load_config
 
 
-def config_of(dataset: str) -> RunConfig:
-    return load_config(flags={"strategy": {"name": "qure"}, "dataset": {"name": dataset}})
+def config_of(dataset: str, weights: str | None = None) -> RunConfig:
+    backbone = {"name": "blip2", "weights": weights}
+    return load_config(flags={"strategy": {"name": "qure"}, "dataset": {"name": dataset}, "backbone": backbone})
 
 
 def weights_of_run(folder: Path, dataset: str, *, finished: bool = True) -> Path:
@@ -45,23 +46,92 @@ def test_weights_that_are_fine_tuned():
 
 
 NAMED = {
-    "blip": ("model.pth", "QuRe publishes its models, trained on FashionIQ or CIRR"),
-    "blip of others": ("blip.pt", "Candidate-Reranking-CIR publishes BLIP, trained on FashionIQ or CIRR"),
-    "clip": ("cirr_clip_RN50x4_fullft.pt", "CLIP4Cir publishes CLIP, trained on CIRR"),
+    "blip": ("model.pth", "cirr", "QuRe publishes its models, trained on fashioniq or cirr, unknown which"),
+    "blip of others": (
+        "blip.pt",
+        "fashioniq",
+        "Candidate-Reranking-CIR publishes BLIP, trained on fashioniq or cirr, unknown which",
+    ),
+    "clip": ("cirr_clip_RN50x4_fullft.pt", "cirr", "CLIP4Cir publishes CLIP, trained on cirr"),
+    "clip on fashion": ("fiq_clip_RN50x4_fullft.pt", "fashioniq", "CLIP4Cir publishes CLIP, trained on fashioniq"),
 }
 
 
-@pytest.mark.parametrize(("name", "whose"), NAMED.values(), ids=NAMED)
-def test_weights_with_the_name_of_published_fine_tuned_ones(name, whose, tmp_path):
-    lines = trained_before(config_of("cirr"), Outline(Backbone, "blip", files=(tmp_path / name,)))
+@pytest.mark.parametrize(("name", "dataset", "whose"), NAMED.values(), ids=NAMED)
+def test_weights_with_the_name_of_published_fine_tuned_ones(name, dataset, whose, tmp_path):
+    lines = trained_before(config_of(dataset), Outline(Backbone, "blip", files=(tmp_path / name,)))
     begins = "every strategy begins where that training ended"
     assert lines == [f"backbone.weights: {name} is the name under which {whose}: {begins}"]
+
+
+OTHERS = {
+    "CLIP4Cir's of CIRR on FashionIQ": ("cirr_clip_RN50x4_fullft.pt", "fashioniq"),
+    "CLIP4Cir's of FashionIQ on CIRR": ("fiq_clip_RN50x4_fullft.pt", "cirr"),
+    "QuRe's on other data": ("model.pth", "fashion200k"),
+    "a name of one's own, on other data": ("blip2_fashioniq.pth", "cirr"),
+}
+
+
+@pytest.mark.parametrize(("name", "dataset"), OTHERS.values(), ids=OTHERS)
+def test_weights_that_are_trained_on_other_data_get_no_remark(name, dataset, tmp_path):
+    assert trained_before(config_of(dataset), Outline(Backbone, "blip", files=(tmp_path / name,))) == []
+
+
+SPELLED = {
+    "a repository of the hub": ("someone/blip2-fashioniq@main", "fashioniq", "blip2-fashioniq@main", "fashioniq"),
+    "one of open_clip": ("hf-hub:someone/ViT-B-32_FIQ", "fashioniq", "ViT-B-32_FIQ", "fashioniq"),
+    "a folder": ("~/weights/Fashion-IQ_blip2", "fashioniq", "Fashion-IQ_blip2", "fashioniq"),
+    "a file of LAVIS": ("lavis:weights/cirr.pth,key=model", "cirr", "cirr.pth", "cirr"),
+    "two data sets": ("lavis:cirr+circo.pth", "circo", "cirr+circo.pth", "cirr and circo"),
+    "two words": ("me/mit_states-clip", "mit-states", "mit_states-clip", "mit-states"),
+    "a number": ("me/clip-fashion200k", "fashion200k", "clip-fashion200k", "fashion200k"),
+}
+
+
+@pytest.mark.parametrize(("weights", "dataset", "name", "trained"), SPELLED.values(), ids=SPELLED)
+def test_weights_whose_name_spells_the_data_set(weights, dataset, name, trained, tmp_path):
+    config = config_of(dataset, weights)
+    (line,) = trained_before(config, Outline(Backbone, "blip2", files=(tmp_path / "model.safetensors",)))
+    begins = "every strategy begins where that training ended"
+    assert line == f"backbone.weights: by their name, {name}, they are trained on {trained}: {begins}"
+
+
+UNNAMED = {
+    "another data set": "me/blip2-cirr",
+    "a longer word": "me/fiqure-blip2",
+    "the folder around": "lavis:fashioniq/blip2_pretrained.pth,tower=fashioniq/eva_vit_g.pth",
+    "the owner": "fashioniq/blip2",
+    "the published ones": "Salesforce/blip2-itm-vit-g",
+}
+
+
+@pytest.mark.parametrize("weights", UNNAMED.values(), ids=UNNAMED)
+def test_weights_whose_name_does_not_spell_the_data_set(weights, tmp_path):
+    outline = Outline(Backbone, "blip2", files=(tmp_path / "model.safetensors",))
+    assert trained_before(config_of("fashioniq", weights), outline) == []
+
+
+def test_a_name_says_what_whole_weights_were_fine_tuned_on(tmp_path):
+    """BLIP-2 with its own tower is fine-tuned; which data set it was is unknown without a name."""
+    tuned = "they hold their own visual tower"
+    named = Outline(Backbone, "blip2", fine_tuned=tuned, files=(tmp_path / "qure_cirr.pth",))
+    assert "by their name, qure_cirr.pth" in trained_before(config_of("cirr"), named)[0]
+    assert trained_before(config_of("fashioniq"), named) == []
+    unnamed = Outline(Backbone, "blip2", fine_tuned=tuned, files=(tmp_path / "best.pth",))
+    assert tuned in trained_before(config_of("fashioniq"), unnamed)[0]
+
+
+def test_the_record_of_a_run_counts_more_than_its_name(tmp_path):
+    file = weights_of_run(tmp_path / "run", "cirr").with_name("fashioniq.safetensors")
+    assert trained_before(config_of("fashioniq"), Outline(Backbone, "clip", files=(file,))) == []
+    (line,) = trained_before(config_of("cirr"), Outline(Backbone, "clip", files=(file,)))
+    assert "a run trained them on cirr" in line
 
 
 def test_weights_are_remarked_on_once(tmp_path):
     outline = Outline(Backbone, "blip2", fine_tuned="they hold their own visual tower", files=(tmp_path / "model.pth",))
     (line,) = trained_before(config_of("cirr"), outline)
-    assert "visual tower" in line
+    assert "model.pth" in line
 
 
 @pytest.mark.parametrize("name", ["model_large.pth", "model.safetensors", "pytorch_model.bin"])
