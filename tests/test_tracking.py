@@ -55,6 +55,8 @@ def test_the_copy_holds_what_the_folder_holds(stored):
     assert copy.data.tags["seed"] == "0"
     assert copy.data.tags["negbench.run"] == result.run_id
     assert copy.data.tags["backbone.sha256"] == result.folder.manifest["backbone"]["sha256"]
+    assert copy.data.tags["backbone.temperature"] == str(result.folder.manifest["backbone"]["details"]["temperature"])
+    assert copy.data.tags["backbone.temperature_from"] == "default"
     assert copy.data.tags["dataset"] == result.folder.manifest["dataset"]["val"]
     assert copy.data.tags["gallery"] == "dress 16, shirt 16, toptee 16"
     assert "@" not in "".join(copy.data.metrics)

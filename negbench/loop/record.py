@@ -23,6 +23,7 @@ from negbench.metrics.part_name import part_name
 MOVES_SCORES = False  # only records
 
 _CARD = ("text_template", "exclude_reference", "source", "licence", "citation")  # fields that are recorded
+_START = ("temperature", "temperature_from")  # of the backbone's details: where the temperature starts, and who says so
 
 
 def manifest(run: OpenRun) -> dict[str, Any]:
@@ -70,9 +71,11 @@ def tags(run: OpenRun) -> dict[str, str]:
     config = run.config
     identity = run.backbone.identity
     val = run.scene.val.dataset
+    start = {f"backbone.{key}": str(identity.details[key]) for key in _START if key in identity.details}
     return {
         "backbone.weights": identity.weights,
         "backbone.sha256": identity.sha256,
+        **start,
         "gallery": ", ".join(f"{name} {len(columns)}" for name, columns in val.groups.items()),
         "code": code_version(run.config),
         "strategy": config.strategy.name,
