@@ -64,6 +64,20 @@ def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
 # --- the numbers ---------------------------------------------------------------------------------------------------
 
 
+OF_LAVIS = [name for name in RECIPES if read_recipe(path_of(name)).get("backbone", {}).get("name") in ("blip", "blip2")]
+
+
+@pytest.mark.parametrize("name", OF_LAVIS)
+def test_blip_and_blip2_start_from_files_with_their_temperature(name):
+    """A repository of the hub holds none; LAVIS's BLIP-2 has its tower in a file of its own, BLIP's holds it."""
+    backbone = read_recipe(path_of(name))["backbone"]
+    files = backbone["weights"].removeprefix("lavis:").split(",")
+    assert backbone["weights"].startswith("lavis:")
+    assert len(files) == (2 if backbone["name"] == "blip2" else 1)
+    if backbone["name"] == "blip2":
+        assert files[1].startswith("tower=")
+
+
 # negbench's own recipes on drawn vectors
 DRAWN = [name for name in RECIPES if name.startswith(("map-", "premise-", "world"))]
 WORLDS = ("definitions-world", "demo-single", "dqe-margins", "warm-up-world", *DRAWN)
