@@ -182,6 +182,10 @@ class Registry:
         """Return what `negbench list` prints, without importing any plug-in."""
         return [_describe(plugin) for plugin in self.plugins(kind).values()]
 
+    def describe_parts(self, kind: str, name: str) -> list[Description]:
+        """Return the description of each part of a name, as `parts` finds them, without importing any plug-in."""
+        return [_describe(plugin) for plugin in self.parts(kind, name)]
+
     def _of_files(self, kind: str) -> list[Plugin]:
         return [plugin for (k, _), plugin in self._files.items() if k == kind]
 

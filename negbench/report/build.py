@@ -21,23 +21,35 @@ from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.unchanged import forget, made_here
 from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
+from negbench.errors import NegbenchError
 from negbench.grid.axis import AXES
 from negbench.loop.step_plan import StepPlan
 from negbench.machine.files import without_folders
 from negbench.machine.received import read_text
+from negbench.plugins.registry import registry
 from negbench.report import figures
 from negbench.report.along import budgets_chart, dial_charts, matrix_chart
 from negbench.report.charts import Chart, Form
 from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import ChartData
 from negbench.report.kinds_chart import kinds_chart
-from negbench.report.page import Examples, Note, Page, PageSection, Part, chapters, write_page
+from negbench.report.page import Examples, Note, Page, PageSection, Part, Terms, chapters, write_page
 from negbench.report.published import rows_beside
 from negbench.report.tables import Table, tables
 from negbench.report.zone import zone_chart
 
 GALLERIES = 2
 FROM_RANKS = "computed from the ranks of the folder, which nobody can prove; its own answer and tables were not used"
+_OWN_DATA = (
+    Note("`negbench init FOLDER` reads your files and writes a recipe that asks this question of them."),
+    Note(
+        "`negbench audit --recipe FOLDER/recipe.toml` shows what each strategy would draw from them, without training."
+    ),
+    Note(
+        "`negbench mine --recipe FOLDER/recipe.toml --strategy NAME --out negatives.parquet` writes negatives for your "
+        "own trainer, once a comparison has said that they help."
+    ),
+)
 _SELECTED = {"last": "the last", "dev": "the best on a part of train", "val": "the best on the reported split itself"}
 
 
@@ -125,7 +137,9 @@ def comparison_page(
                 PageSection("draws", "Where the strategies draw", "", tuple(map(Note, draws_answer(findings.plain)))),
                 *_charts(parts),
                 section("behaviour", "Behaviour, cost and regime"),
+                PageSection("strategies", "What each strategy draws", "", _strategy_lines(findings.groups)),
             ],
+            **{"your-data": [PageSection("own", "With pictures, captions and triplets of yours", "", _OWN_DATA)]},
             examples=[val, train],
             details=[
                 section("tests", "Tests", text=tests),
@@ -204,6 +218,23 @@ def _cells(results: Mapping[str, Mapping[str, Any]], cells: Sequence[Mapping[str
         "cells", "All runs", "Each folder holds the run's configuration, points, per-query ranks and weights.",
         (Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", FOLDED),),
     )  # fmt: skip
+
+
+def _strategy_lines(groups: Sequence[pd.DataFrame]) -> tuple[Terms, ...]:
+    """Return a line on what each strategy draws, of a combined one its parts' lines; nothing without strategies."""
+    lines = dict[str, str]()
+    for group in groups:
+        name = first_run(group).config.strategy.name
+        try:
+            parts = registry.describe_parts("strategies", name)
+        except NegbenchError:  # of a plug-in that is not given, or not installed here
+            lines[shared(group, "strategy")] = "a plug-in that was not given to this report."
+            continue
+        if len(parts) == 1:
+            lines[shared(group, "strategy")] = parts[0].summary
+        else:
+            lines[shared(group, "strategy")] = " ".join(f"{part.name}: {part.summary}" for part in parts)
+    return (Terms("strategy", lines),) if lines else ()
 
 
 # --- figures -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """A self-contained HTML page of chapters; its tables and figures are also written as files beside it.
 
-A page opens with its answer. Its chapters are the result, the reasons, examples, and details; only details are folded.
-A section has a title, an explanation, and parts: tables, charts, notes, examples. Other modules choose the contents
+A page opens with its answer. Its chapters are the result, the reasons, the reader's own data, examples, and details;
+only details are folded. A section has a title, an explanation, and parts: tables, charts, notes, examples, and terms,
+to which tables link. Other modules choose the contents
 for a comparison, a run or a study.
 """
 
@@ -48,7 +49,24 @@ class Examples:
     pictures: Pictures
 
 
-Part = Table | Chart | Note | Examples
+@dataclass(frozen=True)
+class Terms:
+    """Names with a line on each; where a table names one in its column `column`, the name links to its line.
+
+    Args:
+        column: of tables, such as "strategy".
+        lines: name -> its line.
+    """
+
+    column: str
+    lines: Mapping[str, str]
+
+    def anchor(self, name: str) -> str:
+        """Return the id of a name's line: the column, and the name's place in the list."""
+        return f"{self.column}-{list(self.lines).index(name) + 1}"
+
+
+Part = Table | Chart | Note | Examples | Terms
 
 
 @dataclass(frozen=True)
@@ -138,6 +156,7 @@ def html(page: Page) -> str:
     return _template().render(
         page=page,
         pictures={key: image for part in _all(page, Examples) for key, image in part.pictures.images.items()},
+        terms={part.column: part for part in _all(page, Terms)},
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import io
 import json
 import re
@@ -33,6 +34,7 @@ from negbench.data.scene import DataCache, load_split
 from negbench.errors import NegbenchError
 from negbench.machine.files import write_json
 from negbench.metrics.curve_file import Curves
+from negbench.plugins.registry import registry
 from negbench.report import build, figures
 from negbench.report.build import write_report
 from negbench.report.charts import GREY
@@ -123,13 +125,13 @@ def text_of(compared: Path) -> str:
 @pytest.mark.slow
 def test_every_section_is_there_and_linked(page):
     want = [
-        "leader", "false-negatives", "kinds", "training", "pool-sizes", "score-curves", "behaviour", "gallery",
-        "negatives", "tests", "cells",
+        "leader", "false-negatives", "kinds", "training", "pool-sizes", "score-curves", "behaviour", "strategies",
+        "own", "gallery", "negatives", "tests", "cells",
     ]  # fmt: skip
     assert [i for i in page.ids if i in want] == want
     links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]
     assert [h for h in links if h[1:] in want] == [f"#{key}" for key in want]
-    chapters = ("result", "why", "examples", "details")
+    chapters = ("result", "why", "your-data", "examples", "details")
     assert [h for h in links if "chapter" in h] == [f"#chapter-{name}" for name in chapters]
     assert len(set(page.ids)) == len(page.ids)
     assert {h[1:] for h in page.hrefs if h.startswith("#")} <= set(page.ids)
@@ -151,6 +153,48 @@ def test_the_answer_comes_first_and_detail_is_folded(page, compared, words_of):
     words = re.sub("<[^>]*>", " ", head[1])
     for word in ("synthetic@", "2 seeds", "3 epochs", f"{date:%Y-%m}", "negbench 0."):
         assert word in words, word
+
+
+def test_a_strategy_links_to_the_line_on_what_it_draws(page, compared):
+    text = text_of(compared)
+    lines = dict(re.findall(r'<li id="(strategy-\d+)">(.*?)</li>', text))
+    summaries = {each.name: each.summary for each in registry.describe("strategies")}
+    plain = {key: html.unescape(re.sub("<[^>]*>", "", line)) for key, line in lines.items()}
+    assert sorted(plain.values()) == [f"{name}: {summaries[name]}" for name in ("in-batch", "qure", "top-k")]
+    table = text[text.index('id="table-table"') :]
+    links = re.findall(r'<td[^>]*><a href="#([^"]*)">([^<]*)</a></td>', table[: table.index("</table>")])
+    assert len(links) == 6
+    for anchor, name in links:
+        assert plain[anchor].startswith(f"{name}: "), (anchor, name)
+
+
+def test_lines_on_combined_and_on_unknown_strategies(monkeypatch):
+    def group(label: str, name: str) -> pd.DataFrame:
+        config = SimpleNamespace(strategy=SimpleNamespace(name=name))
+        run = SimpleNamespace(config=config)
+        return pd.DataFrame([{"strategy": label, "stored": run}])
+
+    groups = [group("in-batch+top-k(k=3)", "in-batch+top-k"), group("mine", "nobody-has-this")]
+    (terms,) = build._strategy_lines(groups)
+    assert terms.lines["in-batch+top-k(k=3)"].startswith("in-batch: ")
+    assert " top-k: " in terms.lines["in-batch+top-k(k=3)"]
+    assert terms.lines["mine"] == "a plug-in that was not given to this report."
+    assert terms.anchor("mine") == "strategy-2"
+    assert build._strategy_lines([]) == ()
+
+
+def test_commands_for_own_data_are_ones_that_negbench_takes(page, compared, capsys):
+    text = text_of(compared)
+    own = text[text.index('id="own"') : text.index('id="chapter-examples"')]
+    commands = re.findall(r"<code>negbench (.*?)</code>", html.unescape(re.sub("</?span[^>]*>|<wbr>", "", own)))
+    assert [command.split()[0] for command in commands] == ["init", "audit", "mine"]
+    assert text.index('id="chapter-why"') < text.index('id="own"')
+    for command in commands:
+        name, *words = command.split()
+        assert negbench([name, "--help"]) == 0
+        told = capsys.readouterr().out
+        for word in words:
+            assert not word.startswith("--") or f"{word} " in told, command
 
 
 def test_the_header_names_drawn_worlds_once(tmp_path):
