@@ -38,6 +38,8 @@ from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
 MAX_DEATHS = 5  # a trial whose worker dies this often is taken as the cause, and fails
 _POLL = 0.5  # seconds between polls while other workers compute the last trials
 
+SCORE = "score"  # note of a trial whose value is in per cent: its score, in [0, 1]
+
 Objective = Callable[[optuna.Trial], float]
 
 
@@ -338,12 +340,15 @@ class _Notes(BaseModel):
     error: str = ""
     deaths: int = 0
     seconds: float = 0.0
+    score: float | None = None
     runs: list[_PlainName] = []
     pruned: int | None = None
 
 
 def _shown_trial(trial: FrozenTrial) -> FrozenTrial:
     """Return a trial as it is shown: FAIL if it is noted as failed; its notes without control characters.
+
+    Its value is its score in [0, 1]; the storage has per cent, but for objectives and versions that note no score.
 
     Raises:
         RunError: its notes have the wrong type, or name runs elsewhere.
@@ -358,9 +363,12 @@ def _shown_trial(trial: FrozenTrial) -> FrozenTrial:
         raise RunError(f"trial {trial.number} of the study's storage is damaged ({where} {why['msg']})") from error
     noted = printable_json(trial.user_attrs)
     failed = trial.state == TrialState.RUNNING and bool(trial.user_attrs.get("error"))
-    if failed or noted != trial.user_attrs:
+    scored = trial.state == TrialState.COMPLETE and noted.get(SCORE) is not None
+    if failed or scored or noted != trial.user_attrs:
         trial = copy.copy(trial)
         trial.user_attrs = noted
+    if scored:
+        trial.values = [noted[SCORE]]
     if failed:
         trial.state = TrialState.FAIL
     return trial

@@ -4,6 +4,7 @@ import copy
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any
 
 import optuna
 
+from negbench.analysis.words import label_of
 from negbench.display import log
 from negbench.errors import RunError
 from negbench.grid.compute import Execution
@@ -26,7 +28,7 @@ from negbench.store.parents import TRIAL, Parent
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, runs_of
 from negbench.store.tracking import Tracker
-from negbench.tuning.book import Objective, Pruned, StudyStore, trial_folder
+from negbench.tuning.book import SCORE, Objective, Pruned, StudyStore, trial_folder
 from negbench.tuning.spec import StudySpec, first_refresh
 
 LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # deleted from a trial's runs
@@ -86,7 +88,7 @@ class Trials:
         self._bench = Bench(cells, Tracker.open(cells, "none"), DATA)  # MLflow shows the trial, not its cells
 
     def __call__(self, trial: optuna.Trial) -> float:
-        """Return a trial's mean score on the dev part.
+        """Return a trial's mean score on the dev part, in per cent.
 
         Raises:
             Pruned: the pruner stopped the trial.
@@ -105,7 +107,8 @@ class Trials:
             trial.set_user_attr("runs", [result.run_id for result in results])
             score = statistics.fmean(score_of(result, self._spec.metric) for result in results)
             values["objective/recall"] = score
-            return score
+            trial.set_user_attr(SCORE, score)
+            return 100 * score
 
     @contextmanager
     def _copied(self, trial: optuna.Trial, folder: RunFolder, params: dict[str, Any]) -> Iterator[dict[str, float]]:
@@ -129,6 +132,7 @@ class Trials:
 
     def _cell(self, config: RunConfig, trial: optuna.Trial, before: Sequence[float]) -> RunResult:
         planned = plan_run(config, self._bench.cache)
+        _name_objective(trial.study, self._spec.metric or planned.card.main)
         try:
             result = run_config(
                 planned, replace(self._bench, watch=Watch(point=_watch(trial, planned, before, self._spec.metric)))
@@ -159,8 +163,16 @@ def score_of(result: RunResult, metric: str) -> float:
     return values_of([RunFolder(result.path)], [name])[name].mean
 
 
+def _name_objective(study: optuna.Study, metric: str) -> None:
+    """Name the study's values, for Optuna's plots and its dashboard."""
+    names = [f"{label_of(metric)} (%)"]
+    if study.metric_names != names:
+        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+            study.set_metric_names(names)
+
+
 def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float], metric: str) -> Log:
-    """Return a callback that reports the mean score over this and earlier cells to Optuna each epoch, and prunes.
+    """Return a callback that reports the mean score over this and earlier cells (%) to Optuna each epoch, and prunes.
 
     The default, trial 0, is never pruned. A pruner's answer is noted before it is obeyed, as Hyperband gives it once.
     Curves have the data set's own metrics alone: by another one nothing is reported, nor pruned.
@@ -175,7 +187,8 @@ def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float], me
         if epoch < 0 or main not in values:
             return
         # `report` would keep that of a dead run
-        trial.storage.set_trial_intermediate_value(trial._trial_id, at, statistics.fmean([*before, values[main]]))
+        score = statistics.fmean([*before, values[main]])
+        trial.storage.set_trial_intermediate_value(trial._trial_id, at, 100 * score)
         if epoch >= first and (at == answered or _ask_pruner(trial, at)) and trial.number > 0:
             trial.set_user_attr("pruned", at)
             raise Pruned

@@ -58,6 +58,16 @@ def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "non
     return book
 
 
+def _check_named_per_cent(book: StudyStore, name: str) -> None:
+    """Check what Optuna's plots show of a study: the metric's name, and values and curves in per cent."""
+    assert book.study.metric_names == [name]
+    for shown, stored in zip(book.frozen(), book.study.trials, strict=True):
+        assert stored.value == 100 * shown.value, f"trial {shown.number}"
+        assert shown.value == shown.user_attrs["score"], f"trial {shown.number}"
+        last = stored.intermediate_values[stored.last_step]
+        assert last == pytest.approx(stored.value), f"trial {shown.number}"
+
+
 @pytest.mark.parametrize("generated", [True, False])
 def test_trials_and_seeds_share_a_dev_part_and_never_touch_the_reported_split(
     generated, toy_sets, tmp_path, monkeypatch
@@ -73,6 +83,7 @@ def test_trials_and_seeds_share_a_dev_part_and_never_touch_the_reported_split(
     DATA.clear()
     short = [*toy_sets, "train.epochs=1", "schedule.n_def=1"]
     book = small_study(short, tmp_path, trials=1 + generated, seeds=2)
+    _check_named_per_cent(book, "average recall (%)")
     assert asked == ["train", *["dev"] * generated]  # once for all trials, and no other split
     runs = [[RunFolder(tmp_path / "s" / "cells" / run) for run in t.user_attrs["runs"]] for t in book.frozen()]
     train = {q.id for q in load_split(runs[0][0].config.dataset, "train", images=False).queries}
@@ -143,7 +154,7 @@ def test_a_rerun_is_judged_by_its_own_reports(longer, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         small_study(longer, tmp_path, trials=1)
     storage, (dead,) = (book := open_book(tmp_path, "s")).study._storage, book.frozen()
-    storage.set_trial_intermediate_value(dead._trial_id, 3, 9.0)
+    storage.set_trial_intermediate_value(dead._trial_id, 3, 900.0)
     for path in (tmp_path / "s" / "cells").glob("*/checkpoint.pt"):
         path.unlink()
     (trial,) = small_study(longer, tmp_path, trials=1).frozen()

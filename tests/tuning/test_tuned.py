@@ -121,6 +121,7 @@ def test_equal_tuning_chooses_and_judges_by_another_metric(vector_flags, tmp_pat
     (tuning,) = [Tuning(**each) for each in document["tuned"]["tunings"]]
     book = open_book(tmp_path, tuning.study)
     assert book.spec.metric == "average/recall_at_7"
+    assert book.study.metric_names == ["average R@7 (%)"]
     values = []
     for trial in book.frozen():
         (run,) = trial.user_attrs["runs"]
