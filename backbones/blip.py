@@ -42,7 +42,7 @@ class BlipOptions(FamilyOptions):
             other sizes may be repeated and are then checked. With init="random": any size of `BlipSizes`, overriding
             `size`.
         size: size of random weights: "toy", "base" (ViT-B/16, 384 pixels) or "large" (ViT-L/16, 224 pixels).
-        captions: "blip_caption", LAVIS's processor, or "as_is", none, as in LAVIS's configuration of BLIP "large".
+        captions: "blip_caption", LAVIS's processor, or "as_is", none, as QuRe's code reads them with BLIP "large".
         freeze_images: freeze the visual tower, so that features are stored once.
         frozen: "images" freezes the visual tower and its projection, so that the text side alone trains.
     """
