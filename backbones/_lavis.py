@@ -6,6 +6,7 @@ files with `strict=False`, and so a wrong visual tower passes unnoticed; here ev
 """
 
 import dataclasses
+import logging
 import math
 import pickle
 import re
@@ -30,6 +31,7 @@ State = dict[str, Tensor]
 # Parts of a whole tower that LAVIS does not use: BLIP-2 reads the last but one block, before any final norm.
 _UNUSED_OF_TOWER = {"eva_clip_g": re.compile(r"(norm|fc_norm|head)\..*"), "clip_vit_L": re.compile(r"ln_post\..*|proj")}
 _BLOCKS = {"eva_clip_g": re.compile(r"blocks\.(\d+)\."), "clip_vit_L": re.compile(r"transformer\.resblocks\.(\d+)\.")}
+_log = logging.getLogger("negbench")
 _DEEPEST = 4  # levels of a checkpoint below which no state dict is looked for
 _PUBLISHED_DEPTH = {("eva_clip_g", 1408): 39, ("clip_vit_L", 1024): 23}
 
@@ -152,7 +154,13 @@ def _state_dict(loaded: object, path: Path, key: str) -> State:
         return dict(loaded)  # type: ignore[call-overload]
     inner = _states_of(loaded)
     if key in inner or (len(inner) == 1 and not key):
-        return dict(inner[key or next(iter(inner))])
+        state = dict(inner[key or next(iter(inner))])
+        for place, count in _unnamed_lists(loaded, "", 0):
+            if 2 * count >= len(state):  # as many as a model has
+                _log.warning(
+                    "note: %s: %s is not read: %s tensors without names, an average it seems", path, place, count
+                )
+        return state
     if inner:
         first = next(iter(inner))
         held = f"{path} holds the state dicts {', '.join(inner)}" + (f", not {key}" if key else "")
@@ -190,6 +198,16 @@ def _deeper_states(parts: Mapping[Any, Any], place: str, depth: int) -> Iterator
                 yield from _deeper_states(value, f"{place}{key}.", depth + 1)
         elif depth:
             yield place + key, value
+
+
+def _unnamed_lists(parts: object, place: str, depth: int) -> Iterator[tuple[str, int]]:
+    """Yield the lists of tensors in a checkpoint by the keys that lead to them, such as `ema.shadow_params`."""
+    if not isinstance(parts, Mapping) or depth > _DEEPEST:
+        return
+    for key, value in parts.items():
+        if isinstance(value, list | tuple) and value and all(isinstance(each, Tensor) for each in value):
+            yield f"{place}{key}", len(value)
+        yield from _unnamed_lists(value, f"{place}{key}.", depth + 1)
 
 
 def _end(name: str) -> str:
