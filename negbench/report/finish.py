@@ -4,30 +4,22 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pandas as pd
 from rich.console import Console
 
 from negbench.analysis.answer import say
-from negbench.analysis.columns import NEGATIVES, logged
+from negbench.analysis.columns import NEGATIVES
 from negbench.analysis.findings import Findings, judged, plain_rules, stored
-from negbench.analysis.frame import first_run, key_of, labels_of, shared
-from negbench.analysis.leader import row_line
 from negbench.analysis.unchanged import inputs_of, keep, unchanged
-from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import Rules
 from negbench.display import Grid, log
 from negbench.errors import install_line
-from negbench.grid.axis import AXES, group_key
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import write_text
 from negbench.report.loaded import Comparison
+from negbench.report.summaries import summary_runs
 from negbench.report.tables import Table, files_of, tables
-from negbench.store.copies import SummaryRun
 from negbench.store.parents import Parent
-from negbench.store.runfolder import final_values
 from negbench.store.tracking import Tracker
 
 
@@ -109,9 +101,9 @@ def _renew(
 
         pages = write_page(folder / "report", comparison_page(folder, findings, listed, answer=answer))
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
-    differing = [axis for axis in AXES if len({shared(group, axis) for group in findings.groups}) > 1]
-    axes = list(dict.fromkeys(("strategy", *differing)))
-    parent.close([_summary(group, findings.verdicts, axes) for group in findings.groups], written, "\n\n".join(answer))
+    summaries, not_drawn = summary_runs(findings)
+    description = [*answer[:1], not_drawn, *answer[1:]] if not_drawn else answer
+    parent.close(summaries, written, "\n\n".join(description))
     return written
 
 
@@ -129,34 +121,3 @@ def _grid(table: Table, file: Path | None) -> Grid:
     return Grid(
         table.frame.drop(columns=list(table.constant)), table.title, ", ".join(parts), rest=str(file or "--markdown")
     )
-
-
-def _summary(group: pd.DataFrame, rows: Sequence[Verdict], axes: Sequence[str]) -> SummaryRun:
-    """Build a summary run: means of final values, deviations of final metrics, shared parameters, the verdict.
-
-    Its name joins the labels on these axes. MLflow draws a section of charts for each prefix of metric names, in
-    alphabetical order: answer or average, mined, regime_end, sd, used, verdict.
-    """
-    finals = [final_values(run.result) for run in group["stored"]]
-    metrics: dict[str, float] = {"verdict/seeds": float(len(finals))}
-    by_metric: dict[str, list[float]] = {}
-    for of_run in finals:
-        for key, value in of_run.items():
-            by_metric.setdefault(key, []).append(value)
-    for key, values in by_metric.items():
-        metrics[key if "/" in key else f"answer/{key}"] = float(np.mean(values))
-        if len(values) > 1 and key in first_run(group).result["metrics"]:
-            metrics[f"sd/{key}"] = float(np.std(values, ddof=1))
-    configs = [run.config.flat() for run in group["stored"]]
-    parameters: dict[str, Any] = {}
-    for key, value in configs[0].items():
-        if all(config.get(key) == value for config in configs):
-            parameters[key] = value
-    tags = labels_of(group)
-    row = next((row for row in rows if row.main and group_key(vars(row)) == key_of(group)), None)
-    if row is not None:
-        tags |= {"verdict": row.verdict, "baseline": row.baseline, "tested": row.metric}
-        tags |= {"beaten by": ", ".join(row.beaten_by)}
-        metrics |= {f"verdict/{key}": value for key, value in logged(row_line(row)).items()}
-    name = " ".join(shared(group, axis) for axis in axes if shared(group, axis))
-    return SummaryRun(name, tags, parameters, metrics)

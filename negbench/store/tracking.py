@@ -27,7 +27,7 @@ from negbench.errors import NegbenchError, RunError, missing_package, without_se
 from negbench.machine.files import atomic_write, locked, write_json
 from negbench.machine.received import check_database, read_text
 from negbench.store import patience
-from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, announced, noted, run_of
+from negbench.store.copies import NOTE, ORIGIN, PARENT, PLACE, SUMMARIES, TOKEN, announced, noted, run_of
 from negbench.store.runfolder import RunFolder, final_values
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ _HOME = ".mlflow.place"  # path of the runs folder when its store was created
 _PAGE = 1000  # runs that MLflow returns at once
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
-_COMPARED = {  # part of the pages' address: only strategies, best first, as bars
+_COMPARED = {  # part of the pages' address: only strategies, in the order of their places, as bars
     "searchFilter": SUMMARIES,
-    "orderByKey": "metrics.`verdict/mean`",
-    "orderByAsc": "false",
+    "orderByKey": f"tags.`{PLACE}`",
+    "orderByAsc": "true",
     "compareRunsMode": "CHART",
 }
 _FOLDER_ONLY = ("mining/", "regime/", "train/lr", "train/temperature")  # curves that are not copied

@@ -40,6 +40,7 @@ from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
 from negbench.settings.config import RunConfig
 from negbench.settings.options import Compare, parse_epochs, parse_negatives, parse_seeds
+from negbench.store.copies import PLACE, SUMMARIES
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
@@ -262,21 +263,36 @@ def test_the_command_ends_with_tables_and_summary_runs(both, said, monkeypatch):
     for strategy, summary in tested.items():
         cells = [r.data.metrics["recall_at_10"] for r in kinds["cell"] if r.data.tags["strategy"] == strategy]
         assert summary.tags["strategy"] == strategy, strategy
-        assert summary.metrics["answer/recall_at_10"] == pytest.approx(np.mean(cells)), strategy
-        assert summary.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1)), strategy
+        assert summary.metrics["R/10"] == pytest.approx(np.mean(cells)), strategy
+        assert summary.metrics["sd/R 10"] == pytest.approx(np.std(cells, ddof=1)), strategy
     rows = {row.strategy: row for row in read_verdicts(runs_dir / "both") if row.main}
     assert tested["in-batch"].tags["verdict"] == "baseline"
     assert tested["qure"].tags["verdict"] == rows["qure"].verdict
     assert tested["qure"].tags["baseline"] == "in-batch"
-    for column in ("p_adjusted", "difference", "diff_low"):
-        assert tested["qure"].metrics[f"verdict/{column}"] == pytest.approx(rows["qure"].flat()[column]), column
-    assert "verdict/difference" not in tested["in-batch"].metrics
+    for column, chart in (("p_adjusted", "vs/p"), ("difference", "vs/diff"), ("diff_low", "vs/diff low")):
+        assert tested["qure"].metrics[chart] == pytest.approx(rows["qure"].flat()[column]), column
+    assert "vs/diff" not in tested["in-batch"].metrics
+    _check_what_mlflow_shows_first(client, experiment.experiment_id, 2)
     tex = (runs_dir / "both" / "table.tex").read_text(encoding="utf-8")
     assert r"\toprule" in tex
     assert r"R@10 & behind the best \\" in tex
     (answer, *_) = (runs_dir / "both" / "answer.md").read_text(encoding="utf-8").splitlines()
     assert experiment.tags["mlflow.note.content"].splitlines()[0] == answer
     assert f"/experiments/{experiment.experiment_id}/runs" in Tracker.open(runs_dir).address("both")
+
+
+def _check_what_mlflow_shows_first(client: MlflowClient, experiment: str, count: int) -> None:
+    """Check, by the orders of MLflow's pages, that recall comes first and that cut titles differ."""
+    listed = client.search_runs([experiment], SUMMARIES, order_by=[f"tags.`{PLACE}` ASC"])
+    means = [run.data.metrics["vs/mean"] for run in listed]
+    assert means == sorted(means, reverse=True)
+    assert len(means) == count
+    for run in listed:
+        logged = list(client.get_run(run.info.run_id).data.metrics)
+        assert logged[0] == "R/10", run.info.run_name  # on the page that compares runs
+        assert min(logged).startswith("R/"), run.info.run_name  # JavaScript sorts by code unit, too
+        cut = {name[:10]: name for name in logged}
+        assert sorted(cut.values()) == sorted(logged), run.info.run_name
 
 
 def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:

@@ -94,11 +94,11 @@ def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer
     """Without a name, `negbench ui` prints the address of the newest comparison."""
     (printed,) = re.findall(rf"{server}/#/experiments/\S+", (runs / "ui.log").read_text(encoding="utf-8"))
     page.goto(printed)
-    ranked = sorted(stored(runs)["summary"], key=lambda run: -run.data.metrics["verdict/mean"])
+    ranked = sorted(stored(runs)["summary"], key=lambda run: -run.data.metrics["vs/mean"])
     page.get_by_role("link", name=ranked[0].info.run_name, exact=True).first.wait_for()
     names = page.locator("a[href*='/runs/']").all_inner_texts()  # summaries only, the best first
     assert names == [run.info.run_name for run in ranked]
-    page.get_by_text("average/recall_at_10", exact=True).wait_for()  # the first section of charts
+    page.get_by_text("R/10 average", exact=True).wait_for()  # the first section of charts
     page.get_by_text((runs / NAME / "answer.md").read_text(encoding="utf-8")[:40]).first.wait_for()
     page.get_by_role("link", name="Models", exact=True).wait_for()  # the pages for training, not for GenAI
 

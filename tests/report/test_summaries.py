@@ -1,0 +1,91 @@
+"""Summary runs: names that MLflow's cut titles tell apart, and which ten rows it draws."""
+
+import dataclasses
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from negbench.metrics.fixed import KINDS
+from negbench.metrics.names import SHORT
+from negbench.mining.mined import SHARES
+from negbench.mining.regime import Regime
+from negbench.report import summaries
+from negbench.report.summaries import DRAWN, chart_name, drawn_first
+
+NAMES = [f"{group}{kind}{cut}" for group in ("", "dress/", "shirt/") for kind in SHORT for cut in (1, 10, 50)]
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("recall_at_10", "R/10"),
+        ("average/recall_at_10", "R/10 average"),
+        ("average/recall", "R/average"),
+        ("subset_recall_at_3", "Rs/3"),
+        ("map_at_5", "map/5"),
+        ("neg_recall_at_5", "negrecall/5"),
+        ("mrr", "mrr"),
+        ("dress/of_a_plugin", "of_a_plugin dress"),
+    ],
+)
+def test_a_score_is_named_by_its_kind_and_cut(name, want):
+    assert chart_name(name, score=True) == want
+
+
+def test_recall_comes_first_and_mlflow_takes_every_name():
+    values = ["used/train_seconds", "used/encode_seconds", "mined/hardness", "mistakes/wrong_at_10"]
+    values += [f"mined/{what}_{kind}" for what in ("draws", "random") for kind in SHARES]
+    values += [f"mistakes/{kind}/wrong_at_10" for kind in KINDS]
+    values += [f"regime_end/{field.name}" for field in dataclasses.fields(Regime)]
+    names = [chart_name(name, score=True) for name in NAMES]
+    names += [chart_name(name) for name in dict.fromkeys([*summaries._CHARTS, *values])]
+    assert len(set(names)) == len(names)
+    assert min(names).startswith("R/")
+    for name in names:
+        assert re.fullmatch(r"[\w\-. :/]+", name), name
+    often = [name for name in names if not name.startswith(("negrecall/", "cirqrs/"))]  # of data without groups
+    assert len({name[:10] for name in often}) == len(often)
+
+
+@pytest.mark.parametrize("tables", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 10, 11, 30])
+def test_the_best_the_baseline_and_the_worst_of_each_table_are_drawn(count, tables):
+    generator = np.random.default_rng(count)
+    groups: list[pd.DataFrame] = []
+    rows: list[Any] = []
+    for place in range(count):
+        mean = SimpleNamespace(value=float(generator.random()))
+        verdict = "baseline" if place % count in range(tables) else "worse"  # the first of each table
+        groups.append(pd.DataFrame([{"place": place}]))
+        rows.append(SimpleNamespace(mean=mean, verdict=verdict, table_key=(place % tables,)))
+    rows[-1] = None if count == 30 else rows[-1]  # one that was not judged
+    order = [int(group["place"].iloc[0]) for group in drawn_first(groups, rows)]
+    assert sorted(order) == list(range(count))
+    drawn = set(order[:DRAWN])
+    for table in range(min(tables, count)):
+        members = [p for p in range(count) if rows[p] is not None and rows[p].table_key == (table,)]
+        by_mean = sorted(members, key=lambda p: rows[p].mean.value)
+        assert {by_mean[0], by_mean[-1], *(p for p in members if rows[p].verdict == "baseline")} <= drawn, table
+    for part in (order[:DRAWN], order[DRAWN:]):
+        values = [rows[p].mean.value for p in part if rows[p] is not None]
+        assert values == sorted(values, reverse=True)
+
+
+def test_the_description_names_the_rows_that_are_not_drawn(monkeypatch):
+    findings = SimpleNamespace(groups=[pd.DataFrame([{"strategy": f"s{n}"}]) for n in range(12)], verdicts=[])
+    monkeypatch.setattr(summaries, "key_of", shared_name)
+    monkeypatch.setattr(summaries, "_summary", lambda name, group, row, place: SimpleNamespace(name=name))
+    runs, line = summaries.summary_runs(findings)  # type: ignore[arg-type]
+    assert [run.name for run in runs] == [f"s{n}" for n in range(12)]
+    assert line.startswith("MLflow draws 10 of these 12 rows: ")
+    assert line.endswith(": s10 and s11.")
+    findings.groups = findings.groups[:10]
+    assert summaries.summary_runs(findings)[1] == ""  # type: ignore[arg-type]
+
+
+def shared_name(group: pd.DataFrame) -> str:
+    return str(group["strategy"].iloc[0])
