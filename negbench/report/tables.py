@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import pandas as pd
 
 from negbench.analysis.answer import warm_ups
-from negbench.analysis.columns import ABOUT, GAP, NEGATIVES, READ_LEADER, constant, metric_column
+from negbench.analysis.columns import ABOUT, COLUMNS, GAP, NEGATIVES, READ_LEADER, constant, metric_column
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import shared
 from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
@@ -238,6 +238,10 @@ _LATEX = str.maketrans(
 
 Paper = Literal["latex", "markdown"]
 
+# a difference -> the words of its test, which say if an earlier look decided it
+_TESTS = {GAP.title: COLUMNS["standing"].title, COLUMNS["difference"].title: COLUMNS["verdict"].title}
+_LOOK = re.compile(r" \(after \d+ seeds\)")
+
 
 def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequence[int] = ()) -> str:
     """Write a leader table for a paper: what differs between rows, and these columns, in blocks; the best is bold.
@@ -265,7 +269,11 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     values = [name for name in columns or (metric, difference) if name in frame and name not in apart]
     rows = table.blocks[frame.index].sort_values(kind="stable").index
     strong, plain = (r"\textbf{%s}", _latex) if form == "latex" else ("**%s**", str)
-    shown = frame.loc[rows, [*apart, *values]].map(plain)
+    cells = frame.loc[rows, [*apart, *values]]
+    for name, words in _TESTS.items():
+        if name in values and words in frame and words not in values:
+            cells[name] = [_marked(str(frame.loc[row, name]), str(frame.loc[row, words])) for row in rows]
+    shown = cells.map(plain)
     for row, name in table.bold:
         if row in rows and name in values:
             shown.loc[row, name] = strong % shown.loc[row, name]
@@ -290,6 +298,12 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
             lines.insert(first + place, r"\midrule")
     lines.insert(1, r"\centering\small\setlength{\tabcolsep}{4pt}")  # six columns fit a page
     return "\n".join(lines) + "\n"
+
+
+def _marked(difference: str, words: str) -> str:
+    """Return a difference with what the words of its test say of the look that decided it: ' (after 3 seeds)'."""
+    look = _LOOK.search(words)
+    return difference if look is None else difference + look.group()
 
 
 def leader_text(findings: Findings, asked: Report) -> str:

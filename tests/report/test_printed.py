@@ -40,6 +40,14 @@ def test_the_best_of_each_block_is_bold_and_what_is_constant_is_in_the_caption()
     )
 
 
+def test_a_difference_that_an_earlier_look_decided_is_marked():
+    """The printed means go on: the difference is no more that of the means beside it."""
+    words = ["worse (after 3 seeds)", *FRAME["against the best"][1:]]
+    early = replace(TABLE, frame=FRAME.assign(**{"against the best": words}))
+    assert printed(early, "latex").count("+1.00 [0.10, 1.90] (after 3 seeds)") == 1
+    assert printed(early, "markdown", ["against the best", "behind the best"]).count("(after 3 seeds)") == 1
+
+
 def test_columns_and_budgets_are_chosen():
     text = printed(TABLE, "markdown", ["R@1", "R@10"], [20])
     assert text.startswith("Percent; the highest of a block is bold; all rows: backbone b_1, epochs 20, negatives 16.")
