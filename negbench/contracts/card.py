@@ -64,8 +64,7 @@ class DatasetCard:
         published = self.expected.get(split, {})
         remarks = []
         for group, counts in by_group.items():
-            expected = published.get(group, counts)
-            for what, actual, want in zip(Counts._fields, counts, expected, strict=True):
+            for what, actual, want in zip(Counts._fields, counts, published.get(group, counts), strict=True):
                 if actual != want:
                     remarks.append(f"{group} {split}: {actual:,} {what}, but {want:,} are published")
         return tuple(remarks)

@@ -23,6 +23,7 @@ from negbench.data.held import check_pictures, reads_pixels, with_features
 from negbench.data.reading import HeldRows, PictureSource, RowSource, read_ahead
 from negbench.data.unseen import unseen_texts
 from negbench.datasets.dataset import Dataset
+from negbench.datasets.varied_captions import check_captions, with_drawn_texts
 from negbench.datasets.wrong_triplets import with_wrong_triplets
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.files.reader import noted
@@ -261,9 +262,17 @@ class EncodedSplits(Features):
     untrained: dict[Hashable, Any] = field(default_factory=dict)  # results of the initial weights, which runs share
     unseen: tuple[str, ...] = ()  # a line if the backbone cannot tell texts apart
 
-    def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> EncodedSplits:
-        """Return the scene with one epoch's train split (`Dataset.at_epoch`); itself if that split is unchanged."""
-        drawn = self.train.dataset.at_epoch(epoch, seed)
+    def at_epoch(self, backbone: Backbone, epoch: int, config: RunConfig) -> EncodedSplits:
+        """Return the scene with one epoch's train split, itself if that split is unchanged.
+
+        Args:
+            backbone: tokenises its texts.
+            epoch: whose queries (`Dataset.at_epoch`) and texts (`train.vary_captions`) are drawn.
+            config: the run's, with its seed.
+        """
+        drawn = self.train.dataset.at_epoch(epoch, config.seed)
+        if config.train.vary_captions:
+            drawn = with_drawn_texts(drawn, epoch, config.seed)
         if drawn is self.train.dataset:
             return self
         return replace(self, train=_split_of(drawn, backbone, self.row_of))
@@ -466,8 +475,7 @@ class DataCache:
             key = f"{right.held_as} {images} {wrong}"
             train = _find_or_make(self._altered, key, lambda: with_wrong_triplets(right, *wrong))
         if config.train.vary_captions:
-            key = f"{train.held_as} {images} varied"
-            train = _find_or_make(self._altered, key, train.with_varied_captions)
+            check_captions(train)
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
         also = self.dataset(config.eval.also, "val", images=images) if config.eval.also else None

@@ -19,7 +19,6 @@ from torch import Tensor
 from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.galleries import Block, Galleries, ScoreBlock, Top
 from negbench.errors import DataError
-from negbench.files.captions import draw_texts
 from negbench.files.image_files import ImageFiles, NothingLeftError
 from negbench.files.picture_kinds import picture_remarks
 from negbench.metrics.metric import Metric
@@ -60,7 +59,6 @@ class Dataset(Galleries, ABC):
         part: how this part was carved out of a larger one; empty for a whole split.
         share: how many of its queries are left where images are missing, in (0, 1].
         spelled: image -> how the user's files name it, where that is not its id.
-        vary_captions: whether `at_epoch` draws each query's text from its captions (`files.captions.draw_texts`).
 
     Raises:
         DataError: a repeated image or query, an unknown group, a target outside its query's group.
@@ -79,7 +77,6 @@ class Dataset(Galleries, ABC):
     part: str = ""
     spelled: Mapping[str, str] = field(default_factory=dict)
     share: float = 1.0
-    vary_captions: bool = False
 
     @classmethod
     @abstractmethod
@@ -208,26 +205,7 @@ class Dataset(Galleries, ABC):
 
         A data set that draws queries returns as many, on the same `images` in the same order.
         """
-        if not self.vary_captions:
-            return self
-        return dataclasses.replace(self, queries=draw_texts(self.queries, epoch, seed))
-
-    @property
-    def has_captions(self) -> bool:
-        """Whether there are two captions or more of a query, and epochs do not draw other queries."""
-        return not self.redraws and any(len(query.captions) > 1 for query in self.queries)
-
-    def with_varied_captions(self) -> Self:
-        """Return this split with `vary_captions`.
-
-        Raises:
-            DataError: there is nothing to draw from (`has_captions`).
-        """
-        if not self.has_captions:
-            raise DataError(
-                f"train.vary_captions: {self.card.name} keeps no two captions of a query: leave train.vary_captions out"
-            )
-        return dataclasses.replace(self, vary_captions=True)
+        return self
 
     def with_queries(self, rows: Sequence[int] | Tensor, part: str) -> Self:
         """Return the same galleries with some of the queries, in the order given.

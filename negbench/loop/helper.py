@@ -70,7 +70,7 @@ def _help(task: Assignment) -> None:
             elif what == "epoch":
                 stage, epoch = values
                 parts.objective.take(stages[stage].strategy)
-                parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config.seed))
+                parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config))
                 run.backbone.train()
             elif what == "step":
                 batch, state.step = values

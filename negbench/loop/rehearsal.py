@@ -145,7 +145,7 @@ class _Parts:
 
         def batches() -> Iterator[Batch]:
             now.state.forget_steps()
-            parts.objective.see(run.scene.at_epoch(run.backbone, 0, run.config.seed))
+            parts.objective.see(run.scene.at_epoch(run.backbone, 0, run.config))
             return epoch_batches(run, parts.objective, now.state, parts.streams, self.strategy)
 
         steps = list(islice(batches(), _STEPS))

@@ -84,7 +84,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             # mined pairs stay fixed for their refresh interval; texts and other pairs are the epoch's
             kept = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
             epoch = state.interval_start if kept else state.epoch
-            parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config.seed), state.hardest_share)
+            parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config), state.hardest_share)
             run.team.announce("epoch", stages.index(stage), epoch)
             batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
             loss = train_epoch(run, parts, state, batches, checkpoints, progress)

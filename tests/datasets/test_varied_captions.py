@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from negbench.contracts import Query
+from negbench.datasets.varied_captions import check_captions
 from negbench.errors import DataError
 from negbench.files.captions import draw_texts
 from negbench.plugins.registry import build
@@ -45,7 +46,7 @@ def test_only_training_sees_other_texts():
     made = untrained(config_of(sets, "in-batch", "train.vary_captions=true"))
     plain = untrained(config_of(sets, "in-batch"))
     for epoch in range(2):
-        scene = made.scene.at_epoch(made.backbone, epoch, 0)
+        scene = made.scene.at_epoch(made.backbone, epoch, made.config)
         texts = [query.text for query in scene.train.dataset.queries]
         assert texts == [query.text for query in draw_texts(plain.scene.train.dataset.queries, epoch, 0)], (
             f"epoch {epoch}"
@@ -56,7 +57,7 @@ def test_only_training_sees_other_texts():
     for split in ("val", "dev"):
         one, other = getattr(made.scene, split).dataset.queries, getattr(plain.scene, split).dataset.queries
         assert one == other, split
-    assert plain.scene.at_epoch(plain.backbone, 0, 0) is plain.scene
+    assert plain.scene.at_epoch(plain.backbone, 0, plain.config) is plain.scene
 
 
 def test_a_run_differs_by_them_and_has_a_hash_of_its_own(tmp_path):
@@ -73,4 +74,4 @@ def test_a_data_set_of_one_text_a_query_is_refused():
     world = build(VectorWorld, train_images=80, train_queries=40, split="train")
     world = world.with_queries([], "none")
     with pytest.raises(DataError, match=r"^train\.vary_captions: vectors keeps no two captions of a query: leave"):
-        world.with_varied_captions()
+        check_captions(world)

@@ -208,7 +208,7 @@ def test_a_rate_that_moves_once_an_epoch_is_that_of_the_released_code(rise, expe
         )
     )
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=config.train.lr)
-    schedule = cosine(optimizer, config, steps)
+    schedule = cosine(optimizer, config.train, steps)
     rates = []
     for _ in range(steps * epochs):
         rates.append(optimizer.param_groups[0]["lr"])

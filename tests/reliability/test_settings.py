@@ -68,6 +68,7 @@ VALUES: dict[str, list[str] | None] = {
     "hybrid.alpha": None,  # texts of references and targets, which these data lack
     "hybrid.beta": None,
     "compute.device": ["cpu"],
+    "compute.processes": None,  # tests/loop/test_shared_steps.py: gradients within a bound, not their bits
     "compute.micro_batch": None,  # tests/loop/test_passes.py: gradients within a bound, not their bits
     "compute.recompute": None,
 }
