@@ -71,7 +71,7 @@ def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None
     strategy, loss = make_strategy(config.strategy.name), make_loss(config.loss.name)
     objective = Objective(Passes(backbone, 0), strategy, loss, run.scene, config.mining, config.hybrid)
     optimizer = torch.optim.AdamW([*groups_of(run), *objective.parameter_groups(config.train.lr)])
-    schedule = cosine(optimizer, config, 1)
+    schedule = cosine(optimizer, config.train, 1)
 
     def epoch() -> None:
         streams = {name: torch.Generator().manual_seed(0) for name in ("batches", "draws")}

@@ -78,9 +78,9 @@ def embed(pictures: Path, module: Path) -> Callable[..., Any]:
 
 @pytest.mark.slow
 def test_a_folder_of_images_from_init_to_negatives_and_to_embeddings(pictures, module, tmp_path, said, refused):
-    """Run the commands of docs/howto/ten_minutes.md on a file with other column names, the last three before `embed`.
+    """Run the commands of docs/howto/ten_minutes.md on a file with other column names, the last two before `embed`.
 
-    Audit, comparison and mining must note that the backbone learned from other images.
+    Then mine. Audit, comparison and mining must note that the backbone learned from other images.
     """
     page = (Path(__file__).parents[2] / "docs" / "howto" / "ten_minutes.md").read_text(encoding="utf-8")
     printed = [shlex.split(line)[1:] for line in page.split("```sh\n")[1].split("```")[0].splitlines()]
@@ -106,7 +106,8 @@ def test_a_folder_of_images_from_init_to_negatives_and_to_embeddings(pictures, m
     refused(first, "already exists and was edited after `negbench init` wrote it: rename it")
     recipe.write_text(written, encoding="utf-8")
 
-    audit, compare, mining = after
+    audit, compare = after
+    mining = ["mine", "--recipe", recipe, "--strategy", "qure", "--draws", "5", "--out", pictures / "negatives.parquet"]
     warning = "note: backbone 'tiny' was trained only on the pictures of synthetic, not on those of triplets"
     audited = "".join(said(*audit, "--queries", "20"))
     assert "my-strategy" in audited

@@ -139,7 +139,7 @@ def plannable() -> list[str]:
             continue
         asked: Any = options_of(words)
         text = recipes()[str(asked.recipe)].read_text(encoding="utf-8") if str(asked.recipe) in recipes() else ""
-        if 'name = "vectors"' in text or re.search(r'extends = "\S*world|system = .*\n.*world', text):
+        if 'name = "vectors"' in text or re.search(r'extends = "\S*world(?!s/emoji)|system = .*\n.*world', text):
             found.append(line)
     return found
 
