@@ -91,9 +91,9 @@ def _known_training(config: RunConfig, backbone: Outline) -> str:
             open_end = ", unknown which" if len(datasets) > 1 else ""
             return f"{file.name} is the name under which {whose}, trained on {' or '.join(datasets)}{open_end}"
     for name in _names_of_weights(config, backbone):
-        datasets = _datasets_in(name)
-        if datasets:
-            return f"by their name, {name}, they are trained on {' and '.join(datasets)}" if data in datasets else ""
+        spelled = _datasets_in(name)
+        if spelled:
+            return f"by their name, {name}, they are trained on {' and '.join(spelled)}" if data in spelled else ""
     return backbone.fine_tuned
 
 

@@ -20,7 +20,7 @@ from negbench.analysis.frame import first_run, key_of, labels_of, shared
 from negbench.analysis.leader import row_line
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import listed
-from negbench.grid.axis import AXES, group_key
+from negbench.grid.axis import AXES, GroupKey, group_key
 from negbench.grid.comparison import together
 from negbench.metrics.names import SHORT
 from negbench.store.copies import PLACE, SummaryRun
@@ -78,7 +78,7 @@ def summary_runs(findings: Findings) -> tuple[list[SummaryRun], str]:
     """
     differing = [axis for axis in AXES if len({shared(group, axis) for group in findings.groups}) > 1]
     axes = list(dict.fromkeys(("strategy", *differing)))
-    rows = {}
+    rows = dict[GroupKey, Verdict]()
     for row in findings.verdicts:
         if row.main:
             rows.setdefault(group_key(vars(row)), row)
