@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench.datasets.varied_captions import has_captions
 from negbench.errors import UnknownNameError
 from negbench.plugins.registry import checked_options, option_defaults, registry
 from negbench.settings.config import Note, RunConfig, build_config, flattened, resolved_dataset
@@ -67,6 +66,8 @@ class Component:
             if not any(query.reference_text and query.target_text for query in train.queries):
                 return f"{train.card.name} has no texts of references and targets"
         if self.captions:
+            from negbench.datasets.varied_captions import has_captions  # imports torch, which lists do without
+
             train = cache.dataset(resolved_dataset(config), "train", images=False)
             if not has_captions(train):
                 return f"{train.card.name} keeps no two captions of a query"
