@@ -33,7 +33,8 @@ COMMON = ["--dataset", "vectors", "--backbone", "vectors:dim=16", *(part for eac
 COMMANDS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 LABELS = ("system", "point", "settings", "loss", "backbone", "dataset", "strategy")
 RESULTS = ("metrics", "baselines", "reported_epoch", "refresh_epochs", "temperatures", "steps", "negatives_seen")
-MEASURED = re.compile("seconds|memory|mib|hash|run$|token|mlflow")  # columns and keys that differ from run to run
+# columns and keys that differ from run to run
+MEASURED = re.compile("seconds|memory|mib|^used/.* s$|^used/.*MiB$|hash|run$|token|mlflow")
 HIDDEN = re.compile(r"\b[0-9a-f]{64}\b|(?<=-)[0-9a-f]{8}\b|/\S*/(?=pins-)pins-\w+|\b\d+ (s|min|h) of computing")
 
 

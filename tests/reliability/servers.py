@@ -99,8 +99,11 @@ class Line:
                     (behind if ready is client else client).sendall(data)
 
 
+_MEASURED = re.compile("seconds|memory|mib|^used/.* s$|^used/.*MiB$")  # names of values that differ from run to run
+
+
 def _unmeasured(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(pair for pair in metrics.items() if not re.search("seconds|memory|mib", pair[0]))
+    return sorted(pair for pair in metrics.items() if not _MEASURED.search(pair[0]))
 
 
 def contents(uri: str, name: str) -> dict[str, Any]:

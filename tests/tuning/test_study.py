@@ -199,7 +199,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_
     watched(lambda epoch: pytest.fail("it was trained"))
     TrialSearch([(book, job)]).run(Execution(Here()))
     (again,) = book.frozen()
-    assert [again.value] == values
+    assert [100 * again.value] == values  # Optuna holds per cent
     assert again.user_attrs["runs"] == before.user_attrs["runs"]
     copies = [run.info.status for run in mlflow_runs(tmp_path, "s") if "trial" in run.data.tags]
     assert copies == ["FINISHED"]  # it replaces the interrupted one
