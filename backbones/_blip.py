@@ -131,6 +131,7 @@ class BlipFamily(Composed):
     hashed_beside: ClassVar = {"dropout_calls": torch.zeros((), dtype=torch.int64)}
     added_tokens: ClassVar[tuple[str, ...]]  # tokens that LAVIS adds to BERT's vocabulary
     unused_tokens: ClassVar[int] = 0  # last added tokens that never occur: may lack embeddings
+    least_temperature = _LEAST
     sizes: Sizes
     vision_model: Any  # a model of transformers, with its configuration
     temp: nn.Parameter
@@ -395,7 +396,7 @@ class BlipFamily(Composed):
     @property
     def temperature(self) -> Tensor:
         """LAVIS's `temp`, learned, at least 0.001; divides scores in training losses only."""
-        return bound_below(self.temp, _LEAST)
+        return bound_below(self.temp, self.least_temperature)
 
     # --- modes ------------------------------------------------------------------------------------------------------
 

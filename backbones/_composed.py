@@ -153,6 +153,7 @@ class TwoTowers(Composed):
         log_temperature: log of the learned temperature (`start_temperature`).
     """
 
+    least_temperature = MIN_TEMPERATURE
     fusion: Fusion
     log_temperature: nn.Parameter
 
@@ -164,7 +165,7 @@ class TwoTowers(Composed):
     @property
     def temperature(self) -> Tensor:
         """Learned temperature; see `bound_below`."""
-        return bound_below(self.log_temperature.exp(), MIN_TEMPERATURE)
+        return bound_below(self.log_temperature.exp(), self.least_temperature)
 
     @abstractmethod
     def _reference(self, features: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ files with `strict=False`, and so a wrong visual tower passes unnoticed; here ev
 """
 
 import dataclasses
-import logging
 import math
 import pickle
 import re
@@ -31,7 +30,6 @@ State = dict[str, Tensor]
 # Parts of a whole tower that LAVIS does not use: BLIP-2 reads the last but one block, before any final norm.
 _UNUSED_OF_TOWER = {"eva_clip_g": re.compile(r"(norm|fc_norm|head)\..*"), "clip_vit_L": re.compile(r"ln_post\..*|proj")}
 _BLOCKS = {"eva_clip_g": re.compile(r"blocks\.(\d+)\."), "clip_vit_L": re.compile(r"transformer\.resblocks\.(\d+)\.")}
-_log = logging.getLogger("negbench")
 _DEEPEST = 4  # levels of a checkpoint below which no state dict is looked for
 _PUBLISHED_DEPTH = {("eva_clip_g", 1408): 39, ("clip_vit_L", 1024): 23}
 
@@ -154,13 +152,14 @@ def _state_dict(loaded: object, path: Path, key: str) -> State:
         return dict(loaded)  # type: ignore[call-overload]
     inner = _states_of(loaded)
     if key in inner or (len(inner) == 1 and not key):
-        state = dict(inner[key or next(iter(inner))])
+        name = key or next(iter(inner))
         for place, count in _unnamed_lists(loaded, "", 0):
-            if 2 * count >= len(state):  # as many as a model has
-                _log.warning(
-                    "note: %s: %s is not read: %s tensors without names, an average it seems", path, place, count
+            if not key and 2 * count >= len(inner[name]):  # as many as a model has
+                raise WeightsError(
+                    f"{path} holds the state dict {name}, and as {place} {count} tensors without names, an average it "
+                    f"seems, which cannot be read: to load the first, give {path},key={name}"
                 )
-        return state
+        return dict(inner[name])
     if inner:
         first = next(iter(inner))
         held = f"{path} holds the state dicts {', '.join(inner)}" + (f", not {key}" if key else "")

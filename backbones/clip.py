@@ -207,7 +207,7 @@ class Clip(TwoTowers):
     @property
     def temperature(self) -> Tensor:
         """Learned temperature, initially that of the weights (CLIP's is 0.01); see `bound_below`."""
-        return bound_below(torch.exp(-self.clip.logit_scale.reshape(())), _composed.MIN_TEMPERATURE)
+        return bound_below(torch.exp(-self.clip.logit_scale.reshape(())), self.least_temperature)
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """[B, 3, size, size] -> [B, 1, C] float32; with gradients when the image encoder is fine-tuned."""

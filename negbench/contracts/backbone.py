@@ -64,7 +64,7 @@ class Backbone(nn.Module, ABC):
 
     frozen_images: bool = True
     precision: str = "fp32"  # "fp32", "bf16" or "fp16": what all towers compute in; a run sets it (`train.precision`)
-    least_temperature: float = 0.0  # what losses divide by at least; a run sets it (`train.temperature_least`)
+    least_temperature: float = 0.0  # what losses divide by at least; a run may set another (`train.temperature_least`)
     learned_from: tuple[str, ...] = ()  # the only data sets whose images trained its weights; empty: unspecified
     fine_tuned: str = ""  # how its weights are known to be trained for retrieval already, as a clause; empty: unknown
     # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic; called in threads
@@ -178,6 +178,10 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def temperature(self) -> Tensor:
         """Learned temperature, scalar > 0; divides scores in training losses only."""
+
+    def set_least_temperature(self, least: float | None) -> None:
+        """Set `least_temperature`; None: that of the class."""
+        self.least_temperature = type(self).least_temperature if least is None else least
 
     @property
     def bounded_temperature(self) -> Tensor:

@@ -267,15 +267,15 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
 
 def _bound_temperature(backbone: Backbone, train: TrainConfig) -> None:
     """Set the backbone's `least_temperature`; raise OptionError if its temperature starts below it."""
-    if train.temperature_least is None:
-        return
+    least = train.temperature_least
+    backbone.set_least_temperature(None)  # the run before may have set another
     start = float(backbone.temperature.detach())
-    if start < train.temperature_least and not math.isclose(start, train.temperature_least, rel_tol=1e-6):
+    if least is not None and start < least and not math.isclose(start, least, rel_tol=1e-6):
         raise OptionError(
-            f"train.temperature_least = {train.temperature_least} is above the temperature at the start, {start:.4g}: "
-            "set backbone.temperature, too, or a lower bound"
+            f"train.temperature_least = {least} is above the temperature at the start, {start:.4g}: set "
+            "backbone.temperature, too, or a lower bound"
         )
-    backbone.least_temperature = train.temperature_least
+    backbone.set_least_temperature(least)
 
 
 def in_precision(run: OpenRun, precision: Precision, cache: DataCache, display: Display) -> OpenRun:

@@ -148,7 +148,7 @@ def open_split(
         backbone = cache.backbone(config)
         backbone.to(device)
         backbone.precision = Precision.of(config, None if run is None else run.precision).name
-        backbone.least_temperature = config.train.temperature_least or 0.0
+        backbone.set_least_temperature(config.train.temperature_least)
         whole = cache.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
         dataset = with_features(whole, backbone, config)
         if any(query.target is None for query in dataset.queries):

@@ -167,7 +167,7 @@ def encode_run(
         device = device_of(config)
         backbone.to(device)
         backbone.precision = folder.precision
-        backbone.least_temperature = config.train.temperature_least or 0.0
+        backbone.set_least_temperature(config.train.temperature_least)
         with display.stage("prepare"):
             scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
         with display.stage("evaluate", note=folder.run_id):

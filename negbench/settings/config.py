@@ -549,8 +549,9 @@ def _check_temperature(config: RunConfig, backbone: Mapping[str, Any]) -> None:
         options["train.temperature_rate"] = config.train.temperature_rate
     if config.train.temperature_least is not None:
         options["train.temperature_least"] = config.train.temperature_least
-    for option, value in options.items():
-        raise OptionError(f"{option} = {value} would do nothing: {reason}; leave one out")
+    if options:
+        named = " and ".join(f"{option} = {value}" for option, value in options.items())
+        raise OptionError(f"{named} would do nothing: {reason}; leave one out")
 
 
 def _check_optimiser(train: TrainConfig, epochs: int) -> None:

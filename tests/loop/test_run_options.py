@@ -21,6 +21,7 @@ from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.optimizer import with_temperature_rate
 from negbench.loop.passes import Passes
+from negbench.loop.runs import open_run
 from negbench.loop.schedule import Stage, cosine
 from negbench.loop.types import State
 from negbench.mining.mined import Mined
@@ -117,12 +118,23 @@ def test_a_temperature_stays_above_its_bound(tmp_path, vector_sets):
     with torch.no_grad():
         opened.backbone.log_temperature.fill_(math.log(0.03))
     assert objective.divisor == pytest.approx(0.05)
-    assert float(opened.backbone.temperature.detach()) == pytest.approx(0.03)
+    assert float(opened.backbone.log_temperature.exp().detach()) == pytest.approx(0.03)
     assert mining_task(opened.backbone, opened.scene, config.mining).temperature == pytest.approx(0.05)
     objective.temperature("icm").backward()  # the temperature can rise again
     assert opened.backbone.log_temperature.grad == pytest.approx(0.03)
     with pytest.raises(OptionError, match=r"temperature_least = 0.1 is above the temperature at the start, 0.07:"):
         run(config_of("qure", vector_sets, "train.temperature_least=0.1"), tmp_path)
+
+
+def test_a_bound_is_the_run_s_own(vector_sets):
+    """Runs of a process share a backbone; a bound below the family's holds, too."""
+    cache = DataCache()
+    for least, expected in ((0.05, 0.05), (None, 0.01), (0.002, 0.002)):
+        more = () if least is None else (f"train.temperature_least={least}",)
+        opened = open_run(resolved(config_of("qure", vector_sets, *more)), Display(), cache)
+        with torch.no_grad():
+            opened.backbone.log_temperature.fill_(math.log(0.001))
+        assert float(opened.backbone.bounded_temperature.detach()) == pytest.approx(expected), least
 
 
 def test_only_the_temperature_gets_its_own_rate(toy_sets):
