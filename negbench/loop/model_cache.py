@@ -67,10 +67,8 @@ class ModelCache:
         What has a stage is shared by the runs that begin with the same weights; its seconds count for each of them.
         """
         if stage and self.state.step == 0:
-            config = self.run.config
-            settings = config.model_dump_json(include={"compute", "eval", "mining"})
-            texts = config.seed if config.train.vary_captions else None  # by which the epoch's texts are drawn
-            return self._once_untrained((key, settings, texts), make, stage, note)
+            settings = self.run.config.model_dump_json(include={"compute", "eval", "mining"})
+            return self._once_untrained((key, settings), make, stage, note)
         if key not in self._values:
             with self.run.display.stage(stage, note=note) if stage else nullcontext():
                 self._values[key] = make()
