@@ -364,7 +364,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     strategies: PluginSpecs = option(
         "cir",
         "Comma-separated names, options as qure:variant=release; in-batch+qure: both; cir: the papers' "
-        "strategies, baselines and oracles; all: all without guide or judge; own: the system's.",
+        "strategies, baselines and oracles; all: those without guide or judge; own: the system's.",
         flags=("--strategies", "--strategy"),
         cli=str,
     )
