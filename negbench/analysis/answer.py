@@ -14,9 +14,9 @@ from negbench.analysis.findings import Findings
 from negbench.analysis.frame import config_of, known, seconds_per_seed, shared
 from negbench.analysis.kinds import kinds_answer
 from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, ordered
+from negbench.analysis.picked_answer import picked_answer
 from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
 from negbench.analysis.plateau import trained_out
-from negbench.analysis.rates_answer import rates_answer
 from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.turns import turns, turns_by_metric
@@ -71,7 +71,7 @@ def say(findings: Findings) -> list[str]:
     lines += _regime(findings.groups)
     if findings.document.get("rates"):
         main = shared(findings.groups[0], "main_metric")
-        lines += rates_answer(findings.document, verdicts[0].metric, main, findings.covered)
+        lines += picked_answer(findings.document, verdicts[0].metric, main, findings.covered)
     lines += trained_out(findings.groups, verdicts)
     tuned_by = (findings.document.get("tuned") or {}).get("metric", "")
     lines += tuned_answer(tunings_of(findings.document), findings.gains, tuned_by)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from negbench.analysis.frame import config_of, key_of
-from negbench.analysis.rate_choice import RateChoice
+from negbench.analysis.setting_choice import SettingChoice
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import OVER_ALL, VerdictTable, alike_but, batch_alone, side_by_side
 from negbench.analysis.words import estimate_text, in_points, label_of
@@ -75,7 +75,7 @@ def temperatures(groups: Sequence[pd.DataFrame], tables: Sequence[VerdictTable])
     found = []
     for members in alike_but(("loss", "point"), tables):
         values: dict[str, Values] = {}
-        choices: dict[str, tuple[RateChoice, ...]] = {}
+        choices: dict[str, tuple[SettingChoice, ...]] = {}
         for table in members:
             alone = batch_alone(table.plugins)
             cells = by_key.get(group_key({**table.labels, "strategy": alone}))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from negbench.analysis import statistics
-from negbench.analysis.rate_choice import Choices, draw_shortfalls
+from negbench.analysis.setting_choice import Choices, draw_shortfalls
 from negbench.grid.looks import Looks
 from negbench.scoring.values import Values
 from negbench.settings.options import PairsToDecide

@@ -18,7 +18,7 @@ from negbench.analysis.collapse import Ends, ends_of
 from negbench.analysis.differences import Differences, differences_by_look
 from negbench.analysis.frame import config_of, facts_of, first_run, folders_of, key_of, mean_of, shared
 from negbench.analysis.prices import more_seeds
-from negbench.analysis.rate_choice import Choices, RateChoice
+from negbench.analysis.setting_choice import Choices, SettingChoice
 from negbench.analysis.statistics import Difference
 from negbench.analysis.stored_trials import StoredTrials
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
@@ -255,9 +255,9 @@ def headline_metrics(metrics: Sequence[str]) -> list[str]:
 
 def _choices_of(
     groups: Mapping[str, pd.DataFrame], metrics: Sequence[str], trials: Mapping[GroupKey, StoredTrials]
-) -> dict[str, dict[str, tuple[RateChoice, ...]]]:
+) -> dict[str, dict[str, tuple[SettingChoice, ...]]]:
     """Read metric -> strategy -> the trials that chose its learning rate."""
-    choices: dict[str, dict[str, tuple[RateChoice, ...]]] = {}
+    choices: dict[str, dict[str, tuple[SettingChoice, ...]]] = {}
     seen: KnownQueries = {}  # the dev part is the same for all strategies of a table
     for strategy, group in sorted(groups.items()):
         stored = trials.get(key_of(group))
@@ -341,7 +341,7 @@ def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:
     )
 
 
-def join_choices(tables: Sequence[Choices]) -> dict[str, tuple[RateChoice, ...]]:
+def join_choices(tables: Sequence[Choices]) -> dict[str, tuple[SettingChoice, ...]]:
     """Return the choices of the strategies that all these tables know, as those of a mean over the tables."""
     joined = {}
     for name in tables[0]:

@@ -1,4 +1,4 @@
-"""The course of a comparison: learning rates, then the cells look by look."""
+"""The course of a comparison: the trials that choose settings, then the cells look by look."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -21,26 +21,26 @@ def compare_cells(planned: ComparisonPlan, rules: Rules, later: float = 0.0) -> 
         later: epochs of the runs that may follow it.
     """
     trials: Sequence[Outcome] = ()
-    if planned.rates is not None:
-        planned, trials = yield from _at_own_rates(planned, rules, later)
+    if planned.choice is not None:
+        planned, trials = yield from _at_chosen(planned, rules, later)
     first = Round(planned.folder, planned.cells, later=later)
     undecided = open_strategies(planned.folder, rules)
     return replace((yield from look_by_look(first, rules.looks, undecided)), trials=trials)
 
 
-def _at_own_rates(
+def _at_chosen(
     planned: ComparisonPlan, rules: Rules, later: float
 ) -> Generator[Round, Sequence[Outcome], tuple[ComparisonPlan, list[Outcome]]]:
-    """Ask for each group's trials and for those that they ask for; return the plan at the best rates."""
-    rates = planned.rates
-    assert rates is not None
+    """Ask for each group's trials and for those that they ask for; return the plan at the best settings."""
+    choice = planned.choice
+    assert choice is not None
     if rules.looks is not None:
         later += epochs_of_looks(planned.cells, rules.looks, len(rules.looks.first))
     outcomes: list[Outcome] = []
     while True:
         computed = {outcome.cell.hash for outcome in outcomes}
-        trials = [cell for cell in rates.cells if cell.hash not in computed]
+        trials = [cell for cell in choice.cells if cell.hash not in computed]
         if not trials:
-            return replace(planned, rates=rates).at_best_rates(), outcomes
-        outcomes += yield Round(planned.trials, trials, list(outcomes), planned.cells, later + rates.further_epochs())
-        rates = rates.grown(planned.folder.path.parent, DATA)
+            return replace(planned, choice=choice).at_best_settings(), outcomes
+        outcomes += yield Round(planned.trials, trials, list(outcomes), planned.cells, later + choice.further_epochs())
+        choice = choice.grown(planned.folder.path.parent, DATA)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from negbench.grid.axes import Axes, Choice, listed
 from negbench.grid.axis import Axis, plain_dials, point_text, points_of, short_names
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
-from negbench.grid.rates import Rates, at_rates
+from negbench.grid.setting_trials import SettingTrials
 from negbench.grid.systems import system_choices
 from negbench.loop.remarks import check_idle
 from negbench.loop.runs import DATA
@@ -48,14 +48,14 @@ class ComparisonPlan:
         folder: folder of the comparison.
         cells: cells to compute.
         size: the axes in words, '2 strategies x 3 seeds'.
-        rates: the learning-rate trials; None if no rate is chosen.
+        choice: the trials that choose learning rates; None if none is chosen.
     """
 
     asked: Compare
     folder: ComparisonFolder
     cells: list[Cell]
     size: str = ""
-    rates: Rates | None = None
+    choice: SettingTrials | None = None
 
     def line(self) -> str:
         """Return a line that says how many cells there are and how many are finished."""
@@ -68,25 +68,25 @@ class ComparisonPlan:
         summary = f"{len(self.cells)} cells ({size}), {steps['reuse']} already finished"
         if steps["resume"]:
             summary += f", {steps['resume']} to be resumed"
-        if self.rates is None:
+        if self.choice is None:
             return summary
-        trials = {cell.hash: cell.step(runs) for cell in self.rates.cells}
+        trials = {cell.hash: cell.step(runs) for cell in self.choice.cells}
         done = list(trials.values()).count("reuse")
-        return f"{summary}; first {len(trials)} trials of the learning rate, {done} already finished"
+        return f"{summary}; first {len(trials)} trials of {self.choice.grid.words}, {done} already finished"
 
     @property
     def trials(self) -> ComparisonFolder:
-        """Folder of the learning-rate trials."""
+        """Folder of the trials that choose."""
         return ComparisonFolder(self.folder.path.with_name(f"{self.folder.path.name}-rates"))
 
-    def at_best_rates(self) -> ComparisonPlan:
-        """Return the plan with every cell at the rate that the finished trials chose; `self` if no rate is chosen."""
-        if self.rates is None:
+    def at_best_settings(self) -> ComparisonPlan:
+        """Return the plan with every cell at the setting that the finished trials chose; `self` if none is chosen."""
+        if self.choice is None:
             return self
         runs = self.folder.path.parent
-        chosen = self.rates.chosen(runs)
-        about = {**self.folder.about, "rates": [asdict(each) for each in chosen.values()]}
-        cells = at_rates(self.cells, chosen, runs, DATA)
+        chosen = self.choice.chosen(runs)
+        about = {**self.folder.about, "rates": [picked.plain() for picked in chosen]}
+        cells = self.choice.at_chosen(self.cells, chosen, runs, DATA)
         return replace(self, cells=cells, folder=replace(self.folder, about=about))
 
 
@@ -144,10 +144,10 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     planned = ComparisonPlan(asked, folder, found.cells, size=_size(axes, found.cells))
     if asked.lr not in (None, "grid", "common") or _searches_rates(axes):
         return planned
-    rates = Rates.of(planned.cells, runs, DATA, asked.metric, common=asked.lr == "common")
-    planned = replace(planned, rates=rates)
+    choice = SettingTrials.of(planned.cells, runs, DATA, asked.metric, common=asked.lr == "common")
+    planned = replace(planned, choice=choice)
     check_name(planned.trials.path, "comparison")
-    return planned.at_best_rates()
+    return planned.at_best_settings()
 
 
 @dataclass(frozen=True)

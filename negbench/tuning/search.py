@@ -12,7 +12,7 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.looks import Looks
-from negbench.grid.rates import DEV_FRACTION, generated_dev
+from negbench.grid.setting_trials import DEV_FRACTION, generated_dev
 from negbench.loop.remarks import check_idle
 from negbench.loop.runs import DATA, plan_run
 from negbench.machine import files

@@ -16,7 +16,7 @@ import optuna
 
 from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, quoted
-from negbench.grid.rates import generated_dev
+from negbench.grid.setting_trials import generated_dev
 from negbench.loop.objective import smallest_gallery
 from negbench.loop.runs import DATA
 from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolved

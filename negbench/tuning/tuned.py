@@ -23,7 +23,7 @@ from negbench.display import progress
 from negbench.grid.axis import KEY, Value
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import together
-from negbench.grid.rates import DEV_FRACTION
+from negbench.grid.setting_trials import DEV_FRACTION
 from negbench.loop.runs import DATA
 from negbench.machine.files import checked_name
 from negbench.settings.config import RunConfig, resolved

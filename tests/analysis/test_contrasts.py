@@ -11,13 +11,14 @@ from negbench.analysis.answer import _tally
 from negbench.analysis.collapse import Ends
 from negbench.analysis.contrasts import CONTRAST, contrast_text, contrasts
 from negbench.analysis.deciding import decided_text, rules_of
-from negbench.analysis.rate_choice import RateChoice
+from negbench.analysis.setting_choice import SettingChoice
 from negbench.analysis.turns import turns
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, distinct_of, over_all, verdicts_of
 from negbench.analysis.words import shortened
 from negbench.campaign.plan import over_recipe
 from negbench.errors import UnknownNameError
+from negbench.grid.setting import TrialSetting
 from negbench.scoring.values import Values
 from negbench.settings.config import build_config
 from negbench.settings.options import Compare
@@ -61,13 +62,13 @@ def test_a_contrast_is_the_mean_over_shared_strategies_and_seeds():
     assert contrasts([tables[0], other]) == []  # no strategy in common
 
 
-def trials(seed: int, gap: float) -> tuple[RateChoice, ...]:
+def trials(seed: int, gap: float) -> tuple[SettingChoice, ...]:
     """Return trials of two rates on 300 queries, of which the chosen one is ahead by about `gap`."""
     rng = np.random.default_rng(seed)
     chosen, other = (
         Values((rng.random((3, 300)) < recall).astype(float), (0, 1, 2), None) for recall in (0.5, 0.5 - gap)
     )
-    return (RateChoice(1.0, {1.0: chosen, 3.0: other}),)
+    return (SettingChoice(TrialSetting(1.0), {TrialSetting(1.0): chosen, TrialSetting(3.0): other}),)
 
 
 def with_trials(made: VerdictTable, seed: int, gap: float) -> VerdictTable:

@@ -25,11 +25,11 @@ import scipy
 from negbench.analysis import seed_variance
 from negbench.analysis.collapse import bound
 from negbench.analysis.differences import Differences, differences
-from negbench.analysis.rate_choice import RateChoice, draw_shortfalls
+from negbench.analysis.setting_choice import SettingChoice, draw_shortfalls
 from negbench.analysis.statistics import Design, Difference, ValueTable, against, pairs
 from negbench.grid.looks import Looks
-from negbench.grid.picked_rate import best_rate
-from negbench.grid.rates import MORE
+from negbench.grid.setting import TrialSetting, best_setting
+from negbench.grid.setting_trials import MORE
 from negbench.scoring.values import Values
 from negbench.settings.options import PairsToDecide
 
@@ -252,7 +252,7 @@ def hits_at(recall: float, seeds: int, difficulty: np.ndarray, rng: np.random.Ge
 
 
 def trials_of(setting: RateSetting, seeds: int, rng: np.random.Generator) -> list[dict[int, Values]]:
-    """Draw both strategies' trials, extended as `negbench.grid.rates` does: both try what one of them asks for."""
+    """Draw both strategies' trials, extended as `negbench.grid.setting_trials` does: both try what one of them asks for."""
     difficulty = DIFFICULTY * rng.standard_normal(setting.dev)
     tried: list[dict[int, Values]] = [{}, {}]
     wanted = {*STEPS}
@@ -299,8 +299,14 @@ def chosen_by(rule: str, setting: RateSetting, rng: np.random.Generator) -> tupl
             steps.append(best if clear else common)
         return steps, tried
     return [
-        round(math.log(best_rate({3.0**step: each.mean for step, each in trials.items()}, 1.0), 3)) for trials in tried
+        round(math.log(best_setting({_rate(step): each.mean for step, each in trials.items()}, _rate(0)).lr, 3))
+        for trials in tried
     ], tried
+
+
+def _rate(step: int) -> TrialSetting:
+    """Return the setting whose rate is 3^step times the configured one."""
+    return TrialSetting(3.0**step)
 
 
 def rates_judged(rule: str, setting: RateSetting, tables: int, seed: int) -> tuple[float, float, float, float]:
@@ -322,7 +328,7 @@ def rates_judged(rule: str, setting: RateSetting, tables: int, seed: int) -> tup
         if rule == "highest, in the interval":
             choices = {}
             for name, step, trials in zip("ab", steps, tried, strict=True):
-                choices[name] = (RateChoice(3.0**step, {3.0**k: each for k, each in trials.items()}),)
+                choices[name] = (SettingChoice(_rate(step), {_rate(k): each for k, each in trials.items()}),)
             shortfalls = draw_shortfalls(choices, table.draws)
         test = against(table, "b", table.generator(), shortfalls)["a"]
         first += test.verdict == "better"

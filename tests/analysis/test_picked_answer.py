@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from negbench.analysis.rates_answer import rates_answer
+from negbench.analysis.picked_answer import picked_answer
 from negbench.grid.axis import group_key
 
 RATES = (0.001, 0.003, 0.01)
@@ -39,7 +39,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
 
 def said(rates: list[dict[str, Any]], *, covered: bool = True) -> list[str]:
     places = [group_key(each["labels"]) for each in rates if covered and each.get("runs")]
-    return rates_answer({"rates": rates} if rates else {}, "recall_at_10", "recall_at_10", places)
+    return picked_answer({"rates": rates} if rates else {}, "recall_at_10", "recall_at_10", places)
 
 
 def test_rates_are_told(golden):

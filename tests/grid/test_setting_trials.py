@@ -16,8 +16,8 @@ from negbench.campaign.plan import plan_comparison
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.grid.executors import Here
-from negbench.grid.picked_rate import PickedRate, best_rate
-from negbench.grid.rates import Rates
+from negbench.grid.setting import Picked, TrialSetting, best_setting
+from negbench.grid.setting_trials import SettingTrials
 from negbench.loop.runs import plan_run
 from negbench.machine.files import read_json
 from negbench.settings.config import build_config, resolved
@@ -95,11 +95,15 @@ def test_every_group_runs_at_the_rate_with_the_highest_mean_over_seeds(vector_se
     assert len(list(computed.glob("*/result.json"))) == trials + 4
 
 
+def best_of_rates(means: dict[float, float], configured: float) -> float:
+    return best_setting({TrialSetting(rate): mean for rate, mean in means.items()}, TrialSetting(configured)).lr
+
+
 def test_the_highest_mean_is_taken_and_of_equal_ones_the_nearest():
-    assert best_rate({0.3: 0.5, 1.0: 0.4, 3.0: 0.6}, 1.0) == 3.0
-    assert best_rate({0.1: 0.5, 1.0: 0.5 + 1e-13, 9.0: 0.5}, 2.0) == 1.0  # 0.5 is 0.5, whatever the order of a sum
-    assert best_rate({0.5: 0.7, 2.0: 0.7}, 1.0) == 0.5
-    assert best_rate({}, 0.5) == 0.5  # all trials failed
+    assert best_of_rates({0.3: 0.5, 1.0: 0.4, 3.0: 0.6}, 1.0) == 3.0
+    assert best_of_rates({0.1: 0.5, 1.0: 0.5 + 1e-13, 9.0: 0.5}, 2.0) == 1.0  # 0.5 is 0.5, whatever a sum's order
+    assert best_of_rates({0.5: 0.7, 2.0: 0.7}, 1.0) == 0.5
+    assert best_of_rates({}, 0.5) == 0.5  # all trials failed
 
 
 def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any(vector_sets, tmp_path, said):
@@ -139,25 +143,25 @@ def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets, tmp_p
         "chosen by R@10 on 14 queries carved from train (fewer than 1,000) with seed 3: 0.18 for all-corpus" in answer
     )
     assert "lowest tried" not in answer
-    planned = plan_comparison(asked, tmp_path).rates
-    ((place, cells),) = planned.trials.items()
+    choice = plan_comparison(asked, tmp_path).choice
+    ((place, cells),) = choice.planned.items()
     for count in (3, 4, 5):
-        again = replace(planned, trials={place: cells[:count]}).grown(tmp_path, DataCache())
+        again = replace(choice, planned={place: cells[:count]}).grown(tmp_path, DataCache())
         assert [cell.hash for cell in again.cells] == [cell.hash for cell in cells], f"the first {count} trials"
-    assert planned.further_epochs() == 2 * cells[0].config.train.epochs  # at the low end, which is not asked for
+    assert choice.further_epochs() == 2 * cells[0].config.train.epochs  # at the low end, which is not asked for
 
 
-class MadeRates(Rates):
-    """Rates whose trials have made values: (strategy, rate) -> mean; a trial without one is not finished."""
+class MadeTrials(SettingTrials):
+    """Trials whose means are made: (strategy, rate) -> mean; a trial without one is not finished."""
 
     values: ClassVar[dict[tuple[str, float], float]] = {}
 
-    def _pick_rate(self, cells: Any, runs: Path) -> PickedRate:
-        rates = sorted({cell.config.train.lr for cell in cells})
+    def _pick(self, cells: Any, runs: Path) -> Picked:
+        rates = [TrialSetting(rate) for rate in sorted({cell.config.train.lr for cell in cells})]
         labels = {axis: label for axis, label in cells[0].labels.items() if axis != "settings"}
-        tried = tuple((rate, self.values.get((labels["strategy"], rate))) for rate in rates)
+        tried = tuple((rate, self.values.get((labels["strategy"], rate.lr))) for rate in rates)
         known = {rate: value for rate, value in tried if value is not None}
-        return PickedRate(labels, (3, 1), best_rate(known, DOCUMENTED), tried)
+        return Picked(labels, (3, 1), best_setting(known, TrialSetting(DOCUMENTED)), tried)
 
 
 CURVES = {  # of top-k; all-corpus is best at the configured rate, 0.5
@@ -173,10 +177,10 @@ CURVES = {  # of top-k; all-corpus is best at the configured rate, 0.5
 def test_all_strategies_try_the_same_rates(vector_sets, tmp_path, monkeypatch, curve, rates):
     values = {("top-k", rate): value / 10 for rate, value in curve.items()}
     values |= {("all-corpus", rate): 0.5 - abs(math.log(rate / 0.5)) / 10 for rate in (0.05, 0.15, 0.5, 1.5, 4.5, 13.5)}
-    monkeypatch.setattr(MadeRates, "values", values)
-    planned = plan_comparison(asked_of(vector_sets, tmp_path), tmp_path).rates
-    grown = MadeRates(planned.trials).grown(tmp_path, DataCache())
-    for cells in grown.trials.values():
+    monkeypatch.setattr(MadeTrials, "values", values)
+    choice = plan_comparison(asked_of(vector_sets, tmp_path), tmp_path).choice
+    grown = MadeTrials(choice.planned).grown(tmp_path, DataCache())
+    for cells in grown.planned.values():
         found = [(cell.config.train.lr, cell.seed) for cell in cells]
         assert sorted(found) == sorted(product(rates, (3, 1))), cells[0].labels
     assert grown.grown(tmp_path, DataCache()) == grown
@@ -185,19 +189,19 @@ def test_all_strategies_try_the_same_rates(vector_sets, tmp_path, monkeypatch, c
 def test_a_common_rate_has_the_highest_mean_over_the_strategies(vector_sets, tmp_path, monkeypatch):
     own = {"all-corpus": (0.5, 0.4, 0.2), "top-k": (0.1, 0.3, 0.4)}
     made = {(name, rate): value for name, row in own.items() for rate, value in zip((0.15, 0.5, 1.5), row, strict=True)}
-    monkeypatch.setattr(MadeRates, "values", made)
-    planned = plan_comparison(asked_of(vector_sets, tmp_path, lr="common"), tmp_path).rates
-    assert planned.common
-    chosen = MadeRates(planned.trials, common=True).chosen(tmp_path)
-    assert {each.labels["strategy"]: each.lr for each in chosen.values()} == {"all-corpus": 0.5, "top-k": 0.5}
-    assert all(each.common for each in chosen.values())
-    apart = MadeRates(planned.trials).chosen(tmp_path)
-    assert {each.labels["strategy"]: each.lr for each in apart.values()} == {"all-corpus": 0.15, "top-k": 1.5}
-    monkeypatch.setattr(MadeRates, "values", {key: value for key, value in made.items() if key != ("top-k", 0.5)})
-    chosen = MadeRates(planned.trials, common=True).chosen(tmp_path)
-    assert {each.lr for each in chosen.values()} == {1.5}  # of 0.15 and 1.5, the nearer one: both have 0.3
-    monkeypatch.setattr(MadeRates, "values", {})
-    assert {each.lr for each in MadeRates(planned.trials, common=True).chosen(tmp_path).values()} == {DOCUMENTED}
+    monkeypatch.setattr(MadeTrials, "values", made)
+    choice = plan_comparison(asked_of(vector_sets, tmp_path, lr="common"), tmp_path).choice
+    assert choice.common
+    chosen = MadeTrials(choice.planned, common=True).chosen(tmp_path)
+    assert {each.labels["strategy"]: each.setting.lr for each in chosen} == {"all-corpus": 0.5, "top-k": 0.5}
+    assert all(each.common for each in chosen)
+    apart = MadeTrials(choice.planned).chosen(tmp_path)
+    assert {each.labels["strategy"]: each.setting.lr for each in apart} == {"all-corpus": 0.15, "top-k": 1.5}
+    monkeypatch.setattr(MadeTrials, "values", {key: value for key, value in made.items() if key != ("top-k", 0.5)})
+    chosen = MadeTrials(choice.planned, common=True).chosen(tmp_path)
+    assert {each.setting.lr for each in chosen} == {1.5}  # of 0.15 and 1.5, the nearer one: both have 0.3
+    monkeypatch.setattr(MadeTrials, "values", {})
+    assert {each.setting.lr for each in MadeTrials(choice.planned, common=True).chosen(tmp_path)} == {DOCUMENTED}
 
 
 def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
@@ -205,7 +209,7 @@ def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
     sets = ("dataset.train_images=90", "dataset.train_queries=60", "dataset.val_images=90")
     asked = Compare(recipe=Path("world-small"), strategies="top-k", seeds=[2], lr="grid", sets=sets, runs_dir=tmp_path)
     plan = plan_comparison(asked, tmp_path)
-    cache, config = DataCache(), plan.rates.cells[0].config
+    cache, config = DataCache(), plan.choice.cells[0].config
     splits = cache.splits(config)
     reported = cache.splits(plan.cells[0].config)
     assert splits.val is splits.dev
@@ -242,7 +246,7 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, t
     shutil.copytree(computed, runs)
     for each in read_json(runs / "c" / "comparison.json")["rates"]:
         strategy = each["labels"]["strategy"]
-        rates = plan_comparison(asked_of(vector_sets, runs), runs).rates
+        rates = plan_comparison(asked_of(vector_sets, runs), runs).choice
         folders = {cell.config.train.lr: cell.folder for cell in rates.cells if cell.labels["strategy"] == strategy}
         (runs / str(folders[each["lr"]]) / "result.json").unlink()
         about = plan_comparison(asked_of(vector_sets, runs), runs).folder.about["rates"]
@@ -253,12 +257,12 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, t
 
 def test_along_dials_and_budgets_and_with_systems_every_group_has_trials(vector_sets, tmp_path):
     dials = plan_comparison(asked_of(vector_sets, tmp_path, dials=("train.epochs=1,2",)), tmp_path)
-    assert len(dials.rates.cells) == 2 * 2 * 3 * 2
+    assert len(dials.choice.cells) == 2 * 2 * 3 * 2
     budgets = plan_comparison(asked_of(vector_sets, tmp_path, epochs="2,4"), tmp_path)
-    assert {(c.labels["epochs"], c.config.train.epochs) for c in budgets.rates.cells} == {("2", 2), ("4", 4)}
+    assert {(c.labels["epochs"], c.config.train.epochs) for c in budgets.choice.cells} == {("2", 2), ("4", 4)}
     assert [each["labels"]["epochs"] for each in budgets.folder.about["rates"]] == ["2", "2", "4", "4"]
     systems = plan_comparison(asked_of(vector_sets, tmp_path, systems="qure"), tmp_path)
-    assert len(systems.rates.trials) == len({(c.labels["system"], c.labels["strategy"]) for c in systems.cells})
+    assert len(systems.choice.planned) == len({(c.labels["system"], c.labels["strategy"]) for c in systems.cells})
 
 
 def test_a_value_is_the_rate_of_all(vector_sets, tmp_path, subtests):
@@ -266,11 +270,11 @@ def test_a_value_is_the_rate_of_all(vector_sets, tmp_path, subtests):
     sets = (*vector_sets, "train.lr=0.002")
     by_set = plan_comparison(asked_of(vector_sets, tmp_path, lr="fixed", sets=sets), tmp_path)
     assert [cell.hash for cell in by_lr.cells] == [cell.hash for cell in by_set.cells]
-    assert by_lr.rates is None
+    assert by_lr.choice is None
     for given in ({"tuned": 2}, {"dials": ("train.lr=1,2",)}):  # these look for rates themselves
         for lr in (None, "fixed"):
             with subtests.test(lr=lr, **given):
-                assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).rates is None
+                assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).choice is None
 
 
 def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
@@ -279,17 +283,17 @@ def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
     common: dict[str, Any] = {"strategies": "top-k", "sets": tuple(vector_sets), "runs_dir": tmp_path}
     asked = (Compare(seeds=1, **common), Compare(recipe=recipe, **common), Compare(seeds=1, tuned=2, **common))
     grid, fixed, tuned = (api.plan_compare(each, print)[0] for each in asked)
-    assert grid.rates is not None
-    assert fixed.rates is None
+    assert grid.choice is not None
+    assert fixed.choice is None
     assert fixed.folder.path.name == f"{grid.folder.path.name}-lr-fixed"
     assert tuned.folder.path.name == f"{grid.folder.path.name}-tuned"
-    assert grid.trials.path.name == f"{grid.folder.path.name}-rates"
+    assert grid.setting_trials.path.name == f"{grid.folder.path.name}-rates"
 
 
 def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tmp_path):
     plan = plan_comparison(asked_of(vector_sets, tmp_path, sets=(*vector_sets, "eval.select=val")), tmp_path)
     assert {cell.config.eval.select for cell in plan.cells} == {"val"}
-    assert {(cell.config.eval.select, cell.config.eval.reported) for cell in plan.rates.cells} == {("dev", False)}
+    assert {(cell.config.eval.select, cell.config.eval.reported) for cell in plan.choice.cells} == {("dev", False)}
 
 
 def test_mistakes(vector_sets, tmp_path, mistakes):

@@ -10,7 +10,8 @@ from scipy import stats
 
 from negbench.analysis.differences import differences
 from negbench.analysis.prices import floor_of
-from negbench.analysis.rate_choice import RateChoice, draw_shortfalls
+from negbench.analysis.setting_choice import SettingChoice, draw_shortfalls
+from negbench.grid.setting import TrialSetting
 from negbench.scoring.values import Values
 
 DRAWS = 40_000
@@ -23,8 +24,13 @@ def values(means: Sequence[float], queries: int = 400, **more: Any) -> Values:
     return Values(rows, tuple(range(len(means))), None, **more)
 
 
+def choice(chosen: float, trials: Mapping[float, Values]) -> SettingChoice:
+    """Return a choice between learning rates."""
+    return SettingChoice(TrialSetting(chosen), {TrialSetting(rate): of_rate for rate, of_rate in trials.items()})
+
+
 def shortfall(chosen: float, trials: Mapping[float, Values]) -> np.ndarray:
-    return draw_shortfalls({"a": (RateChoice(chosen, trials),)}, DRAWS)["a"]
+    return draw_shortfalls({"a": (choice(chosen, trials),)}, DRAWS)["a"]
 
 
 def test_two_rates_of_one_seed_against_the_closed_form(subtests):
@@ -61,7 +67,7 @@ def test_no_doubt_leaves_nothing_and_a_worse_rate_all_of_it():
 def test_several_tables_are_averaged_and_names_and_order_do_not_matter():
     rng = np.random.default_rng(1)
     made = [{rate: Values(rng.random((3, 50)), (0, 1, 2), None) for rate in (1.0, 3.0, 9.0)} for _ in range(4)]
-    first, second, third, fourth = (RateChoice(1.0, trials) for trials in made)
+    first, second, third, fourth = (choice(1.0, trials) for trials in made)
     both = draw_shortfalls({"a": (first, second), "b": (third, fourth)}, 500, "k")
     turned = draw_shortfalls({"b": (third, fourth), "a": (first, second)}, 500, "k")
     for name in "ab":
@@ -80,11 +86,11 @@ def hits(recall: float, seed: int, seeds: int = 3, queries: int = 500) -> Values
 def test_doubt_widens_intervals_and_certainty_does_not():
     tested = {"a": hits(0.5, 1), "b": hits(0.55, 2), "c": hits(0.5, 3)}
     plain = differences(tested, "a").against["b"]
-    certain = RateChoice(1.0, {1.0: values([0.5] * 3), 3.0: values([0.1] * 3)})
+    certain = choice(1.0, {1.0: values([0.5] * 3), 3.0: values([0.1] * 3)})
     same = differences(tested, "a", choices=dict.fromkeys(tested, (certain,))).against["b"]
     assert same.interval == plain.interval
     assert same.choice < 1e-9
-    doubts = {name: (RateChoice(1.0, {1.0: hits(0.5, k), 3.0: hits(0.5, k + 9)}),) for k, name in enumerate("abc")}
+    doubts = {name: (choice(1.0, {1.0: hits(0.5, k), 3.0: hits(0.5, k + 9)}),) for k, name in enumerate("abc")}
     wide = differences(tested, "a", choices=doubts).against["b"]
     assert wide.value == plain.value
     assert wide.interval.low < plain.interval.low

@@ -1,10 +1,10 @@
-"""How far a strategy's chosen learning rate may be below its best one: what the trials leave open.
+"""How far a strategy's chosen learning rate and temperature may be below its best ones: what the trials leave open.
 
-A verdict is about strategies at their best rates. The trials that choose a rate are few, on few queries, so another one
+A verdict is about strategies at their best settings. The trials that choose one are few, on few queries, so another one
 may be better. Its mean under other dev queries and other seeds of the trials is drawn from the same two parts as
-the errors of a comparison (`negbench.analysis.statistics`); the shortfall of the chosen rate is then the highest of the
-drawn means less that of the chosen rate. It is 0 where the trials leave no doubt, and widens the intervals where they
-do. docs/statistics.md prints the calibration.
+the errors of a comparison (`negbench.analysis.statistics`); the shortfall of the chosen setting is then the highest of
+the drawn means less that of the chosen one. It is 0 where the trials leave no doubt, and widens the intervals where
+they do. docs/statistics.md prints the calibration.
 """
 
 from collections.abc import Mapping
@@ -15,31 +15,32 @@ from numpy.typing import NDArray
 
 from negbench.analysis.seed_variance import variance_draws
 from negbench.analysis.statistics import Design, ValueTable, symmetric_root
+from negbench.grid.setting import TrialSetting
 from negbench.scoring.values import Values
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class RateChoice:
-    """The learning-rate trials of one strategy on one metric.
+class SettingChoice:
+    """The trials of one strategy on one metric.
 
     Attributes:
-        chosen: the rate of its runs.
-        trials: rate -> per-query values of its trials on the dev part; the chosen rate is one of them.
+        chosen: the setting of its runs.
+        trials: setting -> per-query values of its trials on the dev part; the chosen one is among them.
     """
 
-    chosen: float
-    trials: Mapping[float, Values]
+    chosen: TrialSetting
+    trials: Mapping[TrialSetting, Values]
 
 
 _VARIANCES = 4000  # most draws of the variances over seeds; more errors than that use them again
 
-Choices = Mapping[str, tuple[RateChoice, ...]]  # of a strategy: one for each table over which its mean is taken
+Choices = Mapping[str, tuple[SettingChoice, ...]]  # of a strategy: one for each table over which its mean is taken
 
 
 def draw_shortfalls(choices: Choices, draws: int, key: str = "") -> dict[str, Array]:
-    """Draw by how much every strategy's mean at its chosen rates is below that at its best ones.
+    """Draw by how much every strategy's mean at its chosen settings is below that at its best ones.
 
     Args:
         choices: strategy -> its choices; the first ones of all strategies have the same dev queries and seeds, and so
@@ -58,15 +59,15 @@ def draw_shortfalls(choices: Choices, draws: int, key: str = "") -> dict[str, Ar
     return shortfalls
 
 
-def _draw_together(choices: Mapping[str, RateChoice], draws: int, key: str) -> dict[str, Array]:
+def _draw_together(choices: Mapping[str, SettingChoice], draws: int, key: str) -> dict[str, Array]:
     """Draw the shortfalls of strategies whose trials have the same dev queries and seeds."""
     values: dict[str, Values] = {}
-    columns: dict[str, dict[float, int]] = {}
+    columns: dict[str, dict[TrialSetting, int]] = {}
     for name in sorted(choices):
         columns[name] = {}
-        for rate in sorted(choices[name].trials):
-            columns[name][rate] = len(values)
-            values[f"{len(values):06d}"] = choices[name].trials[rate]
+        for setting in sorted(choices[name].trials):
+            columns[name][setting] = len(values)
+            values[f"{len(values):06d}"] = choices[name].trials[setting]
     means = _draw_means(values, draws, key)
     shortfalls = {}
     for name, choice in choices.items():

@@ -1,0 +1,165 @@
+"""A comparison's learning rates and temperatures in words: how they were chosen, and what the trials say of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from negbench.analysis.stored_trials import picked_settings
+from negbench.analysis.words import first_names, label_of, listed, number, percent, plural, span
+from negbench.grid.axis import GroupKey, group_key, names_of
+from negbench.grid.comparison import together
+from negbench.grid.setting import COMMON, Picked, TrialSetting, best_setting
+from negbench.metrics.fixed import DEV_QUERIES
+
+_NAMED = 4
+_TABLES = 3  # most tables whose differing settings are told
+
+
+def picked_answer(document: Mapping[str, Any], metric: str, main: str, covered: Sequence[GroupKey]) -> list[str]:
+    """Write how settings were chosen, and what the trials say where they differ; nothing if none was chosen.
+
+    Args:
+        document: comparison.json.
+        metric: the one that the verdicts are about.
+        main: the data set's main metric.
+        covered: groups whose intervals contain the choice.
+    """
+    chosen = picked_settings(document)
+    if not chosen:
+        return []
+    by = label_of(chosen[0].metric or main)
+    if by != label_of(metric):
+        by += f", not by {label_of(metric)},"
+    how = f"by {by} on {_dev_part(chosen)} with {plural(len(chosen[0].seeds), 'seed')} {_seeds(chosen[0].seeds)}"
+    own = [picked for picked in chosen if picked.labels.get("settings") != COMMON]
+    common = [picked for picked in chosen if picked.labels.get("settings") == COMMON]
+    sentences = _choice(own, how, covered)
+    if any(picked.known for picked in common):
+        sentences.append(f"The best on average, in the rows of {COMMON} settings: {_members(common)}.")
+    return [" ".join([*sentences, *_differing(own)])]
+
+
+_TITLES = {  # what was chosen -> how the sentence begins
+    "rate": "Learning rates",
+    "temperature": "Temperatures",
+    "setting": "Learning rates and temperatures",
+}
+
+
+def _what(picked: Picked) -> str:
+    """Return what was chosen for a group: its rate, its temperature, or its setting, which is both."""
+    if picked.setting.temperature is None:
+        return "rate"
+    rates = {setting.lr for setting, _ in picked.tried}
+    return "temperature" if len(rates) == 1 else "setting"
+
+
+def _members(chosen: Sequence[Picked]) -> str:
+    """'0.003 for qure and dqe; 0.001 for top-k', the highest first, without groups whose trials all failed."""
+    names = names_of([picked.labels for picked in chosen])
+    having: dict[TrialSetting, list[str]] = {}
+    for name, picked in sorted(zip(names, chosen, strict=True), key=lambda pair: pair[1].setting, reverse=True):
+        if picked.known:
+            having.setdefault(picked.setting, []).append(name)
+    return "; ".join(f"{setting.words()} for {listed(members, _NAMED)}" for setting, members in having.items())
+
+
+def _choice(chosen: Sequence[Picked], how: str, covered: Sequence[GroupKey]) -> list[str]:
+    """Return sentences on the settings, those at an end of the grid, what failed, and what the intervals contain."""
+    at_end = []
+    failed = []
+    outside = []
+    names = names_of([picked.labels for picked in chosen])
+    for name, picked in sorted(zip(names, chosen, strict=True), key=lambda pair: pair[1].setting, reverse=True):
+        if not picked.known:
+            failed.append(name)
+            continue
+        if picked.at_end:
+            at_end.append(name)
+        if group_key(picked.labels) not in covered:
+            outside.append(name)
+    sentences = []
+    what = _what(chosen[0])
+    title = _TITLES[what]
+    if len(failed) < len(chosen):
+        if chosen[0].common:
+            title += ", one for each table"
+            how += " as the best on average"
+        sentences.append(f"{title}, chosen {how}: {_members(chosen)}.")
+    if len(failed) < len(chosen) and not chosen[0].common:
+        if not outside:
+            sentences.append("The intervals contain what this choice leaves open.")
+        elif len(outside) == len(chosen) - len(failed):
+            sentences.append(f"The intervals leave out that other {what}s might be better.")
+        else:
+            named = listed(outside, _NAMED)
+            sentences.append(f"The intervals leave out that other {what}s of {named} might be better.")
+    if at_end:
+        end = "is the highest or the lowest tried; a better one may lie beyond"
+        if what == "setting":
+            end = "has the highest or the lowest rate or temperature tried; a better one may lie beyond"
+        sentences.append(f"The best {what} of {listed(at_end, _NAMED)} {end}.")
+    if failed:
+        sentences.append(f"All trials of {listed(failed, _NAMED)} failed, so the configured {what} was used.")
+    return sentences
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return listed([str(seed) for seed in seeds], len(seeds))
+
+
+def _dev_part(chosen: Sequence[Picked]) -> str:
+    """Say how many queries the rates were chosen on, and whether these are fewer than they should be."""
+    sizes = [picked.queries for picked in chosen if picked.queries]
+    if not sizes:
+        return "queries that are not reported"
+    where = "generated for this" if chosen[0].generated else "carved from train"
+    text = f"{span(sizes, number)} queries {where}"
+    if min(sizes) < DEV_QUERIES:
+        text += f" (fewer than {DEV_QUERIES:,})"
+    return text
+
+
+def _differing(chosen: Sequence[Picked]) -> list[str]:
+    """Say what the trials show where the settings of a table differ: at each strategy's own, and at a common one."""
+    tables = together(chosen, lambda picked: group_key({**picked.labels, "strategy": ""}))
+    said = [_differences([picked for picked in rows if picked.known]) for rows in tables.values()]
+    return [text for text in said if text][:_TABLES]
+
+
+def _differences(rows: Sequence[Picked]) -> str:
+    """Compare a table's highest strategy with those that have another setting; '' if there is none."""
+    if len({picked.setting for picked in rows}) < 2:
+        return ""
+    highest = max(rows, key=lambda picked: picked.known[picked.setting])
+    common = _common(rows, highest.setting)
+    what = _what(highest)
+    parts = []
+    for picked in rows:
+        if picked.setting == highest.setting:
+            continue
+        apart = highest.known[highest.setting] - picked.known[picked.setting]
+        text = f"{percent(apart)} points between {highest.labels['strategy']} and {picked.labels['strategy']}"
+        text += f" at their own {what}s"
+        if common is not None:
+            text += f", {_at_common(highest.known[common] - picked.known[common])}"
+        parts.append(text)
+    where = f"On the {number(highest.queries)} queries of the trials"
+    if common is not None:
+        where += f" (common {what}: {common.words()})"
+    return f"{where}: {first_names(parts, _NAMED)}."
+
+
+def _at_common(apart: float) -> str:
+    """Say by how much the highest strategy leads at the common setting."""
+    if round(100 * apart, 1) < 0:
+        return f"{percent(-apart)} the other way round at the common one"
+    return f"{percent(abs(apart))} at the common one"
+
+
+def _common(rows: Sequence[Picked], configured: TrialSetting) -> TrialSetting | None:
+    """Return the setting with the highest mean over these strategies, of those that all finished; None without one."""
+    means = {}
+    for setting in rows[0].known:
+        if all(setting in picked.known for picked in rows):
+            means[setting] = sum(picked.known[setting] for picked in rows) / len(rows)
+    return best_setting(means, configured) if means else None
