@@ -252,7 +252,7 @@ def hits_at(recall: float, seeds: int, difficulty: np.ndarray, rng: np.random.Ge
 
 
 def trials_of(setting: RateSetting, seeds: int, rng: np.random.Generator) -> list[dict[int, Values]]:
-    """Draw both strategies' trials, extended as `negbench.grid.setting_trials` does: both try what one of them asks for."""
+    """Draw both strategies' trials, extended as in `grid.setting_trials`: both try what one of them asks for."""
     difficulty = DIFFICULTY * rng.standard_normal(setting.dev)
     tried: list[dict[int, Values]] = [{}, {}]
     wanted = {*STEPS}
