@@ -158,7 +158,7 @@ def test_there_is_a_check_for_every_recipe():
     claims = ["claims-world", "claims-world-few"]  # tests/claims/test_command.py
     zones = [f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16")]
     practice = ["practice", *(f"practice-{name}" for name in ("emoji", "field", "own", "small", "soft"))]
-    others = ["demo", "kinds-1", *practice, *claims, *zones]
+    others = ["batch-size", "demo", "evenness", "kinds-1", *practice, *claims, *zones]
     assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *others]) == RECIPES
 
 
@@ -170,7 +170,7 @@ def test_a_recipe_resolves_to_the_published_numbers(name, root_of):
     }
 
 
-COUNTS = {"practice": 264, "practice-emoji": 48, "practice-field": 60, "practice-own": 21}
+COUNTS = {"batch-size": 21, "evenness": 15, "practice": 264, "practice-emoji": 48, "practice-field": 60, "practice-own": 21}
 
 
 @pytest.mark.parametrize(("name", "count"), COUNTS.items(), ids=COUNTS)
