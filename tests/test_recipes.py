@@ -170,7 +170,14 @@ def test_a_recipe_resolves_to_the_published_numbers(name, root_of):
     }
 
 
-COUNTS = {"batch-size": 21, "evenness": 15, "practice": 264, "practice-emoji": 48, "practice-field": 60, "practice-own": 21}
+COUNTS = {
+    "batch-size": 21,
+    "evenness": 15,
+    "practice": 264,
+    "practice-emoji": 48,
+    "practice-field": 60,
+    "practice-own": 21,
+}
 
 
 @pytest.mark.parametrize(("name", "count"), COUNTS.items(), ids=COUNTS)
