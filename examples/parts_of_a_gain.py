@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import read_findings
 from negbench.analysis.frame import facts_of, folders_of
 from negbench.analysis.statistics import Design, Difference, ValueTable, contrasts
 from negbench.scoring.values import Values, values_of
@@ -35,7 +35,7 @@ def corners(folder: Path) -> dict[frozenset[str], Values]:
     Raises:
         SystemExit: a corner is not finished.
     """
-    findings = stored(folder.parent, folder.name)
+    findings = read_findings(folder.parent, folder.name)
     keys = [axis.key for axis in findings.point_axes if axis.is_dial]
     values = {}
     for group in findings.groups:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from negbench.analysis.findings import Findings, stored
+from negbench.analysis.findings import Findings, read_findings
 from negbench.analysis.frame import shared
 from negbench.grid.axis import AXES
 
@@ -71,6 +71,6 @@ def values(cells: pd.DataFrame, seeds: set[int]) -> dict[str, set[str]]:
 
 
 if __name__ == "__main__":
-    both = [stored(Path(folder).parent, Path(folder).name) for folder in sys.argv[1:3]]
+    both = [read_findings(Path(folder).parent, Path(folder).name) for folder in sys.argv[1:3]]
     for frame in (rows(*both), settings(*both)):
         print(frame.round(2).to_string(index=False))

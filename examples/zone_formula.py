@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import read_findings
 from negbench.analysis.frame import config_of, folders_of, labels_of
 from negbench.contracts import DEFAULT_TEMPERATURE
 from negbench.mining.window import WINDOW, middle
@@ -41,7 +41,7 @@ def rows(folder: Path) -> pd.DataFrame:
     `rank` is the geometric middle of a window, from 1; NaN for other strategies.
     """
     records = []
-    for group in stored(folder.parent, folder.name).groups:
+    for group in read_findings(folder.parent, folder.name).groups:
         results = [run.result for run in folders_of(group)]
         config, first = config_of(group), results[0]["regime_by_refresh"][0]
         own = config.strategy.options if config.strategy.name == WINDOW else None

@@ -182,7 +182,7 @@ def plan_compare(asked: Compare, say: Callable[[str], None]) -> tuple[Comparison
     say(planned.line())
     if planned.asked.tuned is None:
         return planned, rules, compare_cells(planned, rules)
-    from negbench.tuning.tuned import combinations, compared_and_tuned
+    from negbench.tuning.tuned import combinations, compare_and_tune
 
     searches = combinations(planned.cells, planned.asked.metric)
     fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
@@ -190,7 +190,7 @@ def plan_compare(asked: Compare, say: Callable[[str], None]) -> tuple[Comparison
     say(f"tuning: {planned.asked.tuned} trials for each of {count} strategies, on a dev part")
     if fixed:
         say(f"nothing to tune: {', '.join(fixed)}")
-    return planned, rules, compared_and_tuned(planned, rules, searches, asked.tracking_uri)
+    return planned, rules, compare_and_tune(planned, rules, searches, asked.tracking_uri)
 
 
 def study(asked: Study | None = None, *, console: Console | None = None, **options: Any) -> StudyResult:
@@ -214,13 +214,13 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
     from negbench.grid.compute import Execution
     from negbench.report.loaded import StudyResult
     from negbench.report.study import finish
-    from negbench.tuning.search import plan_study, studied
+    from negbench.tuning.search import plan_study, search_settings
 
     execution = Execution.of(asked)
     plan = plan_study(asked)
     _can_draw()
     book = plan.job.open()
-    with carry_out(studied(plan, book), execution, _say(console)) as done:
+    with carry_out(search_settings(plan, book), execution, _say(console)) as done:
         finished = {outcome.cell.labels["strategy"] for outcome in done.outcomes if outcome.run_id}
         if len(finished) == 2 or not done.outcomes:  # else there is nothing to compare the best with
             finish(console, book, plan.rules if finished else None, asked.tracking_uri)

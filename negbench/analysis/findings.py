@@ -133,7 +133,7 @@ class Findings:
         return write_verdicts(folder, [*self.verdicts, *self.gains, *self.contrasts])
 
 
-def judged(runs: Path, name: str, rules: Rules) -> Findings:
+def judge_comparison(runs: Path, name: str, rules: Rules) -> Findings:
     """Judge the finished cells of a comparison.
 
     Raises:
@@ -143,7 +143,7 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
     results, document = _read_cells(runs, name)
     groups = groups_of(results)
     tables = tables_of(groups, rules, read_trials(runs, document))
-    rules = _jointly(results, rules)
+    rules = _divide_alpha(results, rules)
     every = list(tables)
     if not document.get("dials"):  # points are data sets, so there is nothing over all of them
         every = [*over_all(tables), *tables, *contrasts(tables)]
@@ -153,7 +153,7 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
     return _findings_of(results, document, [verdict.rounded() for verdict in verdicts])
 
 
-def judged_again(runs: Path, name: str, metric: str) -> Findings:
+def judge_by_metric(runs: Path, name: str, metric: str) -> Findings:
     """Judge a comparison by another metric, from the stored ranks and by the rules of its verdicts; store nothing.
 
     Args:
@@ -163,15 +163,15 @@ def judged_again(runs: Path, name: str, metric: str) -> Findings:
 
     Raises:
         UnknownNameError: a data set has no such metric, and its ranks do not give it.
-        RunError: as `judged`.
+        RunError: as `judge_comparison`.
     """
-    known = stored(runs, name).main
+    known = read_findings(runs, name).main
     rules = Rules(metric=metric)
     if known:
         baselines = {verdict.baseline for verdict in known if verdict.baseline_asked}
         baseline = baselines.pop() if len(baselines) == 1 else None
         rules = Rules(baseline, known[0].margin, metric=metric)
-    return judged(runs, name, rules)
+    return judge_comparison(runs, name, rules)
 
 
 def _findings_of(results: pd.DataFrame, document: Mapping[str, Any], verdicts: Iterable[Verdict]) -> Findings:
@@ -202,11 +202,11 @@ def judge_so_far(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findi
     """
     results = read_results(runs, document["cells"])
     tables = tables_of(groups_of(results), rules, read_trials(runs, document), main_only=True)
-    rules = _jointly(results, rules)
+    rules = _divide_alpha(results, rules)
     return Findings(results, document, tuple(verdict for table in tables for verdict in verdicts_of(table, rules)))
 
 
-def _jointly(results: pd.DataFrame, rules: Rules) -> Rules:
+def _divide_alpha(results: pd.DataFrame, rules: Rules) -> Rules:
     """Return the rules at a level at which the tables of all training budgets hold at once, so that turns do, too."""
     return replace(rules, alpha=rules.alpha / max(1, results["epochs"].nunique()))
 
@@ -236,7 +236,7 @@ def rules_in(folder: Path) -> Rules:
         raise NegbenchError(f"{folder / 'inputs.json'}: rules.{place}: {first['msg']}: rerun the comparison") from error
 
 
-def stored(runs: Path, name: str) -> Findings:
+def read_findings(runs: Path, name: str) -> Findings:
     """Read a comparison's stored results; without verdicts if it was not judged.
 
     Those that this machine did not make from these runs are computed again, from the runs' ranks.
@@ -251,7 +251,7 @@ def stored(runs: Path, name: str) -> Findings:
             check_metrics(run.folder)
         return Findings(results, document)
     if not made_here(runs, name):
-        return judged(runs, name, rules_in(runs / name))
+        return judge_comparison(runs, name, rules_in(runs / name))
     return _findings_of(results, document, read_verdicts(runs / name))
 
 

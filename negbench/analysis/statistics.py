@@ -212,15 +212,16 @@ class ValueTable:
         """Return a generator seeded with `key`, names and values, whatever the order of names, seeds and queries."""
         digest = hashlib.sha256(key.encode())
         for name in sorted(self._rows):
-            digest.update(b"\0".join([name.encode(), *(self._sorted(name, seed) for seed in self.seeds_by_values())]))
+            rows = [self._value_bytes(name, seed) for seed in self.seeds_by_values()]
+            digest.update(b"\0".join([name.encode(), *rows]))
         return np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))
 
     def seeds_by_values(self) -> list[int]:
         """Return all seeds in an order that depends on their values alone."""
         every = {seed for rows in self._rows.values() for seed in rows}
-        return sorted(every, key=lambda seed: [self._sorted(name, seed) for name in sorted(self._rows)])
+        return sorted(every, key=lambda seed: [self._value_bytes(name, seed) for name in sorted(self._rows)])
 
-    def _sorted(self, name: str, seed: int) -> bytes:
+    def _value_bytes(self, name: str, seed: int) -> bytes:
         """Return a row's values, sorted within strata; nothing if there is no such row."""
         row = self._rows[name].get(seed)
         if row is None:

@@ -108,9 +108,9 @@ def _read_category(
     if options.whole_split(split):
         gallery = reader.image_ids(reader.root / "image_splits" / f"split.{category}.{split}.json")
     elif split == "train":
-        gallery = _distinct(query.target for query in queries)
+        gallery = _drop_repeats(query.target for query in queries)
     else:
-        gallery = _distinct(image for query in queries for image in (query.reference, query.target))
+        gallery = _drop_repeats(image for query in queries for image in (query.reference, query.target))
     if relevance is not None:
         queries = _with_relevance(queries, relevance, set(gallery), f"relevance of {category} {split}", path)
     texts = _attributes(reader, category, split) if split == "train" else {}
@@ -150,7 +150,7 @@ def _with_relevance(
     filled = []
     for index, (query, row) in enumerate(zip(queries, rows, strict=True)):
         inside = [image for image in strings(row, f"{where}: row {index}") if image in gallery]
-        filled.append(dataclasses.replace(query, relevant=tuple(_distinct((query.target, *inside)))))
+        filled.append(dataclasses.replace(query, relevant=tuple(_drop_repeats((query.target, *inside)))))
     return filled
 
 
@@ -168,5 +168,5 @@ def _attributes(reader: Reader, category: str, split: str) -> dict[str, str]:
     return texts
 
 
-def _distinct(images: Iterable[str | None]) -> list[str]:
+def _drop_repeats(images: Iterable[str | None]) -> list[str]:
     return [image for image in dict.fromkeys(images) if image is not None]

@@ -43,10 +43,10 @@ def report(asked: Report) -> dict[str, Any]:
         return {"shared": copied}
     if asked.metric is not None:
         from negbench.analysis.answer import say
-        from negbench.analysis.findings import judged_again
+        from negbench.analysis.findings import judge_by_metric
         from negbench.report.finish import print_findings
 
-        findings = judged_again(runs, asked.name, asked.metric)
+        findings = judge_by_metric(runs, asked.name, asked.metric)
         print_findings(shown, findings)
         return {"answer": say(findings)}
     if asked.card:
@@ -84,8 +84,11 @@ def _table(runs: Path, asked: Report) -> str:
     if text is not None:
         return text
 
-    from negbench.analysis.findings import judged_again, stored
+    from negbench.analysis.findings import judge_by_metric, read_findings
     from negbench.report.tables import leader_text
 
-    findings = stored(runs, asked.name) if asked.metric is None else judged_again(runs, asked.name, asked.metric)
+    if asked.metric is None:
+        findings = read_findings(runs, asked.name)
+    else:
+        findings = judge_by_metric(runs, asked.name, asked.metric)
     return leader_text(findings, asked)

@@ -215,13 +215,13 @@ def _encoding(raw: bytes) -> str:
 def parsed(text: str, where: str) -> Any:
     """Parse a JSON text. Raises DataError with the place in it."""
     try:
-        return json.loads(text, object_pairs_hook=_distinct)
+        return json.loads(text, object_pairs_hook=_refuse_repeated_keys)
     except (RecursionError, ValueError) as error:
         why = str(error).splitlines()[0]
         raise DataError(f"{where} is not valid JSON ({why}): correct or fetch it again") from error
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object; a key that occurs twice would silently lose a value."""
     found = dict(pairs)
     if len(found) < len(pairs):

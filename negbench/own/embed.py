@@ -66,7 +66,7 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
     """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
     scan = survey(asked.folder, asked.columns, asked.allow_missing)
     files, texts = _names_in(scan, asked.gallery, asked.as_shown)
-    contents, first = _distinct(files)
+    contents, first = _find_distinct(files)
     row = {content: index for index, content in enumerate(first)}
     _check_room(scan, asked.overwrite)
     with display.progress("embed") as shown:
@@ -89,7 +89,7 @@ def outlook(asked: Embed) -> list[str]:
     shown = display.Display()
     size = asked.batch_size
     files, texts = _names_in(scan, asked.gallery, asked.as_shown)
-    _, first = _distinct(files)
+    _, first = _find_distinct(files)
     _check_room(scan, asked.overwrite)
     some = list(first.values())[:size]
     _encode_all(asked, {name: files[name] for name in some}, texts[:size], shown)
@@ -99,7 +99,7 @@ def outlook(asked: Embed) -> list[str]:
     return [reads, f"{display.duration(took)} of embedding, {memory}"]
 
 
-def _distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], dict[bytes, str]]:
+def _find_distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], dict[bytes, str]]:
     """Return what each image's file contains, and the first image of each content: equal files are encoded once."""
     contents = content_hashes({name: file.path(name) for name, file in files.items()}, cache_dir())
     alike = by_key((content, name) for name, content in contents.items())

@@ -62,7 +62,7 @@ def write_negatives(asked: Mine) -> MinedNegatives:
         NegbenchError: a user's mistake: files or options that do not fit, a strategy that cannot be mined ahead.
     """
     mined, _ = _mine_rows(asked)
-    mined = replace(mined, frame=_distinct(mined.frame))
+    mined = replace(mined, frame=_drop_repeats(mined.frame))
     frame = _shape_table(mined.frame, asked)
     notes(copied(mined.summary, len(mined.frame)))
     mined = replace(mined, kept=frame.index.nunique())
@@ -91,7 +91,7 @@ def _mine_rows(asked: Mine, most: int = 0) -> tuple[MinedNegatives, int]:
     return _of_dataset(asked, most) if asked.queries is None else _of_files(asked, most)
 
 
-def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
+def _drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop repeated negatives of each query, with their scores: draws repeat if a pool holds fewer images."""
     distinct = frame.copy()
     drawn = zip(frame["negatives"], frame["scores"], strict=True)

@@ -12,7 +12,7 @@ import pandas as pd
 from negbench.analysis.advice import advice
 from negbench.analysis.answer import headlines, say
 from negbench.analysis.columns import READ
-from negbench.analysis.findings import Findings, stored
+from negbench.analysis.findings import Findings, read_findings
 from negbench.analysis.frame import first_run, shared
 from negbench.analysis.kinds import draws_answer
 from negbench.analysis.leader import FOLDED, ordered
@@ -71,7 +71,7 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     folder = runs / name
     if is_of_claims(folder):
         return write_page(folder / "report", claims_page(folder), form)
-    findings = stored(runs, name)
+    findings = read_findings(runs, name)
     made = made_here(runs, name)
     if not made:
         forget(folder)  # what it tells of the page is no longer so

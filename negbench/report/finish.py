@@ -9,7 +9,7 @@ from rich.console import Console
 
 from negbench.analysis.answer import say
 from negbench.analysis.columns import NEGATIVES
-from negbench.analysis.findings import Findings, judged, plain_rules, stored
+from negbench.analysis.findings import Findings, judge_comparison, plain_rules, read_findings
 from negbench.analysis.unchanged import inputs_of, keep, unchanged
 from negbench.analysis.verdicts import Rules
 from negbench.display import Grid, log
@@ -48,7 +48,7 @@ def finish(
     inputs = inputs_of(runs, ComparisonFolder(folder).read(), rules, report)
     parent = Parent(Tracker.open(runs, tracking_uri), folder)
     same = bool(unchanged(folder, inputs))
-    findings = stored(runs, name) if same else judged(runs, name, rules)
+    findings = read_findings(runs, name) if same else judge_comparison(runs, name, rules)
     listed = tables(findings)
     answer = Comparison(folder).answer if same else say(findings)
     _print_tables(console, listed, findings, folder)

@@ -63,9 +63,9 @@ class Comparison:
     @cached_property
     def findings(self) -> Findings:
         """The finished cells and their test results."""
-        from negbench.analysis.findings import stored
+        from negbench.analysis.findings import read_findings
 
-        return stored(self.path.parent, self.name)
+        return read_findings(self.path.parent, self.name)
 
     @cached_property
     def results(self) -> pd.DataFrame:
@@ -227,9 +227,9 @@ class StudyResult:
         Raises:
             RunError: no trial is finished.
         """
-        from negbench.tuning.final import finished
+        from negbench.tuning.final import completed_trials
 
-        done = finished(self._book)
+        done = completed_trials(self._book)
         if not done:
             raise RunError(f"study '{self.name}' has no finished trial yet")
         return dict(done[0].params)

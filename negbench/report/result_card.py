@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from negbench.analysis.findings import Findings, stored
+from negbench.analysis.findings import Findings, read_findings
 from negbench.analysis.frame import first_run, key_of, known, labels_of, seconds_of
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import inert, markdown
@@ -35,7 +35,7 @@ def write_result_card(runs: Path, name: str) -> list[Path]:
     folder = runs / name
     if is_of_claims(folder):
         raise RunError(f"'{name}' holds claims: only a comparison has a card")
-    findings = stored(runs, name)
+    findings = read_findings(runs, name)
     page = comparison_page(folder, findings, tables(findings), galleries=0)
     settings = _common(run.config.flat() for run in findings.runs)
     write_json(folder / "card.json", _document(name, page, settings, findings))

@@ -19,7 +19,7 @@ from negbench.report.finish import finish as finish_comparison
 from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
 from negbench.tuning.book import StudyStore
-from negbench.tuning.final import FEWEST, epochs_of, final_name, finished, importance
+from negbench.tuning.final import FEWEST, completed_trials, epochs_of, final_name, importance
 from negbench.tuning.study_answer import failures, study_answer
 
 _BEST = 5  # most trials printed on the terminal
@@ -56,7 +56,7 @@ def finish(console: Console, book: StudyStore, rules: Rules | None, tracking_uri
     Raises:
         RunError: no trial is finished.
     """
-    done = finished(book)
+    done = completed_trials(book)
     if not done:
         raise RunError(f"study '{book.name}' has no finished trial yet")
     trials = trials_frame(book)

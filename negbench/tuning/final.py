@@ -30,7 +30,7 @@ FEWEST = 10  # with fewer finished trials, an importance means nothing
 # --- trials ------------------------------------------------------------------------------------------------------
 
 
-def finished(book: StudyStore) -> list[FrozenTrial]:
+def completed_trials(book: StudyStore) -> list[FrozenTrial]:
     """Return the completed trials, best recall on the dev part first."""
     done = [trial for trial in book.frozen() if trial.state == TrialState.COMPLETE]
     return sorted(done, key=lambda trial: (-trial.values[0], trial.number))
@@ -59,7 +59,7 @@ def importance(book: StudyStore) -> dict[str, float]:
         Empty with fewer than ten finished trials, where recall did not vary, or where the order depends on which of the
         trials there are.
     """
-    done = sorted(finished(book), key=lambda trial: trial.number)  # the order of the rows moves the forest
+    done = sorted(completed_trials(book), key=lambda trial: trial.number)  # the order of the rows moves the forest
     if len(done) < FEWEST:
         return {}
     shares = _fanova(done)
@@ -104,7 +104,7 @@ def best_and_default(book: StudyStore, fresh: Sequence[int], rules: Rules) -> Co
         NegbenchError: no trial is finished.
         OptionError: something of another kind has the comparison's name.
     """
-    best = next(iter(finished(book)), None)
+    best = next(iter(completed_trials(book)), None)
     if best is None:
         raise NegbenchError(f"study '{book.name}' has no finished trial")
     runs = book.folder.parent

@@ -149,7 +149,7 @@ def _idle_fixes(asked: Study, space: Space, unfixed: Space) -> list[str]:
     return remarks
 
 
-def studied(plan: StudyPlan, book: StudyStore) -> Course:
+def search_settings(plan: StudyPlan, book: StudyStore) -> Course:
     """Ask for the missing trials, then for the best and the default on fresh seeds; a rerun resumes."""
     search = TrialSearch([(book, plan.job)])
     yield replace(plan.first(), search=search)

@@ -7,12 +7,12 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench.analysis.columns import WORDS
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import read_findings
 from negbench.analysis.verdicts import Rules
 from negbench.analysis.words import estimate_text, in_points, label_of, listed, number, percent, plain, settings_text
 from negbench.store.runfolder import RunFolder
 from negbench.tuning.book import StudyStore
-from negbench.tuning.final import final_name, finished, is_default
+from negbench.tuning.final import completed_trials, final_name, is_default
 
 _POINT = 0.01
 
@@ -24,7 +24,7 @@ def study_answer(book: StudyStore, rules: Rules | None) -> list[str]:
         book: a study with a finished trial.
         rules: of the comparison of the best with the default; None where they were not compared.
     """
-    done = finished(book)
+    done = completed_trials(book)
     clipped = book.spec.space.clipped
     best = done[0]
     zero = next((trial for trial in done if trial.number == 0), None)
@@ -65,7 +65,8 @@ def _better(book: StudyStore, best: FrozenTrial, rules: Rules | None) -> str:
         return "The default is the best trial, so there is nothing to compare it with."
     if rules is None:
         return "Not compared with the default on other seeds and queries: --final-seeds 0."
-    row = next(row for row in stored(book.folder.parent, final_name(book.name)).main if row.verdict != "baseline")
+    verdicts = read_findings(book.folder.parent, final_name(book.name)).main
+    row = next(row for row in verdicts if row.verdict != "baseline")
     words = WORDS.get(row.verdict, f"{row.verdict} with {{}}").format("the default", in_points(row.margin))
     points = estimate_text(row.against_baseline)
     return f"On {row.seeds} seeds and {row.queries:,} queries that no trial saw it is {words}: {points} points."

@@ -28,7 +28,7 @@ from negbench.loop.runs import DATA
 from negbench.machine.files import checked_name
 from negbench.settings.config import RunConfig, resolved
 from negbench.tuning.book import StudyStore
-from negbench.tuning.final import finished
+from negbench.tuning.final import completed_trials
 from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec, resolve_metric
 from negbench.tuning.trials import Job, TrialSearch
@@ -79,9 +79,7 @@ def _spec(config: RunConfig, seed: int, metric: str) -> StudySpec | None:
     return StudySpec.of(base, build_space(base, fix=[_NEGATIVES]), metric=metric)
 
 
-def compared_and_tuned(
-    planned: ComparisonPlan, rules: Rules, searches: Sequence[Combination], uri: str | None
-) -> Course:
+def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[Combination], uri: str | None) -> Course:
     """Ask for a comparison's default cells, then for the trials, then for every strategy at its own best trial.
 
     Args:
@@ -147,7 +145,8 @@ def _result(combination: Combination, book: StudyStore | None, error: str) -> tu
     if combination.spec is None or book is None:
         return Tuning(combination.labels), list(combination.configs)
     spec = combination.spec
-    done = [trial for trial in finished(book) if trial.number < book.trials]  # an earlier budget may have been larger
+    # An earlier budget may have been larger.
+    done = [trial for trial in completed_trials(book) if trial.number < book.trials]
     ended = [trial for trial in book.frozen()[: book.trials] if trial.state.is_finished()]
     tried = Tuning(
         combination.labels,

@@ -7,7 +7,7 @@ import pytest
 
 from negbench.analysis.answer import say
 from negbench.analysis.collapse import Ends, bound, ends_of
-from negbench.analysis.findings import judged
+from negbench.analysis.findings import judge_comparison
 from negbench.analysis.verdicts import Rules
 from negbench.api import compare
 from negbench.settings.config import build_config
@@ -73,7 +73,7 @@ def test_the_answer_names_them(vector_sets, tmp_path):
         ranks = folder.ranks()
         found = range(round(end * len(ranks)))
         rank_anew(folder, ranks.assign(target_rank=[1 if row in found else 20 for row in range(len(ranks))]))
-    findings = judged(tmp_path, "c", Rules())
+    findings = judge_comparison(tmp_path, "c", Rules())
     rows = {row.strategy: row for row in findings.main}
     assert {name: row.collapsed for name, row in rows.items()} == {"qure": 1, "top-k": 0, "all-corpus": 0}
     assert rows["top-k"].identical == ("all-corpus",)

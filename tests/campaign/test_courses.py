@@ -170,7 +170,7 @@ def test_equal_tuning_is_a_second_pass(planned, monkeypatch):
     monkeypatch.setattr(tuned, "plan", lambda configs, *_: [cell("aa", seed) for seed in configs])
     monkeypatch.setattr(tuned, "open_strategies", lambda folder, rules: until(["aa"], ""))
     rules = Rules(looks=replace(LOOKS, most=5))
-    course = tuned.compared_and_tuned(replace(planned, rates=None), rules, searches, None)
+    course = tuned.compare_and_tune(replace(planned, rates=None), rules, searches, None)
     rounds, done = driven(course)
     assert [each.search is not None for each in rounds] == [False, False, True, False, False]
     assert rounds[0].later == (6 + 4 * 2) * 10 + 4 * 10  # the second pass, four trials of two studies, the looks

@@ -2,7 +2,7 @@
 
 import pytest
 
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import read_findings
 from negbench.cli.main import run as negbench
 
 
@@ -13,7 +13,7 @@ def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(subtests, e
     assert negbench(["compare", *common, *two, "--name", "two"]) == 0
     one = ["--strategies", "in-batch,qure", "--seeds", "1", "--set", "train.epochs=1"]
     assert negbench(["compare", *common, *one, "--name", "one"]) == 0
-    first, second = (stored(tmp_path, name) for name in ("two", "one"))
+    first, second = (read_findings(tmp_path, name) for name in ("two", "one"))
     module = example("two_comparisons")
     rows = module.rows(first, second).set_index("strategy")
     assert list(rows.index) == ["in-batch", "qure"]  # top-k is not in `one`

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from negbench.analysis.answer import say, steps_of, warm_ups
-from negbench.analysis.findings import Findings, stored
+from negbench.analysis.findings import Findings, read_findings
 from negbench.analysis.frame import config_of, first_run, shared
 from negbench.analysis.pivots import at_point, points_frame
 from negbench.analysis.turns import turns
@@ -33,7 +33,7 @@ def runs(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_each_budget_has_tables_and_schedules_of_its_own(runs):
-    findings = stored(runs, "budgets")
+    findings = read_findings(runs, "budgets")
     groups = {(shared(group, "epochs"), shared(group, "strategy")): group for group in findings.groups}
     assert len(groups) == 2 * 2
     assert all(config_of(group).train.epochs == int(epochs) for (epochs, _), group in groups.items())
@@ -51,7 +51,7 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
     asked = {"strategies": "qure,in-batch", "seeds": 1, "sets": sets, "epochs": "1,2", "negatives": "1,3"}
     given = {"lr": "fixed", "dials": ("train.weight_decay=0.1,0.2",), "name": "c", "tracking_uri": "none"}
     compare(Compare(runs_dir=tmp_path, report=False, **asked, **given))
-    findings = stored(tmp_path, "c")
+    findings = read_findings(tmp_path, "c")
     assert len(findings.groups) == 2 * 2 * 2 * 2
     frame = points_frame(findings.point_axes, findings.main)
     columns = ["weight_decay", "epochs", "num_negatives"]
@@ -87,7 +87,7 @@ def assert_orders_that_reverse_are_said_with_their_point(findings: Findings) -> 
 
 def test_the_answer_says_steps_and_unlike_warm_ups(runs):
     """48 train queries in batches of 24 are two steps an epoch."""
-    findings = stored(runs, "budgets")
+    findings = read_findings(runs, "budgets")
     lines = " ".join(say(findings))
     assert "2 epochs (4 steps): " in lines
     assert "4 epochs (8 steps): " in lines
@@ -110,7 +110,7 @@ def test_the_answer_says_steps_and_unlike_warm_ups(runs):
 
 def test_turns_are_decided_at_both_budgets(runs):
     beaten = {("2", "in-batch"): ("qure",), ("4", "qure"): ("in-batch",)}
-    rows = [replace(r, beaten_by=beaten.get((r.epochs, r.strategy), ())) for r in stored(runs, "budgets").main]
+    rows = [replace(r, beaten_by=beaten.get((r.epochs, r.strategy), ())) for r in read_findings(runs, "budgets").main]
     assert turns(rows) == [
         "The order reverses: after 2 epochs qure is ahead of in-batch; after 4 epochs it is the other way round."
     ]

@@ -244,7 +244,7 @@ def test_the_command_ends_with_tables_and_summary_runs(both, said, monkeypatch):
         assert (runs_dir / "both" / name).stat().st_size > 0, name
     assert "report/index.html" in read_json(runs_dir / "both" / "inputs.json")["made"]
     assert "there are no images to show" in (runs_dir / "both" / "report" / "index.html").read_text(encoding="utf-8")
-    monkeypatch.setattr(finish_of, "judged", None)
+    monkeypatch.setattr(finish_of, "judge_comparison", None)
     assert said(*both.command).out == out.replace("0 already", "4 already")
     assert held(runs_dir) == before
     client = MlflowClient(default_uri(runs_dir))
@@ -311,7 +311,7 @@ def test_a_finished_comparison_is_made_again_where_something_changed(both, vecto
     runs = shutil.copytree(both.runs, tmp_path / "runs", ignore=shutil.ignore_patterns("mlflow*"))
     more = ("--seeds", "2", "--name", "both", "--tracking-uri", "none", "--no-report")
     command, c, judged = command_of(vector_sets, runs, *more), runs / "both", list[int]()
-    monkeypatch.setattr(finish_of, "judged", lambda *given: judged.append(1) or findings.judged(*given))
+    monkeypatch.setattr(finish_of, "judged", lambda *given: judged.append(1) or findings.judge_comparison(*given))
     assert negbench(command) == 0
     (c / "table.md").unlink()
     assert negbench(command) == 0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from negbench.analysis.answer import say
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import read_findings
 from negbench.api import compare
 from negbench.campaign.plan import plan_comparison
 from negbench.errors import NegbenchError, OptionError
@@ -131,7 +131,7 @@ def test_points_of_unequal_steps_are_named(vector_sets, tmp_path):
         own = tmp_path / str(number)
         kept = tuple(text for text in sets if not dial.startswith(text.partition("=")[0]))
         compare(Compare(**{**given, "sets": kept}, dials=(dial,), runs_dir=own, report=False))
-        findings = stored(own, "c")
+        findings = read_findings(own, "c")
         frame = next(table.frame for table in tables(findings) if table.name == "points")
         assert ("steps" in frame) == (want is not None) == any("numbers of steps" in line for line in say(findings)), (
             number
@@ -169,7 +169,7 @@ def test_every_table_names_a_departure_of_the_loss(dials, vector_sets, tmp_path)
     asked = {"strategies": "all-corpus,top-k", "sets": sets, "dials": dials, "seeds": 1, "lr": "fixed", "name": "c"}
     compare(Compare(**asked, tracking_uri="none", runs_dir=tmp_path, report=False))
     label = "margin-kl(kl_over=corpus, kl_bound=0.01)"
-    shown = tables(stored(tmp_path, "c"))
+    shown = tables(read_findings(tmp_path, "c"))
     assert any(table.name == "points" for table in shown) == bool(dials)
     for table in shown:
         whole = "\n".join([table.title, *table.common, table.shown.to_csv()])

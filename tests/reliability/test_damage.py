@@ -14,7 +14,7 @@ import pytest
 import torch
 from kills import many
 
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import read_findings
 from negbench.api import load
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, RunError
@@ -128,9 +128,9 @@ def test_a_damaged_list_of_cells_is_named_and_damaged_statistics_are_computed_ag
     for _ in damaged(folder / "comparison.json"):
         with pytest.raises(DamagedError, match=r"comparison\.json is damaged"):
             ComparisonFolder(folder).cells()
-    before = [repr(verdict) for verdict in stored(bench, "duel").verdicts]
+    before = [repr(verdict) for verdict in read_findings(bench, "duel").verdicts]
     for _ in damaged(folder / "statistics.json"):
-        assert [repr(verdict) for verdict in stored(bench, "duel").verdicts] == before
+        assert [repr(verdict) for verdict in read_findings(bench, "duel").verdicts] == before
 
 
 def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished):

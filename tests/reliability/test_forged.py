@@ -14,7 +14,7 @@ import pytest
 from negbench import api
 from negbench.analysis import unchanged
 from negbench.analysis.cell_check import check_cells
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import read_findings
 from negbench.analysis.unchanged import made_here
 from negbench.analysis.words import csv_text
 from negbench.cli.main import run as negbench
@@ -89,7 +89,7 @@ def test_a_forged_answer_is_computed_again(honest, received, said):
 def test_the_rules_of_the_folder_are_used_and_damaged_ones_are_one_line(received, said):
     (received / "duel" / "answer.md").write_text("other\n", encoding="utf-8")
     fit(received / "duel")
-    assert {row.margin for row in stored(received, "duel").main} == {0.03}
+    assert {row.margin for row in read_findings(received, "duel").main} == {0.03}
     changed(received / "duel" / "inputs.json", lambda note: {**note, "rules": {"margin": "wide"}})
     assert "rules.margin" in said("report", "duel", "--runs-dir", received, code=2).err
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from negbench.analysis import cell_check
-from negbench.analysis.findings import judged, stored
+from negbench.analysis.findings import judge_comparison, read_findings
 from negbench.analysis.verdicts import Rules
 from negbench.display import Display
 from negbench.grid.axes import Axes
@@ -42,7 +42,7 @@ def compared(toy_sets: list[str], shared_folder: Path, tmp_path_factory: pytest.
             axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=sets))
             cells = plan(axes.configs(), runs, Display(), DATA)
             compute_and_log(ComparisonFolder(runs / "small"), cells, Execution(Here(), "none"))
-            judged(runs, "small", Rules()).write(runs / "small")
+            judge_comparison(runs, "small", Rules()).write(runs / "small")
     return Path(shutil.copytree(runs, tmp_path_factory.mktemp("compared") / "runs"))
 
 
@@ -51,7 +51,7 @@ def undrawn(words_of: Callable[[Path], str]) -> Callable[..., str]:
     """Return a function that gives the text of a comparison's page without its charts: most of the time of a page."""
 
     def text(runs: Path, name: str, galleries: int = 0) -> str:
-        findings = stored(runs, name)
+        findings = read_findings(runs, name)
         page = comparison_page(runs / name, findings, tables(findings), galleries)
         kept = {
             key: [replace(each, parts=tuple(p for p in each.parts if not isinstance(p, Chart))) for each in chapter]
@@ -107,6 +107,6 @@ def many(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(book.path / "comparison.json", {"kind": "comparison", "cells": cells})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_check, "check_cells", lambda runs, cells: None)
-        judged(runs, "many", Rules()).write(book.path)
+        judge_comparison(runs, "many", Rules()).write(book.path)
         write_report(runs, "many")
     return runs

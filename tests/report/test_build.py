@@ -23,7 +23,7 @@ import pytest
 from PIL import Image
 
 from negbench.analysis.answer import say
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import read_findings
 from negbench.analysis.frame import first_run, folders_of, known, shared
 from negbench.analysis.leader import leader_tables, ordered
 from negbench.analysis.run_tables import behaviour_lines
@@ -138,7 +138,7 @@ def test_every_section_is_there_and_linked(page):
 
 
 def test_the_answer_comes_first_and_detail_is_folded(page, compared, words_of):
-    text, lines = text_of(compared), say(stored(compared, "small"))
+    text, lines = text_of(compared), say(read_findings(compared, "small"))
     before, after = words_of(compared / "small" / "report" / "index.html").split('id="leader"')
     assert [line.split(":")[0] for line in lines[:2]] == ["bradley-terry", "info-nce"]
     assert lines[2].startswith("average recall averaged over 3 strategies: ")
@@ -247,7 +247,7 @@ def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_s
 
 
 def test_tables_are_those_of_the_terminal(page, compared):
-    findings = stored(compared, "small")
+    findings = read_findings(compared, "small")
     (want,) = leader_tables(findings.groups, findings.verdicts).values()
     folder = compared / "small" / "report" / "tables"
     for key, frame in (("table", want["quality"]), ("behaviour", want["behaviour"]), ("cost", want["cost"])):
@@ -295,7 +295,7 @@ def drawn(panel: Any) -> Any:
 
 @pytest.fixture
 def drawn_runs(compared: Path) -> figures.ChartData:
-    findings = stored(compared, "small")
+    findings = read_findings(compared, "small")
     (runs,) = figures.parts_of(ordered(findings.groups, findings.verdicts), findings.verdicts)
     return runs
 
@@ -490,22 +490,22 @@ def test_what_is_gone_is_said(runs, tmp_path, words_of):
 
 def test_versions_that_differ_are_named(runs, undrawn):
     """Of a package with several versions, the page names all, above the results; of the others, nothing."""
-    assert stored(runs, "small").mixed() == []
+    assert read_findings(runs, "small").mixed() == []
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
     versions = folder.manifest["versions"]
     folder.write_manifest({**folder.manifest, "versions": {**versions, "torch": "1.0"}})
-    (remark,) = stored(runs, "small").mixed()
+    (remark,) = read_findings(runs, "small").mixed()
     assert {"torch", "1.0", versions["torch"]} < set(remark.replace(":", " ").split())
     assert "python" not in remark
     assert undrawn(runs, "small").count("1.0 and " if "1.0 and" in remark else " and 1.0") == 3  # twice, and the facts
     started = {**folder.manifest["started"], "threads": 33}
     folder.write_manifest({**folder.manifest, "versions": versions, "started": started})
-    (threads,) = stored(runs, "small").mixed()
+    (threads,) = read_findings(runs, "small").mixed()
     assert threads.endswith(" and 33 threads: their last bits may differ")
     folder.write_manifest({**folder.manifest, "started": {**started, "device": "cuda"}})
-    assert stored(runs, "small").mixed() == []
+    assert read_findings(runs, "small").mixed() == []
     folder.write_manifest({**folder.manifest, "versions": {**versions, "torch": "1.0"}})
-    findings = stored(runs, "small")
+    findings = read_findings(runs, "small")
     first, second = build.comparison_page(runs / "small", findings, (), 0).chapters["result"][0].parts
     assert (first.text, second.key) == (f"{remark[0].upper()}{remark[1:]}.", "forest")
 
@@ -514,7 +514,7 @@ def test_steps_that_were_computed_otherwise_are_named(runs, undrawn):
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
     in_parts = {"epoch": 0, "micro_batch": 8, "recompute": True, "processes": 1}
     folder.write_result({**folder.result, "computed": [in_parts]})
-    (remark,) = stored(runs, "small").mixed()
+    (remark,) = read_findings(runs, "small").mixed()
     plans = "micro-batches of 8, activations computed again and in whole batches"
     assert remark == f"the runs were trained in {plans}: the last bits of gradients may differ"
     assert undrawn(runs, "small").count("micro-batches of 8") == 3  # twice above the results, and the facts

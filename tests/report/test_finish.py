@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from negbench.analysis.differences import differences
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import read_findings
 from negbench.analysis.verdicts import Rules, tables_of
 from negbench.analysis.words import estimate_text, listed
 from negbench.grid.comparison import ComparisonFolder
@@ -60,8 +60,8 @@ def test_dials(compared, cells, words_of):
     assert "2 points (average recall, 2 seeds, " in out
     assert "note: dqe at k=3 is not defined: k is too large" in out
     folder = compared / "dials"
-    want = {(row.loss, row.strategy): row for row in stored(compared, "small").verdicts if row.main}
-    for row in stored(compared, "dials").main:
+    want = {(row.loss, row.strategy): row for row in read_findings(compared, "small").verdicts if row.main}
+    for row in read_findings(compared, "dials").main:
         plain = want[{"k=1": "bradley-terry", "k=2": "info-nce"}[row.point], row.strategy]
         assert row.mean == plain.mean, row
         if plain.verdict != "baseline":
@@ -82,7 +82,7 @@ def test_systems(compared, cells):
     facts = [{**row, "own": row["strategy"] == own[row["system"]]} for row in rows]
     out = ended(compared, "systems", facts, report=False, remarks=["no colours here"])
     assert "note: no colours here" in out
-    findings = stored(compared, "systems")
+    findings = read_findings(compared, "systems")
     assert {row.system for row in findings.verdicts} == {"plain", "sys"}
     assert {(row.system, row.baseline) for row in findings.verdicts} == {*own.items()}
     assert len(pd.read_csv(compared / "systems" / "matrix.csv")) == 3
@@ -90,7 +90,7 @@ def test_systems(compared, cells):
     systems = {"names": list(own), "corners": {}, "own": own, "remarks": ["no colours here"]}
     old = [{key: value for key, value in row.items() if key != "plugin"} for row in rows + corner]
     assert ended(compared, "schema-1", old, report=False, systems=systems).replace("schema-1", "systems") == out
-    assert [{**vars(row), "facts": 0} for row in stored(compared, "schema-1").verdicts] == [
+    assert [{**vars(row), "facts": 0} for row in read_findings(compared, "schema-1").verdicts] == [
         {**vars(row), "facts": 0} for row in findings.verdicts
     ]
 
@@ -110,7 +110,7 @@ def test_both_settings(compared, cells, undrawn):
         {**empty, "labels": {**labels, "strategy": "in-batch"}, "study": ""},
     ]  # fmt: skip
     out = ended(compared, "tuned", rows, report=False, tuned={"trials": 5, "tunings": searches})
-    findings = stored(compared, "tuned")
+    findings = read_findings(compared, "tuned")
     means = {(row.settings, row.strategy): row.mean.value for row in findings.main}
     (gain,) = findings.gains
     listed = tables_of(findings.groups, main_only=True)
@@ -135,7 +135,7 @@ def test_two_backbones_have_a_block_over_all(subtests, compared, cells, undrawn,
     monkeypatch.setattr(RunFolder, "has_weights", False)
     rows = cells("bradley-terry", backbone="one") + cells("info-nce", backbone="two", loss="bradley-terry")
     out = ended(compared, "both", rows, report=False)
-    findings = stored(compared, "both")
+    findings = read_findings(compared, "both")
     means = {(row.backbone, row.strategy): row.mean.value for row in findings.main}
     for name in SMALL:
         with subtests.test(name=name):
@@ -149,7 +149,7 @@ def test_two_backbones_have_a_block_over_all(subtests, compared, cells, undrawn,
 def test_every_table_is_printed_stored_and_on_the_page(compared, cells, undrawn):
     """The list of tables decides all three: titles on the terminal unless in detail, files, the page."""
     out = ended(compared, "listed", cells("bradley-terry") + cells("bradley-terry", dataset="other"), report=False)
-    listed, page = tables(stored(compared, "listed")), undrawn(compared, "listed")
+    listed, page = tables(read_findings(compared, "listed")), undrawn(compared, "listed")
     assert {table.name for table in listed} == {"table", "behaviour", "regime", "training", "cost", "statistics"}
     assert len({table.key for table in listed}) == len(listed)
     for table in listed:

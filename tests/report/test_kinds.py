@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from negbench.analysis.answer import say
-from negbench.analysis.findings import stored
+from negbench.analysis.findings import read_findings
 from negbench.analysis.frame import folders_of, shared
 from negbench.analysis.kinds import kind_shares, kinds_answer
 from negbench.analysis.leader import ordered
@@ -25,7 +25,7 @@ def test_an_interval_over_seeds_by_hand():
 
 
 def test_shares_are_the_means_of_what_the_runs_stored(compared):
-    findings = stored(compared, "small")
+    findings = read_findings(compared, "small")
     for group in findings.groups:
         shares = kind_shares(group)
         assert [share.kind for share in shares] == list(KINDS[:3]), group
@@ -43,7 +43,7 @@ def test_shares_are_the_means_of_what_the_runs_stored(compared):
 
 
 def test_the_figure_shows_them(compared):
-    findings = stored(compared, "small")
+    findings = read_findings(compared, "small")
     (runs,) = parts_of(ordered(findings.groups, findings.verdicts), findings.verdicts)
     chart = kinds_chart(runs)
     groups = [group for _, of_loss in runs.by_loss() for group in of_loss]
@@ -64,7 +64,7 @@ def test_the_figure_shows_them(compared):
 
 
 def test_the_answer_names_the_most_frequent_mistake(compared):
-    findings = stored(compared, "small")
+    findings = read_findings(compared, "small")
     groups = ordered(findings.plain, findings.main)
     (line,) = kinds_answer(groups)
     assert line in say(findings)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from negbench.analysis.findings import Findings, stored
+from negbench.analysis.findings import Findings, read_findings
 from negbench.analysis.verdict_record import Estimate
 from negbench.api import compare
 from negbench.report.charts import _figure
@@ -24,7 +24,7 @@ def findings(longer: list[str], tmp_path_factory: pytest.TempPathFactory) -> Fin
     training = [text for text in longer if not text.startswith(("backbone", "dataset"))]
     sizes = [f"dataset.{name}=64" for name in ("train_images", "train_queries", "val_images", "val_queries")]
     compare(Compare(runs_dir=runs, sets=(*training, *sizes, "train.epochs=2"), **asked, **more))
-    return stored(runs, "zone")
+    return read_findings(runs, "zone")
 
 
 def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(findings):

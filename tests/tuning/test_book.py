@@ -25,7 +25,7 @@ from negbench.report.study import dashboard_command
 from negbench.settings.options import Sampler
 from negbench.systems.system import load_config
 from negbench.tuning.book import Pruned, StudyStore, open_book, trial_folder
-from negbench.tuning.final import finished
+from negbench.tuning.final import completed_trials
 from negbench.tuning.space import Knob, Space
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import Job, serve
@@ -168,7 +168,7 @@ def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path):
     assert book.counts() == {"finished": 11, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
     assert toy_book(tmp_path, 11).work(at_once, print) == 0
     assert toy_book(tmp_path, 12).work(at_once, print) == 1  # a higher number continues it
-    assert finished(book)[0].value == max(map(toy_value, points(book)))
+    assert completed_trials(book)[0].value == max(map(toy_value, points(book)))
     assert points(worked(tmp_path / "straight", 12)) == points(book)
     assert points(worked(tmp_path / "other", 2, toy_spec(seed=7)))[1] != points(book)[1]
 

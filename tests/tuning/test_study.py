@@ -33,7 +33,7 @@ from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
 from negbench.tuning import final
 from negbench.tuning.book import StudyStore, open_book
-from negbench.tuning.final import finished, importance
+from negbench.tuning.final import completed_trials, importance
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.study_answer import study_answer
@@ -333,7 +333,7 @@ def test_the_command_from_start_to_test(longer, tmp_path, said, monkeypatch):
     assert "optuna-dashboard --host 127.0.0.1 'sqlite:///file:" in out
     book = open_book(tmp_path, "s", storage)
     assert book.counts()["finished"] == 2
-    best = finished(book)[0]
+    best = completed_trials(book)[0]
     assert best.number == 1
     cells = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
     open_after_two = "look 1, 2 seeds: 1 difference from the baseline is undecided" in out
@@ -439,7 +439,7 @@ def test_the_answer_says_what_trial_0_was_and_how_flat_the_optimum_is(vector_set
 def test_the_answer_names_bands_as_ranks(vector_sets, tmp_path):
     """Against the pools of the trials' runs."""
     book = small_study(vector_sets, tmp_path, trials=3)
-    said, done = study_answer(book, None), finished(book)
+    said, done = study_answer(book, None), completed_trials(book)
     for line, trial in zip(said, [done[0], book.frozen()[0]], strict=False):
         (run,) = [RunFolder(book.folder / "cells" / name) for name in trial.user_attrs["runs"]]
         images = run.result["regime_by_refresh"][-1]["images"] - 1
