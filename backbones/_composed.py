@@ -48,10 +48,10 @@ def planned(options: Any) -> dict[str, Any]:
     The contents of files count in place of their names.
     """
     settings = {}
-    for each in fields(options):
-        value = getattr(options, each.name)
-        if each.name not in BESIDE and value != each.default:
-            settings[each.name] = value
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.name not in BESIDE and value != field.default:
+            settings[field.name] = value
     return settings
 
 

@@ -55,9 +55,9 @@ def _plain(value: object) -> object:
     if hasattr(value, "to_dict"):
         value = vars(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(part) for part in value]
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     if isinstance(value, Tensor):

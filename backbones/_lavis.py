@@ -61,7 +61,7 @@ class Layout:
     def keys(self, name: str) -> tuple[str, ...]:
         """Return the LAVIS keys of one of our tensors."""
         renamed = (re.sub(rf"\A{pattern}", replacement, name) for pattern, replacement in self.rules)
-        name = next((each for each in renamed if each != name), name)
+        name = next((candidate for candidate in renamed if candidate != name), name)
         if self.qkv == "split-bias" and name.endswith(".attn.qkv.bias"):
             stem = name.removesuffix("qkv.bias")
             return stem + "q_bias", stem + "v_bias"
@@ -204,7 +204,7 @@ def _unnamed_lists(parts: object, place: str, depth: int) -> Iterator[tuple[str,
     if not isinstance(parts, Mapping) or depth > _DEEPEST:
         return
     for key, value in parts.items():
-        if isinstance(value, list | tuple) and value and all(isinstance(each, Tensor) for each in value):
+        if isinstance(value, list | tuple) and value and all(isinstance(part, Tensor) for part in value):
             yield f"{place}{key}", len(value)
         yield from _unnamed_lists(value, f"{place}{key}.", depth + 1)
 

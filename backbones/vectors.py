@@ -139,12 +139,12 @@ class Vectors(GivenFeatures):
             shown = [attributes_of(image) for image in ids]
         except DataError as error:
             raise DataError(f"{error}; backbone 'vectors' works only with --dataset vectors") from error
-        codes = torch.tensor([codes_of(each) for each in shown], dtype=torch.int64).reshape(-1, len(ATTRIBUTES))
+        codes = torch.tensor([codes_of(garment) for garment in shown], dtype=torch.int64).reshape(-1, len(ATTRIBUTES))
         one = torch.arange(len(ATTRIBUTES))
         dim = self._values.shape[-1]
         looks = [look_of(image) for image in ids]
         # other categories lie apart, and so do lines, by a vector of their own
-        others = {each.category for each in shown} - {CATEGORIES[0]}
+        others = {attributes.category for attributes in shown} - {CATEGORIES[0]}
         apart = {kind: unit(torch.randn(dim, generator=self._generator(kind))) for kind in others}
         drawn = {line: torch.randn(dim, generator=self._generator(line)) for line, weight in {*looks} if weight}
         features = torch.empty(len(ids), self.options.tokens, dim)
@@ -154,7 +154,7 @@ class Vectors(GivenFeatures):
         for rows in (slice(first, first + _AT_A_TIME) for first in range(0, len(ids), _AT_A_TIME)):
             signal = self._values[one, codes[rows]].sum(1)
             if apart:
-                kinds = torch.stack([apart.get(each.category, none) for each in shown[rows]])
+                kinds = torch.stack([apart.get(attributes.category, none) for attributes in shown[rows]])
                 signal = (1 - FIXED.category**2) ** 0.5 * signal + FIXED.category * kinds
             if drawn:
                 weight = torch.tensor([weight for _, weight in looks[rows]])[:, None]

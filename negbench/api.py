@@ -185,8 +185,8 @@ def plan_compare(asked: Compare, say: Callable[[str], None]) -> tuple[Comparison
     from negbench.tuning.tuned import combinations, compare_and_tune
 
     searches = combinations(planned.cells, planned.asked.metric)
-    fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
-    count = sum(each.spec is not None for each in searches)
+    fixed = dict.fromkeys(search.labels["strategy"] for search in searches if search.spec is None)
+    count = sum(search.spec is not None for search in searches)
     say(f"tuning: {planned.asked.tuned} trials for each of {count} strategies, on a dev part")
     if fixed:
         say(f"nothing to tune: {', '.join(fixed)}")

@@ -124,7 +124,7 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
             what = label_of(table.main)
             if len(tables) > 1:
                 what += f" ({', '.join(dict.fromkeys(table.labels.values()))})"
-            nested = any(each.nested for each in values.values())
+            nested = any(of_strategy.nested for of_strategy in values.values())
             lines.append(_resolution_line(what, of_seeds, _seconds(groups, table), nested=nested))
     return lines or ["the number of seeds needed is unknown: run a pilot first (--seeds 3)"]
 
@@ -133,7 +133,7 @@ def _resolution_line(what: str, tests: Sequence[Difference], seconds: float, *, 
     """Write one table's line: medians over its pairs; a seed of all its strategies takes `seconds`."""
     parts = []
     for points in (1, 2):
-        needed = median(seeds_for(each, points / 100, nested=nested) for each in tests)
+        needed = median(seeds_for(test, points / 100, nested=nested) for test in tests)
         cost = "needs more queries"
         if math.isfinite(needed):
             seeds = max(needed, 3)
@@ -142,7 +142,7 @@ def _resolution_line(what: str, tests: Sequence[Difference], seconds: float, *, 
     text = f"seeds needed to resolve a difference in {what} of {'; of '.join(parts)}"
     if nested:
         return text
-    floor = percent(median(floor_of(each, nested=nested) for each in tests))
+    floor = percent(median(floor_of(test, nested=nested) for test in tests))
     return f"{text}; even with unlimited seeds, these queries leave an interval of ± {floor} points"
 
 

@@ -44,8 +44,13 @@ class Differences:
 
     def behind_at_most(self, name: str, others: Iterable[str]) -> float:
         """Return by how much the best of the others can be ahead of a strategy: the highest end of their intervals."""
-        ends = [self.pairs.of(other, name) for other in others if other != name]
-        return max((math.inf if each is None else each.interval.high for each in ends), default=-math.inf)
+        highest = []
+        for other in others:
+            if other == name:
+                continue
+            difference = self.pairs.of(other, name)
+            highest.append(math.inf if difference is None else difference.interval.high)
+        return max(highest, default=-math.inf)
 
     def undecided(
         self,
@@ -71,23 +76,32 @@ class Differences:
         """
         family = dict(self.pairs.differences)
         if pairs == "baseline":
-            family = {(name, baseline or ""): each for name, each in self.against.items()}
+            family = {(name, baseline or ""): difference for name, difference in self.against.items()}
         elif pairs == "best":
             rivals = [self.rivals([a for a in blocks if blocks[a] == count], out) for count in {*blocks.values()}]
-            contested = [each for each in rivals if not any(self.behind_at_most(a, each) <= margin for a in each)]
-            left = {frozenset(pair) for each in contested for pair in combinations(each, 2)}
-            family = {pair: each for pair, each in family.items() if frozenset(pair) in left}
-        return {pair: each for pair, each in family.items() if each.verdict == "undecided"}
+            contested = [block for block in rivals if not any(self.behind_at_most(a, block) <= margin for a in block)]
+            left = {frozenset(pair) for block in contested for pair in combinations(block, 2)}
+            family = {pair: difference for pair, difference in family.items() if frozenset(pair) in left}
+        return {pair: difference for pair, difference in family.items() if difference.verdict == "undecided"}
 
     def after(self, before: "Differences") -> "Differences":
         """Return these differences, but keep those of `before` that were decided or have gained no seeds."""
-
-        def kept(old: statistics.Difference | None, new: statistics.Difference) -> statistics.Difference:
-            return new if old is None or (old.verdict == "undecided" and new.seeds > old.seeds) else old
-
-        pairs = {pair: kept(before.pairs.differences.get(pair), each) for pair, each in self.pairs.differences.items()}
-        against = {name: kept(before.against.get(name), each) for name, each in self.against.items()}
+        pairs = {}
+        for pair, difference in self.pairs.differences.items():
+            pairs[pair] = _keep_decided(before.pairs.differences.get(pair), difference)
+        against = {}
+        for name, difference in self.against.items():
+            against[name] = _keep_decided(before.against.get(name), difference)
         return Differences(self.means, against, replace(self.pairs, differences=pairs))
+
+
+def _keep_decided(old: statistics.Difference | None, new: statistics.Difference) -> statistics.Difference:
+    """Return the earlier difference if it is decided or the new one has no more seeds."""
+    if old is None:
+        return new
+    if old.verdict == "undecided" and new.seeds > old.seeds:
+        return new
+    return old
 
 
 def differences_by_look(
@@ -110,9 +124,9 @@ def differences_by_look(
         return differences(values, baseline, margin=margin, alpha=alpha, key=key, choices=choices)
     latest, seen = None, 0
     for count, share in zip(looks.counts, looks.shares, strict=True):
-        of_look = {name: each.of_seeds(looks.seeds(count)) for name, each in values.items()}
-        subset = {name: each for name, each in of_look.items() if each.seeds}
-        cells = sum(len(each.seeds) for each in subset.values())
+        of_look = {name: of_strategy.of_seeds(looks.seeds(count)) for name, of_strategy in values.items()}
+        subset = {name: of_strategy for name, of_strategy in of_look.items() if of_strategy.seeds}
+        cells = sum(len(of_strategy.seeds) for of_strategy in subset.values())
         if cells > seen:
             base = baseline if baseline in subset else None
             now = differences(subset, base, margin=margin, alpha=alpha, share=share, key=key, choices=choices)
@@ -152,10 +166,10 @@ def differences(
     same = hashlib.sha256(pickle.dumps((values, baseline, margin, alpha, share, key, choices))).digest()
     if same not in _KNOWN:
         first = next(iter(values.values()))
-        nested = any(each.nested for each in values.values())
+        nested = any(of_strategy.nested for of_strategy in values.values())
         design = statistics.Design(first.strata, first.clusters, nested, alpha, margin, share=share)
-        seeds = {name: each.seeds for name, each in values.items()}
-        table = statistics.ValueTable({name: each.values for name, each in values.items()}, design, seeds)
+        seeds = {name: of_strategy.seeds for name, of_strategy in values.items()}
+        table = statistics.ValueTable({name: of_strategy.values for name, of_strategy in values.items()}, design, seeds)
         chosen = {name: parts for name, parts in (choices or {}).items() if name in values}
         below = draw_shortfalls(chosen, table.draws, key)
         alone = baseline is None or len(values) == 2

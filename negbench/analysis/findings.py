@@ -107,7 +107,7 @@ class Findings:
     def mixed(self) -> list[str]:
         """Remark on runs that were computed in different ways: versions, threads, steps; empty where all agree."""
         remarks = []
-        several = [f"{name} {' and '.join(each)}" for name, each in self.versions().items() if len(each) > 1]
+        several = [f"{name} {' and '.join(used)}" for name, used in self.versions().items() if len(used) > 1]
         if several:
             text = "the runs were computed with different versions, which may be a part of any difference"
             remarks.append(f"{text}: {', '.join(several)}")

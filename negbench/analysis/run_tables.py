@@ -23,7 +23,8 @@ def metrics_frame(folder: RunFolder) -> pd.DataFrame:
     columns = {folder.config.strategy.name: result["metrics"]}
     columns |= {label: result["baselines"][name] for name, label in BASELINES.items() if name in result["baselines"]}
     frame = {"metric (%)": [label_of(metric) for metric in result["metrics"]]}
-    frame |= {name: [percent(values.get(each), 2) for each in result["metrics"]] for name, values in columns.items()}
+    for name, values in columns.items():
+        frame[name] = [percent(values.get(metric), 2) for metric in result["metrics"]]
     return pd.DataFrame(frame)
 
 

@@ -110,14 +110,14 @@ def shown_verdicts(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     rows = []
     for verdict in verdicts:
         row: dict[str, Any] = {}
-        for each in fields(verdict):
-            value = getattr(verdict, each.name)
-            if each.name == "facts":
+        for field in fields(verdict):
+            value = getattr(verdict, field.name)
+            if field.name == "facts":
                 row |= value
-            elif each.name in _ESTIMATES:
-                row |= _columns_of(each.name, value)
+            elif field.name in _ESTIMATES:
+                row |= _columns_of(field.name, value)
             else:
-                row[each.name] = POINTS * value if each.name in _IN_POINTS else value
+                row[field.name] = POINTS * value if field.name in _IN_POINTS else value
         rows.append(row)
     frame = pd.DataFrame(rows)
     unused = [axis for axis in AXES if axis in frame and (frame[axis] == "").all()]

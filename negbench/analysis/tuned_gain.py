@@ -44,7 +44,7 @@ class Tuning:
 def tunings_of(document: Mapping[str, Any]) -> list[Tuning]:
     """Return the searches from comparison.json."""
     kept = document.get("tuned") or {"tunings": []}
-    return [Tuning(**{**each, "knobs": tuple(each["knobs"])}) for each in kept["tunings"]]
+    return [Tuning(**{**tuning, "knobs": tuple(tuning["knobs"])}) for tuning in kept["tunings"]]
 
 
 def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: Rules) -> list[Verdict]:
@@ -53,7 +53,7 @@ def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: R
     The tests of one data set, loss and backbone share alpha (Bonferroni).
     """
     by_place = {tuple(table.labels.get(axis, "") for axis in ("settings", *KEY[1:])): table for table in tables}
-    moved = [each for each in tunings if each.found]
+    moved = [tuning for tuning in tunings if tuning.found]
     gains = []
     for tuning in moved:
         strategy = tuning.labels["strategy"]

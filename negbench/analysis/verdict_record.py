@@ -201,7 +201,7 @@ class Verdict:
         how far behind the highest.
         """
         nested = {"mean", "against_best", "against_highest", "against_baseline", "baseline_asked", "facts"}
-        columns = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in nested}
+        columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in nested}
         columns |= {"mean": self.mean.value, "low": self.mean.low, "high": self.mean.high}
         for name, estimate in (("gap", self.behind_best), ("behind", self.behind_highest)):
             shown = estimate or _NOTHING
@@ -262,7 +262,7 @@ def read_flat(row: Mapping[str, Any]) -> Verdict:
         "against_baseline": estimate("difference", "diff_low", "diff_high", "p_adjusted"),
         "baseline_asked": row.get("against", False),
     }
-    plain = {each.name for each in fields(Verdict)} - {*nested, "facts"}
+    plain = {field.name for field in fields(Verdict)} - {*nested, "facts"}
     facts = {name: value for name, value in row.items() if name not in _FLAT}
     return Verdict(**nested, **{name: row[name] for name in plain if name in row}, facts=facts)
 

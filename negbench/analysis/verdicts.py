@@ -179,8 +179,8 @@ class VerdictTable:
         None if it has no finished cell.
         """
         facts = {name: self.facts.get(name, {}) for name in self.values.get(self.main, {})}
-        if any("own" in each for each in facts.values()):
-            return next((name for name, each in facts.items() if each["own"]), None)
+        if any("own" in fact for fact in facts.values()):
+            return next((name for name, fact in facts.items() if fact["own"]), None)
         return rules.choose(self.plugins)
 
     @property
@@ -315,7 +315,7 @@ def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:
     values: dict[str, Values] = {}
     for name in parts[0]:
         of_strategy = [part[name] for part in parts if name in part]
-        seeds = sorted(set.intersection(*(set(each.seeds) for each in of_strategy)))
+        seeds = sorted(set.intersection(*(set(values.seeds) for values in of_strategy)))
         if len(of_strategy) == len(parts) and seeds:
             values[name] = side_by_side(of_strategy, seeds, datasets)
     if not values:
@@ -352,9 +352,9 @@ def join_choices(tables: Sequence[Choices]) -> dict[str, tuple[SettingChoice, ..
 
 def _join_ends(ends: Sequence[Ends], values: Values) -> Ends:
     """Return how a strategy's runs ended over several tables: a seed collapsed if it did in any of them."""
-    collapsed = frozenset[int]().union(*(each.collapsed for each in ends)) & {*values.seeds}
-    identical = set.intersection(*({*each.identical} for each in ends))
-    return Ends(collapsed, tuple(sorted(identical)), all(each.unmoved for each in ends))
+    collapsed = frozenset[int]().union(*(end.collapsed for end in ends)) & {*values.seeds}
+    identical = set.intersection(*({*end.identical} for end in ends))
+    return Ends(collapsed, tuple(sorted(identical)), all(end.unmoved for end in ends))
 
 
 def side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Sequence[str]) -> Values:

@@ -141,7 +141,7 @@ def _test_queries(labels: Labels) -> list[Query]:
     states = by_key((caption.split()[1], caption) for caption in labels.of_class)
     queries = list[Query]()
     for image, before in zip(labels.images, labels.captions, strict=True):
-        for after in (each for each in states[before.split()[1]] if each != before):
+        for after in (state for state in states[before.split()[1]] if state != before):
             name = f"test-{len(queries):06d}"
             target = labels.of_class[after][0]
             queries.append(labels.query(name, (image, target), (before, after), LANGUAGE))

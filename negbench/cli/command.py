@@ -144,7 +144,7 @@ _SECTIONS = ("Arguments", "Options", "Settings", "Data", "Computing", "Output")
 
 def _fields_in_order(model: type[Options]) -> list[str]:
     """Return the fields with a flag: the model's own first, then those of its bases."""
-    named = dict.fromkeys(name for each in model.__mro__ for name in vars(each).get("__annotations__", {}))
+    named = dict.fromkeys(name for base in model.__mro__ for name in vars(base).get("__annotations__", {}))
     return [
         name for name in named if name in model.model_fields and extra_of(model.model_fields[name])["cli"] is not False
     ]
@@ -166,7 +166,7 @@ def _parameter(name: str, model: type[Options], hint: Any) -> inspect.Parameter:
         flag = "--" + name.replace("_", "-")
         named = extra["flags"] or ((f"{flag}/--no-{flag[2:]}",) if default is True else (flag,))
         info = typer.Option(missing, *named, help=help, metavar=extra["metavar"], show_default=False)
-        home = next(each for each in reversed(model.__mro__) if name in vars(each).get("__annotations__", {}))
+        home = next(base for base in reversed(model.__mro__) if name in vars(base).get("__annotations__", {}))
         info.rich_help_panel = str(vars(home).get("section", "Options"))  # that of the class that declares the field
     annotation = kind if required else kind | None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)

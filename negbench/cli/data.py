@@ -112,10 +112,10 @@ def encode(asked: EncodeData) -> None:
 def _print(verification: "Verification") -> None:
     from negbench.datasets.galleries import by_key
 
-    for each in verification.splits:
-        gallery = " / ".join(f"{name} {size:,}" for name, size in each.gallery.items())
-        counts = "" if each.published else " (no published counts to compare with)"
-        typer.echo(f"{each.split}: {each.identity}, {each.queries:,} queries, gallery {gallery}{counts}")
+    for counts in verification.splits:
+        gallery = " / ".join(f"{name} {size:,}" for name, size in counts.gallery.items())
+        remark = "" if counts.published else " (no published counts to compare with)"
+        typer.echo(f"{counts.split}: {counts.identity}, {counts.queries:,} queries, gallery {gallery}{remark}")
     typer.echo(f"{verification.images:,} images checked")
     for note in verification.notes:
         typer.echo(f"note: {note}")

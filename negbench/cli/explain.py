@@ -54,8 +54,8 @@ def fixed_of(kind: str, name: str) -> dict[str, list[Option]]:
         texts = _argument_texts(document)
         hints = typing.get_type_hints(type(part))
         numbers[document.partition("\n")[0].removesuffix(".")] = [
-            Option(each.name, _type_text(hints[each.name]), str(getattr(part, each.name)), "", texts[each.name])
-            for each in fields(part)
+            Option(field.name, _type_text(hints[field.name]), str(getattr(part, field.name)), "", texts[field.name])
+            for field in fields(part)
         ]
     return numbers
 

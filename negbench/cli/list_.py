@@ -114,13 +114,13 @@ def explained(kind: str, name: str) -> "tuple[Description, str, list[Option]]":
 
     if is_composite(kind, name):
         parts = registry.parts(kind, name)
-        papers = {each.name: each.paper for each in registry.describe(kind)}
+        papers = {plugin.name: plugin.paper for plugin in registry.describe(kind)}
         sources = "; ".join(f"{part.name}: {papers[part.name]}" for part in parts)
         summary = str(registry.get(kind, name).__doc__).partition("\n")[0]
         described = Description(name, summary, sources, "built-in")
     else:
         described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
-    section = next(section for section, each in SECTIONS.items() if each == kind)
+    section = next(section for section, plugins in SECTIONS.items() if plugins == kind)
     return described, section, options_of(kind, name)
 
 

@@ -95,8 +95,9 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
         for name, annotation in shared.items()
     ]
-    command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in (*signature.parameters.values(), *more)}
+    parameters = [*signature.parameters.values(), *more]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 

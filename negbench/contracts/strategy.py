@@ -33,9 +33,9 @@ def _check_names(cls: type, name: str, declared: Any, known: tuple[str, ...], *,
     if not isinstance(declared, tuple) or not (empty or declared):
         raise OptionError(f"{cls.__name__}.{name} must be a tuple of {', '.join(known)}, got {quoted(declared)}")
     kind = {"corrupts": "slot", "reads": "plane"}.get(name, name)
-    for each in declared:
-        if each not in known:
-            raise UnknownNameError(kind, str(each), known, where=f"{cls.__name__}.{name}")
+    for item in declared:
+        if item not in known:
+            raise UnknownNameError(kind, str(item), known, where=f"{cls.__name__}.{name}")
 
 
 @dataclass(frozen=True)

@@ -445,7 +445,7 @@ class DataCache:
     def files(self, config: ResolvedConfig) -> Iterator[Path]:
         """Yield the files that a run's data sets and backbone were read from."""
         named = tuple(_named("datasets", section) for section in (config.dataset, config.eval.also) if section)
-        held = [each for key, each in self._datasets.items() if key.startswith(named)]
+        held = [loaded for key, loaded in self._datasets.items() if key.startswith(named)]
         yield from (path for dataset, stamps in held for path in (*stamps, *dataset.image_paths().values()))
         yield from (*named_in(config.backbone.options.values()), *self.outline(config).files)
 

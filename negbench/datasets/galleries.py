@@ -360,9 +360,9 @@ class Galleries:
         """
         blocks = list[Tensor]()
         parts = list[QueryRanks]()
-        for each in self._blocks(score_block, block):
-            blocks.append(each.rows)
-            parts.append(self._rank_block(each))
+        for score_rows in self._blocks(score_block, block):
+            blocks.append(score_rows.rows)
+            parts.append(self._rank_block(score_rows))
         ranks = QueryRanks.concatenated(parts)
         rows = torch.cat(blocks) if blocks else torch.zeros(0)
         return ranks.select(torch.argsort(rows)) if bool((rows.diff() < 0).any()) else ranks

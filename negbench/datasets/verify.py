@@ -172,7 +172,7 @@ def _check_images(report: Verification, files: Mapping[str, Path], workers: int,
             same.setdefault(pixels, []).append(image)
         progress(report.images, len(files))
     copies = (images for images in same.values() if len(images) > 1)
-    report.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(each)}", tuple(each)) for each in copies)
+    report.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(names)}", tuple(names)) for names in copies)
 
 
 def _pixels(image: "Image") -> str:

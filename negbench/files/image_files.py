@@ -308,10 +308,10 @@ def pixel_bytes(path: Path) -> int:
 
 def readable(outcomes: Iterable[T | DataError]) -> Iterator[T]:
     """Yield what `decoded` yields, but raise its first DataError."""
-    for each in outcomes:
-        if isinstance(each, DataError):
-            raise each
-        yield each
+    for outcome in outcomes:
+        if isinstance(outcome, DataError):
+            raise outcome
+        yield outcome
 
 
 # --- ids ---------------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def _json(text: str, path: Path) -> list[FileRow]:
 
 
 def _rowlike(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, dict | list) for each in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(part, dict | list) for part in value)
 
 
 def _entries(data: Any, path: Path) -> list[Any]:

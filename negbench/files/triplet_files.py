@@ -300,7 +300,7 @@ class _Form:
         value = at(row.values, self.path(column))
         value = None if value != value else value  # pandas's NaN
         if (column in REQUIRED or (column == "id" and "id" in self.named)) and unwritten(value) in (None, []):
-            has = [name for name, each in row.values.items() if each]
+            has = [name for name, content in row.values.items() if content]
             raise DataError(f"{row.place(column)} is missing (it has {quoted(has)})")
         return value
 
@@ -314,8 +314,8 @@ class _Form:
         if value in (None, "", []):
             return ()
         listed = unwritten(value)
-        if isinstance(listed, list) and (listed is value or any(isinstance(each, str | list) for each in listed)):
-            return tuple(_string(each, place) for each in listed)
+        if isinstance(listed, list) and (listed is value or any(isinstance(part, str | list) for part in listed)):
+            return tuple(_string(part, place) for part in listed)
         return (_string(value, place),)
 
     def _images(self, row: FileRow, column: str) -> tuple[str, ...]:

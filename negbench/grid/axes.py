@@ -60,7 +60,7 @@ class Axes:
         above = [set_layer(f"{dial.key}=0") for dial in dials]
         given = dataset_layer(None, asked.data_root, asked.allow_missing).get("dataset", {})
         sections: dict[str, tuple[dict[str, Any], ...]] = {
-            "dataset": tuple({**each, **given} for each in axis_of("dataset", asked.datasets, layers, above)),
+            "dataset": tuple({**section, **given} for section in axis_of("dataset", asked.datasets, layers, above)),
             "backbone": axis_of("backbone", asked.backbones, layers, above),
             "loss": (),
             "strategy": axis_of("strategy", asked.strategies, layers, above),

@@ -78,8 +78,8 @@ class Ray:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if gpus is None:
             gpus = float(any(node.get("GPU", 0) >= 1 for node in nodes))
-        wanted = [(kind, each) for kind, each in (("CPU", cpus), ("GPU", gpus)) if each]
-        room = sum(int(min(node.get(kind, 0.0) / each for kind, each in wanted) + 1e-9) for node in nodes)  # in tasks
+        wanted = [(kind, count) for kind, count in (("CPU", cpus), ("GPU", gpus)) if count]
+        room = sum(int(min(node.get(kind, 0.0) / count for kind, count in wanted) + 1e-9) for node in nodes)  # in tasks
         if room == 0:
             most_cpus, most_gpus = (max(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
             raise OptionError(

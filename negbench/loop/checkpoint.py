@@ -89,7 +89,7 @@ class TrainingParts:
             if fresh != _types(saved["optimizer"]):
                 raise ValueError("it was saved with a different optimizer")
             for parameter, kept in self.optimizer.state.items():  # AdamW's step and two moments
-                shapes = [each.shape for each in kept.values() if each.is_floating_point()]
+                shapes = [tensor.shape for tensor in kept.values() if tensor.is_floating_point()]
                 if shapes != [torch.Size(), parameter.shape, parameter.shape] or not kept["step"] >= 0:
                     raise ValueError("its optimizer's step and moments do not fit the parameters")
             queries = len(self.objective.scene.train.dataset.target_columns)

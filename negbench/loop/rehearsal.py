@@ -47,7 +47,7 @@ class Rehearsals:
         """Return what a run takes on an idle core; 0 if it cannot be rehearsed."""
         config = planned.config
         backbones = (config.backbone, *config.mining.backbones)
-        if not all(issubclass(registry.get("backbones", each.name), HoldsFeatures) for each in backbones):
+        if not all(issubclass(registry.get("backbones", section.name), HoldsFeatures) for section in backbones):
             return 0.0
         try:
             with threads(config.compute.threads), own_randomness(config.seed, torch.device("cpu")):

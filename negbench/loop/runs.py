@@ -119,7 +119,7 @@ def _record(folder: Path, _changed: tuple[int, ...]) -> dict[str, Any]:
 
 def _contents(config: ResolvedConfig, cache: DataCache, made: Sequence[str] = ()) -> str:
     """Identify what a run reads, by the contents of its files as they are now; `made`: identities of data without."""
-    outline, *others = [cache.outline(each) for each in (config, *_beside(config))]
+    outline, *others = [cache.outline(described) for described in (config, *_beside(config))]
     named = [f"{other.key} {other.weights}" for other in others]
     read = [*map(_digest, _mining_files(config)), digest(read_files(config), files.cache_dir())]
     if made:
@@ -180,7 +180,7 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache, ru
         splits = cache.splits(planned.config)
         scene = cache.scene(planned.config, splits, backbone, precision.device, display)
         opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "display": display}
-        values = {each.name: getattr(planned, each.name) for each in fields(planned)}
+        values = {field.name: getattr(planned, field.name) for field in fields(planned)}
         values["remarks"] = (*planned.remarks, *scene.unseen)
         made = OpenRun(**values, splits=splits, check=check, precision=precision, step=step, **opened)
         return replace(made, step=fitting_plan(made))
@@ -201,7 +201,7 @@ def _differs(run: PlannedRun, cache: DataCache) -> RunError:
     config = run.config
     if host != run.host:
         return RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
-    read = [path for each in (config, *_beside(config)) for path in cache.files(each)]
+    read = [path for described in (config, *_beside(config)) for path in cache.files(described)]
     every = {*read, *_mining_files(config), *read_files(config).values(), *modules_of(config).values()}
     last = max(every, key=lambda path: stamp(path)[2:3])  # the time of the inode's change
     return RunError(f"{last} changed after the run was planned: nothing of it is stored; rerun the command")

@@ -86,8 +86,8 @@ class Ledger(TorchDispatchMode):
     def _note_outside(self, value: object) -> None:
         """Note what was made before the block, of which operations return views and the tensor itself."""
         if isinstance(value, tuple | list):
-            for each in value:
-                self._note_outside(each)
+            for part in value:
+                self._note_outside(part)
         elif isinstance(value, Tensor) and id(value.untyped_storage()) not in self._alive:
             storage = value.untyped_storage()
             key = id(storage)

@@ -73,9 +73,9 @@ def stop_on_signals(once: float = 1.0) -> None:
         if time.monotonic() - _noted[0][1] > once:
             os._exit(128 + number)
 
-    for each in ENDING:
-        if signal.getsignal(each) != signal.SIG_IGN:
-            signal.signal(each, stop)
+    for signal_number in ENDING:
+        if signal.getsignal(signal_number) != signal.SIG_IGN:
+            signal.signal(signal_number, stop)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def metric_of_ranks(name: str, declared: Mapping[str, Metric]) -> Metric | None:
         declared: the data set's own metrics.
     """
     group, _, plain = name.rpartition("/")
-    if FROM_RANKS.fullmatch(plain) is None or not any(RANKED.fullmatch(each) for each in declared):
+    if FROM_RANKS.fullmatch(plain) is None or not any(RANKED.fullmatch(metric) for metric in declared):
         return None
     values = (_values(plain),)
     if not group:

@@ -51,8 +51,8 @@ def metric_named(text: str, declared: Sequence[str]) -> str | None:
     group, name = _split_group(text)
     if FROM_RANKS.fullmatch(name) is None:
         return None
-    groups = {each.rpartition("/")[0] for each in declared if "/" in each}
-    if not group and any(each.startswith(AVERAGE) for each in declared):
+    groups = {metric.rpartition("/")[0] for metric in declared if "/" in metric}
+    if not group and any(metric.startswith(AVERAGE) for metric in declared):
         group = AVERAGE.rstrip("/")
     if group and group not in groups:
         return None

@@ -190,7 +190,7 @@ def _make_class(
     attributes["reads_truth"] = any(part.reads_truth for part in parts)
     attributes |= {"n_def": like.n_def, "schedule": like.schedule}
     # a switch whose last part is a batch strategy is one itself
-    kind = next(each for each in (BankStrategy, BatchStrategy, Strategy) if issubclass(like, each))
+    kind = next(base for base in (BankStrategy, BatchStrategy, Strategy) if issubclass(like, base))
     if issubclass(like, BatchStrategy):
         attributes["corrupts"] = like.corrupts
     title = "".join(word.capitalize() for word in re.split(r"\W+", name))

@@ -61,10 +61,11 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
             if str(values.get("fallback")).lower() in _KEPT:
                 one = column == "negative" and isinstance(values[column], str)
                 names = [values[column]] if one else row.listed(column, values[column])
-                for each in (each for each in names if read(each) not in dataset.column_of):
-                    check_one(str(each), row.place(column), lambda part: read(part) in dataset.column_of)
-                    raise DataError(f"{row.place(column)}: {dataset.identity} has no image {quoted(each)}")
-                lists[place] += [dataset.column_of[read(each)] for each in names]
+                for image in names:
+                    if read(image) not in dataset.column_of:
+                        check_one(str(image), row.place(column), lambda part: read(part) in dataset.column_of)
+                        raise DataError(f"{row.place(column)}: {dataset.identity} has no image {quoted(image)}")
+                    lists[place].append(dataset.column_of[read(image)])
     if not known:
         row = rows[0]
         own = [getattr(dataset.queries[0], "id" if name == "query" else name) for name in keys]

@@ -64,7 +64,7 @@ class Mined:
 
         columns: dict[str, pa.Array] = {}
         names = (field.name for field in dataclasses.fields(self) if field.name not in ("stale", "copies"))
-        for name in (each for each in names if getattr(self, each) is not None):
+        for name in (column for column in names if getattr(self, column) is not None):
             values = getattr(self, name).numpy()
             wide = pa.array(values.ravel().astype(np.float64 if values.dtype.kind == "f" else np.int64))
             if values.ndim == 1:

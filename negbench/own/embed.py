@@ -71,7 +71,7 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
     _check_room(scan, asked.overwrite)
     with display.progress("embed") as shown:
         encoded, words, unseen = _encode_all(asked, {name: files[name] for name in first.values()}, texts, shown)
-    pictures = [each.path(name) for name, each in files.items()]
+    pictures = [image_files.path(name) for name, image_files in files.items()]
     display.notes([*picture_remarks(pictures, as_shown=asked.as_shown, option="--as-shown"), *unseen])
     images = encoded[[row[contents[name]] for name in files]]
     (scan.folder / IMAGES).unlink(missing_ok=True)  # so that a kill in between leaves no files of two encoders

@@ -120,7 +120,7 @@ def at_both(short: JudgedClaim, long: JudgedClaim) -> JudgedClaim:
     else:
         verdict = "depends on the length" if decided else "undecided"
     reason = "; ".join(f"{name}: {one.reason}" for name, one in judged.items() if one.reason)
-    answers = [replace(each, length=name) for name, one in judged.items() for each in one.answers]
+    answers = [replace(answer, length=name) for name, one in judged.items() for answer in one.answers]
     return JudgedClaim(short.claim, verdict, short.reason if short.reason == long.reason else reason, tuple(answers))
 
 
@@ -238,8 +238,8 @@ def estimate_of(
         there[:] = there.all(0)
     if there.sum(1).min() < 2:
         raise ValueError("fewer than two queries have a value")
-    first, second = ([row[mask] for row, mask in zip(each, there, strict=True)] for each in (one, other))
-    strata, clusters = (None if each is None else each[there[0]] for each in (strata, clusters))
+    first, second = ([row[mask] for row, mask in zip(rows, there, strict=True)] for rows in (one, other))
+    strata, clusters = (None if labels is None else labels[there[0]] for labels in (strata, clusters))
     estimate = differences.difference(first, second, Design(strata, clusters, nested, alpha=ALPHA, share=share))
     return ClaimEstimate(estimate.value, estimate.interval.low, estimate.interval.high, estimate.minimum_detectable)
 

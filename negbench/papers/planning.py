@@ -174,12 +174,13 @@ class ClaimsPlan:
         claims = list({one.claim.number: one for _, one in left_open}.values())
         left = set[GroupKey]()
         for end, one in left_open:
-            for answer in (each for each in one.answers if each.verdict == "undecided"):
+            for answer in (answer for answer in one.answers if answer.verdict == "undecided"):
                 needed = {place[name + end] for name in answer.test.needed}
                 left |= needed if needed <= {*running} else set()
         if not claims:
             return left, "all claims are decided"
-        done = [each for each in outcomes if each.run_id is not None and group_key(each.cell.labels) in left]
+        computed = [outcome for outcome in outcomes if outcome.run_id is not None]
+        done = [outcome for outcome in computed if group_key(outcome.cell.labels) in left]
         took = sum(sum(RunFolder(self.runs / str(o.run_id)).result["seconds"].values()) for o in done)
         numbers = ", ".join(str(one.claim.number) for one in claims)
         text = f"{len(claims)} claim{'s are' if len(claims) > 1 else ' is'} undecided ({numbers})"

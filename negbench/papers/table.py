@@ -31,7 +31,7 @@ def listed(claims: Sequence[Claim]) -> Table:
     table = _table("#", "claim", "tests: supported if / refuted if")
     for claim in claims:
         tests = "\n".join(
-            f"{each!s}: {_condition(each.supports, each)} / {_condition(each.refutes, each)}" for each in claim.tests
+            f"{test!s}: {_condition(test.supports, test)} / {_condition(test.refutes, test)}" for test in claim.tests
         )
         needs = f"\nneeds: {', '.join(claim.needs)}" if claim.needs else ""
         needs += "".join(f"\npremise: {premise}" for premise in claim.premises)

@@ -401,9 +401,11 @@ def files_read(modules: Mapping[str, Path]) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for module, path in modules.items():
         named = syntax.traits(module, path).constants.get("READS")
-        if named is not None and not (isinstance(named, tuple) and all(isinstance(each, str) for each in named)):
+        if named is None:
+            continue
+        if not isinstance(named, tuple) or not all(isinstance(file_name, str) for file_name in named):
             raise NegbenchError(f"{path}: READS must be a tuple of file names, got {named!r}")
-        files |= {f"{module} {each}": path.parent / each for each in named or ()}
+        files |= {f"{module} {file_name}": path.parent / file_name for file_name in named}
     for file in files.values():
         if not file.is_file():
             raise NegbenchError(f"{file}: READS names this file, but there is none")

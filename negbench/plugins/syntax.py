@@ -230,7 +230,7 @@ def canonical(node: object) -> str:
         parts = [f"{name}={canonical(value)}" for name, value in fields if value is not None and value != []]
         return f"{type(node).__name__}({','.join(parts)})"
     if isinstance(node, list):
-        return f"[{','.join([canonical(each) for each in _running(node)])}]"
+        return f"[{','.join([canonical(statement) for statement in _running(node)])}]"
     return f"{type(node).__name__}:{node!r}"
 
 
@@ -239,7 +239,7 @@ def _without_error_texts(node: ast.AST) -> ast.AST:
         return ast.Assert(node.test)
     if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         call = node.exc
-        arguments = [each for each in call.args if not _holds_text(each)]
+        arguments = [argument for argument in call.args if not _holds_text(argument)]
         return ast.Raise(ast.Call(call.func, arguments, [k for k in call.keywords if not _holds_text(k)]), node.cause)
     return node
 

@@ -338,7 +338,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
         ("steps", _joined(plan for plan in findings.step_plans() if plan != str(StepPlan()))),
         ("reported epoch", _joined({_SELECTED[config.eval.select]: 0 for config in configs})),
         ("code", _joined({m["code"]: 0 for m in manifests})),
-        ("versions", ", ".join(f"{name} {' and '.join(each)}" for name, each in findings.versions().items())),
+        ("versions", ", ".join(f"{name} {' and '.join(used)}" for name, used in findings.versions().items())),
     ]
     partial = [name for name, d in datasets.items() if d["partial"]]
     remarks = dict.fromkeys(text for d in datasets.values() for text in d["remarks"])

@@ -99,7 +99,7 @@ def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -
     members = together(groups, lambda group: place_of(labels_of(group)))
     judged = together(verdicts, lambda verdict: place_of(vars(verdict)))
     short = shortened(dataset for dataset, _, _ in members)
-    varied = [len({*each}) > 1 for each in zip(*members, strict=True)]
+    varied = [len({*labels}) > 1 for labels in zip(*members, strict=True)]
     parts = []
     for count, place in enumerate(sorted(members), 1):
         words = (short[place[0]], place[1], f"{place[2]} epochs")

@@ -38,10 +38,10 @@ def _draw(read: Callable[[], Sequence[tuple[str, Sequence[KindShares]]]], side: 
     for place, kind in enumerate(share.kind for share in lines[0][1]):
         y = np.arange(len(lines)) + (place + 1) / (count + 1) - 0.5
         shares = [shares[place] for _, shares in lines]
-        mean, low, high = 100 * np.array([(each.drawn, each.left)[side] for each in shares]).T
+        mean, low, high = 100 * np.array([(share.drawn, share.left)[side] for share in shares]).T
         axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
         if not side:
-            axes.plot([100 * each.random for each in shares], y, "|", color=GREY)
+            axes.plot([100 * share.random for share in shares], y, "|", color=GREY)
     spot: Any = axes.get_subplotspec()  # the first in its row, where panels stand below each other
     axes.set_yticks(range(len(lines)), [name if spot.is_first_col() else "" for name, _ in lines])
     axes.set(ylim=(len(lines) - 0.5, -0.5), xlabel="%")

@@ -51,7 +51,7 @@ def _common(flats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         key: without_folders(value) if isinstance(value, str) else value
         for key, value in first.items()
-        if value is not None and not key.startswith(_HERE) and all(each.get(key) == value for each in others)
+        if value is not None and not key.startswith(_HERE) and all(other.get(key) == value for other in others)
     }
 
 

@@ -261,7 +261,7 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
             if str(name) not in known:
                 raise UnknownNameError(flag, str(name), list(dict.fromkeys(known)))
     if epochs:
-        frame = frame[frame["epochs"].isin([str(each) for each in epochs])]
+        frame = frame[frame["epochs"].isin([str(budget) for budget in epochs])]
     apart = [name for name in (*AXES, NEGATIVES.title) if name in frame and frame[name].nunique() > 1]
     apart = [*(name for name in apart if name != "strategy"), "strategy"]
     metric = next((name for name in frame if name in table.best), "strategy")
@@ -311,7 +311,7 @@ def leader_text(findings: Findings, asked: Report) -> str:
     forms = [form for form in get_args(Paper) if getattr(asked, form)]
     columns = [name.strip() for name in asked.columns.split(",") if name.strip()]
     leaders = [table for table in tables(findings) if table.name == "table"]
-    return "\n".join(printed(each, form, columns, parse_epochs(asked.epochs)) for form in forms for each in leaders)
+    return "\n".join(printed(leader, form, columns, parse_epochs(asked.epochs)) for form in forms for leader in leaders)
 
 
 def _latex(text: object) -> str:

@@ -147,7 +147,7 @@ def _by_picture(
     tables = dict[str, Tensor]()
     queries = dict[str, Tensor]()
     at_once = _queries_at_once(backbone, scene, references, texts[0])
-    sent = (references, images, [dict(each) for each in texts])
+    sent = (references, images, [dict(text) for text in texts])
     blocks = _blocks(scene, len(pictures), _images_at_once(backbone, scene, pictures), "pictures", *sent)
     with backbone.evaluating():
         for chosen, features in scene.blocks(backbone, pictures, blocks.own):

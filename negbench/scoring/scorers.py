@@ -222,7 +222,7 @@ def load_weights(backbone: Backbone, folder: RunFolder, *, started_alike: bool =
         )
     state = folder.weights()
     state.pop("dropout_calls", None)  # a counter in runs of former versions of BLIP and BLIP-2
-    given, wanted = ({name: each.shape for name, each in part.items()} for part in (state, trained_state(backbone)))
+    given, wanted = ({name: tensor.shape for name, tensor in part.items()} for part in (state, trained_state(backbone)))
     wrong = sorted({name for name, _ in given.items() ^ wanted.items()})
     if wrong:
         raise WeightsError(

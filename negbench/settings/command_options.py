@@ -193,7 +193,8 @@ class Mine(ScoredSplitOptions):
         files = {f"--{name}": getattr(self, name) for name in ("queries", "images", "targets")}
         given = [flag for flag, file in files.items() if file is not None]
         lacking = [flag for flag, file in files.items() if file is None]
-        other = any(each is not None for each in (self.run, self.backbone, self.dataset, self.data_root, self.recipe))
+        settings = (self.run, self.backbone, self.dataset, self.data_root, self.recipe)
+        other = any(option is not None for option in settings)
         if given and other:
             raise ValueError(f"{given[0]} gives embeddings: leave out --run, --backbone, --dataset and --recipe")
         if given and (self.allow_missing or "split" in self.model_fields_set):
@@ -244,7 +245,7 @@ class Evaluate(DatasetOptions, RunsOptions):
         if self.metric is not None and (self.ranks is None or self.scorer is None):
             raise ValueError("--metric cirqrs needs --ranks FILE and --scorer RUN")
         sources = (self.run, self.ranks, None if self.metric else self.scorer)
-        if sum(each is not None for each in sources) != 1:
+        if sum(source is not None for source in sources) != 1:
             raise ValueError("give either a run to score or --ranks FILE, or --scorer for people's choices")
         return self
 

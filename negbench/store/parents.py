@@ -144,7 +144,7 @@ class Parent:
             trials = self._trials()
             for folder in set(self._lacking()) - trials.keys():
                 self.tracker.ensure(RunFolder(folder))
-            copied = sum(self._copied(*each) for each in trials.items())
+            copied = sum(self._copied(*trial) for trial in trials.items())
             for note in (place / NOTE for place in (*self._runs(), *trials)):
                 kept = noted(note, self.tracker.shown) or {}
                 tags = kept.get("tags", {})
@@ -182,7 +182,7 @@ class Parent:
         """Return the folders of those of the runs and trials whose notes name no whole copy."""
         shown = self.tracker.shown
         trials = self._trials().items()
-        lost = [place for place, each in trials if each["lost"] or not noted(place / NOTE, shown)]
+        lost = [place for place, trial in trials if trial["lost"] or not noted(place / NOTE, shown)]
         return lost + [run for run in self._runs() if not (noted(run / NOTE, shown) or {}).get("whole")]
 
     def _trials(self) -> dict[Path, dict[str, Any]]:
@@ -231,10 +231,10 @@ class Parent:
         experiment = self.tracker.experiment(client, self.folder.name)
         for earlier in client.search_runs([experiment], f"tags.`{PARENT}` = '{parent}' and {SUMMARIES}"):
             delete_run(client, earlier.info.run_id)
-        for each in (SummaryRun(**given) for given in held["summaries"]):
-            tags = {PARENT: parent, "negbench.kind": "summary", **ORIGIN, **each.tags}
-            run_id = str(client.create_run(experiment, tags=tags, run_name=each.name).info.run_id)
-            log_values(client, run_id, each.params, [(key, value, 0) for key, value in each.metrics.items()])
+        for summary in (SummaryRun(**given) for given in held["summaries"]):
+            tags = {PARENT: parent, "negbench.kind": "summary", **ORIGIN, **summary.tags}
+            run_id = str(client.create_run(experiment, tags=tags, run_name=summary.name).info.run_id)
+            log_values(client, run_id, summary.params, [(key, value, 0) for key, value in summary.metrics.items()])
             client.set_terminated(run_id)
         answer = held["answer"][:_TAG_LIMIT]
         if answer:

@@ -126,9 +126,9 @@ def check_types(result: Any) -> None:
         RunRecord.model_validate(result)
     except ValidationError as error:
         wrong = [
-            each
-            for each in error.errors()
-            if each["type"] != "extra_forbidden" and (each["type"] != "missing" or each["loc"][0] in _ALWAYS)
+            problem
+            for problem in error.errors()
+            if problem["type"] != "extra_forbidden" and (problem["type"] != "missing" or problem["loc"][0] in _ALWAYS)
         ]
         if wrong:
             raise ValueError(f"{'.'.join(map(str, wrong[0]['loc']))}: {wrong[0]['msg']}") from error

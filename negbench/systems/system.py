@@ -149,14 +149,14 @@ def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, 
     if not named:
         return merged(given), ()
     factors: dict[str, Any] = dict.fromkeys(FACTORS, PLAIN)
-    for each in named:
-        factors |= each if isinstance(each, Mapping) else dict.fromkeys(FACTORS, each)
+    for choice in named:
+        factors |= choice if isinstance(choice, Mapping) else dict.fromkeys(FACTORS, choice)
     for factor in factors:
         if factor not in FACTORS:
             raise UnknownNameError("factor of a system", factor, FACTORS)
     chosen = {factor: system(str(name)) for factor, name in factors.items()}
     parts, remarks = list[Component](), list[str]()
-    for own in dict.fromkeys(each.name for each in chosen.values()):
+    for own in dict.fromkeys(choice.name for choice in chosen.values()):
         of_own = [name for name in FACTORS if chosen[name].name == own]
         own_parts, missing = systems()[own].carried(given, cache, of_own)
         parts.extend(own_parts)

@@ -107,7 +107,8 @@ class BackboneTestCase:
         """Seeded pictures of several shapes: coarse colours, so that no resize makes them alike."""
         numbers = np.random.default_rng(0)
         coarse = [Image.fromarray(numbers.integers(256, size=(4, 4, 3), dtype=np.uint8)) for _ in self.texts]
-        return [each.resize((60 + 20 * n, 90 - 10 * n), Image.Resampling.NEAREST) for n, each in enumerate(coarse)]
+        sizes = [(60 + 20 * n, 90 - 10 * n) for n in range(len(coarse))]
+        return [picture.resize(size, Image.Resampling.NEAREST) for picture, size in zip(coarse, sizes, strict=True)]
 
     def loss(self, backbone: Backbone, features: Tensor, tokens: Tokens) -> Tensor:
         """Compute in-batch cross-entropy with targets that differ from the references."""

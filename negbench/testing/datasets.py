@@ -85,7 +85,7 @@ class DatasetTestCase:
         """The options of every data set, and each of its own named in its dataclass's docstring."""
         declared = options_class(dataset)
         assert issubclass(declared, FolderOptions)
-        text = "\n".join(inspect.getdoc(each) or "" for each in declared.__mro__)
+        text = "\n".join(inspect.getdoc(base) or "" for base in declared.__mro__)
         for name, default in option_defaults(dataset).items():
             assert default is not dataclasses.MISSING, name
             assert re.search(rf"^ +(\w+, )*{name}(, \w+)*: ", text, re.MULTILINE), f"{name} is not documented"

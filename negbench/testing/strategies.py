@@ -196,7 +196,7 @@ class StrategyTestCase:
         before = global_generators()
         for size in (2, 5, 23, 64):
             seeded = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
-            orders = [strategy.order(Epoch(1, target, size, each, lambda: queries)) for each in seeded]
+            orders = [strategy.order(Epoch(1, target, size, generator, lambda: queries)) for generator in seeded]
             assert all(torch.equal(order.sort().values, torch.arange(23)) for order in orders)
             assert torch.equal(orders[0], orders[1])
             assert not torch.equal(orders[0], orders[2])

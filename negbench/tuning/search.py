@@ -111,7 +111,7 @@ def plan_study(asked: Study) -> StudyPlan:
     space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
     if asked.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
         raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")
-    rows = [("a trial", each, resolved(each)) for each in space.corners(base)]
+    rows = [("a trial", corner, resolved(corner)) for corner in space.corners(base)]
     idle_fixes = _idle_fixes(asked, space, build_space(base, search=asked.search, grid=grid)) if asked.fix else []
     notes([*remarks, *check_idle(rows, asked.sets, DATA), *idle_fixes])
     metric = ""

@@ -79,7 +79,7 @@ def _flatness(book: StudyStore, done: Sequence[FrozenTrial]) -> str:
     if len(near) == 1:
         return f"Of {len(tried)} settings tried, no other is within a point of it."
     plain_values = [book.spec.space.plain(book.spec.config, trial.params) for trial in near]
-    parts = [_spread(key.split(".")[-1], [each[key] for each in plain_values]) for key in plain_values[0]]
+    parts = [_spread(key.split(".")[-1], [values[key] for values in plain_values]) for key in plain_values[0]]
     bands = [band_of(book, trial) for trial in near]
     first_ranks = [round(band[0]) for band in bands if band is not None]
     last_ranks = [round(band[1]) for band in bands if band is not None]

@@ -90,11 +90,11 @@ def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[C
     """
     trials = int(planned.asked.tuned or 0)
     runs = planned.folder.path.parent
-    count = len(planned.cells) + trials * sum(len(each.spec.seeds) for each in searches if each.spec)
+    count = len(planned.cells) + trials * sum(len(search.spec.seeds) for search in searches if search.spec)
     later = planned.cells[0].config.train.epochs * count  # no other axis goes with equal tuning
     default = yield from compare_cells(planned, rules, float(later))
     home = planned.folder.path
-    opened = {place: _open_study(each, home, trials, uri) for place, each in enumerate(searches) if each.spec}
+    opened = {place: _open_study(search, home, trials, uri) for place, search in enumerate(searches) if search.spec}
     search = TrialSearch([*opened.values()])
     words = default.words
     if opened:
@@ -102,7 +102,7 @@ def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[C
         words = ()
     errors = {place: search.errors.get(number, "") for number, place in enumerate(opened)}
     books = {place: book for place, (book, _) in opened.items()}
-    results = [_result(each, books.get(place), errors.get(place, "")) for place, each in enumerate(searches)]
+    results = [_result(search, books.get(place), errors.get(place, "")) for place, search in enumerate(searches)]
     tuned = [(tuning, configs[0]) for tuning, configs in results if configs]
     seeds = list(dict.fromkeys(cell.seed for cell in planned.cells))
     configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]

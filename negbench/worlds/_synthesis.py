@@ -184,7 +184,7 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
 
 def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mapping[str, Attributes]) -> AttributeCodes:
     """Return what tells the kinds of a world's images, given all garments by id; the category is an attribute, too."""
-    codes = {image: (CATEGORIES.index(each.category), *codes_of(each)) for image, each in garments.items()}
+    codes = {image: (CATEGORIES.index(garment.category), *codes_of(garment)) for image, garment in garments.items()}
     targets = [str(query.target) for query in queries]
     references = [query.reference for query in queries]
 
@@ -260,7 +260,7 @@ def _free_garments(stream: Stream, category: str, count: int) -> list[Attributes
         fresh = stream.chance(FIXED.fresh) and len(garments) + 2 <= count  # with a neighbour of its own
         drawn = [sample_attributes(stream, category)] if fresh else []
         drawn.append(mutate(stream, drawn[0] if fresh else stream.pick(garments), stream.between(1, FIXED.mutated)))
-        garments += [each for each in dict.fromkeys(drawn) if each not in known]
+        garments += [garment for garment in dict.fromkeys(drawn) if garment not in known]
         known.update(drawn)
     return garments
 
@@ -348,7 +348,7 @@ def check(folder: Path) -> Spec:
         raw["pixels"]  # must be there
         if generator != GENERATOR:
             raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: leave root out")
-        spec = Spec(**{each.name: raw["spec"][each.name] for each in fields(Spec)})
+        spec = Spec(**{field.name: raw["spec"][field.name] for field in fields(Spec)})
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(
             f"{folder} has no {MANIFEST}: leave root out, and the data set is built in the cache"

@@ -209,7 +209,7 @@ class EmojiPictures(Dataset):
         ids: dict[str, int] = defaultdict(lambda: len(ids))
 
         def coded(emoji: Sequence[Emoji], artists: Sequence[str]) -> Tensor:
-            rows = [(each.family, each.family, *each.look, by) for each, by in zip(emoji, artists, strict=True)]
+            rows = [(sign.family, sign.family, *sign.look, by) for sign, by in zip(emoji, artists, strict=True)]
             return torch.tensor([[ids[value] for value in row] for row in rows], dtype=torch.int16)
 
         want = coded(asked, [artist for _ in asked])
@@ -223,7 +223,7 @@ def card(options: PictureChoice) -> DatasetCard:
     if set(options.references) != set(options.artists):
         marks.append(f"from-{'+'.join(options.references)}")
     used = [PACKAGES[artist] for artist in ARTISTS if artist in {*options.artists, *options.references}]
-    credits_ = "; ".join(f"{each.shown} by {each.author}, {each.licence}" for each in used)
+    credits_ = "; ".join(f"{package.shown} by {package.author}, {package.licence}" for package in used)
     return DatasetCard(
         name="emoji",
         protocol=f"{'-'.join(marks)}-seed{options.seed}",
@@ -270,16 +270,16 @@ def read_world(packages: Iterable[Icons]) -> EmojiWorld:
             drawings[picture.pixels].append((parse(codes), picture.name))
             files[f"{package.artist}/{picture.name}"] = picture.path
         for drawing in drawings.values():
-            emoji = [each for each, _ in drawing]
-            if len({each.family for each in emoji}) > 1:
+            emoji = [sign for sign, _ in drawing]
+            if len({sign.family for sign in emoji}) > 1:
                 continue
             image = f"{package.artist}/{drawing[0][1]}"
             shown[image] = emoji
-            for each, name in drawing:
-                images[each][package.artist] = image
-                plain = names.get(each.family)
-                if plain is None or difference(each.look, Look()) < plain[0]:
-                    names[each.family] = (difference(each.look, Look()), name.replace("-", " "))
+            for sign, name in drawing:
+                images[sign][package.artist] = image
+                plain = names.get(sign.family)
+                if plain is None or difference(sign.look, Look()) < plain[0]:
+                    names[sign.family] = (difference(sign.look, Look()), name.replace("-", " "))
     ordered = dict(sorted(images.items()))
     return EmojiWorld(ordered, shown, files, {family: name for family, (_, name) in names.items()})
 

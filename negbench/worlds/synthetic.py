@@ -61,7 +61,7 @@ class SyntheticOptions(FormatOptions):
     @property
     def set_values(self) -> dict[str, Any]:
         """The options of `Spec` that are set."""
-        values = {each.name: getattr(self, each.name) for each in fields(Spec)}
+        values = {field.name: getattr(self, field.name) for field in fields(Spec)}
         return {name: value for name, value in values.items() if value is not None}
 
     def spec(self, base: Spec) -> Spec:
