@@ -24,9 +24,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import negbench
-from negbench.analysis.words import label_of, percent, shortened, signed
+from negbench.analysis.words import interval_text, label_of, percent, shorten_names
 from negbench.cli.explain import Option, fixed_of
-from negbench.cli.list_ import explained
+from negbench.cli.list_ import explain_plugin
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.plugins.registry import KINDS, registry
 from negbench.report.charts import PALETTE, Chart, Panel, picture
@@ -140,13 +140,13 @@ def _card_row(name: str, shared: Mapping[str, Any], row: Mapping[str, Any]) -> t
     return (
         f"[{name}]({name}.json)",
         f"{row['strategy']} ({row['loss']})",
-        next(iter(shortened([row["dataset"]]).values())),
+        next(iter(shorten_names([row["dataset"]]).values())),
         "-" if row["negatives"] is None else f"{row['negatives']:.3g}",
         str(settings.get("train.epochs", "-")),
         str(settings.get("loss.tau") or "the backbone's"),
         label_of(metric),
         percent(sum(values) / len(values)),
-        signed(*gap),
+        interval_text(*gap),
     )
 
 
@@ -167,7 +167,7 @@ def index(kind: str) -> str:
 
 def plugin_page(kind: str, name: str) -> str:
     """Describe one plug-in: docstrings of its file and class, options, pool or card."""
-    described, section, options = explained(kind, name)
+    described, section, options = explain_plugin(kind, name)
     cls = registry.get(kind, name)
     module = importlib.import_module(cls.__module__)
     source = Path(str(module.__file__)).relative_to(ROOT)

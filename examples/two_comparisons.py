@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from negbench.analysis.findings import Findings, read_findings
-from negbench.analysis.frame import shared
+from negbench.analysis.frame import shared_value
 from negbench.grid.axis import AXES
 
 
@@ -42,9 +42,9 @@ def rows(one: Findings, other: Findings) -> pd.DataFrame:
 def settings(one: Findings, other: Findings) -> pd.DataFrame:
     """Return the settings, versions, data, code and weights that differ in rows of both, over the seeds of both."""
     axes, differing = axes_of(one, other), defaultdict[str, tuple[set[str], set[str]]](lambda: (set(), set()))
-    groups = {tuple(shared(cells, axis) for axis in axes): cells for cells in other.groups}
+    groups = {tuple(shared_value(cells, axis) for axis in axes): cells for cells in other.groups}
     for cells in one.groups:
-        before = groups.get(tuple(shared(cells, axis) for axis in axes))
+        before = groups.get(tuple(shared_value(cells, axis) for axis in axes))
         if before is not None:
             seeds = {*cells["seed"]} & {*before["seed"]}
             first, second = values(cells, seeds), values(before, seeds)

@@ -333,10 +333,10 @@ def own_cache(shared_folder: Path, pytestconfig: pytest.Config) -> Path:
     Machine code of the compiled passes stays in pytest's own cache, if it has one; numba renews it when their source
     changes.
     """
-    from negbench.machine.files import locked
+    from negbench.machine.files import lock_file
 
     path = shared_folder / "cache"
-    with locked(shared_folder / "cache.lock"):
+    with lock_file(shared_folder / "cache.lock"):
         if not path.exists():
             path.mkdir()
             if pytestconfig.pluginmanager.has_plugin("cacheprovider"):  # not with -p no:cacheprovider
@@ -363,7 +363,7 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
 
     from negbench.display import notes
     from negbench.loop import checkpoint
-    from negbench.machine.files import locked
+    from negbench.machine.files import lock_file
     from negbench.store.tracking import Tracker, default_uri
 
     connect, client, first = sqlite3.dbapi2.connect, Tracker.client, shared_folder / "store"
@@ -380,7 +380,7 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
             with self.guard():
                 notes(self._set_aside())  # marks the folder as the store's own; an unmarked one is taken for moved
             if not place.exists():
-                with locked(first / "made.lock"):
+                with lock_file(first / "made.lock"):
                     if not (first / place.name).exists():
                         client(Tracker.open(first)).search_experiments()
             with self.guard():

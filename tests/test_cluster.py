@@ -197,7 +197,7 @@ def test_a_node_that_would_compute_another_run_says_so(two_nodes, vector_sets, t
 
 def test_a_folder_that_is_not_shared_is_noticed(two_nodes, tmp_path, monkeypatch):
     executor = opened(two_nodes, tmp_path)
-    monkeypatch.setattr(cluster, "locked", contextlib.nullcontext)  # no file comes of it
+    monkeypatch.setattr(cluster, "lock_file", contextlib.nullcontext)  # no file comes of it
     with pytest.raises(NegbenchError, match=r"does not share .* with this machine \(No such file.*--runs-dir"):
         list(executor.run(task, [1, 2]))
     (tmp_path / "mark").touch()

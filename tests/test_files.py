@@ -69,12 +69,12 @@ def test_another_program_finds_only_the_files_that_it_left(subtests, tmp_path, l
     ):
         with subtests.test(name):
             change()
-            with files.trusted(folder, "a[1]"):
+            with files.trust(folder, "a[1]"):
                 assert {path.name for path in folder.glob("a*")} == {*kept, "a1.x"}
                 (folder / "a[1].x").write_bytes(left["a[1].x"])
                 (folder / "a[1].y").write_bytes(left["a[1].y"])
     assert [record.getMessage().partition(":")[0] for record in logged] == [str(folder)]
-    with files.trusted(folder, "a1"):
+    with files.trust(folder, "a1"):
         assert not (folder / "a1.x").exists()
 
 
@@ -164,7 +164,7 @@ def without_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def test_without_locks_one_line_says_what_is_at_risk(without_locks, tmp_path, refused, vector_flags):
     (tmp_path / ".x.partial").touch()
     at_risk = r"two processes may compute the same run .*NEGBENCH_LOCKS=soft"
-    with pytest.raises(NegbenchError, match=at_risk), files.locked(tmp_path / ".lock"):
+    with pytest.raises(NegbenchError, match=at_risk), files.lock_file(tmp_path / ".lock"):
         pass
     files.write_text(tmp_path / "x", "whole")  # written as ever, and nothing is swept
     assert files.sweep(tmp_path) == []
@@ -179,9 +179,9 @@ def test_without_locks_one_line_says_what_is_at_risk(without_locks, tmp_path, re
 
 def test_soft_locks_take_their_place(without_locks, monkeypatch, tmp_path, vector_flags):
     monkeypatch.setenv("NEGBENCH_LOCKS", "soft")
-    with files.locked(tmp_path / "a.lock"):
+    with files.lock_file(tmp_path / "a.lock"):
         assert (tmp_path / "a.lock.soft").exists()
-        with pytest.raises(BlockingIOError), files.locked(tmp_path / "a.lock", wait=False):
+        with pytest.raises(BlockingIOError), files.lock_file(tmp_path / "a.lock", wait=False):
             pass
     assert not (tmp_path / "a.lock.soft").exists()
     place = ["--runs-dir", str(tmp_path / "runs"), "--no-report", "--lr", "fixed", "--set", "train.epochs=2"]
@@ -189,5 +189,5 @@ def test_soft_locks_take_their_place(without_locks, monkeypatch, tmp_path, vecto
     assert negbench([*grid, *vector_flags, *place]) == 0
     assert not [*tmp_path.rglob("*.soft")]
     monkeypatch.setenv("NEGBENCH_LOCKS", "hard")
-    with pytest.raises(NegbenchError, match="expected soft"), files.locked(tmp_path / "b.lock"):
+    with pytest.raises(NegbenchError, match="expected soft"), files.lock_file(tmp_path / "b.lock"):
         pass

@@ -13,7 +13,7 @@ from negbench.analysis.findings import Findings
 from negbench.analysis.frame import key_of, seconds_per_seed
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.verdicts import OVER_ALL, beside_batch
-from negbench.analysis.words import estimate_text, in_points, label_of, listed, percent, plural
+from negbench.analysis.words import estimate_text, in_points, join_names, label_of, percent, plural
 from negbench.display import duration
 from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.comparison import together
@@ -200,7 +200,7 @@ def _not_decided(rows: Sequence[Verdict], batch: Verdict, seconds: Mapping[Group
         "batch"
     )
     if len(names) > 1:
-        text += f", and {listed(names[1:], _NAMED)} may be ahead, too"
+        text += f", and {join_names(names[1:], _NAMED)} may be ahead, too"
     if first.seeds == 1:
         return f"{text}; one seed says nothing of others: --seeds 3."
     if any(row.more_seeds < 0 for row in rows):

@@ -11,9 +11,9 @@ from negbench.analysis.columns import WORDS
 from negbench.analysis.contrasts import CONTRAST, TEMPERATURE, contrast_text
 from negbench.analysis.cutoffs import wide_cutoffs
 from negbench.analysis.findings import Findings
-from negbench.analysis.frame import config_of, known, seconds_per_seed, shared
+from negbench.analysis.frame import config_of, known_numbers, seconds_per_seed, shared_value
 from negbench.analysis.kinds import kinds_answer
-from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, ordered
+from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, sort_alike
 from negbench.analysis.picked_answer import picked_answer
 from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
 from negbench.analysis.plateau import trained_out
@@ -21,18 +21,18 @@ from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.turns import turns, turns_by_metric
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
-from negbench.analysis.verdicts import OVER_ALL, beside_batch, rounded, second_cutoff
+from negbench.analysis.verdicts import OVER_ALL, beside_batch, round_negatives, second_cutoff
 from negbench.analysis.words import (
-    capitalized,
+    capitalize,
     estimate_text,
     first_names,
     in_points,
     interval_text,
+    join_names,
     label_of,
-    listed,
     percent,
     plural,
-    shortened,
+    shorten_names,
     span,
 )
 from negbench.display import duration
@@ -62,7 +62,7 @@ def say(findings: Findings) -> list[str]:
     lines += _left(findings.groups)
     undecided = open_pairs(findings.groups, [row for row in verdicts if OVER_ALL not in row.table_key])
     if undecided:
-        lines.append(f"{capitalized(undecided)}.")
+        lines.append(f"{capitalize(undecided)}.")
     if warm_up := warm_ups(findings.groups):
         lines.append(warm_up)
     lines += _covers(verdicts)
@@ -70,12 +70,12 @@ def say(findings: Findings) -> list[str]:
     lines += wide_cutoffs(findings.groups, findings.verdicts)
     lines += _regime(findings.groups)
     if findings.document.get("rates"):
-        main = shared(findings.groups[0], "main_metric")
+        main = shared_value(findings.groups[0], "main_metric")
         lines += picked_answer(findings.document, verdicts[0].metric, main, findings.covered)
     lines += trained_out(findings.groups, verdicts)
     tuned_by = (findings.document.get("tuned") or {}).get("metric", "")
     lines += tuned_answer(tunings_of(findings.document), findings.gains, tuned_by)
-    lines += kinds_answer(ordered(findings.plain, verdicts))
+    lines += kinds_answer(sort_alike(findings.plain, verdicts))
     lines += advice(findings)
     return lines
 
@@ -123,7 +123,7 @@ def steps_of(groups: Sequence[pd.DataFrame]) -> dict[str, int]:
     """Return the steps of each training budget, '' where a comparison has one; without budgets of unlike steps."""
     steps: dict[str, set[int]] = {}
     for cells in groups:
-        steps.setdefault(shared(cells, "epochs"), set()).update(map(int, known(cells, "steps")))
+        steps.setdefault(shared_value(cells, "epochs"), set()).update(map(int, known_numbers(cells, "steps")))
     return {budget: counts.pop() for budget, counts in steps.items() if len(counts) == 1}
 
 
@@ -135,11 +135,11 @@ def warm_ups(groups: Sequence[pd.DataFrame]) -> str:
         schedule = config.schedule
         if schedule.refresh_epochs and (schedule.n_def or 1) > 1:  # else its pools do not depend on the scores
             length = config.train.epochs or 0, schedule.refresh_epochs[0]
-            strategies.setdefault(length, set()).add(shared(cells, "strategy"))
+            strategies.setdefault(length, set()).add(shared_value(cells, "strategy"))
     if len(strategies) == len({epochs for epochs, _ in strategies}):
         return ""
     parts = [
-        f"{n} of {epochs} for {listed(sorted(names), _NAMED)}" for (epochs, n), names in sorted(strategies.items())
+        f"{n} of {epochs} for {join_names(sorted(names), _NAMED)}" for (epochs, n), names in sorted(strategies.items())
     ]
     return f"Epochs of warm-up on the whole corpus: {'; '.join(parts)}."
 
@@ -199,7 +199,7 @@ def _prefixes(tables: Sequence[TableKey], steps: Mapping[str, str] | None = None
     """
     keys = [dict(zip(TABLE_AXES, table, strict=True)) for table in tables]
     varied = [axis for axis in TABLE_AXES if len({key[axis] for key in keys}) > 1]
-    short = shortened(key["dataset"] for key in keys)
+    short = shorten_names(key["dataset"] for key in keys)
     prefixes = {}
     for table, key in zip(tables, keys, strict=True):
         words = []
@@ -286,12 +286,13 @@ def _against_asked(rows: Sequence[Verdict]) -> str:
     text = f"Against {rows[0].baseline}, {_against_baseline(rows)}"
     if len(rows) > 2:  # else both families are one test
         text += f" These intervals hold together for all differences from {rows[0].baseline}, the others for all pairs."
-    unlike = [row for row in rows if row.against_baseline and rounded(row.negatives) != rounded(row.baseline_negatives)]
+    tested = [row for row in rows if row.against_baseline]
+    unlike = [row for row in tested if round_negatives(row.negatives) != round_negatives(row.baseline_negatives)]
     if not unlike:
         return text
     counts = []
     for count, block in equally_many(unlike).items():
-        counts.append(f"{listed([row.strategy for row in block])} {count}")
+        counts.append(f"{join_names([row.strategy for row in block])} {count}")
     baselines = negatives_words(negatives_text(unlike[0].baseline_negatives))
     return f"{text} The baseline has {baselines} per query and step, but {', '.join(counts)}."
 
@@ -309,7 +310,7 @@ def _ends(rows: Sequence[Verdict]) -> list[str]:
     for row in rows:
         if row.identical and row.strategy < row.identical[0]:
             why = "the learning rate is too low to change the model" if row.unmoved else "they draw the same images"
-            lines.append(f"{listed([row.strategy, *row.identical], _NAMED)} score identically: probably {why}.")
+            lines.append(f"{join_names([row.strategy, *row.identical], _NAMED)} score identically: probably {why}.")
     return lines
 
 
@@ -345,7 +346,7 @@ def _unlike_batch(rows: Sequence[Verdict]) -> str:
     """Say which strategies are no unions with the batch, but have other numbers of negatives than it; '' for none."""
     batch = rows[0].baseline
     others = [row for row in rows if "+" not in row.strategy and row.strategy != batch]
-    unlike = [row for row in others if rounded(row.negatives) != rounded(row.baseline_negatives)]
+    unlike = [row for row in others if round_negatives(row.negatives) != round_negatives(row.baseline_negatives)]
     if not unlike:
         return ""
     count = negatives_words(negatives_text(rows[0].baseline_negatives))
@@ -367,12 +368,12 @@ def _against_baseline(rows: Sequence[Verdict], where: str = "") -> str:
         if members:
             names = [f"{row.marked_label} {estimate_text(row.against_baseline)}" for row in members]
             other = "it" if parts else f"{baseline.strategy} ({percent(baseline.mean.value)} %)"
-            parts.append(f"{listed(names, 9)} {_is(members)} {words.format(other, in_points(baseline.margin))}")
+            parts.append(f"{join_names(names, 9)} {_is(members)} {words.format(other, in_points(baseline.margin))}")
     return f"{metric}: {'; '.join(parts)}."
 
 
 def _names(rows: Sequence[Verdict]) -> str:
-    return listed([row.marked_label for row in rows], _NAMED)
+    return join_names([row.marked_label for row in rows], _NAMED)
 
 
 def _is(rows: Sequence[Verdict]) -> str:
@@ -416,7 +417,7 @@ def _points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[str]:
     counts = {name: sum(name in names for names in unbeaten_at.values()) for name in names}
     most = max(counts.values())
     best = [name for name in names if counts[name] == most]
-    lead = f"{listed(best)} {'is' if len(best) == 1 else 'are'} not beaten at {most}, the most of all strategies"
+    lead = f"{join_names(best)} {'is' if len(best) == 1 else 'are'} not beaten at {most}, the most of all strategies"
     line = f"{size}: {lead}; one strategy beats all others at {len(winners)}"
     if len(winners) < len(at_points):
         line += f"; at {len(at_points) - len(winners)} several are not beaten"
@@ -433,7 +434,7 @@ def _points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[str]:
 
 def _left(groups: Sequence[pd.DataFrame]) -> list[str]:
     """Say of which data sets images are missing, and how much of them is left."""
-    names = dict.fromkeys(shared(cells, "dataset") for cells in groups)
+    names = dict.fromkeys(shared_value(cells, "dataset") for cells in groups)
     partial = [name for name in names if whole_name(name)[1]]
     if not partial:
         return []
@@ -509,7 +510,7 @@ def _regime(groups: Sequence[pd.DataFrame]) -> list[str]:
     if len(cards) > 3:
         return []
     lines = []
-    for name, short in shortened(cards).items():
+    for name, short in shorten_names(cards).items():
         where = f" on {short}" if len(cards) > 1 else ""
         lines.append(f"Valid for models that rank {first_share(cards[name])} % of their training targets first{where}.")
     return lines

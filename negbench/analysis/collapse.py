@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.frame import shared
+from negbench.analysis.frame import shared_value
 from negbench.grid.comparison import together
 
 LOST = 0.75  # of what the best run gained
@@ -48,13 +48,13 @@ def ends_of(groups: Sequence[pd.DataFrame], metric: str) -> dict[str, Ends]:
     alike = together(groups, _scores)
     ends = {}
     for group in groups:
-        name = shared(group, "strategy")
+        name = shared_value(group, "strategy")
         results = [run.result for run in group["stored"]]
         if metric not in results[0]["metrics"]:
             metric = str(results[0]["main_metric"])
         best = max(result["metrics"][metric] for result in results)
         low = [result["metrics"][metric] < bound(_untrained(result).get(metric, 0.0), best) for result in results]
-        identical = {shared(other, "strategy") for other in alike[_scores(group)]} - {name}
+        identical = {shared_value(other, "strategy") for other in alike[_scores(group)]} - {name}
         unmoved = all(result["metrics"] == _untrained(result) for result in results)
         ends[name] = Ends(frozenset(group["seed"][low]), tuple(sorted(identical)), unmoved)
     return ends

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from negbench.analysis.words import label_of, number, p_text, percent, signed, spread
+from negbench.analysis.words import label_of, number, p_text, percent, spread, with_interval
 
 Unit = Literal["", "%", "points", "p", "word", "words"]
 Line = Mapping[str, Any]
@@ -40,7 +40,7 @@ class Column:
     digits: int = 0
     ends: Sequence[str] = ()
     optional: bool = False
-    logged: bool = False
+    values_to_log: bool = False
 
     def text(self, line: Line) -> str:
         """Format the value for people; '-' for a gap."""
@@ -57,7 +57,7 @@ class Column:
             return p_text(value)
         if self.ends:
             low, high = (line[end] for end in self.ends)
-            return signed(value, low, high, sign=self.unit == "points")
+            return with_interval(value, low, high, sign=self.unit == "points")
         if self.unit in ("%", "points"):
             return percent(value, self.digits)
         return number(value, self.digits)
@@ -93,7 +93,7 @@ def numbers(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str
     return pd.DataFrame(rows)
 
 
-def logged(line: Line) -> dict[str, float]:
+def values_to_log(line: Line) -> dict[str, float]:
     """Return MLflow's metrics of a verdict's line: each logged value with its interval's ends; gaps are left out."""
     keys = [key for column in TABLES["tests"] if column.logged for key in (column.key, *column.ends)]
     return {key: float(line[key]) for key in keys if math.isfinite(line[key])}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from negbench.analysis.frame import first_run, shared
+from negbench.analysis.frame import first_run, shared_value
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import label_of, plural
 
@@ -27,7 +27,7 @@ def wide_cutoffs(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict]) ->
     judged = {row.dataset: row for row in verdicts if row.main and cutoff_of(row.metric) is not None}
     wide = []
     for cells in groups:
-        row = judged.get(shared(cells, "dataset"))
+        row = judged.get(shared_value(cells, "dataset"))
         if row is None:
             continue
         size = min(first_run(cells).manifest["dataset"]["gallery"].values())

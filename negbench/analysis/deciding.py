@@ -11,13 +11,13 @@ import pandas as pd
 from negbench.analysis.answer import open_pairs
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import judge_so_far
-from negbench.analysis.frame import groups_of, read_results, seconds_of, shared
+from negbench.analysis.frame import groups_of, read_results, seconds_of, shared_value
 from negbench.analysis.prices import floor_of, seeds_for
 from negbench.analysis.statistics import Difference
 from negbench.analysis.unchanged import inputs_of, keep_look, look
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import Rules, VerdictTable, batch_alone, label_for, tables_of
-from negbench.analysis.words import label_of, listed, percent, plural
+from negbench.analysis.words import join_names, label_of, percent, plural
 from negbench.display import duration, notes
 from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.cells import Cell, Outcome
@@ -94,7 +94,7 @@ def decided_text(verdicts: Sequence[Verdict], family: PairsToDecide) -> str:
         return text
     if all(verdict.collapsed for verdict in verdicts):
         return "every strategy collapsed: more seeds decide nothing"
-    return f"{text}, as {listed(collapsed)} collapsed and cannot be first"
+    return f"{text}, as {join_names(collapsed)} collapsed and cannot be first"
 
 
 def _place(verdict: Verdict, **other: str) -> GroupKey:
@@ -148,5 +148,7 @@ def _resolution_line(what: str, tests: Sequence[Difference], seconds: float, *, 
 
 def _seconds(groups: Sequence[pd.DataFrame], table: VerdictTable) -> float:
     """Return the seconds that one seed of all strategies of a table takes."""
-    members = [group for group in groups if all(shared(group, axis) == name for axis, name in table.labels.items())]
+    members = [
+        group for group in groups if all(shared_value(group, axis) == name for axis, name in table.labels.items())
+    ]
     return sum(sum(map(seconds_of, group["stored"])) / len(group) for group in members)

@@ -13,7 +13,7 @@ from negbench.analysis.contrasts import CONTRAST, contrasts, temperatures
 from negbench.analysis.frame import StoredRun, groups_of, key_of, read_results, results_of
 from negbench.analysis.stored_trials import read_trials
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
-from negbench.analysis.unchanged import made_here, rules_kept
+from negbench.analysis.unchanged import made_here, stored_rules
 from negbench.analysis.verdict_record import FILE, Verdict, read_verdicts, write_verdicts
 from negbench.analysis.verdicts import OVER_ALL, Rules, over_all, tables_of, verdicts_of
 from negbench.errors import NegbenchError
@@ -225,7 +225,7 @@ def rules_in(folder: Path) -> Rules:
     Raises:
         NegbenchError: they are damaged.
     """
-    kept = rules_kept(folder)
+    kept = stored_rules(folder)
     if kept is None:
         return Rules()
     try:

@@ -131,14 +131,14 @@ def groups_of(results: pd.DataFrame) -> list[pd.DataFrame]:
 # --- one group ---------------------------------------------------------------------------------------------------
 
 
-def shared(cells: pd.DataFrame, column: str) -> Any:
+def shared_value(cells: pd.DataFrame, column: str) -> Any:
     """Return the value that these cells share; None if the comparison has no such column."""
     return cells[column].iloc[0] if column in cells else None
 
 
 def labels_of(cells: pd.DataFrame) -> dict[str, str]:
     """Return axis -> the value that these cells share, of the axes that the comparison has."""
-    labels = {axis: shared(cells, axis) for axis in AXES}
+    labels = {axis: shared_value(cells, axis) for axis in AXES}
     return {axis: value for axis, value in labels.items() if value}
 
 
@@ -147,13 +147,13 @@ def facts_of(cells: pd.DataFrame) -> dict[str, Any]:
     others = {*AXES, *NUMBERS, *_OF_RUN, "main_metric", "stored"}
     names = [name for name in map(str, cells) if "/" not in name and name not in others]
     facts = {"plugin": config_of(cells).strategy.name}  # in place of one that comparison.json of schema 1 lacks
-    facts |= {name: shared(cells, name) for name in names}
+    facts |= {name: shared_value(cells, name) for name in names}
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def key_of(cells: pd.DataFrame) -> GroupKey:
     """Return the group's key: its value on every axis."""
-    return tuple(shared(cells, axis) for axis in AXES)
+    return tuple(shared_value(cells, axis) for axis in AXES)
 
 
 def first_run(cells: pd.DataFrame) -> StoredRun:
@@ -172,7 +172,7 @@ def folders_of(cells: pd.DataFrame) -> list[RunFolder]:
     return [run.folder for run in cells["stored"]]
 
 
-def known(cells: pd.DataFrame, column: str) -> list[float]:
+def known_numbers(cells: pd.DataFrame, column: str) -> list[float]:
     """Return the numbers of a column, of the cells that have one."""
     return cells[column].dropna().tolist() if column in cells else []
 
@@ -189,7 +189,7 @@ def seconds_per_seed(groups: Iterable[pd.DataFrame]) -> dict[GroupKey, float]:
 
 def mean_of(cells: pd.DataFrame, column: str) -> float:
     """Return the mean of a column over the cells that have a number; NaN if none has."""
-    numbers = known(cells, column)
+    numbers = known_numbers(cells, column)
     return float(np.mean(numbers)) if numbers else math.nan
 
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from negbench.analysis import statistics
-from negbench.analysis.frame import first_run, folders_of, known, mean_of, shared
+from negbench.analysis.frame import first_run, folders_of, known_numbers, mean_of, shared_value
 from negbench.analysis.verdict_record import TABLE_AXES
-from negbench.analysis.words import listed, percent, span
+from negbench.analysis.words import join_names, percent, span
 from negbench.metrics.fixed import CUT, KINDS
 from negbench.scoring.values import values_of
 
@@ -41,8 +41,8 @@ def kind_shares(group: pd.DataFrame) -> list[KindShares]:
         return []
     shares = []
     for name, values in values_of(folders_of(group), kinds).items():
-        drawn = known(group, f"behaviour/draws_{kinds[name]}")
-        random = known(group, f"behaviour/random_{kinds[name]}")
+        drawn = known_numbers(group, f"behaviour/draws_{kinds[name]}")
+        random = known_numbers(group, f"behaviour/random_{kinds[name]}")
         design = statistics.Design(values.strata, values.clusters, values.nested)
         left = statistics.summarise(statistics.ValueTable({name: values.values}, design))[name]
         ends = statistics.Share(left.mean, left.interval.low, left.interval.high)
@@ -59,10 +59,10 @@ def kinds_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
     judged = next((cells for cells in groups if known_kinds(cells)), None)
     if judged is None:
         return []
-    table = [cells for cells in groups if all(shared(cells, axis) == shared(judged, axis) for axis in TABLE_AXES)]
+    table = _same_table(groups, judged)
     by_strategy: dict[str, dict[str, KindShares]] = {}
     for cells in table:
-        by_strategy[shared(cells, "strategy")] = {shares.kind: shares for shares in kind_shares(cells)}
+        by_strategy[shared_value(cells, "strategy")] = {shares.kind: shares for shares in kind_shares(cells)}
     every = [shares for of_strategy in by_strategy.values() for shares in of_strategy.values()]
     kind = max(every, key=lambda shares: shares.left.mean).kind  # of the most mistakes
     of_kind = {name: of_strategy[kind] for name, of_strategy in by_strategy.items() if kind in of_strategy}
@@ -75,12 +75,12 @@ def kinds_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
     drawn = [*drawn[:_NAMED], f"{percent(random)} % of random draws"]
     named = []
     for axis in TABLE_AXES:
-        value = shared(judged, axis)
-        if value and len({shared(cells, axis) for cells in groups}) > 1:
+        value = shared_value(judged, axis)
+        if value and len({shared_value(cells, axis) for cells in groups}) > 1:
             named.append(f"{value} epochs" if axis == "epochs" else value)
     where = f" ({', '.join(named)})" if named else ""
     said = f"Among the first ten images{where} {left} % are {kind} negatives, the most frequent mistake"
-    return [f"{said}; they are {listed(drawn)}."]
+    return [f"{said}; they are {join_names(drawn)}."]
 
 
 def draws_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
@@ -90,7 +90,7 @@ def draws_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
     """
     if not groups:
         return []
-    table = [cells for cells in groups if all(shared(cells, axis) == shared(groups[0], axis) for axis in TABLE_AXES)]
+    table = _same_table(groups, groups[0])
     ranks = _by_strategy(table, "behaviour/draw_rank_median")
     false = _by_strategy(table, "behaviour/false_negative_rate_draws")
     lines = []
@@ -98,10 +98,10 @@ def draws_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
         corpora = list(first_run(groups[0]).manifest["dataset"]["corpus"].values())
         of_all = f" of {corpora[0]:,}" if len(corpora) == 1 else ""
         named = [f"{name} from rank {rank:,.0f}{of_all}" for name, rank in ranks.items()]
-        lines.append(f"Median draws: {listed(named, _NAMED)}.")
+        lines.append(f"Median draws: {join_names(named, _NAMED)}.")
     if false and max(false.values()) > 0:
         named = [f"{name} {percent(rate)} %" for name, rate in false.items()]
-        lines.append(f"Share of the draws that are false negatives: {listed(named, _NAMED)}.")
+        lines.append(f"Share of the draws that are false negatives: {join_names(named, _NAMED)}.")
     return lines
 
 
@@ -111,5 +111,11 @@ def _by_strategy(groups: Sequence[pd.DataFrame], column: str) -> dict[str, float
     for cells in groups:
         mean = mean_of(cells, column)
         if not math.isnan(mean):
-            means[shared(cells, "strategy")] = mean
+            means[shared_value(cells, "strategy")] = mean
     return dict(sorted(means.items(), key=lambda item: -item[1]))
+
+
+def _same_table(groups: Sequence[pd.DataFrame], first: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the groups that differ from the first one in no axis of a table."""
+    place = [shared_value(first, axis) for axis in TABLE_AXES]
+    return [cells for cells in groups if [shared_value(cells, axis) for axis in TABLE_AXES] == place]

@@ -12,11 +12,18 @@ import numpy as np
 import pandas as pd
 
 from negbench.analysis.columns import COLUMNS, NEGATIVES, TABLES, Line, metric_column, numbers, texts
-from negbench.analysis.frame import config_of, first_run, key_of, known, labels_of, mean_of, shared
+from negbench.analysis.frame import config_of, first_run, key_of, known_numbers, labels_of, mean_of, shared_value
 from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_regime_cards, numbers_of
 from negbench.analysis.verdict_record import Verdict
-from negbench.analysis.verdicts import OVER_ALL, beside_batch, distinct_of, headline_metrics, negatives_of, rounded
+from negbench.analysis.verdicts import (
+    OVER_ALL,
+    beside_batch,
+    distinct_of,
+    headline_metrics,
+    negatives_of,
+    round_negatives,
+)
 from negbench.grid.axis import AXES, group_key
 from negbench.grid.comparison import together
 
@@ -35,7 +42,7 @@ def leader_table(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -
         groups: of a comparison.
         rows: their verdicts, for the columns that need a test; those without a group ("over all") go to `quality`.
     """
-    groups = ordered(groups, rows)
+    groups = sort_alike(groups, rows)
     tested = {group_key(vars(row)): row for row in rows if row.main}
     verdicts = [tested.pop(key_of(group), None) for group in groups]
     lines = [line_of(group, row) for group, row in zip(groups, verdicts, strict=True)]
@@ -60,14 +67,14 @@ def leader_table(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -
 
 def leader_tables(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> dict[str, LeaderTable]:
     """Build data set (or "over all") -> leader table; along dials, whose points are data sets, one table under ''."""
-    if any(shared(group, "point") for group in groups):
+    if any(shared_value(group, "point") for group in groups):
         return {"": leader_table(groups, rows)}
-    names = sorted({shared(group, "dataset") for group in groups})
+    names = sorted({shared_value(group, "dataset") for group in groups})
     if any(row.dataset == OVER_ALL for row in rows):
         names.append(OVER_ALL)
     tables = {}
     for name in names:
-        on_dataset = [group for group in groups if shared(group, "dataset") == name]
+        on_dataset = [group for group in groups if shared_value(group, "dataset") == name]
         tables[name] = leader_table(on_dataset, [row for row in rows if row.dataset == name])
     return tables
 
@@ -77,9 +84,9 @@ def verdict_frame(rows: Sequence[Verdict]) -> pd.DataFrame:
     return texts(TABLES["tests"], [row_line(row) for row in by_negatives(rows)], axes_of((), rows))
 
 
-def measured(groups: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def measured_tables(groups: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Build all tables but quality as unrounded numbers under the names of result.json, for CSV files."""
-    groups = ordered(groups)
+    groups = sort_alike(groups)
     return _others(numbers, groups, [line_of(group) for group in groups], [*axes_of(groups), "seeds"])
 
 
@@ -117,12 +124,12 @@ def _headline(group: pd.DataFrame, row: Verdict | None) -> list[str]:
 
 def line_of(group: pd.DataFrame, row: Verdict | None = None) -> dict[str, object]:
     """Return a group's values by column key: means over seeds, the highest peak memory, its verdict."""
-    line: dict[str, object] = {axis: shared(group, axis) for axis in AXES}
+    line: dict[str, object] = {axis: shared_value(group, axis) for axis in AXES}
     for name in ("negatives_seen", "steps", "images_encoded"):
         line[name] = mean_of(group, name)
     for column in map(str, group):
         table, _, name = column.partition("/")
-        numbers = known(group, column)
+        numbers = known_numbers(group, column)
         if not numbers:
             continue
         if table == "behaviour":
@@ -136,7 +143,7 @@ def line_of(group: pd.DataFrame, row: Verdict | None = None) -> dict[str, object
     if row is not None:
         line |= row_line(row)
     for name in _headline(group, row):
-        stored = known(group, f"metrics/{name}")
+        stored = known_numbers(group, f"metrics/{name}")
         if stored:  # a metric that follows from ranks is the verdict's alone
             line[metric_column(name).key] = stored
     line |= {"negatives": negatives_text(negatives_of(group)), "distinct": distinct_of(group), "seeds": len(group)}
@@ -151,7 +158,7 @@ def row_line(row: Verdict) -> dict[str, object]:
         standing += row.against_best.after
     if row.against_baseline is not None:
         verdict += row.against_baseline.after
-        if rounded(row.negatives) != rounded(row.baseline_negatives):
+        if round_negatives(row.negatives) != round_negatives(row.baseline_negatives):
             verdict += f" ({negatives_text(row.negatives)} against {negatives_text(row.baseline_negatives)} negatives)"
         verdict += row.marks
     return row.flat() | {
@@ -192,7 +199,7 @@ def negatives_words(count: str) -> str:
 
 def equally_many(rows: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     """Group rows by negatives per query and step, as tables print them; the most common number first."""
-    blocks = together(rows, lambda row: rounded(row.negatives))
+    blocks = together(rows, lambda row: round_negatives(row.negatives))
     usual = sorted(blocks.items(), key=lambda item: (-len(item[1]), item[0]))
     return {negatives_text(block[0].negatives): block for _, block in usual}
 
@@ -202,12 +209,12 @@ def by_negatives(rows: Sequence[Verdict]) -> list[Verdict]:
     return sorted(rows, key=lambda row: _rank(vars(row), row.negatives, row.mean.value))
 
 
-def ordered(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> list[pd.DataFrame]:
+def sort_alike(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> list[pd.DataFrame]:
     """Sort groups in the same order."""
     means = {group_key(vars(row)): row.mean.value for row in rows if row.main}
 
     def rank(group: pd.DataFrame) -> tuple[object, ...]:
-        own = mean_of(group, f"metrics/{shared(group, 'main_metric')}")
+        own = mean_of(group, f"metrics/{shared_value(group, 'main_metric')}")
         return _rank(labels_of(group), negatives_of(group), means.get(key_of(group), own))
 
     return sorted(groups, key=rank)
@@ -216,4 +223,4 @@ def ordered(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> lis
 def _rank(labels: Mapping[str, str], negatives: float, mean: float) -> tuple[object, ...]:
     outer = [labels.get(axis, "") for axis in AXES if axis not in ("strategy", "loss", "backbone")]
     outer = [value.zfill(9) if value.isdigit() else value for value in outer]  # 4 epochs before 25
-    return outer, rounded(negatives), -mean, group_key(labels)
+    return outer, round_negatives(negatives), -mean, group_key(labels)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from negbench.analysis.stored_trials import picked_settings
-from negbench.analysis.words import first_names, label_of, listed, number, percent, plural, span
+from negbench.analysis.words import first_names, join_names, label_of, number, percent, plural, span
 from negbench.grid.axis import GroupKey, group_key, names_of
 from negbench.grid.comparison import together
 from negbench.grid.setting import COMMON, Picked, TrialSetting, best_setting
@@ -60,7 +60,7 @@ def _members(chosen: Sequence[Picked]) -> str:
     for name, picked in sorted(zip(names, chosen, strict=True), key=lambda pair: pair[1].setting, reverse=True):
         if picked.known:
             having.setdefault(picked.setting, []).append(name)
-    return "; ".join(f"{setting.words()} for {listed(members, _NAMED)}" for setting, members in having.items())
+    return "; ".join(f"{setting.words()} for {join_names(members, _NAMED)}" for setting, members in having.items())
 
 
 def _choice(chosen: Sequence[Picked], how: str, covered: Sequence[GroupKey]) -> list[str]:
@@ -91,20 +91,20 @@ def _choice(chosen: Sequence[Picked], how: str, covered: Sequence[GroupKey]) -> 
         elif len(outside) == len(chosen) - len(failed):
             sentences.append(f"The intervals leave out that other {what}s might be better.")
         else:
-            named = listed(outside, _NAMED)
+            named = join_names(outside, _NAMED)
             sentences.append(f"The intervals leave out that other {what}s of {named} might be better.")
     if at_end:
         end = "is the highest or the lowest tried; a better one may lie beyond"
         if what == "setting":
             end = "has the highest or the lowest rate or temperature tried; a better one may lie beyond"
-        sentences.append(f"The best {what} of {listed(at_end, _NAMED)} {end}.")
+        sentences.append(f"The best {what} of {join_names(at_end, _NAMED)} {end}.")
     if failed:
-        sentences.append(f"All trials of {listed(failed, _NAMED)} failed, so the configured {what} was used.")
+        sentences.append(f"All trials of {join_names(failed, _NAMED)} failed, so the configured {what} was used.")
     return sentences
 
 
 def _seeds(seeds: Sequence[int]) -> str:
-    return listed([str(seed) for seed in seeds], len(seeds))
+    return join_names([str(seed) for seed in seeds], len(seeds))
 
 
 def _dev_part(chosen: Sequence[Picked]) -> str:

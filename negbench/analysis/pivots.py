@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from negbench.analysis.frame import config_of, known, shared
+from negbench.analysis.frame import config_of, known_numbers, shared_value
 from negbench.analysis.verdict_record import Estimate, Verdict
-from negbench.analysis.words import estimate_text, listed, percent, span
+from negbench.analysis.words import estimate_text, join_names, percent, span
 from negbench.grid.axis import Axis, point_text, points_of, short_names
 
 SIGNS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
@@ -44,9 +44,9 @@ def unequal_steps(groups: Sequence[pd.DataFrame]) -> dict[tuple[str, str], int]:
     trained = set()  # pairs of epochs and steps
     steps_at = {}
     for group in groups:
-        for steps in map(int, known(group, "steps")):
+        for steps in map(int, known_numbers(group, "steps")):
             trained.add((config_of(group).train.epochs, steps))
-            steps_at[shared(group, "point"), shared(group, "epochs")] = steps
+            steps_at[shared_value(group, "point"), shared_value(group, "epochs")] = steps
     if len(trained) == len({epochs for epochs, _ in trained}):
         return {}
     return steps_at
@@ -70,7 +70,7 @@ def points_frame(axes: Sequence[Axis], rows: Sequence[Verdict], groups: Sequence
             line["steps"] = str(steps[point[0].point, point[0].epochs])
         line["best"] = point[0].strategy
         line["next behind by"] = estimate_text(lead(point)) if len(point) > 1 else "-"
-        line["not beaten"] = listed(unbeaten(point))
+        line["not beaten"] = join_names(unbeaten(point))
         means = {row.strategy: f"{percent(row.mean.value)} ({row.ranks})" for row in point}
         for strategy in strategies:
             line[strategy] = means.get(strategy, "-")

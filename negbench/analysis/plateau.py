@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pandas as pd
 
-from negbench.analysis.frame import curve_of, key_of, labels_of, shared
+from negbench.analysis.frame import curve_of, key_of, labels_of, shared_value
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import first_names, in_points, label_of, percent
 from negbench.grid.axis import group_key, names_of
@@ -65,7 +65,7 @@ def with_plateaus(groups: Sequence[pd.DataFrame], lines: Sequence[Mapping[str, A
     places = []
     best: dict[tuple[str, ...], float] = {}
     for group, line in zip(groups, lines, strict=True):
-        curve = Plateau.of(group, line.get("metric") or shared(group, "main_metric"))
+        curve = Plateau.of(group, line.get("metric") or shared_value(group, "main_metric"))
         place = tuple(str(line[axis]) for axis in ("point", "dataset", "backbone"))
         best[place] = max(best.get(place, -math.inf), curve.level)
         curves.append(curve)
@@ -90,12 +90,12 @@ def trained_out(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> list
         rows: their verdicts on the main metric.
     """
     tested = {group_key(vars(row)): row for row in rows}
-    longest = max((int(shared(group, "epochs") or 0) for group in groups), default=0)
+    longest = max((int(shared_value(group, "epochs") or 0) for group in groups), default=0)
     rises: list[tuple[float, str, Verdict]] = []
     for name, group in zip(names_of([labels_of(group) for group in groups]), groups, strict=True):
         row = tested.get(key_of(group))
         rise = Plateau.of(group, row.metric).rise if row is not None else math.nan
-        if row is not None and not math.isnan(rise) and int(shared(group, "epochs") or 0) == longest:
+        if row is not None and not math.isnan(rise) and int(shared_value(group, "epochs") or 0) == longest:
             rises.append((rise, name, row))
     if not rises:
         return []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.frame import shared
+from negbench.analysis.frame import shared_value
 from negbench.analysis.words import number, span
 
 RegimeCard = Mapping[str, Any]  # numbers by the names of `negbench.mining.regime.Regime`, None where unknown
@@ -21,9 +21,9 @@ def last_regime_cards(group: pd.DataFrame) -> list[RegimeCard]:
 def last_cards(groups: Sequence[pd.DataFrame]) -> dict[str, list[RegimeCard]]:
     """Return data set -> the cards of all runs that have one, at their last refresh."""
     cards: dict[str, list[RegimeCard]] = {}
-    for group in sorted(groups, key=lambda group: str(shared(group, "dataset"))):
+    for group in sorted(groups, key=lambda group: str(shared_value(group, "dataset"))):
         for card in last_regime_cards(group):
-            cards.setdefault(shared(group, "dataset"), []).append(card)
+            cards.setdefault(shared_value(group, "dataset"), []).append(card)
     return cards
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from negbench.analysis.columns import COLUMNS
-from negbench.analysis.frame import NUMBERS, first_run, folders_of, groups_of, shared
+from negbench.analysis.frame import NUMBERS, first_run, folders_of, groups_of, shared_value
 from negbench.analysis.verdict_record import Verdict
 from negbench.errors import OptionError, UnknownNameError
 from negbench.grid.axis import AXES
@@ -77,7 +77,7 @@ def per_query(results: pd.DataFrame, metric: str) -> NDArray[np.float64]:
     rows: dict[Any, NDArray[np.float64]] = {}  # position -> values
     seen: dict[str, KnownQueries] = {}
     for cells in groups_of(results):
-        dataset = shared(cells, "dataset")
+        dataset = shared_value(cells, "dataset")
         values = values_of(folders_of(cells), [metric], seen.setdefault(dataset, {}))
         if metric not in values:
             names = list(first_run(cells).result["metrics"])

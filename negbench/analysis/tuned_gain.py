@@ -6,7 +6,7 @@ from typing import Any
 
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import Rules, VerdictTable, verdicts_of
-from negbench.analysis.words import estimate_text, label_of, listed, settings_text
+from negbench.analysis.words import estimate_text, join_names, label_of, settings_text
 from negbench.grid.axis import KEY
 
 BASELINE = "its default"  # of a gain; no strategy's label
@@ -100,7 +100,7 @@ def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict], metric: st
     for tuning in tunings:
         strategy = tuning.labels["strategy"]
         place = _place(tuning)
-        where = f" ({listed(place)})" if several else ""
+        where = f" ({join_names(place)})" if several else ""
         text = f"{strategy}{where} {_found(tuning)}"
         if gain := by_place.get((strategy, *place)):
             text += f", {estimate_text(gain.against_baseline)} points over its default"

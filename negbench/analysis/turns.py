@@ -5,7 +5,7 @@ from itertools import combinations
 
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
 from negbench.analysis.verdicts import OVER_ALL
-from negbench.analysis.words import estimate_text, first_names, label_of, listed, plural
+from negbench.analysis.words import estimate_text, first_names, join_names, label_of, plural
 from negbench.grid.comparison import together
 
 _NAMED = 4  # most pairs named in a line
@@ -46,7 +46,7 @@ def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> list[str
     if lines:
         return _first_lines(lines, "The order reverses between {} more pairs of tables.")
     if compared_values:
-        return [f"No decided order reverses between the {words} {listed(list(compared_values), 9)}{level}."]
+        return [f"No decided order reverses between the {words} {join_names(list(compared_values), 9)}{level}."]
     return []
 
 

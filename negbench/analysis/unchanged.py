@@ -60,7 +60,7 @@ def _looks(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def unchanged(folder: Path, inputs: list[str]) -> list[str]:
+def unchanged_files(folder: Path, inputs: list[str]) -> list[str]:
     """Return the files that `keep` named if it stored these first inputs and no file is missing or damaged, or none.
 
     None, too, where another machine made them.
@@ -78,7 +78,7 @@ def unchanged(folder: Path, inputs: list[str]) -> list[str]:
 def made_here(runs: Path, name: str) -> list[str]:
     """Return the files of a comparison that this machine made from its runs as they are; none if another one did."""
     folder = ComparisonFolder(runs / name)
-    return unchanged(folder.path, inputs_of(runs, folder.read()))
+    return unchanged_files(folder.path, inputs_of(runs, folder.read()))
 
 
 def keep(folder: Path, inputs: list[str], made: Iterable[Path], rules: Mapping[str, Any]) -> None:
@@ -91,14 +91,14 @@ def keep(folder: Path, inputs: list[str], made: Iterable[Path], rules: Mapping[s
 
 def forget(folder: Path) -> None:
     """Forget what `keep` stored of files; the rules stay."""
-    rules = rules_kept(folder)
+    rules = stored_rules(folder)
     if rules is None:
         files.delete(folder / FILE)
     else:
         files.write_json(folder / FILE, {"inputs": [], "made": [], "rules": rules})
 
 
-def rules_kept(folder: Path) -> Any:
+def stored_rules(folder: Path) -> Any:
     """Return the rules that `keep` stored, as JSON; None if there are none or the file is damaged."""
     with suppress(OSError, NegbenchError, TypeError, AttributeError):
         return files.read_json(folder / FILE).get("rules")

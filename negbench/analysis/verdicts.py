@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from negbench.analysis.collapse import Ends, ends_of
 from negbench.analysis.differences import Differences, differences_by_look
-from negbench.analysis.frame import config_of, facts_of, first_run, folders_of, key_of, mean_of, shared
+from negbench.analysis.frame import config_of, facts_of, first_run, folders_of, key_of, mean_of, shared_value
 from negbench.analysis.prices import more_seeds
 from negbench.analysis.setting_choice import Choices, SettingChoice
 from negbench.analysis.statistics import Difference
@@ -26,7 +26,7 @@ from negbench.errors import UnknownNameError
 from negbench.grid.axis import GroupKey
 from negbench.grid.comparison import together
 from negbench.grid.looks import Looks
-from negbench.metrics.names import metric_named
+from negbench.metrics.names import find_metric
 from negbench.metrics.part_name import whole_name
 from negbench.scoring.values import KnownQueries, Values, values_of
 
@@ -76,7 +76,7 @@ class Rules:
         """
         if self.metric is None:
             return default
-        named = metric_named(self.metric, metrics)
+        named = find_metric(self.metric, metrics)
         if named is None:
             raise UnknownNameError("--metric", self.metric, [*metrics, "R@K", "MRR", "nDCG@K"])
         return named
@@ -211,14 +211,14 @@ def tables_of(
         UnknownNameError: a data set has no such metric.
         RunError: two runs of one data set whose stored ranks are of different queries.
     """
-    by_table = together(groups, lambda group: tuple(shared(group, axis) for axis in TABLE_AXES))
+    by_table = together(groups, lambda group: tuple(shared_value(group, axis) for axis in TABLE_AXES))
     seen: dict[str, KnownQueries] = {}
     tables = []
     for place, members in sorted(by_table.items()):
         labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
         all_metrics = list(first_run(members[0]).result["metrics"])
-        main = rules.main(shared(members[0], "main_metric"), all_metrics)
-        by_strategy = {shared(group, "strategy"): group for group in members}
+        main = rules.main(shared_value(members[0], "main_metric"), all_metrics)
+        by_strategy = {shared_value(group, "strategy"): group for group in members}
         facts = {strategy: facts_of(group) for strategy, group in by_strategy.items()}
         metrics = [main]
         if not main_only:
@@ -444,7 +444,7 @@ def _verdicts(
     table: VerdictTable, metric: str, tests: Differences, baseline: str | None, rules: Rules
 ) -> Iterator[Verdict]:
     """Build the verdict on each strategy from the tests of one metric."""
-    counts = {name: rounded(table.negatives.get(name, math.nan)) for name in tests.means}
+    counts = {name: round_negatives(table.negatives.get(name, math.nan)) for name in tests.means}
     collapsed = [name for name, ends in table.ends.items() if ends.collapsed]
     of_system = any("own" in facts for facts in table.facts.values())
     asked = rules.baseline is not None or of_system or batch_alone(table.plugins) is not None
@@ -508,7 +508,7 @@ def _verdicts(
         )
 
 
-def rounded(negatives: float) -> float:
+def round_negatives(negatives: float) -> float:
     """Round so that a smaller last batch makes no difference."""
     if math.isnan(negatives):
         return math.inf

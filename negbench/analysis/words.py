@@ -62,7 +62,7 @@ def estimate_text(estimate: "Estimate | None", *, sign: bool = True) -> str:
     """
     if estimate is None:
         return "-"
-    return signed(estimate.value, estimate.low, estimate.high, sign=sign) + estimate.after
+    return with_interval(estimate.value, estimate.low, estimate.high, sign=sign) + estimate.after
 
 
 def interval_text(estimate: "Estimate") -> str:
@@ -70,7 +70,7 @@ def interval_text(estimate: "Estimate") -> str:
     return bracket(estimate.low, estimate.high)
 
 
-def signed(value: float, low: float, high: float, *, sign: bool = True) -> str:
+def with_interval(value: float, low: float, high: float, *, sign: bool = True) -> str:
     """'+1.20 [0.10, 2.30]' in points or percent, the plus only with `sign`; '-' where there is no value."""
     if math.isnan(value):
         return "-"
@@ -97,7 +97,7 @@ def p_text(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def listed(names: Sequence[str], most: int = 6) -> str:
+def join_names(names: Sequence[str], most: int = 6) -> str:
     """'a, b and c'; beyond `most` names, only their number."""
     if len(names) > most:
         return f"{len(names)} strategies"
@@ -117,12 +117,12 @@ def plural(count: float, word: str) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def capitalized(text: str) -> str:
+def capitalize(text: str) -> str:
     """The text with its first letter in upper case; the others stay as they are."""
     return text[:1].upper() + text[1:]
 
 
-def shortened(names: Iterable[str]) -> dict[str, str]:
+def shorten_names(names: Iterable[str]) -> dict[str, str]:
     """Return each name without the parts of a generated world that all names of the same kind share.
 
     'vectors@twins1-500x300-a1' and 'vectors@twins3-500x300-b2' -> 'vectors@twins1' and 'vectors@twins3'; names that
@@ -132,13 +132,13 @@ def shortened(names: Iterable[str]) -> dict[str, str]:
     worlds = [whole_name(name)[0] for name in listed_names]  # what is missing stands behind them
     short = {}
     for name, world in zip(listed_names, worlds, strict=True):
-        short[name] = _shortened(world, worlds) + whole_name(name)[1]
+        short[name] = _shorten(world, worlds) + whole_name(name)[1]
     if len({*short.values()}) < len(listed_names):
         return {name: name for name in listed_names}
     return short
 
 
-def _shortened(name: str, names: Iterable[str]) -> str:
+def _shorten(name: str, names: Iterable[str]) -> str:
     """Return a name without the parts of its world that all worlds of this kind share, and without the last part."""
     base, _, world = name.partition("@")
     if not world:

@@ -13,7 +13,7 @@ from negbench.datasets.dataset import FolderOptions, ScoreBlock, columns_of
 from negbench.datasets.submission import HasTestServer, submittable
 from negbench.errors import DataError
 from negbench.files.image_files import ImageFiles
-from negbench.files.reader import Reader, get, once, quoted, typed
+from negbench.files.reader import Reader, check_type, get, once, quoted
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
 
@@ -137,7 +137,7 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
 
 
 def _id(value: Any, where: str) -> str:
-    number = typed(value, int, where)
+    number = check_type(value, int, where)
     if not 0 <= number < _ID_BOUND:
         raise DataError(f"{where}: {quoted(number)} is not an image number: expected up to twelve digits")
     return str(number)
@@ -145,9 +145,9 @@ def _id(value: Any, where: str) -> str:
 
 def _read_gallery(reader: Reader, path: Path) -> list[str]:
     ids = []
-    for index, entry in enumerate(get(typed(reader.json(path), dict, str(path)), "images", list, str(path))):
+    for index, entry in enumerate(get(check_type(reader.json(path), dict, str(path)), "images", list, str(path))):
         where = f"{path}: key 'images'[{index}]"
-        ids.append(_id(get(typed(entry, dict, where), "id", int, where), f"{where}: key 'id'"))
+        ids.append(_id(get(check_type(entry, dict, where), "id", int, where), f"{where}: key 'id'"))
     return once(ids, "image", path)
 
 

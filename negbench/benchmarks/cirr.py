@@ -15,7 +15,7 @@ from negbench.datasets.dataset import Block, FolderOptions, ScoreBlock, Top, col
 from negbench.datasets.submission import HasTestServer, submittable
 from negbench.errors import DataError
 from negbench.files.image_files import ImageFiles
-from negbench.files.reader import Reader, check_choice, get, image_id, quoted, strings, typed
+from negbench.files.reader import Reader, check_choice, check_type, get, image_id, quoted, strings
 from negbench.metrics.metric import Metric, hits, subset_hits
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
@@ -65,7 +65,7 @@ class Cirr(HasTestServer):
         kind = card(split)
         reader = Reader.find(options.root, kind, marker=f"captions/cap.{VERSION}.{split}.json", tree=TREE)
         path = reader.root / "image_splits" / f"split.{VERSION}.{split}.json"
-        ids = [image_id(name, f"{path}: key {quoted(name)}") for name in typed(reader.json(path), dict, str(path))]
+        ids = [image_id(name, f"{path}: key {quoted(name)}") for name in check_type(reader.json(path), dict, str(path))]
         make = partial(_query, split=split, gallery=set(ids))
         queries = reader.queries(reader.root / f"captions/cap.{VERSION}.{split}.json", "pairid", make)
         files = ImageFiles.scan(reader.root, files=reader.files_beside(*IMAGE_FOLDERS), tree=TREE) if images else None

@@ -12,7 +12,7 @@ from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.errors import DataError
 from negbench.files.captions import joined, listed
 from negbench.files.image_files import ImageFiles
-from negbench.files.reader import Reader, get, image_id, quoted, strings, typed
+from negbench.files.reader import Reader, check_type, get, image_id, quoted, strings
 from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
 
@@ -137,9 +137,12 @@ def _relevance(reader: Reader, split: str) -> dict[str, list[Any]]:
     path = reader.first("relevance.json")
     if path is None:
         return {}
-    of_split = typed(reader.json(path), dict, str(path)).get(split, {})
+    of_split = check_type(reader.json(path), dict, str(path)).get(split, {})
     where = f"{path}: key '{split}'"
-    return {c: typed(rows, list, f"{where}: key {quoted(c)}") for c, rows in typed(of_split, dict, where).items()}
+    relevance = {}
+    for category, rows in check_type(of_split, dict, where).items():
+        relevance[category] = check_type(rows, list, f"{where}: key {quoted(category)}")
+    return relevance
 
 
 def _with_relevance(
@@ -159,9 +162,9 @@ def _attributes(reader: Reader, category: str, split: str) -> dict[str, str]:
     stem = f"asin2attr.{category}.{split}"
     path = reader.first(f"{stem}.new.json", f"{stem}.json")
     texts = {}
-    for name, lists in {} if path is None else typed(reader.json(path), dict, str(path)).items():
+    for name, lists in {} if path is None else check_type(reader.json(path), dict, str(path)).items():
         where = f"{path}: key {quoted(name)}"
-        parts = [strings(part, f"{where}[{index}]") for index, part in enumerate(typed(lists, list, where))]
+        parts = [strings(part, f"{where}[{index}]") for index, part in enumerate(check_type(lists, list, where))]
         words = dict.fromkeys(word.strip().lower() for part in parts for word in part if word.strip())
         if words:
             texts[name] = f"is {', '.join(words)}."

@@ -25,7 +25,7 @@ from negbench.datasets.dataset import FolderOptions, columns_of
 from negbench.datasets.preferences import MEASURES, SET_SIZE, Judgement, PreferenceFormat
 from negbench.errors import DataError
 from negbench.files.image_files import ImageFiles
-from negbench.files.reader import Reader, get, image_id, quoted, strings, typed
+from negbench.files.reader import Reader, check_type, get, image_id, quoted, strings
 
 PAPER = "Kwak et al., QuRe, ICML 2025, sec. 4 and 5.3, eq. 8-9 (HP-FashionIQ)"
 
@@ -111,11 +111,11 @@ class HPFashionIQ(PreferenceFormat):
 
 def _read(reader: Reader, path: Path) -> list[tuple[Query, Judgement]]:
     read = list[tuple[Query, Judgement]]()
-    for participant, question_sets in typed(reader.json(path), dict, str(path)).items():
+    for participant, question_sets in check_type(reader.json(path), dict, str(path)).items():
         where = f"{path}: {quoted(participant)}"
-        for name, entry in typed(question_sets, dict, where).items():
+        for name, entry in check_type(question_sets, dict, where).items():
             here = f"{where}: {quoted(name)}"
-            lists = {key: get(typed(entry, dict, here), key, list, here) for key in _LISTS}
+            lists = {key: get(check_type(entry, dict, here), key, list, here) for key in _LISTS}
             lengths = {key: len(values) for key, values in lists.items()}
             if len(set(lengths.values())) != 1:
                 raise DataError(f"{here}: the six lists must have the same length, got {lengths}")
@@ -129,7 +129,7 @@ def _read(reader: Reader, path: Path) -> list[tuple[Query, Judgement]]:
 
 def _judgement(participant: str, query: str, values: Sequence[Any], marks: Sequence[str]) -> tuple[Query, Judgement]:
     reference, target, sentence, one, two, preferred = values
-    text = typed(sentence, str, marks[2])
+    text = check_type(sentence, str, marks[2])
     if preferred not in ("1", "2"):
         raise DataError(f'{marks[5]}: expected "1" or "2", got {quoted(preferred)}')
     asked = _image(reference, marks[0]), _restore_signs(text), _image(target, marks[1])
@@ -140,7 +140,7 @@ def _judgement(participant: str, query: str, values: Sequence[Any], marks: Seque
 
 def _members(value: Any, where: str) -> tuple[str, ...]:
     inside = f"{where}: key 'img_path'"
-    paths = strings(get(typed(value, dict, where), "img_path", list, where), inside)
+    paths = strings(get(check_type(value, dict, where), "img_path", list, where), inside)
     images = tuple(_image(path, f"{inside}[{index}]") for index, path in enumerate(paths))
     if len(images) != SET_SIZE or len(set(images)) != SET_SIZE:
         raise DataError(f"{inside}: expected {SET_SIZE} different images, got {quoted(list(images))}")
@@ -156,7 +156,7 @@ def _rating(value: Mapping[str, Any], where: str) -> int:
 
 def _image(value: Any, where: str) -> str:
     """'/-/image_data/shirt/B000LUIBH8.jpg' -> 'B000LUIBH8'."""
-    return image_id(PurePosixPath(typed(value, str, where)).stem, where)
+    return image_id(PurePosixPath(check_type(value, str, where)).stem, where)
 
 
 def _restore_signs(sentence: str) -> str:

@@ -16,11 +16,11 @@ from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.datasets.galleries import Block
 from negbench.errors import DataError
 from negbench.files.image_files import EXTENSIONS, ImageFiles
-from negbench.files.reader import Reader, get, parsed, quoted, typed
+from negbench.files.reader import Reader, check_type, get, parse_json, quoted
 from negbench.machine.received import check_regular, check_unpacked
 from negbench.metrics.average_precision import trapezoid_average_precision
 from negbench.metrics.fixed import KINDS
-from negbench.metrics.metric import Metric, precision, stored
+from negbench.metrics.metric import Metric, precision, value_of_ranking
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import places
@@ -32,7 +32,10 @@ TREE = (
     "annotations/database_files.csv, webdataset/query/*.tar, webdataset/database/*.tar"
 )
 OWN = "map"  # as the authors' code computes it
-_METRICS = {OWN: Metric((stored(OWN),)), "map_ties": Metric((precision(2**31),))}  # a cut-off after any gallery
+_METRICS = {
+    OWN: Metric((value_of_ranking(OWN),)),
+    "map_ties": Metric((precision(2**31),)),  # a cut-off after any gallery
+}
 
 CARD = DatasetCard(
     name="icir",
@@ -152,7 +155,7 @@ def _in(tar: Path) -> Iterator[tuple[str, Path]]:
                 if file is not None:
                     check_unpacked(tar, member.size)  # a sparse file claims what it likes
                     where = f"{tar}: {member.name}"
-                    entry = typed(parsed(file.read().decode(), where), dict, where)
+                    entry = check_type(parse_json(file.read().decode(), where), dict, where)
                     names[key] = _id(PurePath(get(entry, "img_path", str, where)))
                 elif f".{ending.lower()}" in EXTENSIONS:
                     pictures[key] = tar / f"@{member.offset_data}+{member.size}" / f"{key}.{ending}"

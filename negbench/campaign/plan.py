@@ -10,7 +10,7 @@ from typing import Any
 
 from negbench.display import notes, progress
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.axes import Axes, Choice, listed
+from negbench.grid.axes import Axes, Choice, split_list
 from negbench.grid.axis import Axis, plain_dials, point_text, points_of, short_names
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
@@ -219,7 +219,7 @@ def _parts(asked: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
         keys = [dial.key for dial in axes.dials]
         points = [dict(zip(keys, point, strict=True)) for point in points_of(axes.dials)]
         return points or [{}], axes
-    names = listed(asked.systems, "systems")
+    names = split_list(asked.systems, "systems")
     chosen = list(systems()) if names == ["all"] else [name.strip() for name in names]
     for name in chosen:
         system(name, "--systems")  # raises

@@ -96,7 +96,7 @@ def _document(kind: str, name: str | None) -> Any:
         return {recipe: file.read_text(encoding="utf-8") for recipe, file in files.items() if name in (None, recipe)}
     if name is None:
         return [asdict(plugin) for plugin in registry.describe(kind)]
-    described, section, options = explained(kind, name)
+    described, section, options = explain_plugin(kind, name)
     from negbench.cli.explain import fixed_of  # imports torch, which the lists above do without
 
     fixed = {about: [asdict(number) for number in numbers] for about, numbers in fixed_of(kind, name).items()}
@@ -104,7 +104,7 @@ def _document(kind: str, name: str | None) -> Any:
     return {**asdict(described), "section": section, "options": listed, "fixed": fixed}
 
 
-def explained(kind: str, name: str) -> "tuple[Description, str, list[Option]]":
+def explain_plugin(kind: str, name: str) -> "tuple[Description, str, list[Option]]":
     """Return a plug-in's description, its section of a configuration, and the options that a user sets.
 
     Of a composite, such as `in-batch+qure`, the options are those of its parts and its own.

@@ -90,7 +90,7 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         if not {*(sys.argv[1:] if arguments is None else arguments)[:1]} <= _WITHOUT_TORCH:
             check_addresses()
-        with output.logged():
+        with output.log_to_stderr():
             code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
         document = error.document if isinstance(error, ProblemsError) else None

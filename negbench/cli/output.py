@@ -36,7 +36,7 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def logged() -> Iterator[None]:
+def log_to_stderr() -> Iterator[None]:
     """Send the logger `negbench` to standard error while a command runs."""
     logger = logging.getLogger("negbench")
     handler = _Handler()

@@ -37,10 +37,10 @@ from negbench.data.batch_size import ENCODE_BATCH, batch_size, largest_operation
 from negbench.data.reading import MappedRows, ShardRows, StoredFeatures, reading_pool
 from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError
-from negbench.files.image_files import decoded
+from negbench.files.image_files import decode_ahead
 from negbench.machine import free_memory
 from negbench.machine.contents import SETTLED, content_hashes
-from negbench.machine.files import atomic_write, cache_dir, check_own, locked
+from negbench.machine.files import atomic_write, cache_dir, check_own, lock_file
 from negbench.machine.received import check_regular
 from negbench.machine.room import Need, check_disk
 
@@ -307,7 +307,7 @@ class FeatureStore:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise NegbenchError(f"cannot write {self.folder}: {error.strerror}; set NEGBENCH_CACHE") from error
-        with locked(self.folder / ".lock"):
+        with lock_file(self.folder / ".lock"):
             self._refresh()
             for name, why in self._damaged.items():
                 _log.warning("removing %s: %s", self.folder / name, why)
@@ -368,7 +368,7 @@ class _Job:
         try:
             with self.backbone.evaluating(), torch.inference_mode():
                 paths = [path for _, _, path in items]
-                read = decoded(paths, self.backbone.transform, pool=reading_pool(self.workers))
+                read = decode_ahead(paths, self.backbone.transform, pool=reading_pool(self.workers))
                 pairs = zip(items, read, strict=True)
                 while len(unreadable) < _MOST_UNREADABLE:
                     batch = list(islice(pairs, self.store.batch))

@@ -26,7 +26,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.datasets.varied_captions import check_captions, with_drawn_texts
 from negbench.datasets.wrong_triplets import with_wrong_triplets
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
-from negbench.files.reader import noted
+from negbench.files.reader import note_files
 from negbench.machine.contents import content_hashes, digest, named_in, stamp
 from negbench.machine.files import cache_dir
 from negbench.machine.room import Need, check_memory
@@ -415,7 +415,7 @@ class DataCache:
                 del self._datasets[key]
 
             def load() -> tuple[Dataset, dict[Path, tuple[int, ...]]]:
-                with noted() as files:
+                with note_files() as files:
                     return load_split(section, split, images=pictures), files
 
             return _find_or_make(self._datasets, key, load)[0]

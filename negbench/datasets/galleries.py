@@ -17,7 +17,7 @@ from negbench.datasets.doubts import doubts_of_table
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.compiled import SMALLEST
 from negbench.metrics.fixed import KINDS
-from negbench.metrics.metric import Metric, PerQuery, stored
+from negbench.metrics.metric import Metric, PerQuery, value_of_ranking
 from negbench.metrics.mistakes import kinds_by_attributes, mistakes
 from negbench.metrics.named import metric_of_ranks
 from negbench.metrics.query_ranks import QueryRanks
@@ -88,7 +88,7 @@ class Galleries:
     def mistake_metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """Return name -> metric of what was measured while ranking besides: judged negatives and wordings."""
         declared = cls.metrics(ranks) if ranks.values else {}
-        return {name: Metric((stored(name),)) for name in ranks.values if name not in declared}
+        return {name: Metric((value_of_ranking(name),)) for name in ranks.values if name not in declared}
 
     def __post_init__(self) -> None:
         for what, ids in (("image", self.images), ("query", [query.id for query in self.queries])):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.overlap import overlap
 from negbench.errors import DataError, OptionError
-from negbench.files.image_files import THREADS, NothingLeftError, decoded
+from negbench.files.image_files import THREADS, NothingLeftError, decode_ahead
 from negbench.files.picture_kinds import picture_remarks
 from negbench.plugins.registry import option_defaults, registry
 
@@ -164,7 +164,7 @@ def _locate_images(
 def _check_images(report: Verification, files: Mapping[str, Path], workers: int, progress: Progress) -> None:
     """Decode every file once, and find images of equal pixels."""
     same: dict[str, list[str]] = {}
-    for image, pixels in zip(files, decoded(files.values(), _pixels, threads=workers), strict=True):
+    for image, pixels in zip(files, decode_ahead(files.values(), _pixels, threads=workers), strict=True):
         report.images += 1
         if isinstance(pixels, DataError):
             report.problems.append(Problem("undecodable", str(pixels), (image,)))

@@ -18,7 +18,7 @@ from negbench.errors import DataError
 from negbench.files.reader import list_files, quoted
 from negbench.machine.contents import stamp
 from negbench.machine.file_kinds import file_kind
-from negbench.machine.files import inside_tar, opened
+from negbench.machine.files import inside_tar, open_file
 from negbench.machine.received import opened_picture, read_bytes
 from negbench.machine.viewed import plain_path
 
@@ -210,7 +210,7 @@ class NothingLeftError(DataError):
 def read_image(path: Path) -> "Image":
     """Read and decode an image in the mode of its file. Raises DataError naming a file that cannot be decoded."""
     try:
-        with opened(path) as file, opened_picture(path, file) as image:
+        with open_file(path) as file, opened_picture(path, file) as image:
             image.load()
             return image
     except DataError:
@@ -238,7 +238,7 @@ def _why(path: Path, error: Exception) -> str:
 def _fault(path: Path, then: tuple[int, ...]) -> str:
     """Return why a file cannot be decoded; "" if it can: PNG by its checksums, JPEG at an eighth of its size."""
     try:
-        with warnings.catch_warnings(action="ignore"), opened(path) as file, opened_picture(path, file) as image:
+        with warnings.catch_warnings(action="ignore"), open_file(path) as file, opened_picture(path, file) as image:
             if image.format == "PNG":
                 image.verify()
             else:
@@ -249,7 +249,7 @@ def _fault(path: Path, then: tuple[int, ...]) -> str:
     return ""
 
 
-def decoded(
+def decode_ahead(
     paths: Iterable[Path],
     use: "Callable[[Image], T]",
     *,
@@ -300,14 +300,14 @@ def decoded(
 def pixel_bytes(path: Path) -> int:
     """Return the bytes of an image's pixels, as its header gives them; 0 for a file that is no image."""
     try:
-        with opened(path) as file, opened_picture(path, file) as image:
+        with open_file(path) as file, opened_picture(path, file) as image:
             return 3 * image.width * image.height
     except Exception:  # as in `read_image`, which reports it
         return 0
 
 
 def readable(outcomes: Iterable[T | DataError]) -> Iterator[T]:
-    """Yield what `decoded` yields, but raise its first DataError."""
+    """Yield what `decode_ahead` yields, but raise its first DataError."""
     for outcome in outcomes:
         if isinstance(outcome, DataError):
             raise outcome

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.errors import NegbenchError
 from negbench.machine.contents import SETTLED, stamp
-from negbench.machine.files import atomic_write, cache_dir, locked, opened, read_json, seal
+from negbench.machine.files import atomic_write, cache_dir, lock_file, open_file, read_json, seal
 from negbench.machine.received import opened_picture
 from negbench.machine.viewed import is_transparent, plain_path, shown_path
 
@@ -97,7 +97,7 @@ def picture_kinds(files: Iterable[Path]) -> dict[Path, tuple[str, ...]]:
     if fresh:
         with suppress(NegbenchError):  # a cache that cannot be written: the files are read again
             seal(memory.parent)
-            with locked(memory.with_suffix(".lock")), atomic_write(memory) as file:
+            with lock_file(memory.with_suffix(".lock")), atomic_write(memory) as file:
                 file.write(json.dumps(_remembered(memory) | fresh))
     return {path: read[path] if path in read else tuple(known[str(path.absolute())][1]) for path in files}
 
@@ -111,7 +111,7 @@ def _remembered(memory: Path) -> dict[str, Any]:
 
 def _kinds(path: Path) -> tuple[str, ...]:
     try:
-        with opened(path) as file, opened_picture(path, file) as image:
+        with open_file(path) as file, opened_picture(path, file) as image:
             found = {
                 "turned": _is_turned(image),
                 "transparent": is_transparent(image),

@@ -44,7 +44,7 @@ _NOTED: ContextVar[dict[Path, tuple[int, ...]]] = ContextVar("noted")
 
 
 @contextmanager
-def noted() -> Iterator[dict[Path, tuple[int, ...]]]:
+def note_files() -> Iterator[dict[Path, tuple[int, ...]]]:
     """Collect the path and the stamp of every annotation file that is read in this context."""
     files: dict[Path, tuple[int, ...]] = {}
     token = _NOTED.set(files)
@@ -171,12 +171,12 @@ class Reader:
 
     def json(self, path: Path) -> Any:
         """Parse a JSON file. Raises DataError if it is missing, not UTF-8 or not JSON, with line and column."""
-        return parsed(self.text(path), str(path))
+        return parse_json(self.text(path), str(path))
 
     def entries(self, path: Path) -> list[tuple[str, dict[str, Any]]]:
         """Read a JSON list of objects as (place, object) pairs."""
-        places = ((f"{path}: entry {n}", entry) for n, entry in enumerate(typed(self.json(path), list, str(path))))
-        return [(where, typed(entry, dict, where)) for where, entry in places]
+        places = ((f"{path}: entry {n}", entry) for n, entry in enumerate(check_type(self.json(path), list, str(path))))
+        return [(where, check_type(entry, dict, where)) for where, entry in places]
 
     def queries(self, path: Path, key: str, make: Callable[[str, dict[str, Any]], Query]) -> list[Query]:
         """Make a query from the place and object of every entry of a JSON list; `key` names their ids, for errors.
@@ -194,7 +194,7 @@ class Reader:
 
     def image_ids(self, path: Path) -> list[str]:
         """Read a JSON list of distinct image ids."""
-        data = typed(self.json(path), list, str(path))
+        data = check_type(self.json(path), list, str(path))
         return once([image_id(value, f"{path}: entry {index}") for index, value in enumerate(data)], "image", path)
 
 
@@ -212,7 +212,7 @@ def _encoding(raw: bytes) -> str:
     return "CP1252"
 
 
-def parsed(text: str, where: str) -> Any:
+def parse_json(text: str, where: str) -> Any:
     """Parse a JSON text. Raises DataError with the place in it."""
     try:
         return json.loads(text, object_pairs_hook=_refuse_repeated_keys)
@@ -244,7 +244,7 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
     check_option(name, value, value in known, f"one of {', '.join(known)}")
 
 
-def typed(value: Any, want: type[T], where: str) -> T:
+def check_type(value: Any, want: type[T], where: str) -> T:
     """Return `value` if it has the wanted JSON type. Raises DataError that quotes it otherwise."""
     if not isinstance(value, want) or (want is not bool and isinstance(value, bool)):
         raise DataError(f"{where}: expected {_TYPE_NAMES[want]}, got {quoted(value)}")
@@ -255,17 +255,18 @@ def get(entry: Mapping[str, Any], key: str, want: type[T], where: str) -> T:
     """Return `entry[key]`, checked. Raises DataError naming the place and the key."""
     if key not in entry:
         raise DataError(f"{where}: key '{key}' is missing (it has {quoted(sorted(map(str, entry)))})")
-    return typed(entry[key], want, f"{where}: key '{key}'")
+    return check_type(entry[key], want, f"{where}: key '{key}'")
 
 
 def strings(value: Any, where: str) -> tuple[str, ...]:
     """Return a JSON list of strings, checked."""
-    return tuple(typed(item, str, f"{where}[{index}]") for index, item in enumerate(typed(value, list, where)))
+    items = check_type(value, list, where)
+    return tuple(check_type(item, str, f"{where}[{index}]") for index, item in enumerate(items))
 
 
 def image_id(value: Any, where: str) -> str:
     """Return an image id that can be a file name. Raises DataError for an empty one or one with a path."""
-    name = typed(value, str, where)
+    name = check_type(value, str, where)
     if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
         raise DataError(f"{where}: {quoted(name)} is not an image id: expected a plain file name without a path")
     return name

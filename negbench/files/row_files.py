@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.errors import DataError, OptionError
-from negbench.files.reader import Reader, parsed, quoted
+from negbench.files.reader import Reader, parse_json, quoted
 from negbench.machine.received import check_rows, read_parquet
 
 ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
@@ -160,14 +160,17 @@ def _json(text: str, path: Path) -> list[FileRow]:
     of_lines = path.suffix.lower() == ".jsonl"
     data: Any = None
     try:
-        data = parsed(text, str(path))
+        data = parse_json(text, str(path))
         by_line = of_lines and len(lines) == 1 and not _rowlike(data)
     except DataError as error:
         by_line = not lines or "Extra data" in str(error) or (of_lines and lines[0][1].strip() != "[")
         if not by_line:
             raise
     if by_line:
-        rows = [(f"{path}: line {number}", number, parsed(line, f"{path}: line {number}")) for number, line in lines]
+        rows = []
+        for number, line in lines:
+            where = f"{path}: line {number}"
+            rows.append((where, number, parse_json(line, where)))
     else:
         rows = [(f"{path}: row {number}", number, row) for number, row in enumerate(_entries(data, path), start=1)]
     return [FileRow(where, number, _values(row, where)) for where, number, row in rows]

@@ -208,7 +208,7 @@ def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[d
     empty section: the strategy of the run's system.
     """
     sections: list[dict[str, Any]] = []
-    for item in listed(given, kind):
+    for item in split_list(given, kind):
         if item == "all":
             sections += [{"name": name} for name in registry.plugins(kind) if not _needs_offline_plane(kind, name)]
         elif item == "cir" and kind == "strategies":
@@ -229,7 +229,7 @@ def _needs_offline_plane(kind: str, name: str) -> bool:
     return bool({*OFFLINE} & {*getattr(registry.get(kind, name), "reads", ())})
 
 
-def listed(given: Any, what: str) -> list[Any]:
+def split_list(given: Any, what: str) -> list[Any]:
     """Split 'a,b' (a flag), one table, or a list (a recipe) into names and tables.
 
     Raises:

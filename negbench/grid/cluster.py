@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from negbench.errors import NegbenchError, OptionError, without_secrets
 from negbench.grid.executors import GRACE, Event, Function, death, outcome_of
-from negbench.machine.files import locked
+from negbench.machine.files import lock_file
 from negbench.machine.signals import check_stopped, ending_of
 
 MOVES_SCORES = False  # where a run is computed does not change it
@@ -149,7 +149,7 @@ class Ray:
         with ExitStack() as held:
             marks = [folder / f".seen-{uuid.uuid4().hex[:12]}.partial" for folder in self.shared]  # see `files.sweep`
             for mark in marks:
-                held.enter_context(locked(mark))
+                held.enter_context(lock_file(mark))
                 held.callback(mark.unlink, missing_ok=True)
             yield _Start(tuple(marks), Path.cwd(), environment)
 

@@ -225,11 +225,11 @@ class ComparisonFolder:
         with ExitStack() as stack:
             if not self.path.exists() or os.access(self.path, os.W_OK):
                 try:
-                    stack.enter_context(files.locked(lock, wait=False))
+                    stack.enter_context(files.lock_file(lock, wait=False))
                 except BlockingIOError:
                     what = f"{self.about.get('kind', 'comparison')} {self.path.name}"
                     log.warning("%s is being computed by another process: waiting for it", what)
-                    stack.enter_context(files.locked(lock))
+                    stack.enter_context(files.lock_file(lock))
             yield
 
     def write(self, outcomes: Iterable[Outcome]) -> None:

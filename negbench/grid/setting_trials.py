@@ -23,7 +23,7 @@ from negbench.grid.cells import Cell
 from negbench.grid.comparison import together
 from negbench.grid.setting import COMMON, OWN, Picked, Temperature, TrialSetting, best_setting
 from negbench.metrics.fixed import DEV_QUERIES
-from negbench.metrics.names import metric_named
+from negbench.metrics.names import find_metric
 from negbench.plugins.registry import registry
 from negbench.scoring.values import Values, values_of
 from negbench.settings.config import LEARNED, RunConfig
@@ -93,7 +93,7 @@ class SettingTrials:
     Args:
         planned: trials of each group, those of the configured setting first; each setting has one for each seed, and
             their label `settings` names it. A group's label `settings` is left out of its key.
-        metric: by which settings are chosen, as `metric_named` takes it; None: the data set's main metric.
+        metric: by which settings are chosen, as `find_metric` takes it; None: the data set's main metric.
         common: whether all groups of a table get one setting: the one with the highest mean over them.
         grid: what is chosen.
     """
@@ -309,7 +309,7 @@ def _metric_of(cell: Cell, metric: str | None) -> str:
     card = cell.run.card
     if metric is None:
         return card.main
-    named = metric_named(metric, list(card.metrics))
+    named = find_metric(metric, list(card.metrics))
     if named is None:
         raise UnknownNameError("--metric", metric, list(card.metrics))
     return named

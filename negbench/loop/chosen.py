@@ -11,7 +11,7 @@ from negbench.contracts.scores import paired_relevance, relevance
 from negbench.contracts.splitmix import uniform
 from negbench.loop.slots import Corrupted, check_triples, corrupted_triples, full_precision
 from negbench.metrics.equal_rows import Copies
-from negbench.mining.checked import answer_of, filtered, synthetic_of
+from negbench.mining.checked import answer_of, filter_view, synthetic_of
 from negbench.mining.draws import keep
 from negbench.mining.filters import Filters
 from negbench.mining.mined import BatchPools
@@ -137,7 +137,7 @@ def _view(
         dim=inputs.queries.shape[1],
         planes={name: of_slot(plane, slot) for name, plane in inputs.planes.items() if of_targets},
     )
-    return filtered(view, inputs.filters if of_targets else None, rule), truth
+    return filter_view(view, inputs.filters if of_targets else None, rule), truth
 
 
 def of_slot(table: Tensor, slot: Slot) -> Tensor:

@@ -74,7 +74,7 @@ def check_processes(count: int, device: torch.device) -> None:
 
 
 @contextmanager
-def assembled(run: OpenRun, folder: RunFolder) -> Iterator[Team]:
+def assemble_team(run: OpenRun, folder: RunFolder) -> Iterator[Team]:
     """Yield the team of a run, with this process as its first; start its helpers, and end them with the block.
 
     Raises:

@@ -71,7 +71,7 @@ def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
     return now.once("one modality", make, "evaluate", "one modality")
 
 
-def untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:
+def score_untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:
     """Return metrics of the untrained model, for whole queries and for either modality alone."""
     scored = now.scored()
     data = now.run.scene.val.dataset

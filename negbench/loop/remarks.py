@@ -15,7 +15,7 @@ from negbench.loop.mining_task import planes_read
 from negbench.loop.types import State
 from negbench.metrics.fixed import GIVEN
 from negbench.mining.composite import parts_of, slots_of
-from negbench.mining.mined import copied
+from negbench.mining.mined import copies_note
 from negbench.plugins.registry import registry
 from negbench.settings.config import MiningConfig, ResolvedConfig, RunConfig
 
@@ -52,7 +52,7 @@ def _remarks_on_mining(state: State, queries: int, draws: float) -> list[str]:
     """
     remarks: list[str] = []
     if state.behaviour:
-        remarks += copied(state.behaviour[0], queries)
+        remarks += copies_note(state.behaviour[0], queries)
     for row in state.behaviour:
         when = f"epoch {int(row['epoch'])}"
         if row.get("stale"):

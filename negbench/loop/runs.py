@@ -24,7 +24,7 @@ from negbench.errors import NegbenchError, OptionError, PausedError, RunError
 from negbench.loop import record
 from negbench.loop.clean import check_clean
 from negbench.loop.fitting import fitting_plan
-from negbench.loop.helpers import assembled, check_processes
+from negbench.loop.helpers import assemble_team, check_processes
 from negbench.loop.identity import modules_of, read_files
 from negbench.loop.mining_task import check_listed, lists_of, planes_read
 from negbench.loop.needs import check_room
@@ -311,7 +311,7 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:
         threads(run.config.compute.threads),
         _recorded(run, folder, bench) as (log, live),
         run.display.live(folder.run_id),
-        assembled(run, folder) as team,
+        assemble_team(run, folder) as team,
     ):
         details = train(run.in_team(team), folder, log)
         live.artifacts(details)

@@ -63,7 +63,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         carded = observe.card_epochs(config, stages)
         now.expect(*_embedded_now(now, stages, carded))
         if state.step == 0:
-            state.baselines = observe.untrained(now, log)
+            state.baselines = observe.score_untrained(now, log)
             observe.keep_curves(now, folder, "start")
         checkpoints = Checkpoints(parts, folder, state, run.display.seconds)
         progress = Progress(run, folder, state, config.train.epochs * steps_of_epoch(run), log)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from negbench.errors import DataError, NegbenchError
-from negbench.machine.files import atomic_write, inside_tar, locked, read_json, seal, sha256_of
+from negbench.machine.files import atomic_write, inside_tar, lock_file, read_json, seal, sha256_of
 from negbench.machine.viewed import plain_path
 
 SETTLED = 2 * 10**9  # ns after which a file's times distinguish it from its next version
@@ -57,7 +57,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
     with suppress(NegbenchError):  # a cache that cannot be written: the files are read again
         if fresh:
             seal(memory.parent)
-            with locked(memory.with_suffix(".lock")), atomic_write(memory) as file:
+            with lock_file(memory.with_suffix(".lock")), atomic_write(memory) as file:
                 file.write(json.dumps(_remembered(memory) | fresh))
     return {image: bytes.fromhex(str(held[-1])) for image, held in stamped.items()}
 

@@ -209,11 +209,11 @@ def seal(folder: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's content, hexadecimal."""
-    with opened(path) as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def opened(path: Path) -> io.BufferedReader | io.BytesIO:
+def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
     """Open a file to read it; so is one inside a tar file, named TAR/@OFFSET+SIZE/NAME, without unpacking.
 
     A picture named FOLDER/@shown/NAME is read as viewers show it (`machine.viewed`).
@@ -342,7 +342,7 @@ def read_json(path: Path, fix: str = _FIX) -> Any:
 
 
 @contextlib.contextmanager
-def trusted(folder: Path, name: str) -> Iterator[None]:
+def trust(folder: Path, name: str) -> Iterator[None]:
     """In this block, another program reads and writes its files `name.*` in `folder`; it finds none but its own.
 
     Files that are not as they were at the end of an earlier block are deleted first, which is said once.
@@ -351,7 +351,7 @@ def trusted(folder: Path, name: str) -> Iterator[None]:
         NegbenchError: a folder that cannot be written.
     """
     own = f"{glob.escape(name)}.*"
-    with locked(folder / ".trusted.lock"):
+    with lock_file(folder / ".trusted.lock"):
         (folder / SUMS).touch()
         damaged = [path for path in folder.glob(own) if flaw(path)]
         if damaged:
@@ -399,7 +399,7 @@ def check_links(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[None]:
+def lock_file(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[None]:
     """Hold a lock on the file `path` (made if absent); the kernel releases it when the process dies.
 
     Without `shared`, the holder also removes half-written files of killed processes from the folder.

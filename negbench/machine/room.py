@@ -40,7 +40,7 @@ class Need:
         return f"{self.what}: {' x '.join(f'{n:,} {name}' for n, name in self.factors)} = {size(self.bytes)}"
 
 
-def device_named(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     """Return the device that torch calls cpu, cuda, cuda:1, ...; raise OptionError if this machine has none."""
     try:
         device = torch.empty(0, device=name).device

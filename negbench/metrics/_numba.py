@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.errors import NegbenchError
-from negbench.machine.files import cache_dir, trusted
+from negbench.machine.files import cache_dir, trust
 
 
 def code_folder() -> Path | None:
@@ -30,12 +30,12 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
         def load_overload(self, *asked: Any) -> Any:
             with suppress(NegbenchError):  # a folder that cannot be written
-                with trusted(Path(self.cache_path), self._impl.filename_base):
+                with trust(Path(self.cache_path), self._impl.filename_base):
                     pass
                 return super().load_overload(*asked)  # type: ignore[no-untyped-call]
 
         def save_overload(self, *made: Any) -> None:
-            with suppress(NegbenchError, OSError), trusted(Path(self.cache_path), self._impl.filename_base):
+            with suppress(NegbenchError, OSError), trust(Path(self.cache_path), self._impl.filename_base):
                 super().save_overload(*made)  # type: ignore[no-untyped-call]
 
     settings: Any = numba.config  # its attributes are created at import

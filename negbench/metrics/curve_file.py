@@ -29,7 +29,7 @@ class Curves:
     queries: Ints  # [S] index of each sampled query in its split
     length: Ints  # [S] n, images ranked
     drops: Ints  # [S, 2] places before the steepest and the second steepest drop below the target (QuRe eq. 5)
-    scores: Floats  # [P] mean score over the queries at the places `spaced(P)`
+    scores: Floats  # [P] mean score over the queries at the places `octave_places(P)`
 
     @property
     def shares(self) -> Floats:
@@ -49,7 +49,7 @@ class Curves:
             return cls(stored["queries"], stored["length"], stored["drops"], scores)
 
 
-def spaced(length: int) -> Ints:
+def octave_places(length: int) -> Ints:
     """Return P places below `length`, an eighth of an octave apart, from 0; a smaller `length` gives fewer."""
     places: Ints = np.unique((2 ** (np.arange(8 * 32) / 8)).astype(np.int64)) - 1
     return places[places < length]

@@ -41,7 +41,7 @@ def precision(k: int) -> QueryValues:
     return lambda ranks: average_precision_at_k(ranks.relevant_ranks, k)
 
 
-def stored(name: str) -> QueryValues:
+def value_of_ranking(name: str) -> QueryValues:
     """[Q] a value that was measured while ranking; 0 for queries without one, the others scaled to their own mean."""
 
     def values(ranks: QueryRanks) -> Tensor:

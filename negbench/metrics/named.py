@@ -19,7 +19,7 @@ def metric_of_ranks(name: str, declared: Mapping[str, Metric]) -> Metric | None:
     """Return a metric that a data set does not declare, but its ranks give; None for any other name.
 
     Args:
-        name: as `metric_named` returns it.
+        name: as `find_metric` returns it.
         declared: the data set's own metrics.
     """
     group, _, plain = name.rpartition("/")

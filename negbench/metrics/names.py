@@ -27,7 +27,7 @@ def short(metric: str) -> str:
     return " ".join([*group, _WHOLE.get(name, name)])
 
 
-def metric_named(text: str, declared: Sequence[str]) -> str | None:
+def find_metric(text: str, declared: Sequence[str]) -> str | None:
     """Return the metric that a user means: by its name or as tables print it; None if there is none.
 
     Args:

@@ -10,7 +10,7 @@ from negbench.errors import NegbenchError
 from negbench.mining.filters import Filters
 
 
-def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> ScoreView:
+def filter_view(view: ScoreView, filters: Filters | None, strategy: Strategy) -> ScoreView:
     """Return the view shown to a strategy: without filtered images, and with only the planes that it declares."""
     active = filters is not None and filters.active
     if not active and not view.planes:

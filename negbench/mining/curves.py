@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from negbench.metrics.curve_file import Curves, spaced
+from negbench.metrics.curve_file import Curves, octave_places
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import at_most, checked_scores, count, ranked_scores
 from negbench.mining.task import MiningTask
@@ -22,7 +22,7 @@ MOVES_SCORES = False  # only observes a run: draws from none of its random strea
 _SEED = 0x5C0E  # of the sample
 
 
-def sampled(task: MiningTask, count: int) -> Tensor:
+def sample_queries(task: MiningTask, count: int) -> Tensor:
     """Return [`count`] int64 queries of a task, or all of fewer: the same in every run on one train split."""
     return torch.randperm(len(task.queries), generator=torch.Generator().manual_seed(_SEED))[:count]
 
@@ -40,9 +40,9 @@ def score_curves(task: MiningTask, sample: int = 500) -> Curves:
     Raises:
         NegbenchError: a score is NaN.
     """
-    rows = sampled(task, sample)
+    rows = sample_queries(task, sample)
     parts = [
-        (block.rows, block.length, steepest(block.drops), block.scores[:, spaced(int(block.length.min()))])
+        (block.rows, block.length, steepest(block.drops), block.scores[:, octave_places(int(block.length.min()))])
         for block in rankings(task.shard(rows))
     ]
     *each, scores = zip(*parts, strict=True)

@@ -26,10 +26,10 @@ from negbench.errors import NegbenchError
 from negbench.metrics.equal_rows import Copies
 from negbench.metrics.parts import put
 from negbench.metrics.ranks import count, nearest_below
-from negbench.mining.checked import answer_of, filtered, inside
+from negbench.mining.checked import answer_of, filter_view, inside
 from negbench.mining.draws import draw
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, kind_shares, statistics_of
-from negbench.mining.pool_file import NO_FILES, PoolFiles, opened, overlap, packed, row_bytes, written
+from negbench.mining.pool_file import NO_FILES, PoolFiles, overlap, pack, read_pools, row_bytes, write_pools
 from negbench.mining.task import MiningTask
 from negbench.scoring.tiles import BLOCK_ENTRIES, Corpus, tile_rows, tiled_relevance
 
@@ -79,10 +79,10 @@ def mine(
         raise NegbenchError(f"{name} is a {strategy.scope} strategy: it is used inside a batch and cannot be mined")
     base = torch.randint(2**63 - 1, (1,), generator=generator, device=generator.device).cpu()
     shape = (len(task.queries), row_bytes(max(map(len, task.groups), default=0)))
-    before = opened(files.previous, shape)
+    before = read_pools(files.previous, shape)
     columns: dict[str, Tensor] = {}
     free = True  # every pool so far holds all that is allowed
-    with written(files.written, shape) as write:
+    with write_pools(files.written, shape) as write:
         for rows, corpus in _blocks(task, 1 + len(strategy.reads)):
             for scored in _score_block(task, rows, corpus, refresh, strategy):
                 answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
@@ -95,7 +95,7 @@ def mine(
                 block["negatives"] = corpus.columns[drawn.cpu()]
                 block["overlap"] = torch.full((len(pool),), torch.nan)
                 if files != NO_FILES:
-                    bits = packed(pool)
+                    bits = pack(pool)
                     block["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]))
                     write(scored.rows, bits)
                 put(columns, {name: value.cpu() for name, value in block.items()}, scored.rows, len(task.queries))
@@ -195,7 +195,7 @@ def _score_block(
             dim=task.queries.shape[1],
             planes={name: plane[top : top + height] for name, plane in planes.items()},
         )
-        shown = filtered(view, task.filters, strategy)
+        shown = filter_view(view, task.filters, strategy)
         room = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
         alone = (room == 0).nonzero()
         if len(alone):

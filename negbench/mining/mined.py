@@ -91,7 +91,7 @@ class Mined:
         }
 
 
-def copied(summary: Mapping[str, float], queries: int) -> list[str]:
+def copies_note(summary: Mapping[str, float], queries: int) -> list[str]:
     """Say how many of the targets have copies, which are right answers under another id; nothing where none has."""
     count = int(summary.get("copies", 0))
     if count == 0:

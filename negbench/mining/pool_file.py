@@ -29,7 +29,7 @@ class PoolFiles:
     complete.
     """
 
-    written: Path | None = None
+    write_pools: Path | None = None
     previous: Path | None = None
 
 
@@ -41,7 +41,7 @@ def row_bytes(images: int) -> int:
     return math.ceil(images / 8)
 
 
-def packed(pool: Tensor) -> Bytes:
+def pack(pool: Tensor) -> Bytes:
     """Pack [b, n] bool pools into [b, n / 8] bytes, rounded up."""
     return np.packbits(pool.numpy(force=True), axis=1)
 
@@ -56,7 +56,7 @@ def overlap(now: Bytes, before: Bytes | None) -> Tensor:
 
 
 @contextmanager
-def written(path: Path | None, shape: tuple[int, int]) -> Iterator[Callable[[Tensor, Bytes], None]]:
+def write_pools(path: Path | None, shape: tuple[int, int]) -> Iterator[Callable[[Tensor, Bytes], None]]:
     """Yield a function that writes packed rows of queries; the file appears only if the block succeeds."""
     if path is None:
         yield lambda rows, values: None
@@ -74,7 +74,7 @@ def written(path: Path | None, shape: tuple[int, int]) -> Iterator[Callable[[Ten
         yield write
 
 
-def opened(path: Path | None, shape: tuple[int, int]) -> Callable[[Tensor, int], Bytes | None]:
+def read_pools(path: Path | None, shape: tuple[int, int]) -> Callable[[Tensor, int], Bytes | None]:
     """Return a function that reads the first bytes of queries' rows, or gives None without a file.
 
     Raises:

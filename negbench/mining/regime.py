@@ -18,7 +18,7 @@ from negbench.metrics.drops import drop_prominence, steepest
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ranks import count, less, window
 from negbench.metrics.recall import expected_hits_at_k
-from negbench.mining.curves import Rankings, rankings, sampled
+from negbench.mining.curves import Rankings, rankings, sample_queries
 from negbench.mining.task import MiningTask
 
 MOVES_SCORES = False  # only observes a run: draws from none of its random streams
@@ -98,7 +98,7 @@ def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAM
     Raises:
         NegbenchError: a score is NaN.
     """
-    part = task.shard(sampled(task, sample))
+    part = task.shard(sample_queries(task, sample))
     blocks = [_measure(part, block) for block in rankings(part)]
     measured = {}
     for name in blocks[0]:

@@ -34,7 +34,7 @@ def middle(target: float, negatives: int, tau: float | None = None) -> float:
     return float(FIXED_FACTOR * negatives**FIXED_POWER * (tau / DEFAULT_TEMPERATURE) ** TEMPER * target)
 
 
-def unjudged(loss: str, options: Mapping[str, Any], negatives: int) -> str:
+def why_unjudged(loss: str, options: Mapping[str, Any], negatives: int) -> str:
     """Return why no window is known for this loss, its options and number of negatives; "" where one was judged."""
     if loss not in LOSSES:
         return f"it was judged with {' and '.join(LOSSES)}, not with {loss}"

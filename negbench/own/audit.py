@@ -19,7 +19,7 @@ from negbench.loop.mining_task import planes_read
 from negbench.mining.mine import mine
 from negbench.mining.planes import Plane, images_of
 from negbench.mining.regime import regime
-from negbench.mining.window import unjudged, window
+from negbench.mining.window import why_unjudged, window
 from negbench.own.scored_split import ScoredSplit, configure, generator_of, open_split
 from negbench.settings.command_options import Audit
 
@@ -119,7 +119,7 @@ def audit(
     loss = scored.config.loss
     best = ""
     if scored.model == "untrained":
-        why = unjudged(loss.name, loss.options, negatives)
+        why = why_unjudged(loss.name, loss.options, negatives)
         if why:
             remarks.append(f"no window of ranks is named: {why}")
         else:

@@ -19,12 +19,12 @@ from negbench.contracts import SeesTexts, TextsSeen
 from negbench.data.unseen import equal_vectors, text_lines
 from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
-from negbench.files.image_files import ImageFiles, decoded, readable
+from negbench.files.image_files import ImageFiles, decode_ahead, readable
 from negbench.files.picture_kinds import picture_remarks
 from negbench.loop.record import peak_memory_mib
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import atomic_write, cache_dir
-from negbench.machine.room import device_named
+from negbench.machine.room import find_device
 from negbench.own.init import FolderContents, dataset_of, load_split, survey
 from negbench.plugins.registry import import_file, line_in, on_one_line
 from negbench.settings.command_options import Embed
@@ -165,7 +165,7 @@ def _check_room(scan: FolderContents, overwrite: bool) -> None:
 def _decode_batches(files: dict[str, ImageFiles], size: int) -> "Iterator[tuple[list[str], list[Image]]]":
     """Yield (ids, RGB images) of each batch, decoded while earlier batches are encoded."""
     ids = list(files)
-    read = readable(decoded([files[name].path(name) for name in ids], importlib.import_module(_LIBRARIES).rgb))
+    read = readable(decode_ahead([files[name].path(name) for name in ids], importlib.import_module(_LIBRARIES).rgb))
     for start in range(0, len(ids), size):
         yield ids[start : start + size], list(islice(read, size))
 
@@ -245,7 +245,7 @@ def _load_encoder(given: str, device: str | None) -> _Used:
     Raises:
         NegbenchError: the specification is unknown or cannot be loaded; a missing package raises ImportError.
     """
-    where = device_named(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     used = _make_encoder(given, where)
     lacking = [name for name in _METHODS if not callable(getattr(used.encoder, name, None))]
     if lacking:

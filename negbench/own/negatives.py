@@ -21,10 +21,10 @@ from negbench.loop.runs import DATA
 from negbench.machine.files import atomic_write
 from negbench.machine.heap import keep_memory
 from negbench.machine.received import npy_array
-from negbench.machine.room import device_named
+from negbench.machine.room import find_device
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
-from negbench.mining.mined import NO_FALLBACK, copied
+from negbench.mining.mined import NO_FALLBACK, copies_note
 from negbench.own.miner import Miner
 from negbench.own.scored_split import configure, generator_of, open_split
 from negbench.settings.command_options import Mine
@@ -64,7 +64,7 @@ def write_negatives(asked: Mine) -> MinedNegatives:
     mined, _ = _mine_rows(asked)
     mined = replace(mined, frame=_drop_repeats(mined.frame))
     frame = _shape_table(mined.frame, asked)
-    notes(copied(mined.summary, len(mined.frame)))
+    notes(copies_note(mined.summary, len(mined.frame)))
     mined = replace(mined, kept=frame.index.nunique())
     if asked.out.suffix == ".parquet":
         with atomic_write(asked.out, "wb") as file:
@@ -195,7 +195,7 @@ def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
         seed=asked.seed,
         refreshes=asked.refresh,
         normalize=not asked.dot,
-        device=device_named(asked.device),
+        device=find_device(asked.device),
         filters=Filters.of(mining),
     )
     texts, queries = _vectors("--queries", asked.queries)

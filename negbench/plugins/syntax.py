@@ -102,7 +102,7 @@ def _keep(file: Path, known: dict[str, Any], before: int) -> None:
     with suppress(NegbenchError, OSError):  # a cache that cannot be written
         if len(known) > before:
             files.seal(file.parent)
-            with files.locked(file.with_suffix(".lock")):  # removes what killed commands left
+            with files.lock_file(file.with_suffix(".lock")):  # removes what killed commands left
                 files.write_text(file, json.dumps(dict([*known.items()][-_MOST:])))
 
 

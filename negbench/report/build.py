@@ -13,14 +13,14 @@ from negbench.analysis.advice import advice
 from negbench.analysis.answer import headlines, say
 from negbench.analysis.columns import READ
 from negbench.analysis.findings import Findings, read_findings
-from negbench.analysis.frame import first_run, shared
+from negbench.analysis.frame import first_run, shared_value
 from negbench.analysis.kinds import draws_answer
-from negbench.analysis.leader import FOLDED, ordered
+from negbench.analysis.leader import FOLDED, sort_alike
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.unchanged import forget, made_here
-from negbench.analysis.words import in_points, label_of, listed, percent, shortened, span
+from negbench.analysis.words import in_points, join_names, label_of, percent, shorten_names, span
 from negbench.errors import NegbenchError
 from negbench.grid.axis import AXES
 from negbench.loop.step_plan import StepPlan
@@ -95,10 +95,10 @@ def comparison_page(
         galleries: as for `write_report`.
         answer: as `say` returns it, if it is known.
     """
-    groups = ordered(findings.groups, findings.verdicts)
+    groups = sort_alike(findings.groups, findings.verdicts)
     cells: Sequence[Mapping[str, Any]] = findings.document["cells"]
     rows = [row for row in findings.verdicts if row.settings in ("", DEFAULT)]
-    parts = figures.parts_of(ordered(findings.plain, rows), rows) if findings.plain else []
+    parts = figures.parts_of(sort_alike(findings.plain, rows), rows) if findings.plain else []
 
     def section(key: str, title: str, *before: Part, text: str = "") -> PageSection:
         return PageSection(key, title, text, (*before, *(table for table in listed if table.section == key)))
@@ -161,7 +161,7 @@ def _leader(findings: Findings, parts: Sequence[ChartData], finished: Container[
     shown: list[Part] = []
     if left:
         text = f"{len(left)} of {len(cells)} cells are not finished and missing from this page: "
-        named = listed([f"{n} of {name}" for name, n in Counter(left).items()])
+        named = join_names([f"{n} of {name}" for name, n in Counter(left).items()])
         shown.append(Note(f"{text}{named}. All runs, at the end, says why.", missing=True))
     if not findings.verdicts:
         shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
@@ -228,12 +228,12 @@ def _strategy_lines(groups: Sequence[pd.DataFrame]) -> tuple[Terms, ...]:
         try:
             parts = registry.describe_parts("strategies", name)
         except NegbenchError:  # of a plug-in that is not given, or not installed here
-            lines[shared(group, "strategy")] = "a plug-in that was not given to this report."
+            lines[shared_value(group, "strategy")] = "a plug-in that was not given to this report."
             continue
         if len(parts) == 1:
-            lines[shared(group, "strategy")] = parts[0].summary
+            lines[shared_value(group, "strategy")] = parts[0].summary
         else:
-            lines[shared(group, "strategy")] = " ".join(f"{part.name}: {part.summary}" for part in parts)
+            lines[shared_value(group, "strategy")] = " ".join(f"{part.name}: {part.summary}" for part in parts)
     return (Terms("strategy", lines),) if lines else ()
 
 
@@ -298,15 +298,15 @@ def header_of(groups: Sequence[pd.DataFrame]) -> tuple[str, ...]:
     epochs = sorted({run.config.train.epochs or 0 for run in runs})
     ended = max((run.folder.path / "result.json").stat().st_mtime for run in runs)
     worlds = {run.manifest["dataset"].get("world") for run in runs} - {None, ""}
-    datasets = shortened(shared(group, "dataset") for group in groups).values()  # without the world of each seed
-    data = _joined(datasets)
+    short = shorten_names(shared_value(group, "dataset") for group in groups)  # without the world of each seed
+    data = _joined(short.values())
     if len(worlds) > 1:
         data += " (generated, a world for each seed)"
     elif worlds:
         data += " (generated)"
     return (
         data,
-        *(_few(axis, [shared(group, axis) for group in groups]) for axis in ("backbone", "loss")),
+        *(_few(axis, [shared_value(group, axis) for group in groups]) for axis in ("backbone", "loss")),
         f"{seeds} {'seed' if seeds == '1' else 'seeds'}",
         f"{' or '.join(map(str, epochs))} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",

@@ -12,13 +12,31 @@ import numpy as np
 import pandas as pd
 
 from negbench.analysis.columns import READ
-from negbench.analysis.frame import config_of, curve_of, first_run, folders_of, groups_of, labels_of, mean_of, shared
+from negbench.analysis.frame import (
+    config_of,
+    curve_of,
+    first_run,
+    folders_of,
+    groups_of,
+    labels_of,
+    mean_of,
+    shared_value,
+)
 from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.verdicts import beside_batch
-from negbench.analysis.words import estimate_text, first_names, in_points, label_of, listed, percent, shortened, span
+from negbench.analysis.words import (
+    estimate_text,
+    first_names,
+    in_points,
+    join_names,
+    label_of,
+    percent,
+    shorten_names,
+    span,
+)
 from negbench.grid.comparison import together
-from negbench.metrics.curve_file import Curves, file_name, spaced
+from negbench.metrics.curve_file import Curves, file_name, octave_places
 from negbench.metrics.fixed import KINDS
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
@@ -70,7 +88,7 @@ class ChartData:
     def main(self) -> str:
         """The metric that verdicts are about."""
         tested = [verdict.metric for verdict in self.verdicts if verdict.main]
-        return tested[0] if tested else str(shared(self.results, "main_metric"))
+        return tested[0] if tested else str(shared_value(self.results, "main_metric"))
 
     @cached_property
     def size(self) -> str:
@@ -81,13 +99,13 @@ class ChartData:
 
     def index(self, group: pd.DataFrame) -> int:
         """Return the index of the strategy's colour: by name, so that it does not depend on a result."""
-        return sorted(self.strategies).index(shared(group, "strategy"))
+        return sorted(self.strategies).index(shared_value(group, "strategy"))
 
     def by_loss(self) -> Iterable[tuple[str, list[pd.DataFrame]]]:
         """Yield each loss with its groups, in the order of the strategies."""
         for loss in self.losses:
             groups = groups_of(self.results[self.results["loss"] == loss])
-            yield loss, sorted(groups, key=lambda group: self.strategies.index(shared(group, "strategy")))
+            yield loss, sorted(groups, key=lambda group: self.strategies.index(shared_value(group, "strategy")))
 
 
 def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -> list[ChartData]:
@@ -98,7 +116,7 @@ def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -
 
     members = together(groups, lambda group: place_of(labels_of(group)))
     judged = together(verdicts, lambda verdict: place_of(vars(verdict)))
-    short = shortened(dataset for dataset, _, _ in members)
+    short = shorten_names(dataset for dataset, _, _ in members)
     varied = [len({*labels}) > 1 for labels in zip(*members, strict=True)]
     parts = []
     for count, place in enumerate(sorted(members), 1):
@@ -142,7 +160,7 @@ def forests(data: ChartData) -> list[Chart]:
     charts = [] if best is None else [best]
     asked = sorted({row.baseline for row in rows if row.against_baseline and (row.baseline_asked or best is None)})
     if asked:
-        title = f"points against {listed(asked)}"
+        title = f"points against {join_names(asked)}"
         question = _Question(title, title, attrgetter("verdict"), attrgetter("against_baseline"), "difference")
         other = _forest_chart(data, rows, "forest-baseline" if best else "forest", question)
         if other is not None:
@@ -193,7 +211,7 @@ _Column = tuple[str, int, int, Callable[[Verdict], str]]  # title, its right edg
 
 def _forest_columns(data: ChartData, question: _Question) -> list[_Column]:
     """Return the columns beside the forest; those with right edge 0 in narrow figures are left out there."""
-    shares = {(shared(group, "strategy"), shared(group, "loss")): group for group in data.groups}
+    shares = {(shared_value(group, "strategy"), shared_value(group, "loss")): group for group in data.groups}
 
     def rate(row: Verdict) -> str:
         group = shares.get((row.strategy, row.loss))
@@ -361,7 +379,7 @@ def _at(epochs: Sequence[int]) -> str:
     steps = {after - before for before, after in itertools.pairwise(epochs)}
     if len(epochs) > 2 and len(steps) == 1:
         return "after each epoch" if steps == {1} else f"after every {steps.pop()} epochs"
-    return f"after {listed([str(epoch) for epoch in epochs], len(epochs))} epochs"
+    return f"after {join_names([str(epoch) for epoch in epochs], len(epochs))} epochs"
 
 
 def training(data: ChartData) -> Chart | None:
@@ -373,7 +391,9 @@ def training(data: ChartData) -> Chart | None:
     def line_of(group: pd.DataFrame) -> _Line:
         epochs, _, values = curve_of(group, data.main)
         marked = [float(epoch) for epoch in first_run(group).result["refresh_epochs"] if epoch]
-        return _Line(shared(group, "strategy"), data.index(group), [float(e) for e in epochs], 100 * values, marked)
+        return _Line(
+            shared_value(group, "strategy"), data.index(group), [float(e) for e in epochs], 100 * values, marked
+        )
 
     by_loss = _lines_of(data, line_of)
     seen: set[int] = set()
@@ -403,7 +423,7 @@ def _at_refreshes(data: ChartData, name: str, scale: float = 1, *, redefined: bo
         for epoch, members in sorted(together(rows, lambda row: int(row["epoch"])).items()):
             x.append(float(epoch))
             means.append(float(np.mean([scale * row[name] for row in members])))
-        return _Line(shared(group, "strategy"), data.index(group), x, np.array([means]), x)
+        return _Line(shared_value(group, "strategy"), data.index(group), x, np.array([means]), x)
 
     return _lines_of(data, line_of)
 
@@ -446,7 +466,7 @@ def _score_lines(groups: Sequence[pd.DataFrame]) -> list[_Line]:
     lines: dict[bytes, _Line] = {}  # by the bytes of their scores
     names: dict[bytes, list[str]] = {}
     moments = [("before training", "start", [*untrained.values()])]
-    moments += [(shared(group, "strategy"), "warm", folders_of(group)) for group in warm]
+    moments += [(shared_value(group, "strategy"), "warm", folders_of(group)) for group in warm]
     for name, moment, folders in moments:
         files = [folder.path / file_name(moment) for folder in folders]
         curves = [Curves.load(file) for file in files if file.exists()]
@@ -454,7 +474,7 @@ def _score_lines(groups: Sequence[pd.DataFrame]) -> list[_Line]:
         if not size:
             continue
         values = np.stack([curve.scores[:size] for curve in curves])
-        places = spaced(int(min(curve.length.min() for curve in curves)))
+        places = octave_places(int(min(curve.length.min() for curve in curves)))
         x = [float(place + 1) for place in places]
         key = values.tobytes()
         names.setdefault(key, []).append(name)

@@ -10,7 +10,7 @@ from rich.console import Console
 from negbench.analysis.answer import say
 from negbench.analysis.columns import NEGATIVES
 from negbench.analysis.findings import Findings, judge_comparison, plain_rules, read_findings
-from negbench.analysis.unchanged import inputs_of, keep, unchanged
+from negbench.analysis.unchanged import inputs_of, keep, unchanged_files
 from negbench.analysis.verdicts import Rules
 from negbench.display import Grid, log
 from negbench.errors import install_line
@@ -47,7 +47,7 @@ def finish(
     report = report and install_line("matplotlib") is None
     inputs = inputs_of(runs, ComparisonFolder(folder).read(), rules, report)
     parent = Parent(Tracker.open(runs, tracking_uri), folder)
-    same = bool(unchanged(folder, inputs))
+    same = bool(unchanged_files(folder, inputs))
     findings = read_findings(runs, name) if same else judge_comparison(runs, name, rules)
     listed = tables(findings)
     answer = Comparison(folder).answer if same else say(findings)

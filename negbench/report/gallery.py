@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from negbench.analysis.frame import first_run, shared
+from negbench.analysis.frame import first_run, shared_value
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.report.cards import Example, Pictures, Relation, Strip, Thumb
@@ -64,7 +64,7 @@ def gallery(data: ChartData, count: int) -> Gallery:
     folders: dict[str, RunFolder] = {}
     for group in data.groups:
         if len(folders) < _STRATEGIES:
-            folders.setdefault(shared(group, "strategy"), first_run(group).folder)
+            folders.setdefault(shared_value(group, "strategy"), first_run(group).folder)
     configs = dict[str, ResolvedConfig]()
     for label, folder in folders.items():
         try:

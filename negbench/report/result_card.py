@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from negbench.analysis.findings import Findings, read_findings
-from negbench.analysis.frame import first_run, key_of, known, labels_of, seconds_of
+from negbench.analysis.frame import first_run, key_of, known_numbers, labels_of, seconds_of
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import inert, markdown
 from negbench.errors import RunError
@@ -77,7 +77,7 @@ def _row(group: pd.DataFrame, test: Verdict | None, shared: Mapping[str, Any]) -
         "settings": {key: value for key, value in settings.items() if key not in shared},
         "seeds": group["seed"].tolist(),
         "runs": group["run"].tolist(),
-        "metrics": {key: known(group, f"metrics/{key}") for key in first_run(group).result["metrics"]},
+        "metrics": {key: known_numbers(group, f"metrics/{key}") for key in first_run(group).result["metrics"]},
         "test": {key: plain[key] for key in _TEST} if plain else None,
         "regime": {str(key): value for key, value in sorted(regime.items())},
         "seconds": float(np.mean([seconds_of(run) for run in group["stored"]])),

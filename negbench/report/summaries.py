@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from negbench.analysis.columns import logged
+from negbench.analysis.columns import values_to_log
 from negbench.analysis.findings import Findings
-from negbench.analysis.frame import first_run, key_of, labels_of, shared
+from negbench.analysis.frame import first_run, key_of, labels_of, shared_value
 from negbench.analysis.leader import row_line
 from negbench.analysis.verdict_record import Verdict
-from negbench.analysis.words import listed
+from negbench.analysis.words import join_names
 from negbench.grid.axis import AXES, GroupKey, group_key
 from negbench.grid.comparison import together
 from negbench.metrics.names import SHORT
@@ -76,7 +76,7 @@ def summary_runs(findings: Findings) -> tuple[list[SummaryRun], str]:
 
     Their names join the labels on the axes in which the comparison's groups differ.
     """
-    differing = [axis for axis in AXES if len({shared(group, axis) for group in findings.groups}) > 1]
+    differing = [axis for axis in AXES if len({shared_value(group, axis) for group in findings.groups}) > 1]
     axes = list(dict.fromkeys(("strategy", *differing)))
     rows = dict[GroupKey, Verdict]()
     for row in findings.verdicts:
@@ -85,14 +85,14 @@ def summary_runs(findings: Findings) -> tuple[list[SummaryRun], str]:
     groups = drawn_first(findings.groups, [rows.get(key_of(group)) for group in findings.groups])
     runs = []
     for place, group in enumerate(groups):
-        name = " ".join(shared(group, axis) for axis in axes if shared(group, axis))
+        name = " ".join(shared_value(group, axis) for axis in axes if shared_value(group, axis))
         runs.append(_summary(name, group, rows.get(key_of(group)), place))
     names = [run.name for run in runs[DRAWN:]]
     if not names:
         return runs, ""
     return runs, (
         f"MLflow draws {DRAWN} of these {len(runs)} rows: the best, the baseline and the worst of each table, and the "
-        f"next best. It does not draw, until you click the eye beside the name: {listed(names, len(names))}."
+        f"next best. It does not draw, until you click the eye beside the name: {join_names(names, len(names))}."
     )
 
 
@@ -152,7 +152,7 @@ def _values(group: pd.DataFrame, row: Verdict | None) -> Iterator[tuple[str, flo
             yield f"sd/{chart.replace('/', ' ')}", float(np.std(values, ddof=1))
     yield chart_name("verdict/seeds"), float(len(group))
     if row is not None:
-        for key, value in logged(row_line(row)).items():
+        for key, value in values_to_log(row_line(row)).items():
             yield chart_name(f"verdict/{key}"), value
 
 

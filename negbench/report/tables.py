@@ -11,13 +11,13 @@ import pandas as pd
 from negbench.analysis.answer import warm_ups
 from negbench.analysis.columns import ABOUT, COLUMNS, GAP, NEGATIVES, READ_LEADER, constant, metric_column
 from negbench.analysis.findings import Findings
-from negbench.analysis.frame import shared
-from negbench.analysis.leader import FOLDED, leader_tables, measured, verdict_frame
+from negbench.analysis.frame import shared_value
+from negbench.analysis.leader import FOLDED, leader_tables, measured_tables, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
 from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.verdicts import beside_batch
-from negbench.analysis.words import capitalized, csv_text, inert, label_of, markdown, shortened
+from negbench.analysis.words import capitalize, csv_text, inert, label_of, markdown, shorten_names
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError, printable
 from negbench.grid.axis import AXES, short_names
@@ -108,7 +108,7 @@ class Table:
         if {"point", "dataset"} <= {*self.frame} and self.frame.groupby("point")["dataset"].nunique().max() == 1:
             left.append("dataset")
         shown = self.frame.drop(columns=left, errors="ignore")
-        return shown.replace({"dataset": shortened(shown["dataset"])}) if "dataset" in shown else shown
+        return shown.replace({"dataset": shorten_names(shown["dataset"])}) if "dataset" in shown else shown
 
 
 def tables(findings: Findings) -> list[Table]:
@@ -145,7 +145,7 @@ def _shared_labels(results: pd.DataFrame) -> str:
 def _of_groups(findings: Findings) -> Iterator[Table]:
     """Yield the leader table of each data set, and its tables on behaviour, regime, training and cost."""
     leaders = leader_tables(findings.groups, findings.verdicts)
-    numbers = measured(findings.groups)
+    numbers = measured_tables(findings.groups)
     best = tuple(metric_column(name).title for name in findings.runs[0].result["metrics"])
     text = f"{READ_LEADER['text']}{warm_ups(findings.groups)}".rstrip()
     if findings.verdicts:
@@ -161,7 +161,7 @@ def _of_groups(findings: Findings) -> Iterator[Table]:
         apart = TABLE_AXES if beside else (*TABLE_AXES, NEGATIVES.title)
         table = partial(Table, where=where, folded=FOLDED, apart=apart)
         title = f"Leader table{on}: {_units(rows)}"
-        shown = [cells for cells in findings.groups if dataset == shared(cells, "dataset")] or findings.groups
+        shown = [cells for cells in findings.groups if dataset == shared_value(cells, "dataset")] or findings.groups
         caption = temperatures_of(run for cells in shown for run in cells["stored"])
         yield table(
             "table", title, leader["quality"], text, best=best, section="leader", detail=pivoted, caption=caption
@@ -283,7 +283,7 @@ def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequ
     about.append("the highest of a block is bold")
     if same:
         about.append(f"all rows: {', '.join(same)}")
-    text = f"{capitalized('; '.join(about))}."
+    text = f"{capitalize('; '.join(about))}."
     if form == "markdown":
         return f"{inert(text)}\n\n{markdown(shown)}"
     sides = "".join("r" if is_number(frame[name].tolist()) else "l" for name in shown)

@@ -13,7 +13,7 @@ import pandas as pd
 from negbench.analysis.columns import READ
 from negbench.analysis.frame import config_of, key_of, mean_of
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
-from negbench.analysis.words import label_of, listed, plural
+from negbench.analysis.words import join_names, label_of, plural
 from negbench.grid.axis import group_key
 from negbench.mining.window import WINDOW
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, log_axis
@@ -57,7 +57,7 @@ def zone_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Chart
     every = [rule for rules in panels.values() for rule in rules]
     ends = [100 * end for rule in every for end in (rule.gain.low, rule.gain.high)]
     metric = label_of(rows[0].metric)
-    baselines = listed(sorted({rule.baseline for rule in every}))
+    baselines = join_names(sorted({rule.baseline for rule in every}))
     ylabel = f"{metric}, points over {baselines}"
     titles = _titles(list(panels))
     drawn = [Panel(titles[key], partial(_draw, panels[key], ylabel, ends), 2.6) for key in sorted(panels, key=_order)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.display import log
 from negbench.errors import NegbenchError, PendingError, RunError
-from negbench.machine.files import check_links, locked, read_json, sha256_of, write_json
+from negbench.machine.files import check_links, lock_file, read_json, sha256_of, write_json
 from negbench.machine.signals import Stopped
 from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, SummaryRun, announced, noted, run_of
 from negbench.store.runfolder import RunFolder
@@ -61,7 +61,7 @@ class Parent:
         Several processes may hold it. `end_abandoned` ends one that a kill -9 leaves running; one whose runs are handed
         out to jobs is scheduled.
         """
-        with locked(self.folder / ALIVE, shared=True):
+        with lock_file(self.folder / ALIVE, shared=True):
             status = "FAILED"
             try:
                 yield
@@ -157,7 +157,7 @@ class Parent:
         return copied
 
     def _lock(self) -> Any:
-        return locked(self.folder / "mlflow.lock")
+        return lock_file(self.folder / "mlflow.lock")
 
     def _kept(self) -> dict[str, Any]:
         """Return the note of this store's run; empty if there is none."""
@@ -194,7 +194,7 @@ class Parent:
 
     def _copied(self, place: Path, each: Mapping[str, Any]) -> bool:
         """Copy an ended trial if the store lacks it and no process computes it; return whether it did."""
-        with suppress(BlockingIOError), locked(place / ".lock", wait=False):
+        with suppress(BlockingIOError), lock_file(place / ".lock", wait=False):
             if self._lacks(place, each):
                 live = RunLog(self.tracker, RunFolder(place))
                 live.start(each["params"], each["tags"])
@@ -265,7 +265,7 @@ def restore(tracker: Tracker) -> Iterator[str]:
         with ExitStack() as locks:
             for parent in (Parent(tracker, folder) for folder in sorted(folders) if tracker.enabled):
                 with suppress(BlockingIOError):  # it is computed
-                    locks.enter_context(locked(parent.folder / ALIVE, wait=False))
+                    locks.enter_context(lock_file(parent.folder / ALIVE, wait=False))
                     if not parent.held(statuses):
                         parent.make()  # first, so that its runs name it
                         lacking.append(parent)

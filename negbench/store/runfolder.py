@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.errors import DataError, RunError, printable_json, quoted
-from negbench.machine.files import SUMS, atomic_write, delete, intact, locked, names_in, read_json, seal, write_json
+from negbench.machine.files import SUMS, atomic_write, delete, intact, lock_file, names_in, read_json, seal, write_json
 from negbench.machine.received import check_safetensors, load_checkpoint, read_json_text, read_parquet
 from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig
@@ -147,7 +147,7 @@ class RunFolder:
 
     @property
     def status(self) -> Status:
-        """Status from the files alone; 'interrupted' may still be running in another process (see `lock`)."""
+        """Status from the files alone; 'interrupted' may still be running in another process (see `RunFolder.lock`)."""
         if (self.path / "result.json").exists():
             return "finished"
         if (self.path / "error.txt").exists():
@@ -162,7 +162,7 @@ class RunFolder:
             RunError: another process holds it and `wait` is False.
         """
         try:
-            with locked(self.path / ".lock", wait=wait):
+            with lock_file(self.path / ".lock", wait=wait):
                 yield
         except BlockingIOError as error:
             raise RunError(f"run {self.run_id} is being computed by another process") from error
@@ -397,7 +397,7 @@ def claimed(
     """
     while True:
         with ExitStack() as stack:
-            with locked(runs / ".claims.lock"):  # two processes must not both find nothing
+            with lock_file(runs / ".claims.lock"):  # two processes must not both find nothing
                 held = best_of(runs, config_hash)
                 step = step_of(held)
                 folder = held if held is not None and step != "anew" else new_folder(runs, name)

@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 
 from negbench.display import notes
 from negbench.errors import NegbenchError, RunError, missing_package, without_secrets
-from negbench.machine.files import atomic_write, locked, write_json
+from negbench.machine.files import atomic_write, lock_file, write_json
 from negbench.machine.received import check_database, read_text
 from negbench.store import patience
 from negbench.store.copies import NOTE, ORIGIN, PARENT, PLACE, SUMMARIES, TOKEN, announced, noted, run_of
@@ -160,7 +160,7 @@ class Tracker:
 
     def guard(self) -> Any:
         """Return a lock that serialises the users of a sqlite file; server stores need none."""
-        return locked(self.root / ".mlflow.lock") if self._is_file else nullcontext()
+        return lock_file(self.root / ".mlflow.lock") if self._is_file else nullcontext()
 
     def set_aside(self) -> list[str]:
         """Put aside the runs folder's store if MLflow cannot go on with it; return a line that says so."""
@@ -330,7 +330,7 @@ class Tracker:
     def ensure(self, folder: RunFolder) -> bool:
         """Copy a finished run if the store lacks it and no other process has the folder; return whether it did."""
         note = folder.path / NOTE
-        with suppress(BlockingIOError), locked(folder.path / ".lock", wait=False), self.answering():
+        with suppress(BlockingIOError), lock_file(folder.path / ".lock", wait=False), self.answering():
             if not self.holds(folder):
                 self.export(folder)
                 return True
@@ -428,7 +428,7 @@ class Tracker:
             lock = lock if lock.exists() else note.with_name(".lock")
             if not lock.exists():  # a trial that is held by a database server
                 continue
-            with suppress(BlockingIOError), locked(lock, wait=False):
+            with suppress(BlockingIOError), lock_file(lock, wait=False):
                 client.set_terminated(run_id, status="KILLED")
                 if folder.status == "finished":
                     self.export(folder)

@@ -15,7 +15,7 @@ from torch import Tensor
 from negbench.datasets.dataset import Dataset, FolderOptions, QueryRanks
 from negbench.datasets.submission import HasTestServer, submittable
 from negbench.errors import DataError, NegbenchError
-from negbench.files.reader import noted
+from negbench.files.reader import note_files
 from negbench.plugins.registry import build, checked_options, option_defaults, options_class
 from negbench.testing.worlds import global_generators
 
@@ -92,7 +92,7 @@ class DatasetTestCase:
 
     def test_card(self, load: Callable[..., Dataset], dataset: type[Dataset], options: Mapping[str, Any]) -> None:
         """The card describes the benchmark and names every metric once; one known in advance needs no file."""
-        with noted() as files:
+        with note_files() as files:
             card = load(images=False).card
         made = dataset.made_card(checked_options(dataset, options))
         assert made is None or (made == card and not files)

@@ -155,7 +155,7 @@ class StudyStore:
 
     def hold(self, name: str = ".", *, wait: bool = True) -> AbstractContextManager[None]:
         """Lock a folder of the study; BlockingIOError where another worker has it and `wait` is False."""
-        return files.locked(self.folder / name / ".lock", wait=wait)
+        return files.lock_file(self.folder / name / ".lock", wait=wait)
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from negbench.contracts.card import DatasetCard
 from negbench.errors import UnknownNameError
 from negbench.loop.identity import code_version
-from negbench.metrics.names import metric_named
+from negbench.metrics.names import find_metric
 from negbench.settings.config import RunConfig, resolved
 from negbench.settings.options import Pruner, Sampler
 from negbench.tuning.space import Space
@@ -115,7 +115,7 @@ def resolve_metric(metric: str | None, card: DatasetCard) -> str:
     """
     if metric is None:
         return ""
-    named = metric_named(metric, list(card.metrics))
+    named = find_metric(metric, list(card.metrics))
     if named is None:
         raise UnknownNameError("--metric", metric, [*card.metrics, "R@K", "MRR", "nDCG@K"])
     return "" if named == card.main else named

@@ -9,7 +9,16 @@ from optuna.trial import FrozenTrial, TrialState
 from negbench.analysis.columns import WORDS
 from negbench.analysis.findings import read_findings
 from negbench.analysis.verdicts import Rules
-from negbench.analysis.words import estimate_text, in_points, label_of, listed, number, percent, plain, settings_text
+from negbench.analysis.words import (
+    estimate_text,
+    in_points,
+    join_names,
+    label_of,
+    number,
+    percent,
+    plain,
+    settings_text,
+)
 from negbench.store.runfolder import RunFolder
 from negbench.tuning.book import StudyStore
 from negbench.tuning.final import completed_trials, final_name, is_default
@@ -28,7 +37,7 @@ def study_answer(book: StudyStore, rules: Rules | None) -> list[str]:
     clipped = book.spec.space.clipped
     best = done[0]
     zero = next((trial for trial in done if trial.number == 0), None)
-    default = f"trial 0, the default moved into the range of {listed(clipped)}" if clipped else "the default"
+    default = f"trial 0, the default moved into the range of {join_names(clipped)}" if clipped else "the default"
     name = default if best is zero else settings_text(book.spec.space.plain(book.spec.config, best.params))
     lines = [f"The best of {len(done)} finished trials is {name}: {_scored(book, best)}."]
     if best is not zero and zero is not None:

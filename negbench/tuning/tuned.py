@@ -54,7 +54,7 @@ def combinations(cells: Sequence[Cell], metric: str | None = None) -> list[Combi
 
     Args:
         cells: its cells.
-        metric: by which trials are scored, as `metric_named` takes it; None: the data set's main metric.
+        metric: by which trials are scored, as `find_metric` takes it; None: the data set's main metric.
 
     Raises:
         OptionError: the configuration selects epochs on the split that trials keep closed.

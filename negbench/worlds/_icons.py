@@ -17,7 +17,7 @@ from pathlib import Path
 from negbench.errors import DataError, NegbenchError, missing_package
 from negbench.files.reader import Reader
 from negbench.machine.contents import content_hashes
-from negbench.machine.files import cache_dir, locked, sha256_of, write_json
+from negbench.machine.files import cache_dir, lock_file, sha256_of, write_json
 from negbench.machine.received import read_json_text
 
 READS = ("_icons.toml",)
@@ -108,7 +108,7 @@ class Icons:
         index = folder / "pictures.json"
         if not index.exists():
             try:
-                with locked(folder.with_name(".drawing.lock")):
+                with lock_file(folder.with_name(".drawing.lock")):
                     if not index.exists():
                         self._draw(folder, wanted, progress)
             except OSError as error:

@@ -18,7 +18,7 @@ from negbench.contracts import Query, check_option
 from negbench.datasets.galleries import AttributeCodes, by_key
 from negbench.datasets.stream import Stream
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.machine.files import locked, sha256_of
+from negbench.machine.files import lock_file, sha256_of
 from negbench.machine.received import read_json_text
 from negbench.worlds import _garments
 from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, mutate, render, sample_attributes
@@ -314,7 +314,7 @@ def ensure(cache: Path, spec: Spec) -> Path:
     folder = cache / spec.folder
     if not (folder / MANIFEST).exists():
         try:
-            with locked(cache / f".{spec.folder}.lock"):
+            with lock_file(cache / f".{spec.folder}.lock"):
                 for left_over in cache.glob(f".{spec.folder}.building-*"):  # a live maker would hold the lock
                     shutil.rmtree(left_over)
                 if not folder.exists():

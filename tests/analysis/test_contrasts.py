@@ -15,7 +15,7 @@ from negbench.analysis.setting_choice import SettingChoice
 from negbench.analysis.turns import turns
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, distinct_of, over_all, verdicts_of
-from negbench.analysis.words import shortened
+from negbench.analysis.words import shorten_names
 from negbench.campaign.plan import over_recipe
 from negbench.errors import UnknownNameError
 from negbench.grid.setting import TrialSetting
@@ -135,7 +135,7 @@ def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
 def test_names_of_worlds_are_shortened_to_what_differs(spelled, subtests):
     for names, short in spelled["worlds"]:
         with subtests.test(names=names):
-            assert list(shortened(names).values()) == short
+            assert list(shorten_names(names).values()) == short
 
 
 def test_a_union_counts_the_members_that_are_drawn_by_no_rule():

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 import negbench
 from negbench.analysis.findings import Findings
-from negbench.analysis.frame import facts_of, groups_of, known, mean_of, results_frame, shared
+from negbench.analysis.frame import facts_of, groups_of, known_numbers, mean_of, results_frame, shared_value
 from negbench.analysis.shown import cells_of, per_query, shown_results, shown_verdicts
 from negbench.analysis.verdict_record import Estimate, StatisticsRecord, read_flat, read_verdicts, write_verdicts
 from negbench.analysis.verdicts import Rules, seed_text, tables_of, verdicts_of
@@ -41,7 +41,7 @@ def test_cells_of_a_group_are_adjacent_and_in_the_order_of_their_seeds():
             (("b", 2), ("a", 1), ("b", 0))]  # fmt: skip
     frame = results_frame(rows)
     assert list(zip(frame["strategy"], frame["seed"], strict=True)) == [("b", 0), ("b", 2), ("a", 1)]
-    assert [shared(cells, "strategy") for cells in groups_of(frame)] == ["b", "a"]
+    assert [shared_value(cells, "strategy") for cells in groups_of(frame)] == ["b", "a"]
 
 
 def test_a_dials_values_stay_whole_numbers_and_fractions(tmp_path):
@@ -54,9 +54,9 @@ def test_a_dials_values_stay_whole_numbers_and_fractions(tmp_path):
 
 def test_numbers_that_no_run_has_are_no_zeros(results):
     (cells, _) = groups_of(results)
-    assert known(cells, "behaviour/pool_size") == [14.0, 17.0]
+    assert known_numbers(cells, "behaviour/pool_size") == [14.0, 17.0]
     assert mean_of(cells, "behaviour/pool_size") == 15.5
-    assert known(cells, "behaviour/overlap") == known(cells, "behaviour/nothing") == []
+    assert known_numbers(cells, "behaviour/overlap") == known_numbers(cells, "behaviour/nothing") == []
     assert math.isnan(mean_of(cells, "behaviour/overlap"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from negbench.analysis.columns import ABOUT, COLUMNS
 from negbench.analysis.frame import folders_of
-from negbench.analysis.leader import leader_table, measured
+from negbench.analysis.leader import leader_table, measured_tables
 from negbench.analysis.plateau import SHARE, Plateau, trained_out
 from negbench.analysis.verdicts import Rules, tables_of, verdicts_of
 from negbench.grid.axis import names_of
@@ -79,7 +79,7 @@ def both(runs: Path) -> list[pd.DataFrame]:
 def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path):
     """95 % of 0.7 is 0.665 and of 0.6 is 0.57: only the slow strategy reaches 95 % of the higher plateau."""
     groups = both(tmp_path)
-    frame = measured(groups)["training"].set_index("strategy")
+    frame = measured_tables(groups)["training"].set_index("strategy")
     assert frame["plateau"].to_dict() == pytest.approx({"qure": 0.7, "all-corpus": 0.6})
     assert frame["rise"].to_dict() == pytest.approx({"qure": 0.2, "all-corpus": 0.0})
     assert frame["steps_own"].to_dict() == {"qure": 6 * STEPS, "all-corpus": 2 * STEPS}
@@ -89,7 +89,7 @@ def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path):
     assert shown["steps to 95 % of the best"].to_dict() == {"qure": "42", "all-corpus": "-"}
     assert shown["rise in last third"]["qure"] == "20.00"
     groups[0] = again(groups[0], dataset="g@1")  # the best plateau is per data set
-    frame = measured(groups)["training"].set_index("strategy")
+    frame = measured_tables(groups)["training"].set_index("strategy")
     assert frame["steps_best"].to_dict() == {"qure": 6 * STEPS, "all-corpus": 2 * STEPS}
 
 

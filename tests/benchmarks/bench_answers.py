@@ -14,7 +14,7 @@ from bench_statistics import replayed
 
 import negbench
 from negbench.analysis.frame import groups_of, results_of
-from negbench.analysis.verdicts import rounded, tables_of
+from negbench.analysis.verdicts import round_negatives, tables_of
 from negbench.grid.looks import Looks
 from negbench.scoring.values import Values
 from negbench.settings.options import PairsToDecide
@@ -43,7 +43,7 @@ def main() -> None:
             negbench.compare(asked)
         (table,) = tables_of(groups_of(results_of(path.parent, path.name)))
     known, rng = table.values[table.main], np.random.default_rng(0)
-    blocks = {name: rounded(table.negatives[name]) for name in known}
+    blocks = {name: round_negatives(table.negatives[name]) for name in known}
     used = list[list[int]]()
     for _ in range(chosen.times):
         worlds = rng.integers(min(len(each.seeds) for each in known.values()), size=chosen.most)

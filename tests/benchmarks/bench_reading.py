@@ -41,7 +41,7 @@ from negbench.data.reading import (
     read_ahead,
     reading_threads,
 )
-from negbench.files.image_files import decoded, readable
+from negbench.files.image_files import decode_ahead, readable
 from negbench.machine.contents import content_hashes, stamp
 from negbench.machine.heap import keep_memory
 
@@ -257,7 +257,7 @@ def main() -> None:
         ids = list(file)
 
         def anew(rows: Tensor) -> Tensor:
-            return torch.stack(list(readable(decoded([file[ids[row]] for row in rows.tolist()], Toy.transform))))
+            return torch.stack(list(readable(decode_ahead([file[ids[row]] for row in rows.tolist()], Toy.transform))))
 
         plan = steps_of(max(6, given.steps // 3), PICTURES, 3)
         compare("pictures", anew, pictures, plan, step)

@@ -231,7 +231,7 @@ def computing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen = list[str]()
 
     def computed(folder: ComparisonFolder, asked: Sequence[Any], execution: Any, before: Any) -> list[Outcome]:
-        with pytest.raises(BlockingIOError), files.locked(folder.path / ".lock", wait=False):
+        with pytest.raises(BlockingIOError), files.lock_file(folder.path / ".lock", wait=False):
             pass
         seen.append(folder.path.name)
         return [Outcome(each, None, "mend this", False) for each in asked]
@@ -261,7 +261,7 @@ def test_failures_are_told_after_the_block(computing, tmp_path, monkeypatch):
         return Done(folder, outcomes, trials, words=["last"])
 
     def held(name: str) -> bool:
-        with suppress(BlockingIOError), files.locked(tmp_path / name / ".lock", wait=False):
+        with suppress(BlockingIOError), files.lock_file(tmp_path / name / ".lock", wait=False):
             return False
         return True
 
@@ -312,7 +312,7 @@ def test_an_interruption_says_what_is_kept_and_frees_a_folder(computing, error, 
     assert [record.getMessage() for record in logged] == [
         f"{2 * inside} of 3 cells are finished and kept in {tmp_path / 'c'}"
     ]
-    with files.locked(tmp_path / "c" / ".lock", wait=False):
+    with files.lock_file(tmp_path / "c" / ".lock", wait=False):
         pass
 
 
@@ -338,7 +338,7 @@ def test_each_kind_of_folder_is_locked(computing, vector_sets, tmp_path, monkeyp
 
     def run(self: TrialSearch, execution: Any) -> None:
         for book, _ in self.studies:
-            with files.locked(book.folder / ".lock", wait=False):
+            with files.lock_file(book.folder / ".lock", wait=False):
                 computing.append(book.folder.name)
             book.work(lambda trial: float(trial.number == 1), print)
 

@@ -77,7 +77,9 @@ def test_mine_and_embed_measure_a_part_of_the_work(monkeypatch, tmp_path):
     files, texts = dict.fromkeys("abcdefg"), ["x", "y", "z"]
     monkeypatch.setattr(own_embed, "survey", lambda *_: None)
     monkeypatch.setattr(own_embed, "_names_in", lambda *_: (files, texts))
-    monkeypatch.setattr(own_embed, "_find_distinct", lambda _: ({}, {bytes(n): name for n, name in enumerate("abcdef")}))
+    monkeypatch.setattr(
+        own_embed, "_find_distinct", lambda _: ({}, {bytes(n): name for n, name in enumerate("abcdef")})
+    )
     monkeypatch.setattr(own_embed, "_check_room", lambda *_: None)
 
     def encoded(asked: Any, some: dict[str, Any], words: list[str], stages: Display) -> None:

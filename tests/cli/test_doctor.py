@@ -6,7 +6,7 @@ import pytest
 
 from negbench.api import load
 from negbench.errors import RunError
-from negbench.machine.files import trusted
+from negbench.machine.files import trust
 from tests.runs import config_of, run
 
 
@@ -46,7 +46,7 @@ def test_what_a_named_run_lacks_is_a_problem(tmp_path, said, monkeypatch):
 
 def test_the_cache_is_named_with_what_is_damaged_in_it(tmp_path, said, monkeypatch):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    with trusted(tmp_path / "numba" / "x", "f"):
+    with trust(tmp_path / "numba" / "x", "f"):
         (tmp_path / "numba" / "x" / "f.nbi").write_bytes(b"one")
     (tmp_path / "numba" / "x" / "f.nbi").write_bytes(b"two")
     out = " ".join(said("doctor", "--runs-dir", tmp_path / "runs", "--tracking-uri", "none").out.split())

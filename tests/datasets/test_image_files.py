@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from negbench.errors import DataError
-from negbench.files.image_files import ImageFiles, Spellings, decoded, readable
+from negbench.files.image_files import ImageFiles, Spellings, decode_ahead, readable
 
 
 def write(path: Path, color: tuple[int, int, int] = (200, 10, 10)) -> Path:
@@ -101,10 +101,10 @@ def test_files_are_decoded_in_order_and_the_unreadable_ones_reported(subtests, t
     paths[70].write_bytes(b"")
     for threads in (1, 3):
         with subtests.test(threads=threads):
-            outcomes = list(decoded(paths, lambda image: image.getpixel((0, 0))[0], threads=threads))
+            outcomes = list(decode_ahead(paths, lambda image: image.getpixel((0, 0))[0], threads=threads))
             assert [each for each in outcomes if isinstance(each, int)] == [n for n in range(150) if n != 70]
             assert str(outcomes[70]).startswith(f"{paths[70]} is not a readable image")
-    taken = readable(decoded(paths, lambda image: image.size))
+    taken = readable(decode_ahead(paths, lambda image: image.size))
     assert [next(taken) for _ in range(70)] == [(4, 4)] * 70
     with pytest.raises(DataError, match=r"70\.png is not a readable image"):
         next(taken)
@@ -121,7 +121,7 @@ def test_large_images_are_decoded_fewer_ahead(subtests, tmp_path):
     for path in paths:
         Image.new("RGB", (100, 100)).save(path)
     begun = list[int]()
-    taken = decoded(paths, lambda image: begun.append(1), threads=2, ahead=300_000)
+    taken = decode_ahead(paths, lambda image: begun.append(1), threads=2, ahead=300_000)
     for count in range(1, 41):
         with subtests.test(count=count):
             next(taken)

@@ -15,7 +15,7 @@ from negbench.errors import DataError
 from negbench.files.image_files import EXTENSIONS, ImageFiles, Spellings, is_picture, read_image, unread_format
 from negbench.files.picture_kinds import picture_kinds, picture_remarks
 from negbench.machine.contents import content_hashes
-from negbench.machine.files import opened
+from negbench.machine.files import open_file
 from negbench.machine.viewed import plain_path, shown_path
 
 
@@ -222,6 +222,6 @@ def test_paths_of_shown_pictures(tmp_path):
     path = tmp_path / "turned.jpg"
     assert plain_path(shown_path(path)) == path
     assert plain_path(path) is None
-    with opened(shown_path(path)) as file, Image.open(file) as image:
+    with open_file(shown_path(path)) as file, Image.open(file) as image:
         assert image.size == (4, 6)
         assert image.getexif().get(0x0112, 1) == 1

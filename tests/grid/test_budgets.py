@@ -10,7 +10,7 @@ import pytest
 
 from negbench.analysis.answer import say, steps_of, warm_ups
 from negbench.analysis.findings import Findings, read_findings
-from negbench.analysis.frame import config_of, first_run, shared
+from negbench.analysis.frame import config_of, first_run, shared_value
 from negbench.analysis.pivots import at_point, points_frame
 from negbench.analysis.turns import turns
 from negbench.analysis.words import label_of
@@ -34,7 +34,7 @@ def runs(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def test_each_budget_has_tables_and_schedules_of_its_own(runs):
     findings = read_findings(runs, "budgets")
-    groups = {(shared(group, "epochs"), shared(group, "strategy")): group for group in findings.groups}
+    groups = {(shared_value(group, "epochs"), shared_value(group, "strategy")): group for group in findings.groups}
     assert len(groups) == 2 * 2
     assert all(config_of(group).train.epochs == int(epochs) for (epochs, _), group in groups.items())
     assert comparison_page(runs / "budgets", findings, (), 0).lead == 2
@@ -92,7 +92,7 @@ def test_the_answer_says_steps_and_unlike_warm_ups(runs):
     assert "2 epochs (4 steps): " in lines
     assert "4 epochs (8 steps): " in lines
     assert "warm-up" not in lines
-    groups = [group for group in findings.groups if shared(group, "strategy") == "qure"]
+    groups = [group for group in findings.groups if shared_value(group, "strategy") == "qure"]
     other = groups[0].assign(strategy="cirqrs")
     schedule = config_of(groups[0]).schedule.model_copy(update={"refresh_epochs": (0, 1)})
     config = config_of(groups[0]).model_copy(update={"schedule": schedule})

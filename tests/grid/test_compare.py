@@ -311,7 +311,9 @@ def test_a_finished_comparison_is_made_again_where_something_changed(both, vecto
     runs = shutil.copytree(both.runs, tmp_path / "runs", ignore=shutil.ignore_patterns("mlflow*"))
     more = ("--seeds", "2", "--name", "both", "--tracking-uri", "none", "--no-report")
     command, c, judged = command_of(vector_sets, runs, *more), runs / "both", list[int]()
-    monkeypatch.setattr(finish_of, "judge_comparison", lambda *given: judged.append(1) or findings.judge_comparison(*given))
+    monkeypatch.setattr(
+        finish_of, "judge_comparison", lambda *given: judged.append(1) or findings.judge_comparison(*given)
+    )
     assert negbench(command) == 0
     (c / "table.md").unlink()
     assert negbench(command) == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from negbench.metrics.fixed import CUT, KINDS
-from negbench.metrics.metric import Metric, stored
+from negbench.metrics.metric import Metric, value_of_ranking
 from negbench.metrics.mistakes import kinds_by_attributes, mistakes
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
@@ -86,7 +86,7 @@ def test_stored_values_survive_a_table_and_are_averaged_over_the_queries_that_ha
     again = QueryRanks.from_frame(QueryRanks.concatenated([ranks, ranks]).to_frame()).select([3, 1, 2])
     for name, each in (("as made", ranks), ("from a table", again)):
         with subtests.test(name):
-            metric = Metric((stored("v"),))
+            metric = Metric((value_of_ranking("v"),))
             assert metric.mean(each) == pytest.approx(0.375)
             assert metric.of(each).mean == pytest.approx(0.375)
     assert again.values["v"].tolist()[::2] == [0.5, 0.25]

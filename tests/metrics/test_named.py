@@ -9,7 +9,7 @@ import torch
 from negbench.analysis.words import label_of
 from negbench.metrics.metric import Metric, hits
 from negbench.metrics.named import metric_of_ranks
-from negbench.metrics.names import metric_named
+from negbench.metrics.names import find_metric
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 
@@ -42,7 +42,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("text", "declared", "name"), NAMES)
 def test_the_metric_that_a_user_means(text, declared, name):
-    assert metric_named(text, declared) == name
+    assert find_metric(text, declared) == name
 
 
 def test_printed_names():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from negbench.errors import NegbenchError
-from negbench.metrics.curve_file import Curves, spaced
+from negbench.metrics.curve_file import Curves, octave_places
 from negbench.mining.curves import score_curves
 from negbench.mining.task import MiningTask
 from tests.mining.test_regime import rows_of, task_of
@@ -28,7 +28,7 @@ def test_against_loops(shift):
     task = task_of(0, shift=shift)
     curves, found = score_curves(task), loops(task)
     assert sorted(curves.queries.tolist()) == list(range(40))
-    places = spaced(min(len(values) for values, _ in found)).tolist()
+    places = octave_places(min(len(values) for values, _ in found)).tolist()
     means = [np.mean([values[place] for values, _ in found]) for place in places]
     assert curves.scores.tolist() == pytest.approx(means, rel=1e-5)
     for index, row in enumerate(curves.queries.tolist()):
@@ -65,8 +65,8 @@ def test_a_corpus_of_the_target_and_one_more():
 
 
 def test_places_are_an_eighth_of_an_octave_apart_and_those_of_a_shorter_row_come_first():
-    places = spaced(17_000)
+    places = octave_places(17_000)
     ratios = (places[40:] + 1)[1:] / (places[40:] + 1)[:-1]
     assert ratios == pytest.approx(np.full(len(ratios), 2 ** (1 / 8)), rel=0.03)
     assert len(places) < 110
-    assert np.array_equal(spaced(600), places[: len(spaced(600))])
+    assert np.array_equal(octave_places(600), places[: len(octave_places(600))])

@@ -28,7 +28,7 @@ from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import SHARES, BatchPools, Mined, batch_statistics, distinct, kind_shares
 from negbench.mining.planes import EmbeddedPlane
-from negbench.mining.pool_file import PoolFiles, overlap, packed
+from negbench.mining.pool_file import PoolFiles, overlap, pack
 from negbench.mining.task import MiningTask
 from negbench.scoring import tiles
 from negbench.strategies.in_batch import InBatch
@@ -512,7 +512,7 @@ def test_overlap_is_the_jaccard_index_with_the_previous_pool(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
     assert np.unpackbits(np.load(tmp_path / "b"), axis=1).sum(1).tolist() == mined.pool_size.tolist()
     many = torch.arange(70_000)[None]
-    assert float(overlap(packed(many < 300), packed(many < 70_000))) == pytest.approx(300 / 70_000)
+    assert float(overlap(pack(many < 300), pack(many < 70_000))) == pytest.approx(300 / 70_000)
 
 
 @pytest.mark.filterwarnings("error")  # only a miner warns: in a run the model was trained in between

@@ -157,7 +157,7 @@ def test_machine_code_is_kept_and_what_is_not_listed_is_compiled_again(subtests,
             sums.write_text("".join(line for line in whole.splitlines(keepends=True) if unlisted not in line))
             assert [hits(), hits()] == [0, 1]
     with monkeypatch.context() as full:
-        full.setattr(files, "locked", refusing)
+        full.setattr(files, "lock_file", refusing)
         assert hits() == 0
 
 

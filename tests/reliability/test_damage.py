@@ -23,7 +23,7 @@ from negbench.loop.runs import Bench
 from negbench.machine import contents
 from negbench.machine.files import SUMS, DamagedError, intact
 from negbench.metrics.curve_file import Curves
-from negbench.mining.pool_file import opened
+from negbench.mining.pool_file import read_pools
 from negbench.report.loaded import Comparison
 from negbench.store.runfolder import RunFolder
 from tests.runs import config_of
@@ -227,7 +227,7 @@ def test_a_pickle_in_the_place_of_any_file_is_not_run(finished, tmp_path, name):
     readers = {
         **READERS,
         "checkpoint.pt": lambda folder: folder.checkpoint(),
-        "pools-00.bits": lambda folder: opened(folder.path / "pools-00.bits", (1, 1)),
+        "pools-00.bits": lambda folder: read_pools(folder.path / "pools-00.bits", (1, 1)),
     }
     evil = Malicious(marker)
     for write in (

@@ -14,7 +14,7 @@ import pytest
 from kills import many, spread
 
 from negbench.errors import NegbenchError
-from negbench.machine.files import atomic_write, locked, write_json
+from negbench.machine.files import atomic_write, lock_file, write_json
 from negbench.settings.config import RunConfig
 from negbench.store.runfolder import RunFolder
 from tests.runs import config_of, run
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_written(forked, vector_sets, tmp_path):
         folder.chmod(0o555)
     path = done.path / "new.json"
     assert said(lambda: write_json(path, {})).startswith(f"cannot write {path}: Permission denied")
-    assert "Permission denied" in said(lambda: locked(tmp_path / "runs" / "x.lock").__enter__())
+    assert "Permission denied" in said(lambda: lock_file(tmp_path / "runs" / "x.lock").__enter__())
     other = config_of(vector_sets, "qure", "seed=5")
     assert said(lambda: result(other, tmp_path / "runs")).startswith(f"cannot write {tmp_path / 'runs'}")
     assert said(lambda: RunFolder(done.path).ranks()) == ""  # reading needs no right to write
@@ -91,7 +91,7 @@ def test_a_writer_is_not_swept_and_a_dead_one_is(tmp_path):
     with atomic_write(tmp_path / "a.txt") as file:
         file.write("x")
         (tmp_path / ".b.txt.zzz.partial").write_bytes(b"half")
-        with locked(tmp_path / ".lock"):
+        with lock_file(tmp_path / ".lock"):
             left = sorted(path.name for path in tmp_path.glob("*.partial"))
         assert len(left) == 1
         assert left[0].startswith(".a.txt.")

@@ -17,7 +17,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import Here
 from negbench.loop.runs import DATA
-from negbench.machine.files import locked, seal, write_json, write_text
+from negbench.machine.files import lock_file, seal, write_json, write_text
 from negbench.report.build import comparison_page, write_report
 from negbench.report.charts import Chart
 from negbench.report.page import html
@@ -37,7 +37,7 @@ def compared(toy_sets: list[str], shared_folder: Path, tmp_path_factory: pytest.
     It is computed once for all processes; each has its own copy.
     """
     runs, sets = shared_folder / "compared", (*toy_sets, "train.epochs=3")
-    with locked(shared_folder / "compared.lock"):
+    with lock_file(shared_folder / "compared.lock"):
         if not (runs / "small" / "statistics.json").exists():
             axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=sets))
             cells = plan(axes.configs(), runs, Display(), DATA)

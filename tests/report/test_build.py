@@ -24,8 +24,8 @@ from PIL import Image
 
 from negbench.analysis.answer import say
 from negbench.analysis.findings import read_findings
-from negbench.analysis.frame import first_run, folders_of, known, shared
-from negbench.analysis.leader import leader_tables, ordered
+from negbench.analysis.frame import first_run, folders_of, known_numbers, shared_value
+from negbench.analysis.leader import leader_tables, sort_alike
 from negbench.analysis.run_tables import behaviour_lines
 from negbench.analysis.verdict_record import Estimate
 from negbench.analysis.words import percent
@@ -296,12 +296,14 @@ def drawn(panel: Any) -> Any:
 @pytest.fixture
 def drawn_runs(compared: Path) -> figures.ChartData:
     findings = read_findings(compared, "small")
-    (runs,) = figures.parts_of(ordered(findings.groups, findings.verdicts), findings.verdicts)
+    (runs,) = figures.parts_of(sort_alike(findings.groups, findings.verdicts), findings.verdicts)
     return runs
 
 
 def test_training_lines_are_the_points_of_the_runs(drawn_runs):
-    group = next(g for g in drawn_runs.groups if (shared(g, "strategy"), shared(g, "loss")) == ("qure", "info-nce"))
+    group = next(
+        g for g in drawn_runs.groups if (shared_value(g, "strategy"), shared_value(g, "loss")) == ("qure", "info-nce")
+    )
     want = []
     for epoch in range(-1, 3):
         points = [
@@ -357,10 +359,12 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
         assert (cells["recall %"], cells["negatives"]) == (percent(row.mean.value, 1), f"{row.negatives:.3g}"), (
             f"{name} under {loss}"
         )
-        group = next(g for g in runs.groups if (shared(g, "strategy"), shared(g, "loss")) == (row.strategy, loss))
-        rates = known(group, "behaviour/false_negative_rate_draws")
+        group = next(
+            g for g in runs.groups if (shared_value(g, "strategy"), shared_value(g, "loss")) == (row.strategy, loss)
+        )
+        rates = known_numbers(group, "behaviour/false_negative_rate_draws")
         assert cells["FN %"] == f"{100 * sum(rates) / 2:.2f}", f"{name} under {loss}"
-        ranks = known(group, "behaviour/draw_rank_median")
+        ranks = known_numbers(group, "behaviour/draw_rank_median")
         expected = f"{sum(ranks) / len(ranks):,.0f}" if ranks else "-"
         assert cells["rank drawn"] == expected, f"{name} under {loss}"
         (mean,) = (t for t in axes.texts if getattr(t, "xyann", [0])[0] == columns["recall %"] and t.xy[1] == y)
@@ -398,7 +402,7 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
         lines = {str(line.get_label()): line for line in drawn(sizes.panels[place]).lines}
         assert sizes.panels[place].title == curves.panels[place].title == loss, loss
         assert lines.keys() == {"qure", "top-k"}, loss
-        group = next(group for group in groups if shared(group, "strategy") == "qure")
+        group = next(group for group in groups if shared_value(group, "strategy") == "qure")
         frames = [[run.table(path.stem) for path in sorted(run.path.glob("mining-*"))] for run in folders_of(group)]
         means = np.mean([[frame["pool_size"].mean() for frame in of_run] for of_run in frames], axis=0)
         assert list(lines["qure"].get_ydata()) == pytest.approx(list(means)), loss
@@ -418,7 +422,7 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
 
 
 def test_a_warm_up_that_many_share_is_named_by_two(drawn_runs):
-    group = next(group for group in drawn_runs.groups if shared(group, "strategy") == "qure")
+    group = next(group for group in drawn_runs.groups if shared_value(group, "strategy") == "qure")
     many = pd.concat([group.assign(strategy=name) for name in "abcd"])
     (panel,) = figures.score_curves(replace(drawn_runs, results=many)).panels
     assert panel.title == ""  # of one loss

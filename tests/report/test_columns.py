@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from negbench.analysis.columns import TABLES, Column, constant, logged, metric_column, numbers, texts
-from negbench.analysis.words import label_of, listed
+from negbench.analysis.columns import TABLES, Column, constant, metric_column, numbers, texts, values_to_log
+from negbench.analysis.words import join_names, label_of
 
 
 def test_a_value_is_written_by_its_unit(subtests):
@@ -27,7 +27,11 @@ def test_a_value_is_written_by_its_unit(subtests):
         with subtests.test(text=text):
             assert column.text(line) == text
     assert label_of("dress/subset_recall_at_3") == "dress Rs@3"
-    assert [listed(["a"]), listed(["a", "b", "c"]), listed(list("abcdefgh"))] == ["a", "a, b and c", "8 strategies"]
+    assert [join_names(["a"]), join_names(["a", "b", "c"]), join_names(list("abcdefgh"))] == [
+        "a",
+        "a, b and c",
+        "8 strategies",
+    ]
 
 
 def test_a_column_reaches_every_output_from_its_declaration():
@@ -39,7 +43,7 @@ def test_a_column_reaches_every_output_from_its_declaration():
     assert list(stored.columns) == ["strategy", "x", "y"]
     keys = [key for column in TABLES["tests"] if column.logged for key in (column.key, *column.ends)]
     assert {"mean", "low", "high", "difference", "diff_low", "diff_high", "p_adjusted"} <= set(keys)
-    assert logged(dict.fromkeys(keys, 0.5) | {"difference": math.nan}).keys() == set(keys) - {"difference"}
+    assert values_to_log(dict.fromkeys(keys, 0.5) | {"difference": math.nan}).keys() == set(keys) - {"difference"}
     assert constant(shown, ("strategy", "X %")) == {}
     assert constant(shown.head(1), ("strategy", "absent")) == {"strategy": "a"}
 

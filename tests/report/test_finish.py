@@ -16,7 +16,7 @@ from rich.console import Console
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import read_findings
 from negbench.analysis.verdicts import Rules, tables_of
-from negbench.analysis.words import estimate_text, listed
+from negbench.analysis.words import estimate_text, join_names
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine.files import seal, write_json
 from negbench.report import charts
@@ -172,7 +172,7 @@ def test_a_run_that_is_gone_counts_as_missing(compared, cells, undrawn):
     write_json(compared / "less" / "comparison.json", {"kind": "comparison", "cells": rows})
     assert "2 of 3 cells are not finished and missing from this page: " in undrawn(compared, "less")
     lost = Counter(row["strategy"] for row in rows[:2])
-    assert listed([f"{n} of {name}" for name, n in lost.items()]) + ". All runs" in undrawn(compared, "less")
+    assert join_names([f"{n} of {name}" for name, n in lost.items()]) + ". All runs" in undrawn(compared, "less")
     assert list(Comparison(compared / "less").cells["average/recall_at_10"].isna()) == [True] * 2 + [False]
 
 

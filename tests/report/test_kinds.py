@@ -7,9 +7,9 @@ import pytest
 
 from negbench.analysis.answer import say
 from negbench.analysis.findings import read_findings
-from negbench.analysis.frame import folders_of, shared
+from negbench.analysis.frame import folders_of, shared_value
 from negbench.analysis.kinds import kind_shares, kinds_answer
-from negbench.analysis.leader import ordered
+from negbench.analysis.leader import sort_alike
 from negbench.analysis.statistics import over_seeds
 from negbench.metrics.fixed import KINDS
 from negbench.report.charts import _figure
@@ -44,10 +44,10 @@ def test_shares_are_the_means_of_what_the_runs_stored(compared):
 
 def test_the_figure_shows_them(compared):
     findings = read_findings(compared, "small")
-    (runs,) = parts_of(ordered(findings.groups, findings.verdicts), findings.verdicts)
+    (runs,) = parts_of(sort_alike(findings.groups, findings.verdicts), findings.verdicts)
     chart = kinds_chart(runs)
     groups = [group for _, of_loss in runs.by_loss() for group in of_loss]
-    names = [f"{shared(group, 'strategy')}, {shared(group, 'loss')}" for group in groups]
+    names = [f"{shared_value(group, 'strategy')}, {shared_value(group, 'loss')}" for group in groups]
     for axes in _figure(chart, narrow=True).axes:
         assert [label.get_text() for label in axes.get_yticklabels()] == names, axes.get_title()
     for side, axes in enumerate(_figure(chart, narrow=False).axes):
@@ -65,17 +65,17 @@ def test_the_figure_shows_them(compared):
 
 def test_the_answer_names_the_most_frequent_mistake(compared):
     findings = read_findings(compared, "small")
-    groups = ordered(findings.plain, findings.main)
+    groups = sort_alike(findings.plain, findings.main)
     (line,) = kinds_answer(groups)
     assert line in say(findings)
     group = groups[0]
     most = max(kind_shares(group), key=lambda share: share.left.mean)
     assert f"% are {most.kind} negatives, the most frequent mistake; they are " in line
-    assert f"they are {100 * most.drawn.mean:.1f} % of the draws of {shared(group, 'strategy')}, " in line
+    assert f"they are {100 * most.drawn.mean:.1f} % of the draws of {shared_value(group, 'strategy')}, " in line
     low, high = (float(end) for end in re.findall(r"[\d.]+", line)[:2])
     assert low <= round(100 * most.left.mean, 1) <= high
     assert line.count("% of the draws of") == 3  # a strategy once, whatever the losses
-    assert line.startswith(f"Among the first ten images ({shared(group, 'loss')}) ")
-    alone = [each for each in groups if shared(each, "loss") == shared(group, "loss")]
-    assert kinds_answer(alone) == [line.replace(f" ({shared(group, 'loss')})", "")]
+    assert line.startswith(f"Among the first ten images ({shared_value(group, 'loss')}) ")
+    alone = [each for each in groups if shared_value(each, "loss") == shared_value(group, "loss")]
+    assert kinds_answer(alone) == [line.replace(f" ({shared_value(group, 'loss')})", "")]
     assert kinds_answer([]) == []

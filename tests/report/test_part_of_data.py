@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from negbench.analysis.verdicts import seed_text
-from negbench.analysis.words import shortened
+from negbench.analysis.words import shorten_names
 from negbench.metrics.part_name import part_name, share_text, whole_name
 from negbench.store.runfolder import RunFolder
 from tests.vector_files import write_vectors
@@ -117,7 +117,7 @@ def test_a_share_is_never_rounded_to_all_or_nothing(share, text):
 
 def test_a_short_name_keeps_its_part():
     names = ["vectors@twins1-500x300-a1, 2 % of val", "vectors@twins3-500x300-b2"]
-    assert list(shortened(names).values()) == ["vectors@twins1, 2 % of val", "vectors@twins3"]
+    assert list(shorten_names(names).values()) == ["vectors@twins1, 2 % of val", "vectors@twins3"]
 
 
 def test_the_part_moves_no_interval():

@@ -17,12 +17,12 @@ from numpy.random import default_rng
 from negbench.analysis.answer import open_pairs, say
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import Findings
-from negbench.analysis.frame import folders_of, known, results_frame, shared
-from negbench.analysis.leader import by_negatives, leader_table, leader_tables, measured, verdict_frame
+from negbench.analysis.frame import folders_of, known_numbers, results_frame, shared_value
+from negbench.analysis.leader import by_negatives, leader_table, leader_tables, measured_tables, verdict_frame
 from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, over_all, tables_of, verdicts_of
-from negbench.analysis.words import signed
+from negbench.analysis.words import with_interval
 from negbench.errors import UnknownNameError
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
@@ -114,12 +114,12 @@ def test_rows_are_those_of_the_statistics(tmp_path):
     assert rows["a"].beaten_by == ()
     assert rows["twin"].verdict in ("equal", "undecided")
     for group in groups:
-        row = rows[shared(group, "strategy")]
-        per_seed = known(group, "metrics/average/recall")
+        row = rows[shared_value(group, "strategy")]
+        per_seed = known_numbers(group, "metrics/average/recall")
         assert row.mean.value == pytest.approx(np.mean(per_seed)), row.strategy
         assert row.sd == pytest.approx(np.std(per_seed, ddof=1)), row.strategy
         assert row.mean.low < row.mean.value < row.mean.high, row.strategy
-    difference = np.mean(known(groups[1], "metrics/average/recall")) - rows["in-batch"].mean.value
+    difference = np.mean(known_numbers(groups[1], "metrics/average/recall")) - rows["in-batch"].mean.value
     assert rows["a"].against_baseline.value == pytest.approx(difference)
     assert rows["a"].against_baseline.low < difference < rows["a"].against_baseline.high
     values = table.values["average/recall"]
@@ -283,7 +283,10 @@ def test_equal_negatives_are_compared_first(tmp_path):
     values = tables_of(groups)[0].values["average/recall"]
     key = "/".join([*filter(None, rows[0].table_key), "average/recall"])
     test = differences(values, "in-batch", key=key).pairs.of("strong", "weak")  # though in-batch is ahead of both
-    assert losers == f"Behind strong: weak by {signed(test.value, test.interval.low, test.interval.high)[1:]} points."
+    assert (
+        losers
+        == f"Behind strong: weak by {with_interval(test.value, test.interval.low, test.interval.high)[1:]} points."
+    )
     assert numbers.startswith("in-batch with 63 (")
     behind = next(row for row in rows if row.strategy == "strong" and row.main)
     assert f" %) is {100 * behind.behind_highest.value:.2f} [" in numbers
@@ -434,7 +437,7 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path):
 
 
 def test_measured_numbers(tmp_path):
-    frames = measured([group_of(tmp_path, "a", 0.8, seeds=(0, 2))])
+    frames = measured_tables([group_of(tmp_path, "a", 0.8, seeds=(0, 2))])
     assert frames["behaviour"].loc[0, "pool_size"] == 11
     assert math.isnan(frames["behaviour"].loc[0, "overlap"])
     assert frames["cost"].loc[0, ["train_seconds", "peak_memory_process_mib"]].tolist() == [3, 502]
