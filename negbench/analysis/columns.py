@@ -40,7 +40,7 @@ class Column:
     digits: int = 0
     ends: Sequence[str] = ()
     optional: bool = False
-    values_to_log: bool = False
+    logged: bool = False
 
     def text(self, line: Line) -> str:
         """Format the value for people; '-' for a gap."""

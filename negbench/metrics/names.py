@@ -36,7 +36,7 @@ def find_metric(text: str, declared: Sequence[str]) -> str | None:
         declared: names of the data set's own metrics.
 
     Example:
-        >>> metric_named("R@20", ["recall_at_1", "recall_at_10"]), metric_named("MRR", ["average/recall_at_10"])
+        >>> find_metric("R@20", ["recall_at_1", "recall_at_10"]), find_metric("MRR", ["average/recall_at_10"])
         ('recall_at_20', 'average/mrr')
     """
     if text in declared:

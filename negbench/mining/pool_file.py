@@ -29,7 +29,7 @@ class PoolFiles:
     complete.
     """
 
-    write_pools: Path | None = None
+    written: Path | None = None
     previous: Path | None = None
 
 
