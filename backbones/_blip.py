@@ -168,7 +168,7 @@ class BlipFamily(Composed):
         """
         source = cls._source(options)
         if source is None:
-            sizes = _lavis.configured(cls.random_sizes[options.size], options.config or {}, source="")
+            sizes = _lavis.apply_config(cls.random_sizes[options.size], options.config or {}, source="")
             backbone = cls(sizes, options, seed)
             randomise(backbone, seed)
             about = {"size": options.size, **about_temperature(backbone.temp, "default")}
@@ -223,11 +223,11 @@ class BlipFamily(Composed):
         with suppress(WeightsError):  # not here: as published
             source = cls._source(options)
             if source is None:
-                sizes = _lavis.configured(cls.random_sizes[options.size], options.config or {}, source="")
+                sizes = _lavis.apply_config(cls.random_sizes[options.size], options.config or {}, source="")
             elif source.kind == "lavis":
                 with FakeTensorMode():  # torch.load then reads shapes alone
                     _, sizes = cls._read_lavis(source, options.config or {})
-                sizes = _lavis.configured(sizes, options.config or {}, source=source.label)
+                sizes = _lavis.apply_config(sizes, options.config or {}, source=source.label)
             else:
                 sizes, config = cls._sizes_of_folder(_weights.files_of(source, cls.advice)[0].parent)
         with torch.device("meta"):
@@ -287,7 +287,7 @@ class BlipFamily(Composed):
             _log.warning(_NO_TEMPERATURE, source.path, DEFAULT_TEMPERATURE)
         if parts:
             _log.warning("note: %s: left out, as no score here reads them: %s", source.path, ", ".join(parts))
-        backbone = cls(_lavis.configured(sizes, config, source=source.label), options, seed)
+        backbone = cls(_lavis.apply_config(sizes, config, source=source.label), options, seed)
         _lavis.load_state(backbone, state, sizes.layout, source.path)
         about = {
             "keys_left_out": len(dropped),

@@ -498,7 +498,7 @@ def _count(state: State, pattern: str) -> int:
 _NOT_IN_TENSORS = frozenset({"vit_heads", "qformer_heads", "text_heads", "max_txt_len"})
 
 
-def configured(sizes: AnySizes, config: Mapping[str, Any], *, source: str) -> AnySizes:
+def apply_config(sizes: AnySizes, config: Mapping[str, Any], *, source: str) -> AnySizes:
     """Return `sizes` with the values of `config=`.
 
     Args:

@@ -31,7 +31,7 @@ from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.plugins.registry import KINDS, registry
 from negbench.report.charts import PALETTE, Chart, Panel, picture
 from negbench.report.reproduce import reproduction_page
-from negbench.settings.config import flattened
+from negbench.settings.config import flatten
 from negbench.settings.options import Options
 from negbench.systems.system import System, systems
 
@@ -284,9 +284,7 @@ def system_page(system: System) -> str:
         (factor, layer, "") for factor, layer in (("negatives", system.negatives), ("objective", system.objective))
     ]
     layers += [(part.factor, part.layer, f"{part.what}, where it can be carried") for part in system.parts]
-    rows = [
-        (factor, f"`{key}`", f"`{value}`", what) for factor, layer, what in layers for key, value in flattened(layer)
-    ]
+    rows = [(factor, f"`{key}`", f"`{value}`", what) for factor, layer, what in layers for key, value in flatten(layer)]
     strategy = system.negatives.get("strategy", {}).get("name")
     seen = f"Its negatives: [{strategy}](../strategies/{strategy}.md)." if strategy else ""
     head = f"# {system.name}\n\n**{system.title}: {system.summary}**\n\nSource: {system.paper}. {seen}\n\n"

@@ -256,7 +256,7 @@ def claims(asked: Claims | None = None, *, console: Console | None = None, **opt
         plan.folder.parent(asked.tracking_uri).complete()
         judged = plan.written(done.outcomes)
         path = plan.folder.path
-        console.print(table.shown(judged.claims))
+        console.print(table.verdicts_table(judged.claims))
         say(f"{table.counts(judged.claims)} ({judged.about})")
         written = [path / "claims.md", path / "claims.json"]
         if page:

@@ -14,7 +14,7 @@ from negbench import errors
 from negbench.contracts import ScoreView, Strategy
 from negbench.errors import NegbenchError, OptionError
 from negbench.plugins.registry import checked_options
-from negbench.settings.config import ResolvedConfig, RunConfig, Section, build_config, refresh_epochs, resolved
+from negbench.settings.config import ResolvedConfig, RunConfig, Section, build_config, refresh_epochs, resolve
 from negbench.settings.layers import parse_plugin, parse_set
 from negbench.systems.system import load_config
 
@@ -58,7 +58,7 @@ def test_mistakes_are_one_line(subtests):
             for text, message in rows.items():
                 with subtests.test(strategy=strategy, text=text[:100]):
                     with pytest.raises(getattr(errors, kind)) as caught:
-                        resolved(load_config(flags={"strategy": {"name": strategy}}, sets=[text]))
+                        resolve(load_config(flags={"strategy": {"name": strategy}}, sets=[text]))
                     assert message in str(caught.value)
                     assert "\n" not in str(caught.value)
     for layers in (["plugins=1", "plugins=[0]"], ["plugins=[[1]]", "plugins=[[1]]"]):
@@ -78,19 +78,19 @@ def test_a_recipe_that_cannot_be_read_is_one_line(tmp_path):
 
 
 def test_resolution_writes_every_default_out_and_is_idempotent():
-    full = resolved(load_config(flags={"strategy": {"name": "cirqrs"}}, sets=["train.epochs=10"]))
+    full = resolve(load_config(flags={"strategy": {"name": "cirqrs"}}, sets=["train.epochs=10"]))
     assert full.strategy.options == {"n_neg": 50}
     assert full.schedule.n_def == 5
     assert full.schedule.refresh_epochs == (2, 4, 6, 8)
     assert full.train.batch_size is not None
     assert full.train.lr is not None
-    assert resolved(full) == full
+    assert resolve(full) == full
 
 
 def test_pools_of_one_age_shrink_at_the_same_shares_of_training():
     def schedule(epochs: int, *sets: str) -> Any:
         flags = {"strategy": {"name": "cirqrs"}, "train": {"epochs": epochs}}
-        return resolved(load_config(flags=flags, sets=("schedule.refresh_every=5", *sets))).schedule
+        return resolve(load_config(flags=flags, sets=("schedule.refresh_every=5", *sets))).schedule
 
     short, long = schedule(20), schedule(120)  # under cirqrs' own five definitions: 4, 8, 12, 16 and 24, 48, 72, 96
     assert (short.refresh_epochs, short.refresh_counts) == ((4, 9, 14, 19), (0, 1, 2, 3))
@@ -100,8 +100,8 @@ def test_pools_of_one_age_shrink_at_the_same_shares_of_training():
     assert schedule(20, "schedule.warmup=0").refresh_epochs == (0, 5, 10, 15)
     zone = [schedule(25, "schedule.refresh_every=1", f"strategy.name={name}") for name in ("qure", "cirqrs", "dqe")]
     assert [each.warmup for each in zone] == [4, 5, 4]  # a sixth, a fifth for cirqrs
-    full = resolved(load_config(flags={"strategy": {"name": "cirqrs"}}, sets=("schedule.refresh_every=2",)))
-    assert resolved(RunConfig.model_validate(full.model_dump())) == full  # as a stored run is read
+    full = resolve(load_config(flags={"strategy": {"name": "cirqrs"}}, sets=("schedule.refresh_every=2",)))
+    assert resolve(RunConfig.model_validate(full.model_dump())) == full  # as a stored run is read
     with pytest.raises(OptionError, match="refresh_counts must have 2 numbers"):
         schedule(20, "schedule.refresh_epochs=[4,8]", "schedule.refresh_counts=[0]")
 
@@ -118,16 +118,16 @@ def test_refresh_epochs(subtests):
 def test_the_strategy_declares_its_rule(subtests):
     for strategy, sets, want in BOOK["rules"]:
         with subtests.test(strategy=strategy, sets=sets):
-            full = resolved(load_config(flags={"strategy": {"name": strategy}}, sets=["train.epochs=50", *sets]))
+            full = resolve(load_config(flags={"strategy": {"name": strategy}}, sets=["train.epochs=50", *sets]))
             assert full.schedule.refresh_epochs == tuple(want)
             assert full.schedule.warmup == want[0]
 
 
 @pytest.mark.parametrize("strategy", ["all-corpus", "in-batch", "hycole", "oracle-all"])
 def test_pools_that_do_not_depend_on_scores_are_never_redefined(strategy):
-    full = resolved(load_config(flags={"strategy": {"name": strategy}}, sets=["schedule.n_def=6"]))
+    full = resolve(load_config(flags={"strategy": {"name": strategy}}, sets=["schedule.n_def=6"]))
     assert full.schedule.refresh_epochs == ((0,) if strategy in ("all-corpus", "oracle-all") else ())
-    assert full == resolved(load_config(flags={"strategy": {"name": strategy}}))
+    assert full == resolve(load_config(flags={"strategy": {"name": strategy}}))
 
 
 # --- resolved configurations are complete, numbers are finite and bounded ---------------------------------------------
@@ -138,7 +138,7 @@ def open_fields(model: type[BaseModel]) -> set[str]:
 
 
 def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for():
-    full = resolved(build_config([{"strategy": "qure", "seed": 3}]))
+    full = resolve(build_config([{"strategy": "qure", "seed": 3}]))
     assert isinstance(full, ResolvedConfig)
     sections = ((name, section) for name, section in full if isinstance(section, Section))
     left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
@@ -153,7 +153,7 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     }
     assert left == kept
     assert full.eval.dev_seed == 3
-    assert resolved(build_config([full.model_dump(mode="json")])) == full
+    assert resolve(build_config([full.model_dump(mode="json")])) == full
     for section in (full, full.train, full.schedule):
         with pytest.raises(ValidationError, match="frozen"):
             section.seed = section.epochs = section.n_def = 3
@@ -220,7 +220,7 @@ def test_plugins_as_text(subtests):
     for wrong in ("qure:variant", "qure:", ":k=3:", "qure:name=dqe"):
         with subtests.test(wrong=wrong):
             with pytest.raises(NegbenchError) as error:
-                resolved(build_config([{"strategy": parse_plugin(wrong)}]))
+                resolve(build_config([{"strategy": parse_plugin(wrong)}]))
             assert "\n" not in str(error.value)
 
 
@@ -228,7 +228,7 @@ def test_null_undoes_what_a_recipe_sets():
     sets = ["strategy.k=null", "schedule.warmup=3", "schedule.warmup=null"]
     config = load_config(flags={"strategy": {"name": "in-batch-cube"}}, sets=sets)
     assert config.schedule.warmup is None
-    assert resolved(config).strategy.options == {"k": None}
+    assert resolve(config).strategy.options == {"k": None}
 
 
 # --- the temperature at the start ------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ OF_TERMS = ("backbone.name=clip", "dataset.name=fashioniq", "hybrid.alpha=0.4")
 def test_an_option_of_a_temperature_that_nothing_reads_is_refused(sets, reason, option):
     value = TEMPERATURES[option]
     with pytest.raises(OptionError, match=rf"^{option} = {value} would do nothing: .*{reason}.*; leave one"):
-        resolved(config_of(*sets, f"{option}={value}"))
+        resolve(config_of(*sets, f"{option}={value}"))
 
 
 @pytest.mark.parametrize(
@@ -271,17 +271,17 @@ def test_an_option_of_a_temperature_that_nothing_reads_is_refused(sets, reason, 
     ids=["learned", "the backbone's for all terms", "not set"],
 )
 def test_a_start_that_is_read_is_accepted(sets):
-    assert resolved(config_of(*sets)).backbone.options["temperature"] in (0.05, 0.07)
+    assert resolve(config_of(*sets)).backbone.options["temperature"] in (0.05, 0.07)
 
 
 def test_a_guide_has_no_temperature():
     with pytest.raises(OptionError, match=r"^backbone 'tiny' of a guide or judge: leave out temperature"):
-        resolved(config_of("mining.guide=tiny:temperature=0.05", "mining.guide_margin=0.1"))
+        resolve(config_of("mining.guide=tiny:temperature=0.05", "mining.guide_margin=0.1"))
 
 
 def test_an_option_at_its_default_stays_out_of_the_identity():
     unset, same, other = (
-        resolved(config_of("backbone.name=vectors", "dataset.name=vectors", *more)).identity()
+        resolve(config_of("backbone.name=vectors", "dataset.name=vectors", *more)).identity()
         for more in ((), ("backbone.temperature=0.07",), ("backbone.temperature=0.05",))
     )
     assert unset == same
@@ -292,4 +292,4 @@ def test_an_option_at_its_default_stays_out_of_the_identity():
 @pytest.mark.parametrize("value", ["0.009", "11", "nan", "warm", "true"])
 def test_a_start_out_of_range_is_refused(value):
     with pytest.raises(OptionError, match=r"temperature"):
-        resolved(config_of("backbone.name=vectors", "dataset.name=vectors", f"backbone.temperature={value}"))
+        resolve(config_of("backbone.name=vectors", "dataset.name=vectors", f"backbone.temperature={value}"))

@@ -11,7 +11,7 @@ from negbench.loop.identity import code_version, config_hash, plugins_of, read_f
 from negbench.machine.contents import digest
 from negbench.plugins import syntax
 from negbench.plugins.registry import KINDS, registry
-from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolved
+from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolve
 from negbench.settings.layers import set_layer
 from tests.plugin_file import ANSWER, PLUGIN
 
@@ -30,7 +30,7 @@ EXEMPT = {
 
 
 def config_of(**names: str) -> ResolvedConfig:
-    return resolved(build_config([{"strategy": "qure", **names}]))
+    return resolve(build_config([{"strategy": "qure", **names}]))
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, own
             path.parent.mkdir(exist_ok=True)
             path.write_text(content, encoding="utf-8")
         own_registry()
-        config = resolved(build_config([{"strategy": "mine", "plugins": list(map(str, paths))}]))
+        config = resolve(build_config([{"strategy": "mine", "plugins": list(map(str, paths))}]))
         assert {plugin.path for plugin in plugins_of(config)} == {None, paths[0]}  # the built-in ones, and its file
         return config_hash(config, data="d")
 
@@ -160,10 +160,10 @@ def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def version() -> str:
-        full = resolved(config)  # imports again what has changed
+        full = resolve(config)  # imports again what has changed
         return code_version(full) + digest(read_files(full), tmp_path)
 
-    config = resolved(build_config([{"strategy": "mine", "plugins": [str(plugin)]}]))
+    config = resolve(build_config([{"strategy": "mine", "plugins": [str(plugin)]}]))
     assert {name for name in syntax.closure((("--plugin mine.py", plugin),)) if not name.startswith("negbench")} == {
         "--plugin mine.py", "own_helper", "beside.deeper",
     }  # fmt: skip
@@ -186,7 +186,7 @@ def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_
 
 def test_the_hash_is_of_what_determines_the_outcome():
     def hash_of(*layers: dict[str, object], data: str = "d") -> str:
-        return config_hash(resolved(build_config([{"strategy": "qure"}, *layers])), data=data)
+        return config_hash(resolve(build_config([{"strategy": "qure"}, *layers])), data=data)
 
     same = hash_of()
     assert hash_of({"strategy": {"name": "qure", "variant": "paper"}}) == same  # the default, given explicitly
@@ -230,17 +230,17 @@ def test_a_default_of_the_configuration_never_changes(section):
 
 
 def test_a_key_at_its_default_is_not_part_of_the_identity():
-    identity = resolved(build_config([{"strategy": "qure"}])).identity()
+    identity = resolve(build_config([{"strategy": "qure"}])).identity()
     assert identity["strategy"] == {"name": "qure"}
     assert identity["mining"] == identity["hybrid"] == {}
     assert set(identity["train"]) == {"epochs", "batch_size", "lr", "weight_decay", "num_negatives"}  # resolved numbers
     assert identity["dataset"] == {"name": "synthetic", "world": 0}
-    changed = resolved(build_config([set_layer("strategy.variant=release"), set_layer("strategy=qure")])).identity()
+    changed = resolve(build_config([set_layer("strategy.variant=release"), set_layer("strategy=qure")])).identity()
     assert changed["strategy"] == {"name": "qure", "variant": "release"}
 
 
 def test_one_draw_an_interval_leaves_replacement_nothing_to_do():
     kept = build_config([{"strategy": "qure"}, set_layer("mining.redraw=false")])
     both = build_config([{"strategy": "qure"}, set_layer("mining.redraw=false"), set_layer("mining.replacement=true")])
-    assert resolved(kept).identity() == resolved(both).identity()
-    assert resolved(kept).identity()["mining"] == {"redraw": False}
+    assert resolve(kept).identity() == resolve(both).identity()
+    assert resolve(kept).identity()["mining"] == {"redraw": False}

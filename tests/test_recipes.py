@@ -14,7 +14,7 @@ from negbench.data.scene import load_split
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
 from negbench.grid.axis import parse_dial
-from negbench.settings.config import resolved
+from negbench.settings.config import resolve
 from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare, Study
 from negbench.systems.system import load_config
@@ -86,7 +86,7 @@ WORLDS = ("definitions-world", "demo-single", "dqe-margins", "warm-up-world", *D
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_world_draws_alike(name):
     """All use drawn vectors; each has one negative per query and moves a dial, except the recipes listed below."""
-    configs = [resolved(config) for config in axes_of(name, [], seeds=1).configs()]
+    configs = [resolve(config) for config in axes_of(name, [], seeds=1).configs()]
     assert {config.dataset.name for config in configs} == {config.backbone.name for config in configs} == {"vectors"}
     if name not in ("premise-slots", "world-systems"):
         assert {config.train.num_negatives for config in configs} == {1}
@@ -100,7 +100,7 @@ def test_a_world_draws_alike(name):
 
 def test_the_demo_asks_beside_the_batch_and_without_it_in_one_world():
     beside, single = (
-        [resolved(config) for config in axes_of(name, [], seeds=1).configs()] for name in ("demo", "demo-single")
+        [resolve(config) for config in axes_of(name, [], seeds=1).configs()] for name in ("demo", "demo-single")
     )
     alone, *others = [config.strategy.name for config in beside]
     assert alone == "in-batch"
@@ -113,7 +113,7 @@ def test_the_demo_asks_beside_the_batch_and_without_it_in_one_world():
 
 @pytest.mark.parametrize("count", [1, 4, 16, 63])
 def test_zones_are_windows_as_wide_as_their_start_beside_the_papers_rules(count):
-    configs = [resolved(config) for config in axes_of(f"zone-{count}", [], seeds=1).configs()]
+    configs = [resolve(config) for config in axes_of(f"zone-{count}", [], seeds=1).configs()]
     starts = [0, *([count // 2] if count > 1 else []), *(count << double for double in range(11))]
     wanted = {(start, start + max(2 * count, start)) for start in starts if start <= 1024}
     options = [config.strategy.options for config in configs if config.strategy.name == "shifted-top-k"]
@@ -125,8 +125,8 @@ def test_zones_are_windows_as_wide_as_their_start_beside_the_papers_rules(count)
 
 @pytest.mark.parametrize("count", [1, 16])
 def test_zones_of_emoji_are_some_of_those_windows_at_two_budgets(count):
-    configs = [resolved(config) for config in axes_of(f"zone-emoji-{count}", [], seeds=1).configs()]
-    of_worlds = {str(resolved(config).strategy) for config in axes_of(f"zone-{count}", [], seeds=1).configs()}
+    configs = [resolve(config) for config in axes_of(f"zone-emoji-{count}", [], seeds=1).configs()]
+    of_worlds = {str(resolve(config).strategy) for config in axes_of(f"zone-{count}", [], seeds=1).configs()}
     assert {str(config.strategy) for config in configs} <= of_worlds
     assert len({str(config.strategy) for config in configs}) == 11  # six windows, five rules
     assert {(each.train.num_negatives, each.train.epochs, each.dataset.options["style"]) for each in configs} == {
@@ -140,7 +140,7 @@ PICTURES = BOOK["pictures"]  # styles, number of galleries
 @pytest.mark.parametrize("name", PICTURES)
 def test_recipes_of_pictures_differ_in_what_they_name_alone(name):
     styles, galleries = PICTURES[name]
-    configs = [resolved(config) for config in axes_of(name, [], seeds=1).configs()]
+    configs = [resolve(config) for config in axes_of(name, [], seeds=1).configs()]
     assert sorted({config.flat()["dataset.style"] for config in configs}) == styles
     assert len({str(config.dataset) for config in configs}) == galleries
     alike = {"backbone.name": "lite", "train.lr": 1e-3, "train.epochs": 20, "dataset.train_queries": 4000}
@@ -164,7 +164,7 @@ def test_there_is_a_check_for_every_recipe():
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_recipe_resolves_to_the_published_numbers(name, root_of):
-    flat = resolved(load_config(recipe=path_of(name), sets=sets_of(name, root_of))).flat()
+    flat = resolve(load_config(recipe=path_of(name), sets=sets_of(name, root_of))).flat()
     assert {key: flat[key] for key in PUBLISHED[name]} == {
         key: pytest.approx(value) if isinstance(value, float) else value for key, value in PUBLISHED[name].items()
     }
@@ -182,7 +182,7 @@ COUNTS = {
 
 @pytest.mark.parametrize(("name", "count"), COUNTS.items(), ids=COUNTS)
 def test_practice_uses_the_whole_batch_and_one_draw(name, count):
-    configs = [resolved(config) for config in axes_of(name, [], seeds=3).configs()]
+    configs = [resolve(config) for config in axes_of(name, [], seeds=3).configs()]
     assert len(configs) == count
     kept = {(config.strategy.name == "in-batch", config.train.num_negatives) for config in configs}
     assert kept == {(True, None), (False, 1)}
@@ -207,11 +207,11 @@ def test_every_value_says_where_it_is_from(subtests):
 @pytest.mark.parametrize("name", ROWS)
 def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name, root_of):
     rows, sets = ROWS[name]["rows"], sets_of(name, root_of)
-    whole = resolved(load_config(recipe=path_of(ROWS[name]["base"]), sets=sets)).flat()
+    whole = resolve(load_config(recipe=path_of(ROWS[name]["base"]), sets=sets)).flat()
     configs = axes_of(name, sets).configs()
     assert [config.seed for config in configs] == [seed for seed in (0, 1, 2) for _ in rows]
     for config, row in zip(configs, 3 * rows, strict=True):
-        flat = resolved(config).flat()
+        flat = resolve(config).flat()
         changes = {key: value for key, value in flat.items() if value != whole.get(key, "absent")}
         unread = ("seed", "eval.dev_seed", "schedule.")  # irrelevant to strategies whose pools ignore scores
         assert {key: value for key, value in changes.items() if not key.startswith(unread)} == row, row
@@ -222,7 +222,7 @@ def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name, root_of)
 def test_hycoles_table_4_moves_the_towers_rate_and_the_negatives(root_of):
     (dial,) = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(TABLE_4))).dials]
     assert (dial.key, dial.values) == ("backbone.gamma", (0, 0.001, 1.0))
-    configs = [resolved(config).flat() for config in axes_of(TABLE_4, sets_of(TABLE_4, root_of), seeds=1).configs()]
+    configs = [resolve(config).flat() for config in axes_of(TABLE_4, sets_of(TABLE_4, root_of), seeds=1).configs()]
     assert [flat["strategy.name"] for flat in configs] == ["hycole", "in-batch-cube"]
     assert {flat["backbone.frozen"] for flat in configs} == {False}
 
@@ -232,7 +232,7 @@ def test_recipes_on_worlds_redefine_as_often_as_they_say():
         (dial,) = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
         sets = [f"{dial.key}={value}" for value in dial.values]
         configs = [load_config(recipe=path_of(name), flags={"strategy": {"name": "qure"}}, sets=[one]) for one in sets]
-        return [resolved(config).schedule.refresh_epochs or () for config in configs]
+        return [resolve(config).schedule.refresh_epochs or () for config in configs]
 
     assert [len(epochs) for epochs in refreshes("definitions-world")] == [3, 6, 12]
     assert {epochs[0] for epochs in refreshes("definitions-world")} == {20}
@@ -254,7 +254,7 @@ def test_a_study_lists_the_published_value_first(name, toy_root, logged):
     assert list(dict.fromkeys(point[key] for point in spec.listed)) == values
     assert plan.job.trials == len(spec.listed) == (9 if name == "band-table" else len(values))
     for point in spec.listed:
-        resolved(spec.space.config(base, point, 0))
+        resolve(spec.space.config(base, point, 0))
 
 
 # --- systems and recipes below recipes -------------------------------------------------------------------------------

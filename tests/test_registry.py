@@ -343,7 +343,7 @@ def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path, own_registr
     view = ScoreView(torch.zeros(2, 3), torch.tensor([0, 1]))
     with pytest.raises(IndexError) as caught:
         registry.make("strategies", "broken").pool(view)
-    assert plugins.blamed(caught.value).startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
+    assert plugins.blame(caught.value).startswith(f"strategy 'broken' of {file} failed in line {line}: IndexError: ")
     with pytest.raises(ZeroDivisionError) as ours:
         assert 1 / 0
-    assert plugins.blamed(ours.value) is None
+    assert plugins.blame(ours.value) is None

@@ -40,7 +40,7 @@ def claims(asked: _Asked) -> dict[str, Any]:
         from negbench.papers.claim import selected_claims
 
         named = selected_claims(asked.only)
-        console.print(table.listed(named))
+        console.print(table.claims_table(named))
         return {"claims": [asdict(claim) for claim in named]}
     from negbench import api
 

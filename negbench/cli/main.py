@@ -18,7 +18,7 @@ from negbench.cli import command, output
 from negbench.errors import NegbenchError, ProblemsError, missing_package, out_of_memory, printable
 from negbench.machine.free_memory import check_addresses
 from negbench.machine.signals import Stopped, stop_on_signals
-from negbench.plugins.registry import blamed
+from negbench.plugins.registry import blame
 
 # group in the help -> its commands: one file each, which has a `Command` or `CommandGroup` of its name
 _GROUPS = {
@@ -114,7 +114,7 @@ def run(arguments: list[str] | None = None) -> int:
     except (Exception, SystemExit) as error:
         cause = (error.__cause__ or error) if isinstance(error, Abort) else error  # typer's word for an EOFError
         missing = missing_package(cause) if isinstance(cause, ImportError) else None
-        fix = missing or blamed(cause) or out_of_memory(cause)
+        fix = missing or blame(cause) or out_of_memory(cause)
         if fix is None:
             raise
         return _fail(fix, arguments)

@@ -14,7 +14,14 @@ from negbench.grid.axis import AXES, Axis, Value, names_of_keys, parse_dial, poi
 from negbench.metrics.fixed import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
 from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config
-from negbench.settings.layers import dataset_layer, merged, plugin_layer, plugin_section, recipe_settings, set_layer
+from negbench.settings.layers import (
+    dataset_layer,
+    merge_layers,
+    plugin_layer,
+    plugin_section,
+    recipe_settings,
+    set_layer,
+)
 from negbench.settings.options import Compare, parse_seeds
 from negbench.systems.system import with_system
 
@@ -155,7 +162,7 @@ def axis_of(
     Args:
         section: of the configuration: strategy, loss, backbone or dataset.
         given: what `expand` takes; None: the one value that the layers configure.
-        layers: the recipe (its options reach the values of its name by `merged`), then flags and `--set`.
+        layers: the recipe (its options reach the values of its name by `merge_layers`), then flags and `--set`.
         dials: a layer for each dial, whose values win over all others.
 
     Raises:
@@ -164,9 +171,9 @@ def axis_of(
     kind = SECTIONS[section]
     if given is None:
         default = {section: RunConfig.model_fields[section].default.name}
-        return expand(kind, [merged([default, *layers])[section]])
+        return expand(kind, [merge_layers([default, *layers])[section]])
     values = expand(kind, given)
-    beside = merged(layers[1:]).get(section, {})
+    beside = merge_layers(layers[1:]).get(section, {})
     if not isinstance(beside, Mapping) or "name" in beside:
         raise OptionError(f"--set {section}: {kind} are an axis here; name them there, as --{kind} NAME,NAME")
     if values:

@@ -242,12 +242,12 @@ def death(index: int, end: str, times: int, retries: int) -> Event:
 def _explain(error: Exception) -> tuple[str, str]:
     """Return a one-line message, and the traceback unless the user can fix the error."""
     from negbench.errors import NegbenchError, out_of_memory
-    from negbench.plugins.registry import blamed
+    from negbench.plugins.registry import blame
 
     line = str(error) if isinstance(error, NegbenchError) else out_of_memory(error)
     if line:
         return line, ""
-    line = blamed(error) or f"{type(error).__name__}: {error}"
+    line = blame(error) or f"{type(error).__name__}: {error}"
     return line, "".join(traceback.format_exception(error))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from negbench.data.scene import DataCache
 from negbench.grid.axes import Layer
 from negbench.plugins.registry import registry
-from negbench.settings.config import ResolvedConfig, build_config, resolved
+from negbench.settings.config import ResolvedConfig, build_config, resolve
 from negbench.systems.system import system, with_system
 
 
@@ -28,7 +28,7 @@ def system_choices(
     """
     choices: list[dict[str, Any]] = []
     for name in names:
-        before = resolved(build_config([with_system([*base, {"system": name}], cache)[0]]))
+        before = resolve(build_config([with_system([*base, {"system": name}], cache)[0]]))
         own = system(name).negatives["strategy"]
         if before.strategy.name == own["name"]:
             own = before.strategy.model_dump()  # with what `--set` gives it

@@ -42,9 +42,9 @@ from negbench.machine.heap import keep_memory
 from negbench.machine.signals import ending_of
 from negbench.metrics.part_name import part_name
 from negbench.plugins.registry import checked_options, registry
-from negbench.settings.config import ResolvedConfig, RunConfig, TrainConfig, is_score_file, resolved
+from negbench.settings.config import ResolvedConfig, RunConfig, TrainConfig, is_score_file, resolve
 from negbench.store.run_result import RunResult
-from negbench.store.runfolder import RunFolder, best_of, claimed, step_of
+from negbench.store.runfolder import RunFolder, best_of, claim_folder, step_of
 from negbench.store.tracking import RunLog, Tracker
 
 DATA = DataCache()  # one per process: its runs share what the first one loaded
@@ -63,7 +63,7 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     Raises:
         NegbenchError: the configuration cannot run here, or data are missing.
     """
-    full = resolved(config)
+    full = resolve(config)
     own_world = config.dataset.options.get("world") is not None
     if runs is not None:
         finished = _find_finished(full, cache, runs, "val" if own_world else "kind")
@@ -251,7 +251,7 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
     check_room(run, bench.runs)
     for line in opened_lines(run):
         log.info("%s", line)
-    with claimed(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, found):
+    with claim_folder(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, found):
         if found == "reuse":
             lacking = None if "experiment" in bench.tags else bench.tracker.copy_lacking(folder)
             return RunResult(folder, folder.result, tracking_error=lacking, reused=True)

@@ -39,7 +39,7 @@ from negbench.own.audit import audit
 from negbench.own.scored_split import open_split
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
-from negbench.settings.config import RunConfig, build_config, resolved
+from negbench.settings.config import RunConfig, build_config, resolve
 from negbench.settings.options import Compare
 
 if TYPE_CHECKING:
@@ -407,7 +407,7 @@ def _check(scan: FolderContents) -> None:
         with _noting(scan):
             stored = len(read_vectors(scan.vectors["images"], "ids")[0])
             asked = Audit()
-            scored = open_split(resolved(config), "train", Display(), queries=asked.queries, seed=asked.seed)
+            scored = open_split(resolve(config), "train", Display(), queries=asked.queries, seed=asked.seed)
             scan.window = audit(scored, {}, asked).window
     scan.present.append(f"{scan.train:,} train and {scan.val:,} val queries, {len(val.images):,} images in val")
     if scan.vectors:

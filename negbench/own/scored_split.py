@@ -23,7 +23,7 @@ from negbench.mining.task import MiningTask
 from negbench.plugins.registry import option_defaults, registry
 from negbench.scoring.scorers import load_weights
 from negbench.settings.command_options import ScoredSplitOptions
-from negbench.settings.config import ResolvedConfig, build_config, resolved
+from negbench.settings.config import ResolvedConfig, build_config, resolve
 from negbench.settings.layers import layers_of
 from negbench.store.runfolder import RunFolder, find_run
 from negbench.systems.system import with_system
@@ -99,7 +99,7 @@ def configure(
     unsupported: list[str] = []
     for layer in layers:
         whole, remarks = with_system([base, recipe, *flags, layer], cache)
-        configs.append(resolved(build_config([whole])))
+        configs.append(resolve(build_config([whole])))
         unsupported += remarks
     notes(dict.fromkeys(unsupported))
 

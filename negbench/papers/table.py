@@ -26,7 +26,7 @@ STYLES = {  # of verdicts, in the order in which they are counted
 }  # fmt: skip
 
 
-def listed(claims: Sequence[Claim]) -> Table:
+def claims_table(claims: Sequence[Claim]) -> Table:
     """Return a table of the claims, their tests, and what would support and refute them."""
     table = _table("#", "claim", "tests: supported if / refuted if")
     for claim in claims:
@@ -40,7 +40,7 @@ def listed(claims: Sequence[Claim]) -> Table:
     return table
 
 
-def shown(judged: Sequence[JudgedClaim]) -> Table:
+def verdicts_table(judged: Sequence[JudgedClaim]) -> Table:
     """Return a table of published and measured effects, and verdicts."""
     table = _table("#", "claim", "measured effect", "verdict")
     for one in judged:

@@ -193,7 +193,7 @@ class Registry:
 registry = Registry()
 
 
-def blamed(error: BaseException) -> str | None:
+def blame(error: BaseException) -> str | None:
     """Describe in one line an error from a third-party plug-in, with its line number; None for other errors."""
     path = tuple(sys.path)
     foreign = {}

@@ -17,7 +17,7 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.report.cards import Example, Pictures, Relation, Strip, Thumb
 from negbench.report.figures import ChartData
-from negbench.settings.config import ResolvedConfig, resolved
+from negbench.settings.config import ResolvedConfig, resolve
 from negbench.store.runfolder import RunFolder
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def gallery(data: ChartData, count: int) -> Gallery:
             folder.check_plugins()
             pictures = _reads_pictures(folder)
             if pictures:
-                configs[label] = resolved(folder.config)
+                configs[label] = resolve(folder.config)
         except NegbenchError as error:
             examples.missing.append(f"{label}: {error}")
             continue
@@ -116,7 +116,7 @@ def _reads_pictures(folder: RunFolder) -> bool:
         return bool(folder.manifest["reads_pictures"])
     from negbench.data.held import reads_pixels
 
-    return reads_pixels(resolved(folder.config))
+    return reads_pixels(resolve(folder.config))
 
 
 def _pick(ranks: pd.DataFrame, count: int) -> Pick:

@@ -216,7 +216,7 @@ def _written(parts: Sequence[Table], form: str) -> str:
     if form == "md":
         headed = [f"### {part.where}\n\n" if part.where else "" for part in parts]
         return "\n".join(head + markdown(part.frame) for head, part in zip(headed, parts, strict=True))
-    return "\n".join(printed(part, "latex") for part in parts)
+    return "\n".join(paper_table(part, "latex") for part in parts)
 
 
 def sort_key(value: object) -> str:
@@ -243,7 +243,7 @@ _TESTS = {GAP.title: COLUMNS["standing"].title, COLUMNS["difference"].title: COL
 _LOOK = re.compile(r" \(after \d+ seeds\)")
 
 
-def printed(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequence[int] = ()) -> str:
+def paper_table(table: Table, form: Paper, columns: Sequence[str] = (), epochs: Sequence[int] = ()) -> str:
     """Write a leader table for a paper: what differs between rows, and these columns, in blocks; the best is bold.
 
     Args:
@@ -311,7 +311,11 @@ def leader_text(findings: Findings, asked: Report) -> str:
     forms = [form for form in get_args(Paper) if getattr(asked, form)]
     columns = [name.strip() for name in asked.columns.split(",") if name.strip()]
     leaders = [table for table in tables(findings) if table.name == "table"]
-    return "\n".join(printed(leader, form, columns, parse_epochs(asked.epochs)) for form in forms for leader in leaders)
+    epochs = parse_epochs(asked.epochs)
+    texts = []
+    for form in forms:
+        texts += [paper_table(leader, form, columns, epochs) for leader in leaders]
+    return "\n".join(texts)
 
 
 def _latex(text: object) -> str:

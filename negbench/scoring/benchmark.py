@@ -8,7 +8,14 @@ from negbench.datasets.submission import submittable
 from negbench.display import progress
 from negbench.machine.files import atomic_write, runs_dir
 from negbench.scoring.scorers import Encoded, cirqrs_of_file, encode_run
-from negbench.scoring.stored import Scores, benchmark_scores, judged, named_dataset, preferences_of, score_file
+from negbench.scoring.stored import (
+    Scores,
+    benchmark_scores,
+    choice_agreement,
+    named_dataset,
+    preferences_of,
+    score_file,
+)
 from negbench.settings.command_options import Evaluate
 from negbench.settings.layers import layers_of
 from negbench.store.runfolder import find_run
@@ -32,7 +39,7 @@ def evaluate(asked: Evaluate) -> tuple[Scores | None, list[Path]]:
         scores = score_file(asked.ranks, layers, asked.split)
     elif asked.scorer == RECALL_AT_5:
         dataset = preferences_of(named_dataset(layers, asked.split, "--scorer"))
-        scores = judged(dataset, dataset.hits.double(), RECALL_AT_5)
+        scores = choice_agreement(dataset, dataset.hits.double(), RECALL_AT_5)
     else:
         folder = find_run(runs_dir(asked.runs_dir), str(asked.run or asked.scorer))
         with progress("evaluate") as display:

@@ -33,7 +33,7 @@ from negbench.machine.files import atomic_write
 from negbench.metrics.preference import cirqrs_at_k
 from negbench.scoring import evaluation
 from negbench.scoring.rankings import first_columns, read_rankings
-from negbench.scoring.stored import Layers, Scores, check_sections, judged, preferences_of
+from negbench.scoring.stored import Layers, Scores, check_sections, choice_agreement, preferences_of
 from negbench.settings.config import build_config
 from negbench.store.runfolder import RunFolder
 
@@ -70,7 +70,7 @@ class Encoded:
         """Agreement with people's choices; DataError where the data set holds none."""
         preferences = preferences_of(self.dataset)
         sets = preferences.score_sets(evaluation.block_scorer(self.embeddings.queries, self.embeddings.candidates))
-        return judged(preferences, sets, self.run_id, self.remarks)
+        return choice_agreement(preferences, sets, self.run_id, self.remarks)
 
     def relevance_of(self, columns: Tensor) -> Tensor:
         """[Q, k] cosines of the images in these columns, nan where a column is -1."""

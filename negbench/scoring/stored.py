@@ -19,7 +19,7 @@ from negbench.metrics.changes import recall_by_change
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.scoring.rankings import doubts, highest_ranks, ranks_of_rankings, read_rankings
 from negbench.settings.config import PluginConfig
-from negbench.settings.layers import merged
+from negbench.settings.layers import merge_layers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def _measured(dataset: Dataset, ranks: QueryRanks) -> dict[str, float]:
     return dataset.summarise(ranks) | dataset.summarise_mistakes(ranks) | by_change
 
 
-def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Scores:
+def choice_agreement(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Scores:
     """Measure the agreement of [Q, 2] set scores with people's choices."""
     return _scores(dataset, what, dataset.judge(sets), dataset.table(sets), "", remarks)
 
@@ -125,7 +125,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
 def named_dataset(layers: Layers, split: str, flag: str) -> Dataset:
     """Load a split without images. Raises OptionError, which names the flag, if the layers name no data set."""
     check_sections(layers, ("dataset",))
-    section = merged(layers).get("dataset", {})
+    section = merge_layers(layers).get("dataset", {})
     if "name" not in section:
         raise OptionError(f"{flag}: name its data set with --dataset")
     return load_split(PluginConfig(**section), split, images=False)

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.plugins.registry import SECTIONS, checked_options, option_defaults, registry
-from negbench.settings.layers import merged, plugin_section
+from negbench.settings.layers import merge_layers, plugin_section
 
 MOVES_SCORES = False  # everything decided here is in the resolved configuration, which is hashed
 
@@ -38,7 +38,7 @@ class Section(BaseModel):
 
 
 class PluginConfig(BaseModel):
-    """A plug-in's name with its own options; `resolved` checks them against the plug-in."""
+    """A plug-in's name with its own options; `resolve` checks them against the plug-in."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name: str
@@ -249,7 +249,7 @@ class RunConfig(Section):
     @classmethod
     def _moved(cls, values: object) -> object:
         """Move the options of earlier versions, in recipes and in stored runs, to where they are now."""
-        return moved(values) if isinstance(values, Mapping) else values
+        return move_keys(values) if isinstance(values, Mapping) else values
 
     @field_validator("loss")
     @classmethod
@@ -280,7 +280,7 @@ class RunConfig(Section):
 
     def flat(self) -> dict[str, Any]:
         """Dotted key -> scalar, for tables and MLflow parameters."""
-        return dict(flattened(self.model_dump(mode="json")))
+        return dict(flatten(self.model_dump(mode="json")))
 
 
 class ResolvedTrain(TrainConfig):
@@ -315,7 +315,7 @@ class ResolvedEval(EvalConfig):
 
 
 class ResolvedConfig(RunConfig):
-    """A configuration as `resolved` returns it: plug-ins found, all options and defaults filled in."""
+    """A configuration as `resolve` returns it: plug-ins found, all options and defaults filled in."""
 
     train: ResolvedTrain
     schedule: ResolvedSchedule
@@ -357,11 +357,11 @@ class ResolvedConfig(RunConfig):
         return {**settings, **schedule}
 
 
-def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted key and scalar of every leaf of nested dicts."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from flattened(item, f"{prefix}.{key}" if prefix else key)
+            yield from flatten(item, f"{prefix}.{key}" if prefix else key)
     else:
         yield prefix, value
 
@@ -373,7 +373,7 @@ _MOVED = {
 }
 
 
-def moved(values: Mapping[str, Any]) -> dict[str, Any]:
+def move_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration's values with options of earlier versions where they are now; new names win.
 
     An option that was off is left out: off was its default.
@@ -399,7 +399,7 @@ _OWN: dict[str, Any] = {  # sections that do not name a plug-in
 
 def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
     """Build a RunConfig from nested dicts; later ones win."""
-    values = merged(layers)
+    values = merge_layers(layers)
     _check_keys(values)
     for key, value in values.items():
         _check_value(key, value)
@@ -482,7 +482,7 @@ def resolved_dataset(config: RunConfig) -> PluginConfig:
     return PluginConfig.model_validate(_resolved_plugin("dataset", config.dataset, config.seed))
 
 
-def resolved(config: RunConfig) -> ResolvedConfig:
+def resolve(config: RunConfig) -> ResolvedConfig:
     """Fill in every default: plug-in options, the backbone's recommendations, the schedule.
 
     Configurations that resolve to the same one are the same run. Raises NegbenchError for unknown names and options.

@@ -75,7 +75,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     above = (*above, path.resolve())
     if below.resolve() in above:
         raise NegbenchError(f"--recipe {path}: extends {below}, which extends it in turn")
-    return merged([read_recipe(below, above), recipe])
+    return merge_layers([read_recipe(below, above), recipe])
 
 
 def recipe_settings(path: Path | None) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
 # --- layers ---------------------------------------------------------------------------------------------------------
 
 
-def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_layers(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge layers key by key; later ones win, and one that names another plug-in drops the earlier one's options.
 
     Options without a name stay, whichever plug-in is named later. Files of `plugins` add up.

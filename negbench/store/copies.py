@@ -33,7 +33,7 @@ class SummaryRun:
     metrics: Mapping[str, float]
 
 
-def announced(note: Path, uri: str, **more: Any) -> dict[str, Any]:
+def announce(note: Path, uri: str, **more: Any) -> dict[str, Any]:
     """Write the note of an MLflow run that is about to be created.
 
     If a kill -9 comes between creating the run and noting its id, `run_of` finds the run by its token.
@@ -43,7 +43,7 @@ def announced(note: Path, uri: str, **more: Any) -> dict[str, Any]:
     return kept
 
 
-def noted(note: Path, uri: str | None = None) -> dict[str, Any] | None:
+def read_note(note: Path, uri: str | None = None) -> dict[str, Any] | None:
     """Read a folder's note of its copy; None if there is none or it is damaged, so that a copy is made again.
 
     Args:

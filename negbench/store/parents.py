@@ -18,7 +18,7 @@ from negbench.display import log
 from negbench.errors import NegbenchError, PendingError, RunError
 from negbench.machine.files import check_links, lock_file, read_json, sha256_of, write_json
 from negbench.machine.signals import Stopped
-from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, SummaryRun, announced, noted, run_of
+from negbench.store.copies import NOTE, ORIGIN, PARENT, SUMMARIES, TOKEN, SummaryRun, announce, read_note, run_of
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import ALIVE, RunLog, Tracker, delete_run, log_values, param_text
 
@@ -146,7 +146,7 @@ class Parent:
                 self.tracker.ensure(RunFolder(folder))
             copied = sum(self._copied(*trial) for trial in trials.items())
             for note in (place / NOTE for place in (*self._runs(), *trials)):
-                kept = noted(note, self.tracker.shown) or {}
+                kept = read_note(note, self.tracker.shown) or {}
                 tags = kept.get("tags", {})
                 if tags.get("experiment") == self.folder.name and tags.get(PARENT) != parent:
                     client.set_tag(kept["run_id"], PARENT, parent)  # it was copied while there was no parent
@@ -161,7 +161,7 @@ class Parent:
 
     def _kept(self) -> dict[str, Any]:
         """Return the note of this store's run; empty if there is none."""
-        return noted(self.folder / NOTE, self.tracker.shown) or {}
+        return read_note(self.folder / NOTE, self.tracker.shown) or {}
 
     def _digest(self) -> str:
         held = self.folder / _HELD
@@ -182,8 +182,8 @@ class Parent:
         """Return the folders of those of the runs and trials whose notes name no whole copy."""
         shown = self.tracker.shown
         trials = self._trials().items()
-        lost = [place for place, trial in trials if trial["lost"] or not noted(place / NOTE, shown)]
-        return lost + [run for run in self._runs() if not (noted(run / NOTE, shown) or {}).get("whole")]
+        lost = [place for place, trial in trials if trial["lost"] or not read_note(place / NOTE, shown)]
+        return lost + [run for run in self._runs() if not (read_note(run / NOTE, shown) or {}).get("whole")]
 
     def _trials(self) -> dict[Path, dict[str, Any]]:
         """Return the folders of a study's ended trials, with what their copies hold."""
@@ -217,7 +217,7 @@ class Parent:
         else:
             kind = "study" if (self.folder / "study.json").exists() else "comparison"
             experiment = self.tracker.experiment(client, name)
-            kept = announced(note, self.tracker.shown, experiment_id=experiment)
+            kept = announce(note, self.tracker.shown, experiment_id=experiment)
             tags = {TOKEN: kept["token"], "mlflow.runName": name, **ORIGIN, "negbench.kind": kind, kind: name}
             run_id = str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
         write_json(note, {**kept, "run_id": run_id, "whole": None})

@@ -79,7 +79,7 @@ class Patient:
 
 
 @cache
-def bounded(adapter: type[HTTPAdapter]) -> type[HTTPAdapter]:
+def bound_adapter(adapter: type[HTTPAdapter]) -> type[HTTPAdapter]:
     """Return a kind of connection that refuses answers of more than 64 MiB, which would fill the memory in time."""
     if adapter.__name__ == "Bounded":
         return adapter

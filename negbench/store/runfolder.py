@@ -381,7 +381,7 @@ def best_of(runs: Path, config_hash: str) -> RunFolder | None:
 
 
 @contextmanager
-def claimed(
+def claim_folder(
     runs: Path, name: str, config_hash: str, manifest: Callable[[], Mapping[str, Any]]
 ) -> Iterator[tuple[RunFolder, Step]]:
     """Find or create the folder of one run, and lock it while the run is computed.

@@ -27,7 +27,7 @@ from negbench.errors import NegbenchError, RunError, missing_package, without_se
 from negbench.machine.files import atomic_write, lock_file, write_json
 from negbench.machine.received import check_database, read_text
 from negbench.store import patience
-from negbench.store.copies import NOTE, ORIGIN, PARENT, PLACE, SUMMARIES, TOKEN, announced, noted, run_of
+from negbench.store.copies import NOTE, ORIGIN, PARENT, PLACE, SUMMARIES, TOKEN, announce, read_note, run_of
 from negbench.store.runfolder import RunFolder, final_values
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Tracker:
         if self.uri.startswith(("postgresql", "mysql", "mssql")):
             patience.within(patience.PATIENCE, self.uri, lambda: create_engine(self.uri).connect().close())
         if self._is_server:
-            adapter = patience.bounded(request_utils.TCPKeepAliveHTTPAdapter)
+            adapter = patience.bound_adapter(request_utils.TCPKeepAliveHTTPAdapter)
             request_utils.TCPKeepAliveHTTPAdapter = adapter  # type: ignore[misc, assignment]
         client = MlflowClient(tracking_uri=self.uri)
         if not self._is_file:
@@ -287,7 +287,7 @@ class Tracker:
         Raises:
             RunError: the run is not finished, or the store fails.
         """
-        kept = noted(folder.path / NOTE) or {}
+        kept = read_note(folder.path / NOTE) or {}
         details = folder.result
         tags = {key: value for key, value in kept.get("tags", {}).items() if key != PARENT}  # may be of another store
         log = RunLog(self, folder)
@@ -324,7 +324,7 @@ class Tracker:
 
     def _has_whole(self, folder: RunFolder, statuses: Mapping[str, str]) -> bool:
         """Whether the folder's note names a whole copy that the store has, or had before somebody deleted it."""
-        note = noted(folder.path / NOTE, self.shown)
+        note = read_note(folder.path / NOTE, self.shown)
         return note is not None and bool(note.get("whole")) and statuses.get(note["run_id"]) in ("deleted", "FINISHED")
 
     def ensure(self, folder: RunFolder) -> bool:
@@ -334,7 +334,7 @@ class Tracker:
             if not self.holds(folder):
                 self.export(folder)
                 return True
-            kept = noted(note)
+            kept = read_note(note)
             if kept and not kept.get("whole"):
                 write_json(note, {**kept, "whole": True})
         return False
@@ -344,7 +344,7 @@ class Tracker:
 
         The folder's note says whether its copy is whole, so that the store is not asked each time.
         """
-        kept = noted(folder.path / NOTE, self.shown)
+        kept = read_note(folder.path / NOTE, self.shown)
         if not self.enabled or (self.there and kept is not None and kept.get("whole")):
             return None
         try:
@@ -366,7 +366,7 @@ class Tracker:
             note: the file.
             statuses: what `statuses` returned a moment ago: only a run that it lacks is asked for.
         """
-        kept = noted(note, self.shown)
+        kept = read_note(note, self.shown)
         if kept is None:
             return ""
         if statuses is not None and kept["run_id"] in statuses:
@@ -419,7 +419,7 @@ class Tracker:
         running |= {run.data.tags.get(TOKEN, run.info.run_id): run.info.run_id for run in runs}
         places = [*self.root.glob(f"*/{NOTE}"), *self.root.glob(f"*/trials/*/{NOTE}")]
         for note in places if running else ():
-            kept = noted(note, self.shown)
+            kept = read_note(note, self.shown)
             folder = RunFolder(note.parent)
             run_id = "" if kept is None else running.get(kept["run_id"] or kept["token"], "")
             if not run_id:
@@ -498,7 +498,7 @@ class RunLog:
     def _note(self, **more: Any) -> None:
         """Put values into the folder's note."""
         note = self.folder.path / NOTE
-        write_json(note, {"uri": "none", "run_id": "", "token": "", **(noted(note) or {}), **more})
+        write_json(note, {"uri": "none", "run_id": "", "token": "", **(read_note(note) or {}), **more})
 
     def _create(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -507,21 +507,21 @@ class RunLog:
         note = self.folder.path / NOTE
         name = self.folder.run_id
         shown = self.tracker.shown
-        earlier = noted(note, shown)
+        earlier = read_note(note, shown)
         if earlier:
             run_id = run_of(client, earlier)
             if run_id:
                 delete_run(client, run_id)
         above = None
         if "experiment" in tags:
-            above = noted(self.tracker.root / tags["experiment"] / NOTE, shown)
+            above = read_note(self.tracker.root / tags["experiment"] / NOTE, shown)
         experiment = None
         if above:
             tags = {**tags, PARENT: above["run_id"]}
             experiment = above.get("experiment_id")
         if not experiment:
             experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
-        kept = announced(note, shown, tags=dict(tags))
+        kept = announce(note, shown, tags=dict(tags))
         named = {TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **ORIGIN, **tags}
         run = client.create_run(experiment, tags=named, run_name=name)
         self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it

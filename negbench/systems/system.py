@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.errors import UnknownNameError
 from negbench.plugins.registry import checked_options, option_defaults, registry
-from negbench.settings.config import Note, RunConfig, build_config, flattened, resolved_dataset
-from negbench.settings.layers import flag_layer, merged, recipe_settings, set_layer
+from negbench.settings.config import Note, RunConfig, build_config, flatten, resolved_dataset
+from negbench.settings.layers import flag_layer, merge_layers, recipe_settings, set_layer
 from negbench.settings.options import Run
 
 if TYPE_CHECKING:
@@ -104,14 +104,14 @@ class System:
         if options.get("name", own["name"]) != own["name"]:
             return self.negatives
         variant = options.get("variant", own.get("variant"))
-        return merged([self.negatives, self.variants.get(variant, {})])
+        return merge_layers([self.negatives, self.variants.get(variant, {})])
 
     def carried(
         self, base: Sequence[Layer], cache: "DataCache", factors: Sequence[str] = FACTORS
     ) -> tuple[tuple[Component, ...], tuple[str, ...]]:
         """Return the base and the parts of these factors that `base`'s backbone and data set support, and what not.
 
-        Backbone options come with the backbone's name, so a layer above that names it too keeps them (`merged`).
+        Backbone options come with the backbone's name, so a layer above that names it too keeps them (`merge_layers`).
         """
         config = build_config([self.negatives, self.objective, *base])
         for path in config.plugins:
@@ -147,7 +147,7 @@ def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, 
     given = [{key: value for key, value in layer.items() if key != "system"} for layer in layers]
     named = [layer["system"] for layer in layers if "system" in layer]
     if not named:
-        return merged(given), ()
+        return merge_layers(given), ()
     factors: dict[str, Any] = dict.fromkeys(FACTORS, PLAIN)
     for choice in named:
         factors |= choice if isinstance(choice, Mapping) else dict.fromkeys(FACTORS, choice)
@@ -162,9 +162,9 @@ def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, 
         parts.extend(own_parts)
         remarks.extend(missing)
     parts.sort(key=lambda part: part.factor != BASE)  # the base is below the parts of any system
-    negatives = chosen["negatives"].negatives_for(merged(given).get("strategy", {}))
-    whole = merged([negatives, chosen["objective"].objective, *given])
-    return merged([*(part.layer for part in parts), whole]), tuple(remarks)
+    negatives = chosen["negatives"].negatives_for(merge_layers(given).get("strategy", {}))
+    whole = merge_layers([negatives, chosen["objective"].objective, *given])
+    return merge_layers([*(part.layer for part in parts), whole]), tuple(remarks)
 
 
 def load_config(
@@ -217,7 +217,7 @@ def variant_remarks(config: RunConfig) -> list[str]:
     for name, known in systems().items():
         if known.negatives["strategy"]["name"] != config.strategy.name:
             continue
-        for key, value in flattened(known.variants.get(variant, {})):
+        for key, value in flatten(known.variants.get(variant, {})):
             if settings[key] != value:
                 wanted = str(value).lower()
                 remarks.append(

@@ -18,7 +18,7 @@ from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.loop.runs import DATA
-from negbench.settings.config import resolved
+from negbench.settings.config import resolve
 from negbench.tuning.book import StudyStore
 from negbench.tuning.spec import StudySpec
 
@@ -39,13 +39,13 @@ def completed_trials(book: StudyStore) -> list[FrozenTrial]:
 def is_default(book: StudyStore, trial: FrozenTrial) -> bool:
     """Whether a trial's point is the default; trial 0 is not if the default lies outside a range."""
     configs = (book.spec.space.config(book.spec.config, point, 0, closed=False) for point in (trial.params, {}))
-    return len({str(resolved(config).identity()) for config in configs}) == 1
+    return len({str(resolve(config).identity()) for config in configs}) == 1
 
 
 def epochs_of(book: StudyStore, trial: FrozenTrial) -> int | None:
     """Return the epochs that a trial trained, of all its seeds; None before the first scored one."""
     if trial.state == TrialState.COMPLETE:
-        return resolved(book.spec.config).train.epochs * len(book.spec.seeds)
+        return resolve(book.spec.config).train.epochs * len(book.spec.seeds)
     return None if trial.last_step is None else trial.last_step + 1
 
 

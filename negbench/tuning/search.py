@@ -17,7 +17,7 @@ from negbench.loop.remarks import check_idle
 from negbench.loop.runs import DATA, plan_run
 from negbench.machine import files
 from negbench.metrics.part_name import whole_name
-from negbench.settings.config import build_config, resolved
+from negbench.settings.config import build_config, resolve
 from negbench.settings.layers import layers_of, read_recipe
 from negbench.settings.options import Study
 from negbench.systems.system import with_system
@@ -111,7 +111,7 @@ def plan_study(asked: Study) -> StudyPlan:
     space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
     if asked.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
         raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")
-    rows = [("a trial", corner, resolved(corner)) for corner in space.corners(base)]
+    rows = [("a trial", corner, resolve(corner)) for corner in space.corners(base)]
     idle_fixes = _idle_fixes(asked, space, build_space(base, search=asked.search, grid=grid)) if asked.fix else []
     notes([*remarks, *check_idle(rows, asked.sets, DATA), *idle_fixes])
     metric = ""

@@ -19,7 +19,7 @@ from negbench.errors import OptionError, UnknownNameError, quoted
 from negbench.grid.setting_trials import generated_dev
 from negbench.loop.objective import smallest_gallery
 from negbench.loop.runs import DATA
-from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolved
+from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolve
 from negbench.settings.layers import parse_value
 
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
@@ -134,7 +134,7 @@ class Space:
         for knob in self.knobs:
             if knob.key in values and knob.key != knob.sets:
                 start = f"strategy.{knob.key.partition('-')[2]}"
-                low = values[start] if start in values else resolved(base).flat()[start]
+                low = values[start] if start in values else resolve(base).flat()[start]
                 # decimal noise (0.2 + 0.6 = 0.8000000000000000444) would turn the default into another run
                 values[knob.sets] = round(min(low + values.pop(knob.key), knob.limit), 12)
         return values
@@ -155,13 +155,13 @@ def build_space(base: RunConfig, *, search: Sequence[str] = (), fix: Sequence[st
     Raises:
         OptionError: a key or value that cannot be searched, or no knob at all.
     """
-    space = _space_of(base, resolved(base), search, fix, grid)
+    space = _space_of(base, resolve(base), search, fix, grid)
     if not space.knobs:
         raise OptionError(
             f"strategy '{base.strategy.name}' has nothing left to tune: add a knob with --search KEY=low:high"
         )
     for config in space.corners(base):
-        resolved(config)
+        resolve(config)
     return space
 
 

@@ -18,7 +18,7 @@ from negbench.contracts.card import DatasetCard
 from negbench.errors import UnknownNameError
 from negbench.loop.identity import code_version
 from negbench.metrics.names import find_metric
-from negbench.settings.config import RunConfig, resolved
+from negbench.settings.config import RunConfig, resolve
 from negbench.settings.options import Pruner, Sampler
 from negbench.tuning.space import Space
 
@@ -64,7 +64,7 @@ class StudySpec:
         """Return settings whose sampler and runs start from the configuration's seed; a grid prunes nothing."""
         pruner = "none" if sampler == "grid" else pruner  # a table needs every cell
         numbers = tuple(range(base.seed, base.seed + seeds))
-        code = code_version(resolved(base))
+        code = code_version(resolve(base))
         return cls(base.model_dump(mode="json"), space, numbers, sampler, pruner, base.seed, code, metric)
 
     @property
@@ -123,7 +123,7 @@ def resolve_metric(metric: str | None, card: DatasetCard) -> str:
 
 def first_refresh(config: RunConfig) -> int:
     """Return the epoch (from 0) when pools first depend on scores, before which no trial is pruned; 0 if none do."""
-    return next(iter(resolved(config).schedule.refresh_epochs), 0)
+    return next(iter(resolve(config).schedule.refresh_epochs), 0)
 
 
 # --- sampler and pruner ------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class SeededSampler(BaseSampler):
 
 def pruner_of(spec: StudySpec) -> optuna.pruners.BasePruner:
     """Return the pruner; a trial's steps are the epochs of its seeds, one after another."""
-    steps = resolved(spec.config).train.epochs * len(spec.seeds)
+    steps = resolve(spec.config).train.epochs * len(spec.seeds)
     if spec.pruner == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=0, interval_steps=1)
     if spec.pruner == "hyperband":

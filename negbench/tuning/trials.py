@@ -23,7 +23,7 @@ from negbench.loop.types import Log, PlannedRun, Watch
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.scoring.values import values_of
-from negbench.settings.config import RunConfig, resolved
+from negbench.settings.config import RunConfig, resolve
 from negbench.store.parents import TRIAL, Parent
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, runs_of
@@ -99,7 +99,7 @@ class Trials:
         configs = [space.config(base, trial.params, seed) for seed in self._spec.seeds]
         folder = RunFolder(self._job.folder / trial_folder(trial.number))
         knobs = {key.replace("+1", " plus 1"): value for key, value in trial.params.items()}  # MLflow takes no '+'
-        with self._copied(trial, folder, {**resolved(configs[0]).flat(), **knobs}) as values:
+        with self._copied(trial, folder, {**resolve(configs[0]).flat(), **knobs}) as values:
             results = list[RunResult]()
             for config in configs:
                 before = [score_of(result, self._spec.metric) for result in results]

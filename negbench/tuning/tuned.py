@@ -26,7 +26,7 @@ from negbench.grid.comparison import together
 from negbench.grid.setting_trials import DEV_FRACTION
 from negbench.loop.runs import DATA
 from negbench.machine.files import checked_name
-from negbench.settings.config import RunConfig, resolved
+from negbench.settings.config import RunConfig, resolve
 from negbench.tuning.book import StudyStore
 from negbench.tuning.final import completed_trials
 from negbench.tuning.space import build_space, own_knobs
@@ -74,7 +74,7 @@ def _spec(config: RunConfig, seed: int, metric: str) -> StudySpec | None:
     if "dev_fraction" not in chosen.model_fields_set:
         chosen = chosen.model_copy(update={"dev_fraction": DEV_FRACTION})
     base = config.model_copy(update={"seed": seed, "eval": chosen})
-    if not set(own_knobs(base, resolved(base))) - {_NEGATIVES}:
+    if not set(own_knobs(base, resolve(base))) - {_NEGATIVES}:
         return None
     return StudySpec.of(base, build_space(base, fix=[_NEGATIVES]), metric=metric)
 
@@ -161,6 +161,6 @@ def _result(combination: Combination, book: StudyStore | None, error: str) -> tu
         return replace(tried, error=error or "its default was not computed"), []
     best = done[0]
     configs = [spec.space.config(config, best.params, config.seed, closed=False) for config in combination.configs]
-    same = resolved(configs[0]).identity() == resolved(combination.configs[0]).identity()
+    same = resolve(configs[0]).identity() == resolve(combination.configs[0]).identity()
     tuned = {} if same else spec.space.plain(spec.config, best.params)
     return replace(tried, default=default.value, best=best.value, found=tuned), configs

@@ -182,7 +182,9 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     return WorldPart(category, split, images, attributes, queries, captions, shared)
 
 
-def attributed(queries: Sequence[Query], images: Sequence[str], garments: Mapping[str, Attributes]) -> AttributeCodes:
+def attribute_codes(
+    queries: Sequence[Query], images: Sequence[str], garments: Mapping[str, Attributes]
+) -> AttributeCodes:
     """Return what tells the kinds of a world's images, given all garments by id; the category is an attribute, too."""
     codes = {image: (CATEGORIES.index(garment.category), *codes_of(garment)) for image, garment in garments.items()}
     targets = [str(query.target) for query in queries]

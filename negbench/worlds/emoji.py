@@ -245,7 +245,7 @@ _STYLE_RULES = {"kept": "; target by the reference's artist", "free": "; target 
 # --- pictures ----------------------------------------------------------------------------------------------------
 
 
-def wanted(names: Mapping[str, str]) -> dict[str, str]:
+def drawn_families(names: Mapping[str, str]) -> dict[str, str]:
     """Filter code points -> name to the families of which the artist draws several looks."""
     looks = by_key(map(parse, names))
     return {codes: name for codes, name in names.items() if len({*looks[parse(codes).family]}) > 1}
@@ -254,7 +254,7 @@ def wanted(names: Mapping[str, str]) -> dict[str, str]:
 def draw(root: Path, progress: Progress = lambda done, total: None) -> int:
     """Draw the pictures of all packages below `root`; returns their number. Raises as `EmojiPictures.load`."""
     packages = [icons(Reader(root), artist) for artist in ARTISTS]
-    return sum(len(package.pictures(wanted(package.names), progress)) for package in packages)
+    return sum(len(package.pictures(drawn_families(package.names), progress)) for package in packages)
 
 
 def read_world(packages: Iterable[Icons]) -> EmojiWorld:
@@ -264,7 +264,7 @@ def read_world(packages: Iterable[Icons]) -> EmojiWorld:
     files: dict[str, Path] = {}
     names: dict[str, tuple[int, str]] = {}
     for package in packages:
-        pictures = package.pictures(wanted(package.names))
+        pictures = package.pictures(drawn_families(package.names))
         drawings: dict[str, list[tuple[Emoji, str]]] = defaultdict(list)
         for codes, picture in sorted(pictures.items()):
             drawings[picture.pixels].append((parse(codes), picture.name))

@@ -18,7 +18,7 @@ from negbench.metrics.metric import Metric, precision
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.worlds import _garments, _synthesis, _wording
 from negbench.worlds._garments import Attributes
-from negbench.worlds._synthesis import GENERATOR, SPLITS, Spec, attributed, check, ensure, garments_of
+from negbench.worlds._synthesis import GENERATOR, SPLITS, Spec, attribute_codes, check, ensure, garments_of
 
 __all__ = ["Spec", "Synthetic"]
 
@@ -106,7 +106,7 @@ class Synthetic(FashionIQFormat):
     @cached_property
     def attributed(self) -> AttributeCodes:
         """The attributes of the garments drawn."""
-        return attributed(self.queries, self.images, self.garments)
+        return attribute_codes(self.queries, self.images, self.garments)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

@@ -29,7 +29,7 @@ from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.worlds import _synthesis, _wording
 from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, of_codes
-from negbench.worlds._synthesis import GENERATOR, Spec, WorldPart, attributed, fits_one, plan
+from negbench.worlds._synthesis import GENERATOR, Spec, WorldPart, attribute_codes, fits_one, plan
 from negbench.worlds._wording import attribute_words
 
 PAPER = "ours; the garments of `synthetic`, with CIRCO's density of ground truths (ICCV 2023)"
@@ -166,7 +166,7 @@ class VectorWorld(Dataset):
     @cached_property
     def attributed(self) -> AttributeCodes:
         """The attributes that the images' ids name."""
-        return attributed(self.queries, self.images, {image: attributes_of(image) for image in self.all_images})
+        return attribute_codes(self.queries, self.images, {image: attributes_of(image) for image in self.all_images})
 
 
 def card(spec: Spec, look: float = 0.0, wrong: float = 0.0) -> DatasetCard:

@@ -14,7 +14,7 @@ from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.verdicts import Rules, batch_alone, beside_batch
 from negbench.grid.axis import group_key
 from negbench.report.figures import forests, parts_of
-from negbench.report.tables import printed, tables
+from negbench.report.tables import paper_table, tables
 from negbench.store.runfolder import RunFolder
 from tests.made import verdict
 
@@ -134,7 +134,7 @@ def check_page(findings: Findings) -> None:
     assert leader.frame["verdict"].str.startswith(("baseline", "undecided")).all()
     assert leader.blocks.nunique() == 2  # the losses
     assert "; the difference of R@10 from in-batch in points, with simultaneous 95 % intervals" in leader.title
-    header = printed(leader, "markdown").splitlines()[2].strip("| ")
+    header = paper_table(leader, "markdown").splitlines()[2].strip("| ")
     assert [name.strip() for name in header.split("|")] == ["loss", "negatives", "strategy", "R@10", "difference"]
     behind = Estimate(-0.01, -0.02, 0.0)  # a forest against the best of as many could be drawn, too
     rows = [dataclasses.replace(row, negatives=15.0, against_best=behind) for row in findings.main]

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from negbench.backbones._lavis import LAYOUTS, Blip2Sizes, BlipSizes, check_names, configured, read_tower
+from negbench.backbones._lavis import LAYOUTS, Blip2Sizes, BlipSizes, apply_config, check_names, read_tower
 from negbench.backbones._weights import Advice, Source, parse_weights
 from negbench.backbones.blip import Blip
 from negbench.backbones.blip2 import Blip2
@@ -321,19 +321,19 @@ def test_positions_that_are_no_square(family):
 
 def test_config_may_repeat_what_the_tensors_say_and_not_contradict_it():
     sizes = Blip2Sizes(vit_heads=16)
-    assert configured(sizes, {"vit_layers": 39, "vit_heads": 8, "max_txt_len": 40}, source="x.pth") == Blip2Sizes(
+    assert apply_config(sizes, {"vit_layers": 39, "vit_heads": 8, "max_txt_len": 40}, source="x.pth") == Blip2Sizes(
         vit_heads=8, max_txt_len=40
     )
     for key, value in (("vit_layers", 38), ("tower", "clip_vit_L"), ("patch_size", 16)):
         with pytest.raises(WeightsError, match=rf"config says {key} {value}, but the tensors of x\.pth say"):
-            configured(sizes, {key: value}, source="x.pth")
-    assert configured(sizes, {"vit_layers": 38}, source="").vit_layers == 38
+            apply_config(sizes, {key: value}, source="x.pth")
+    assert apply_config(sizes, {"vit_layers": 38}, source="").vit_layers == 38
     with pytest.raises(UnknownNameError, match="unknown key 'text_heads'"):
-        configured(sizes, {"text_heads": 2}, source="x.pth")
+        apply_config(sizes, {"text_heads": 2}, source="x.pth")
     with pytest.raises(UnknownNameError, match="did you mean 'text_heads'"):
-        configured(BlipSizes(), {"text_head": 2}, source="x.pth")
+        apply_config(BlipSizes(), {"text_head": 2}, source="x.pth")
     with pytest.raises(OptionError, match="vit_layers must be a whole number"):
-        configured(sizes, {"vit_layers": 2.5}, source="")
+        apply_config(sizes, {"vit_layers": 2.5}, source="")
 
 
 # --- what weights= says ----------------------------------------------------------------------------------------------

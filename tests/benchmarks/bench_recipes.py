@@ -20,7 +20,7 @@ import torch
 from negbench.data.scene import DataCache
 from negbench.loop.outlook import CARDS, Outlook
 from negbench.loop.step_plan import StepPlan
-from negbench.settings.config import ResolvedConfig, resolved
+from negbench.settings.config import ResolvedConfig, resolve
 from negbench.systems.system import load_config
 
 PAPERS = (
@@ -118,12 +118,12 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     if not names:
         flags = {"strategy": {"name": "qure"}, "backbone": {"name": "blip2", "init": "random", "size": "toy"}}
-        print("|", " | ".join(rows_of(resolved(load_config(flags=flags)), "toy")), "|")
+        print("|", " | ".join(rows_of(resolve(load_config(flags=flags)), "toy")), "|")
         return
     with tempfile.TemporaryDirectory() as folder:
         root = write_annotations(Path(folder))
         for name in names:
-            config = resolved(load_config(recipe=Path(name), sets=[f"dataset.root='{root}'"]))
+            config = resolve(load_config(recipe=Path(name), sets=[f"dataset.root='{root}'"]))
             print("|", " | ".join(rows_of(config, name)), "|", flush=True)
 
 

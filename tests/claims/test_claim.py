@@ -8,7 +8,7 @@ from negbench.papers.evidence import NEEDS, lacking
 from negbench.papers.measure import Measure
 from negbench.papers.planning import plan_claims
 from negbench.settings.command_options import Claims
-from negbench.settings.config import build_config, resolved
+from negbench.settings.config import build_config, resolve
 from negbench.systems.system import systems
 
 
@@ -101,5 +101,5 @@ def test_claims_on_cirqrs_sets_suppose_that_what_lies_below_the_target_is_wrong(
 @pytest.mark.parametrize(("name", "said"), [("vectors", True), ("tiny", False)])
 def test_a_sum_by_construction_says_nothing_about_gated_fusion(name, said):
     config = build_config([{"strategy": {"name": "hycole"}, "backbone": {"name": name}}])
-    why = lacking(all_claims()[27].needs, resolved(config), DATA)
+    why = lacking(all_claims()[27].needs, resolve(config), DATA)
     assert (why is not None and "by construction" in why) == said

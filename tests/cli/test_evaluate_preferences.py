@@ -16,7 +16,7 @@ from negbench.display import Display
 from negbench.errors import DataError
 from negbench.loop.runs import plan_run
 from negbench.scoring import scorers as scoring
-from negbench.settings.config import resolved
+from negbench.settings.config import resolve
 from negbench.store.runfolder import RunFolder
 from tests import standin
 from tests.runs import config_of, flags_of, run
@@ -108,7 +108,7 @@ def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy
     last = {name: value for name, value in curve[-1].items() if name.startswith("hp-")}
     assert last == pytest.approx({f"hp-fashioniq/{name}": value for name, value in values.items() if value is not None})
     plans = [[*sets, "eval.reported=false"], [*toy_sets, "eval.also=hp-fashioniq"]]
-    trial, beside = (resolved(config_of(given, "qure")).eval for given in plans)
+    trial, beside = (resolve(config_of(given, "qure")).eval for given in plans)
     assert trial.also is None
     assert beside.also.options["root"] == config.dataset.options["root"]
 

@@ -30,8 +30,8 @@ from negbench.loop.types import Watch
 from negbench.machine.contents import content_hashes, stamp
 from negbench.plugins.registry import build, registry
 from negbench.scoring import evaluation
-from negbench.settings.config import RunConfig, resolved
-from negbench.store.runfolder import best_of, claimed
+from negbench.settings.config import RunConfig, resolve
+from negbench.store.runfolder import best_of, claim_folder
 from negbench.systems.system import load_config
 from tests.vector_files import write_vectors
 
@@ -191,7 +191,7 @@ def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path
     opened = replace(open_run(config, Display(), bench.cache), watch=bench.watch)
     replaced(files["guide.trec"])
     with (
-        claimed(bench.runs, opened.name, opened.hash, lambda: record.manifest(opened)) as (folder, _),
+        claim_folder(bench.runs, opened.name, opened.hash, lambda: record.manifest(opened)) as (folder, _),
         pytest.raises(RunError, match=r"guide\.trec changed"),
     ):
         compute_run(opened, folder, bench)
@@ -242,7 +242,7 @@ def test_a_dev_part_is_that_of_its_fraction_and_seed(subtests, vector_sets):
     for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
         with subtests.test(more=more):
             (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
-            full = resolved(config)
+            full = resolve(config)
             shared, alone = (each.splits(full).dev for each in (cache, DataCache()))
             parts.append([query.id for query in shared.queries])
             assert parts[-1] == [query.id for query in alone.queries]

@@ -14,7 +14,7 @@ from negbench.loop.mining_task import offline_planes
 from negbench.mining.planes import EmbeddedPlane
 from negbench.plugins.registry import build
 from negbench.scoring import evaluation
-from negbench.settings.config import RunConfig, resolved
+from negbench.settings.config import RunConfig, resolve
 from negbench.systems.system import load_config
 from negbench.worlds.synthetic import Synthetic
 from tests.runs import run, untrained
@@ -35,15 +35,15 @@ WORLDS = [([], 5), (["dataset.world=2"], 2), (["dataset.world=2", "dataset.world
 
 @pytest.mark.parametrize(("sets", "world"), WORLDS)
 def test_the_seed_draws_the_world_unless_it_is_pinned(sets, world):
-    full = resolved(config_of(5, *sets))
+    full = resolve(config_of(5, *sets))
     assert (full.dataset.options["world"], full.backbone.options["world"]) == (world, world)
-    assert resolved(full) == full
+    assert resolve(full) == full
 
 
 def test_a_folder_holds_a_world_of_its_own(toy_root):
     def worlds(*sets: str) -> list[Any]:
         flags = {"strategy": {"name": "in-batch"}, "dataset": {"name": "synthetic"}}
-        return [resolved(load_config(flags={**flags, "seed": s}, sets=sets)).dataset.options["world"] for s in (1, 2)]
+        return [resolve(load_config(flags={**flags, "seed": s}, sets=sets)).dataset.options["world"] for s in (1, 2)]
 
     assert worlds() == [1, 2]
     assert worlds(f"dataset.root='{toy_root}'") == [None, None]
@@ -101,6 +101,6 @@ def test_what_a_process_keeps_of_data_sets_is_bounded(monkeypatch):
     monkeypatch.setattr(scene, "_KEPT_SPLITS", 4)
     cache = DataCache()
     for seed in range(4):
-        cache.splits(resolved(config_of(seed, "eval.select=dev")))
+        cache.splits(resolve(config_of(seed, "eval.select=dev")))
     assert (len(cache._datasets), len(cache._carved)) == (4, 4)
-    assert cache.splits(resolved(config_of(0, "eval.select=dev"))).val.card.world == "0"
+    assert cache.splits(resolve(config_of(0, "eval.select=dev"))).val.card.world == "0"

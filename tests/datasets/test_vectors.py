@@ -13,7 +13,7 @@ from negbench.errors import DataError, OptionError
 from negbench.loop.identity import read_files
 from negbench.metrics.fixed import KINDS
 from negbench.plugins.registry import build, registry
-from negbench.settings.config import build_config, resolved
+from negbench.settings.config import build_config, resolve
 from negbench.worlds._garments import ATTRIBUTES, codes_of
 from negbench.worlds._synthesis import Spec, plan
 from negbench.worlds._wording import clauses
@@ -163,7 +163,7 @@ def test_a_world_too_large_for_one_category_has_three(subtests):
 def test_the_world_is_the_golden_one():
     # a change here changes published numbers: raise GENERATOR in _synthesis.py
     assert load().identity == "vectors@twins4.5-160x120x120x80-764a3018"
-    run = resolved(build_config([{"strategy": "qure", "dataset": "vectors", "backbone": "vectors"}]))
+    run = resolve(build_config([{"strategy": "qure", "dataset": "vectors", "backbone": "vectors"}]))
     read = {"_garments.toml", "_wording.toml", "_words.toml"}  # a run's hash has them
     assert {file.name for file in read_files(run).values()} == read
 

@@ -12,7 +12,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.datasets.wrong_triplets import with_wrong_triplets
 from negbench.errors import DataError
 from negbench.plugins.registry import build
-from negbench.settings.config import resolved
+from negbench.settings.config import resolve
 from negbench.worlds.vectors import VectorWorld
 from tests.runs import config_of, run
 
@@ -92,7 +92,7 @@ def test_a_triplet_without_any_wrong_member_stays():
 
 
 def test_wrong_members_come_from_the_query_s_own_gallery(vector_sets):
-    full = resolved(config_of(vector_sets, "qure", "train.wrong=0.9"))
+    full = resolve(config_of(vector_sets, "qure", "train.wrong=0.9"))
     train = DataCache().splits(full).train
     for query in train.queries:
         assert query.group.split("-")[0] in query.reference, query.id
@@ -102,7 +102,7 @@ def test_wrong_members_come_from_the_query_s_own_gallery(vector_sets):
 def test_only_the_train_split_of_a_run_has_them(vector_sets):
     cache = DataCache()
     clean, dirty = (
-        cache.splits(resolved(config_of(vector_sets, "qure", "eval.select=dev", *more)))
+        cache.splits(resolve(config_of(vector_sets, "qure", "eval.select=dev", *more)))
         for more in ((), ("train.wrong=0.5",))
     )
     assert dirty.val is clean.val

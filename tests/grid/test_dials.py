@@ -21,7 +21,7 @@ from negbench.grid.axis import (
     short_names,
     varied_text,
 )
-from negbench.report.tables import printed, tables
+from negbench.report.tables import paper_table, tables
 from negbench.settings.options import Compare
 from tests.made import typed_columns, without
 
@@ -176,4 +176,4 @@ def test_every_table_names_a_departure_of_the_loss(dials, vector_sets, tmp_path)
         assert label in whole, (table.name, table.where)
     for form in ("latex", "markdown"):
         leader = next(table for table in shown if table.name == "table")
-        assert label in printed(leader, form).replace("\\_", "_"), form
+        assert label in paper_table(leader, form).replace("\\_", "_"), form

@@ -20,7 +20,7 @@ from negbench.grid.setting import Picked, TrialSetting, best_setting
 from negbench.grid.setting_trials import SettingTrials
 from negbench.loop.runs import plan_run
 from negbench.machine.files import read_json
-from negbench.settings.config import build_config, resolved
+from negbench.settings.config import build_config, resolve
 from negbench.settings.layers import set_layer
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
@@ -59,7 +59,7 @@ def trials_by_hand(
         layers = [set_layer(text) for text in (*vector_sets, f"train.lr={rate}", *closed)]
         config = build_config([*layers, {"strategy": {"name": strategy}, "seed": seed}])
         (folder,) = runs.glob(f"*-{plan_run(config, DataCache()).hash[:8]}")
-        by_rate.setdefault(resolved(config).train.lr, []).append(RunFolder(folder))
+        by_rate.setdefault(resolve(config).train.lr, []).append(RunFolder(folder))
     return by_rate
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from negbench.errors import RunError
-from negbench.store.runfolder import RunFolder, best_of, claimed, new_folder, runs_of
+from negbench.store.runfolder import RunFolder, best_of, claim_folder, new_folder, runs_of
 from tests.made import RESULT
 
 HASH = "0123456789abcdef"
@@ -24,7 +24,7 @@ def manifest() -> dict[str, Any]:
 
 
 def holder(runs: str, pipe: Connection, finishes: bool) -> None:
-    with claimed(Path(runs), NAME, HASH, manifest) as (folder, step):
+    with claim_folder(Path(runs), NAME, HASH, manifest) as (folder, step):
         pipe.send((folder.run_id, step))
         pipe.recv()
         if finishes:
@@ -43,7 +43,7 @@ def test_the_second_waits_for_the_first(tmp_path, finishes):
         pytest.fail("two hold it")
     threading.Timer(0.4, ours.send, ["go on"]).start()
     started = time.monotonic()
-    with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
+    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert time.monotonic() - started > 0.2  # it waited
         assert (folder.run_id, step) == (NAME, "reuse" if finishes else "resume")
     process.join()
@@ -52,18 +52,18 @@ def test_the_second_waits_for_the_first(tmp_path, finishes):
 
 def test_steps_of_a_claim(tmp_path):
     assert best_of(tmp_path, HASH) is None
-    with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
+    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert step == "anew"
         folder.write_error("mend this")
-    with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
+    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert (folder.run_id, step) == (f"{NAME}-2", "anew")  # the failed attempt is kept for inspection
         folder.write_result({**RESULT, "metrics": {"a": 1.0}})
-    with claimed(tmp_path, NAME, HASH, manifest) as (folder, step):
+    with claim_folder(tmp_path, NAME, HASH, manifest) as (folder, step):
         assert (folder.run_id, step) == (f"{NAME}-2", "reuse")
     late = new_folder(tmp_path, NAME)  # for example a copy
     late.write_manifest(manifest())
     late.write_result({**RESULT, "metrics": {"a": 2.0}})
     assert best_of(tmp_path, HASH) == late
     assert late.run_id == f"{NAME}-3"
-    with claimed(tmp_path, NAME, "f" * 16, lambda: {"hash": "f" * 16}) as (folder, step):
+    with claim_folder(tmp_path, NAME, "f" * 16, lambda: {"hash": "f" * 16}) as (folder, step):
         assert (folder.run_id, step) == (f"{NAME}-4", "anew")  # another run, whose name is taken

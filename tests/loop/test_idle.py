@@ -10,7 +10,7 @@ from negbench import api, audit
 from negbench.errors import DataError, OptionError
 from negbench.loop.remarks import check_idle, idle_exclusions
 from negbench.loop.runs import DATA
-from negbench.settings.config import resolved
+from negbench.settings.config import resolve
 from negbench.settings.options import Run, Study
 from negbench.systems.system import load_config
 from negbench.tuning.search import plan_study
@@ -27,7 +27,7 @@ def idle(*sets: str, rules: str = "qure", **flags: Any) -> list[str]:
     rows = []
     for name in rules.split(","):
         given = load_config(flags={"strategy": {"name": name}, **flags}, sets=(*SMALL, *sets))
-        rows.append((name, given, resolved(given)))
+        rows.append((name, given, resolve(given)))
     return check_idle(rows, sets, DATA)
 
 
@@ -84,7 +84,7 @@ def test_only_what_excludes_a_further_image_counts(subtests, tmp_path, vector_se
             own.write_text("".join(f"{json.dumps(row)}\n" for row in lines), encoding="utf-8")
             sets = [*vector_sets, f"dataset.file='{own}'", "mining.exclude_relevant=true"]
             given = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=sets)
-            found = idle_exclusions(given.mining, DATA.dataset(resolved(given).dataset, "train", images=False))
+            found = idle_exclusions(given.mining, DATA.dataset(resolve(given).dataset, "train", images=False))
             assert [setting for setting, _ in found] == ["mining.exclude_relevant"] * refused
     with pytest.raises(OptionError, match="exclude_subset: no query of triplets train has a group"):
         audit(dataset=f"{own}", strategies="all-corpus", sets=(*vector_sets[2:], "mining.exclude_subset=true"))

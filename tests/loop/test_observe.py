@@ -20,7 +20,7 @@ from negbench.own.audit import audit
 from negbench.own.scored_split import open_split
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Audit
-from negbench.settings.config import resolved
+from negbench.settings.config import resolve
 from negbench.store.runfolder import final_values
 from tests.runs import config_of, flags_of, run
 
@@ -42,7 +42,7 @@ CARDED = [
 
 @pytest.mark.parametrize(("strategy", "more", "want"), CARDED)
 def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, want):
-    config = resolved(config_of([], strategy, "train.epochs=12", *more))
+    config = resolve(config_of([], strategy, "train.epochs=12", *more))
     stages = stages_of(make_strategy(config.strategy.name, **config.strategy.options), config)
     assert card_epochs(config, stages) == want
 
@@ -84,7 +84,7 @@ def test_the_cards_are_of_the_model_as_it_is(strategy, vector_sets, tmp_path):
     assert [card["epoch"] for card in result["regime_by_refresh"]] == epochs
     assert result["regime"]["epoch"] == 4
     options = Audit(queries=0)
-    subject = open_split(resolved(finished.folder.config), "train", Display(), finished.folder)
+    subject = open_split(resolve(finished.folder.config), "train", Display(), finished.folder)
     ended = audit(subject, {"all": make_strategy("all-corpus")}, options)
     assert list(ended.regime) == FIELDS
     for name, value in ended.regime.items():
@@ -113,7 +113,7 @@ def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(vecto
 
 
 def remarks(vector_sets: list[str], loss: str = "bradley-terry", **state: Any) -> list[str]:
-    config, made = resolved(config_of(vector_sets, "qure")), registry.make("losses", loss)
+    config, made = resolve(config_of(vector_sets, "qure")), registry.make("losses", loss)
     return remarks_of(config, made, State(**state), queries=100)
 
 

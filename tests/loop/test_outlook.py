@@ -14,7 +14,7 @@ from negbench.loop.fitting import fitting_plan
 from negbench.loop.outlook import Outlook, opened_lines, outlook_lines
 from negbench.loop.step_memory import Architecture, CallMemory
 from negbench.plugins.registry import checked_options, registry
-from negbench.settings.config import ResolvedConfig, resolved
+from negbench.settings.config import ResolvedConfig, resolve
 from tests.runs import config_of, untrained
 
 SKELETONS = {
@@ -71,7 +71,7 @@ def sets(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def config(sets: list[str]) -> ResolvedConfig:
     """Return such a run of QuRe."""
-    return resolved(config_of(sets, "qure"))
+    return resolve(config_of(sets, "qure"))
 
 
 def test_the_lines_of_a_run(config, monkeypatch):
@@ -108,7 +108,7 @@ CORPUS = {  # in 18 steps 96 images of 1e9 operations, of which a quarter forwar
 @pytest.mark.parametrize(("strategy", "more", "line"), CORPUS.values(), ids=CORPUS)
 def test_a_corpus_in_every_step_is_told(strategy, more, line, sets, monkeypatch):
     monkeypatch.setattr(fitting, "machine_memory", lambda: 2**34)
-    told = outlook_lines(resolved(config_of(sets, strategy, *more)), DataCache())
+    told = outlook_lines(resolve(config_of(sets, strategy, *more)), DataCache())
     assert [text for text in told if "pass the" in text] == ([] if line is None else [line])
 
 

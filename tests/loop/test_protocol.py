@@ -34,7 +34,7 @@ from negbench.metrics.curve_file import Curves
 from negbench.mining.draws import draw
 from negbench.mining.mined import Mined
 from negbench.plugins.registry import Plugin, registry
-from negbench.settings.config import RunConfig, resolved
+from negbench.settings.config import RunConfig, resolve
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
@@ -330,7 +330,7 @@ COSINES = [
 @pytest.mark.parametrize(("sets", "want"), COSINES)
 def test_cosine_by_hand(vector_sets, sets, want):
     """The schedule by hand: three epochs of one step each, and two steps beyond."""
-    config = resolved(load_config(flags={"strategy": {"name": "top-k"}}, sets=[*vector_sets, "train.epochs=3", *sets]))
+    config = resolve(load_config(flags={"strategy": {"name": "top-k"}}, sets=[*vector_sets, "train.epochs=3", *sets]))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
     schedule = rate_schedule(optimizer, config.train, 1)
     factors = []
@@ -482,7 +482,7 @@ def test_dev_is_taken_from_train(vector_sets, tmp_path):
     train, dev = opened.scene.train.dataset, opened.splits.dev
     assert opened.scene.dev.dataset is dev
     assert opened.scene.val.dataset.split == "val"
-    whole = part_of(resolved(config), "train").queries
+    whole = part_of(resolve(config), "train").queries
     assert {q.id for q in train.queries} | {q.id for q in dev.queries} == {q.id for q in whole}
     assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
     assert len(dev.queries) == pytest.approx(12, abs=2)
@@ -537,13 +537,13 @@ def test_mining_and_scoring_see_no_dropout(vector_sets, tmp_path):
     tape, result = recorded(config, tmp_path)
     (refresh,) = tape.refreshes  # at epoch 0: there is no warm-up
     assert not (result.path / "curves-warm.npz").exists()
-    dataset = part_of(resolved(config), "train")
-    scores = scores_of(backbone_at(resolved(config), refresh.weights), dataset)
+    dataset = part_of(resolve(config), "train")
+    scores = scores_of(backbone_at(resolve(config), refresh.weights), dataset)
     for view, (group, columns) in zip(refresh.views, dataset.groups.items(), strict=True):
         rows = [n for n, query in enumerate(dataset.queries) if query.group == group]
         torch.testing.assert_close(view.scores, scores[rows][:, columns], atol=1e-5, rtol=1e-5)
-    val = part_of(resolved(config), "val")
-    trained = scores_of(backbone_at(resolved(config), result.folder.weights()), val)
+    val = part_of(resolve(config), "val")
+    trained = scores_of(backbone_at(resolve(config), result.folder.weights()), val)
     assert result.metrics == pytest.approx(val.evaluate(trained))
     # training uses dropout: the first step's positives differ from those without it
     resting = scores[torch.arange(48), dataset.target_columns][tape.steps[0].rows]

@@ -25,7 +25,7 @@ from negbench.loop.runs import open_run
 from negbench.loop.schedule import Stage, cosine
 from negbench.loop.types import State
 from negbench.mining.mined import Mined
-from negbench.settings.config import RunConfig, resolved
+from negbench.settings.config import RunConfig, resolve
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
@@ -69,7 +69,7 @@ def test_own_temperatures_are_trained_and_written_down(subtests, tmp_path, toy_s
 
 
 def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets):
-    config = resolved(config_of("hycole", toy_sets, *OWN))
+    config = resolve(config_of("hycole", toy_sets, *OWN))
     opened = untrained(config)
     strategy, loss = make_strategy("hycole"), make_loss("info-nce")
     objective = Objective(Passes(opened.backbone, 0), strategy, loss, opened.scene, config.mining, config.hybrid)
@@ -104,7 +104,7 @@ def test_the_temperature_moves_at_its_own_rate(tmp_path, vector_sets, rate):
 
 
 def test_a_temperature_stays_above_its_bound(tmp_path, vector_sets):
-    config = resolved(config_of("qure", vector_sets, "train.temperature_least=0.05"))
+    config = resolve(config_of("qure", vector_sets, "train.temperature_least=0.05"))
     opened = untrained(config)
     objective = Objective(
         Passes(opened.backbone, 0),
@@ -131,14 +131,14 @@ def test_a_bound_is_the_run_s_own(vector_sets):
     cache = DataCache()
     for least, expected in ((0.05, 0.05), (None, 0.01), (0.002, 0.002)):
         more = () if least is None else (f"train.temperature_least={least}",)
-        opened = open_run(resolved(config_of("qure", vector_sets, *more)), Display(), cache)
+        opened = open_run(resolve(config_of("qure", vector_sets, *more)), Display(), cache)
         with torch.no_grad():
             opened.backbone.log_temperature.fill_(math.log(0.001))
         assert float(opened.backbone.bounded_temperature.detach()) == pytest.approx(expected), least
 
 
 def test_only_the_temperature_gets_its_own_rate(toy_sets):
-    backbone = untrained(resolved(config_of("qure", toy_sets))).backbone
+    backbone = untrained(resolve(config_of("qure", toy_sets))).backbone
     before = backbone.parameter_groups(0.5, 0.1)
     after = with_temperature_rate(before, backbone.temperature, 10.0)
     rates = {id(parameter): group["lr"] for group in before for parameter in group["params"]}
@@ -213,7 +213,7 @@ def test_one_draw_serves_all_epochs_of_an_interval(vector_sets, tmp_path):
 @pytest.mark.parametrize(("rise", "expected"), [(0, "released"), (1, "warm")])
 def test_a_rate_that_moves_once_an_epoch_is_that_of_the_released_code(rise, expected):
     steps, epochs, lr, floor = 3, 5, 1e-5, 1e-7
-    config = resolved(
+    config = resolve(
         load_config(
             flags={"strategy": {"name": "qure"}},
             sets=[f"train.lr={lr}", "train.epochs=5", "train.lr_update=epoch", f"train.lr_warmup_epochs={rise}"],

@@ -18,7 +18,7 @@ from negbench.loop.schedule import stages_of
 from negbench.mining.composite import batch_rule, batch_rules, parts_of, slots_of
 from negbench.plugins.registry import registry
 from negbench.scoring import evaluation
-from negbench.settings.config import resolved
+from negbench.settings.config import resolve
 from negbench.testing.worlds import toy_view
 from tests.runs import config_of, run, untrained
 
@@ -54,21 +54,21 @@ def test_a_composite_is_named_wherever_a_strategy_is(vector_sets):
         {"name": "in-batch+qure", "variant": "release"},
         {"name": "all-corpus:2>cirqrs"},
     )
-    full = resolved(config_of(vector_sets, "in-batch+qure:variant=release"))
+    full = resolve(config_of(vector_sets, "in-batch+qure:variant=release"))
     assert full.strategy.options == {"shared": False, "variant": "release", "consecutive_threshold": 1}
     assert labels_of(full)["strategy"] == "in-batch+qure(variant=release)"
     option = next(o for o in options_of("strategies", "in-batch+qure") if o.name == "variant")
     assert (option.type, option.default) == ("paper or release", "paper")
     names = {plugin.name for plugin in registry.parts("strategies", "all-corpus:1>top-k:3>in-batch+after-target")}
     assert names == {"all-corpus", "top-k", "in-batch", "after-target"}
-    assert code_version(full) != code_version(resolved(config_of(vector_sets, "qure")))
+    assert code_version(full) != code_version(resolve(config_of(vector_sets, "qure")))
 
 
 def test_names_that_mean_nothing_are_one_line(subtests, vector_sets, mistakes):
     for name, message in mistakes["names"].items():
         with subtests.test(name=name):
             with pytest.raises(NegbenchError) as caught:
-                resolved(config_of(vector_sets, name))
+                resolve(config_of(vector_sets, name))
             assert message in str(caught.value)
             assert "\n" not in str(caught.value)
 
@@ -155,7 +155,7 @@ def test_the_warm_up_is_a_switch_from_all_of_the_corpus(vector_sets, tmp_path):
 def test_stages_of_a_run(vector_sets):
     def planned(name: str, *more: str) -> list[tuple[int, str, tuple[int, ...], bool]]:
         bare = [text for text in vector_sets if not text.startswith("schedule")]
-        full = resolved(config_of(bare, name, "train.epochs=12", *more))
+        full = resolve(config_of(bare, name, "train.epochs=12", *more))
         strategy: Strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
         return [(s.end, type(s.mined).__name__, s.refreshes, s.kept) for s in stages_of(strategy, full)]
 

@@ -14,7 +14,7 @@ from negbench.loop.objective import Batch, Objective
 from negbench.loop.passes import Passes
 from negbench.loop.runs import plan_run
 from negbench.mining.filters import Filters
-from negbench.settings.config import MiningConfig, resolved
+from negbench.settings.config import MiningConfig, resolve
 from negbench.testing.worlds import toy_view, toy_views
 from tests.mining.test_mining import run, scored_task
 from tests.runs import config_of, untrained
@@ -110,16 +110,16 @@ def test_a_batch_is_filtered_by_its_own_scores(subtests, vector_sets):
 
 def test_a_filter_makes_any_pool_one_of_scores(vector_sets):
     """With a filter on scores, all-corpus is refreshed like other strategies."""
-    assert resolved(config_of(vector_sets, "all-corpus")).schedule.refresh_epochs == (0,)
+    assert resolve(config_of(vector_sets, "all-corpus")).schedule.refresh_epochs == (0,)
     config = config_of(vector_sets, "all-corpus", "mining.margin=0.2", "train.num_negatives=2")
-    assert resolved(config).schedule.refresh_epochs == (1,)
-    assert resolved(config_of(vector_sets, "all-corpus", "mining.max_judge=0.5")).schedule.refresh_epochs == (0,)
-    assert resolved(config_of(vector_sets, "in-batch", "mining.margin=0.2")).schedule.refresh_epochs == ()
+    assert resolve(config).schedule.refresh_epochs == (1,)
+    assert resolve(config_of(vector_sets, "all-corpus", "mining.max_judge=0.5")).schedule.refresh_epochs == (0,)
+    assert resolve(config_of(vector_sets, "in-batch", "mining.margin=0.2")).schedule.refresh_epochs == ()
 
 
 def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets):
-    assert resolved(config_of(vector_sets, "qure")).identity()["mining"] == {}
-    assert resolved(config_of(vector_sets, "qure", "mining.margin=0")).identity()["mining"] == {"margin": 0.0}
+    assert resolve(config_of(vector_sets, "qure")).identity()["mining"] == {}
+    assert resolve(config_of(vector_sets, "qure", "mining.margin=0")).identity()["mining"] == {"margin": 0.0}
     with pytest.raises(OptionError, match="a mining filter reads the plane 'guide', but the run has none"):
         plan_run(config_of(vector_sets, "qure", "mining.guide_margin=0"), DataCache())
     with pytest.raises(OptionError, match=r"mining\.relative_margin = -1"):

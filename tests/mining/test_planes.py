@@ -23,7 +23,7 @@ from negbench.loop.runs import plan_run
 from negbench.mining.mine import mine
 from negbench.plugins.registry import Plugin, registry
 from negbench.scoring.rankings import read_trec
-from negbench.settings.config import MiningConfig, resolved
+from negbench.settings.config import MiningConfig, resolve
 from tests.runs import config_of, run, untrained
 from tests.vector_files import WIDTH, write_vectors
 
@@ -73,7 +73,7 @@ def guided_by(folder: Path, seed: int) -> str:
 @pytest.fixture
 def sets(vector_sets: list[str], tmp_path: Path) -> list[str]:
     """Return `--set` texts with other vectors as guide and a judge's file of two images of the first train query."""
-    train = load_split(resolved(config_of(vector_sets, "plain")).dataset, "train", images=False)
+    train = load_split(resolve(config_of(vector_sets, "plain")).dataset, "train", images=False)
     lines = [f"{train.queries[0].id} Q0 {train.images[c]} 1 {s} me" for c, s in ((3, -0.5), (1, 0.9))]
     (tmp_path / "judge.trec").write_text("\n".join(lines) + "\n")
     return [*vector_sets, guided_by(tmp_path / "guide", 1), f"mining.judge='{tmp_path / 'judge.trec'}'"]
@@ -232,7 +232,7 @@ def test_guide_and_judge_are_part_of_what_a_run_is(sets, tmp_path):
     assert hash_of(guided_by(tmp_path / "third", 2)) != before
     file.write_text(file.read_text().replace("0.9", "0.8"))
     assert hash_of() != before
-    assert resolved(config_of(sets, "plain")).identity()["mining"].keys() <= {"guide"}
+    assert resolve(config_of(sets, "plain")).identity()["mining"].keys() <= {"guide"}
 
 
 def test_planes_read_by_a_partner_are_read_by_the_run():

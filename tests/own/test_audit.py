@@ -18,7 +18,7 @@ from negbench.mining.window import window
 from negbench.own.audit import audit, diversity
 from negbench.own.scored_split import ScoredSplit, open_split
 from negbench.settings.command_options import Audit
-from negbench.settings.config import RunConfig, resolved
+from negbench.settings.config import RunConfig, resolve
 from negbench.store.runfolder import RunFolder
 from tests.mining.test_mining import Function
 from tests.runs import config_of, flags_of, run
@@ -28,7 +28,7 @@ OPTIONS = Audit(queries=20, draws=6)
 
 @pytest.fixture(scope="module")
 def config(toy_sets: list[str]) -> RunConfig:
-    return resolved(config_of(toy_sets, "top-k:k=5"))
+    return resolve(config_of(toy_sets, "top-k:k=5"))
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +184,8 @@ def test_a_run_s_weights_are_audited(vector_sets, tmp_path, document, said):
     stored = document(*flags)
     assert (stored["model"], stored["window"]) == (result.run_id, "")
     assert [row["strategy"] for row in stored["rows"]] == ["after-target(k=7)"]
-    untrained = open_split(resolved(config), "train", Display())
-    trained = open_split(resolved(config), "train", Display(), RunFolder(result.path))
+    untrained = open_split(resolve(config), "train", Display())
+    trained = open_split(resolve(config), "train", Display(), RunFolder(result.path))
     assert not torch.equal(untrained.task.queries, trained.task.queries)
     want = audit(trained, {"after-target(k=7)": make_strategy("after-target", k=7)}, Audit())
     assert stored["rows"][0]["hardness"] == want.rows[0]["hardness"]

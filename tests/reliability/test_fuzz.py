@@ -30,7 +30,7 @@ from negbench.grid.jobs import Trusted, compute_line
 from negbench.loop import train as loop
 from negbench.loop.runs import Bench, run_config
 from negbench.machine.files import SUMS
-from negbench.settings.config import RunConfig, flattened
+from negbench.settings.config import RunConfig, flatten
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.datasets import toys
@@ -146,7 +146,7 @@ def changed(draw: st.DrawFn, value: Any, parts: st.SearchStrategy[Any]) -> Any:
 
 
 OPTIONS = ("strategy.k", "strategy.variant", "loss.tau", "backbone.hidden")
-KEYS = [key for key, _ in flattened(RunConfig(strategy={"name": "qure"}).model_dump())]  # of a run's configuration
+KEYS = [key for key, _ in flatten(RunConfig(strategy={"name": "qure"}).model_dump())]  # of a run's configuration
 KEYS += [*OPTIONS, "strategy", "train", "", "a.b.c", "x"]
 
 

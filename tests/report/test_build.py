@@ -40,7 +40,7 @@ from negbench.report.build import write_report
 from negbench.report.charts import GREY
 from negbench.report.gallery import TOP, _view
 from negbench.report.page import _prose, sort_key
-from negbench.settings.config import resolved
+from negbench.settings.config import resolve
 from negbench.store.runfolder import RunFolder
 
 VOID = {"meta", "link", "source", "img", "br", "wbr", "hr", "input"}
@@ -457,7 +457,7 @@ def test_galleries_show_what_the_trained_model_ranked(compared):
     folder = RunFolder(next(f for f in sorted(compared.glob("qure-bradley-terry*-s0-*")) if f.is_dir()))
     ranks = folder.ranks()["target_rank"].tolist()
     dataset = load_split(folder.config.dataset, "val", images=False)
-    every, config = dict.fromkeys(range(len(ranks)), "all"), resolved(folder.config)
+    every, config = dict.fromkeys(range(len(ranks)), "all"), resolve(folder.config)
     columns, _ = _view("qure", folder, config, DataCache(), every, None)[0].val
     for rank, target, top in zip(ranks, dataset.target_columns.tolist(), columns.tolist(), strict=True):
         assert top.index(target) + 1 == rank if rank <= TOP else target not in top, dataset.images[target]

@@ -11,7 +11,7 @@ import pytest
 
 from negbench.errors import UnknownNameError
 from negbench.report.finish import _grid
-from negbench.report.tables import Table, printed
+from negbench.report.tables import Table, paper_table
 
 ROWS = [
     ("20", "top-k", "info-nce", "worse", "50.1 ± 0.2", "9.10 ± 0.10"),
@@ -27,7 +27,7 @@ TABLE = Table("table", "Leader table: percent; R@10 behind the best, 95 %", FRAM
 
 
 def test_the_best_of_each_block_is_bold_and_what_is_constant_is_in_the_caption():
-    text = printed(TABLE, "latex")
+    text = paper_table(TABLE, "latex")
     body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
     rows = [line.removesuffix(r" \\").split(" & ") for line in body.strip().splitlines() if "&" in line]
     assert [row[:3] for row in rows] == [[r[0], r[2], r[1].replace("_", r"\_")] for r in ROWS]
@@ -44,20 +44,20 @@ def test_a_difference_that_an_earlier_look_decided_is_marked():
     """The printed means go on: the difference is no more that of the means beside it."""
     words = ["worse (after 3 seeds)", *FRAME["against the best"][1:]]
     early = replace(TABLE, frame=FRAME.assign(**{"against the best": words}))
-    assert printed(early, "latex").count("+1.00 [0.10, 1.90] (after 3 seeds)") == 1
-    assert printed(early, "markdown", ["against the best", "behind the best"]).count("(after 3 seeds)") == 1
+    assert paper_table(early, "latex").count("+1.00 [0.10, 1.90] (after 3 seeds)") == 1
+    assert paper_table(early, "markdown", ["against the best", "behind the best"]).count("(after 3 seeds)") == 1
 
 
 def test_columns_and_budgets_are_chosen():
-    text = printed(TABLE, "markdown", ["R@1", "R@10"], [20])
+    text = paper_table(TABLE, "markdown", ["R@1", "R@10"], [20])
     assert text.startswith("Percent; the highest of a block is bold; all rows: backbone b_1, epochs 20, negatives 16.")
     assert "| loss | strategy | R@1 | R@10 |" in text
     assert "| info-nce | top-k | **9.10 ± 0.10** | 50.1 ± 0.2 |" in text
     assert "| triplet | top-k | 7.00 ± 0.10 |" in text  # all alike: none is bold
     with pytest.raises(UnknownNameError, match="--columns 'R@100': did you mean 'R@10'"):
-        printed(TABLE, "latex", ["R@100"])
+        paper_table(TABLE, "latex", ["R@100"])
     with pytest.raises(UnknownNameError, match="--epochs '30': did you mean '20'"):
-        printed(TABLE, "latex", (), [30])
+        paper_table(TABLE, "latex", (), [30])
 
 
 def test_the_terminal_has_one_number_of_negatives_below_the_table():
@@ -75,7 +75,7 @@ def test_the_terminal_has_one_number_of_negatives_below_the_table():
 def test_tex_reads_it(tmp_path):
     odd = FRAME.assign(strategy=[r"a\b", "50 % & more", "~^", "$x$ #1", "{q}", "a_b"])
     odd = odd.assign(loss=["bradley-terry", "info-nce"] * 3, negatives=["1", "52.9", "1"] * 2)  # as wide as most are
-    text = printed(Table("table", "Leader: it's 5 %", odd, best=("R@10",)), "latex")
+    text = paper_table(Table("table", "Leader: it's 5 %", odd, best=("R@10",)), "latex")
     document = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + text + r"\end{document}"
     (tmp_path / "d.tex").write_text(document, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "d.tex"]

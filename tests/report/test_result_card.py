@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from negbench.report.result_card import write_result_card
-from negbench.settings.config import build_config, resolved
+from negbench.settings.config import build_config, resolve
 from negbench.store.runfolder import RunFolder
 
 CARDS = Path(__file__).parents[2] / "docs/cards"
@@ -37,7 +37,7 @@ def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared):
         for run in runs:
             own = tomllib.loads("\n".join(f"{key} = {json.dumps(value)}" for key, value in row["settings"].items()))
             own |= {"dataset": {"root": run.config.flat()["dataset.root"]}, "seed": run.config.seed}  # one's own folder
-            assert resolved(build_config([recipe, own])).identity() == resolved(run.config).identity(), row
+            assert resolve(build_config([recipe, own])).identity() == resolve(run.config).identity(), row
         assert all(f"| {row[name]}" in text for name in ("strategy", "loss")), row
     for row in card["rows"]:
         gap = mains[row["loss"], row["strategy"]] - mains[row["loss"], row["test"]["baseline"]]

@@ -7,7 +7,7 @@ import pytest
 
 from negbench.analysis.temperature import temperature_text
 from negbench.report.finish import _grid
-from negbench.report.tables import printed
+from negbench.report.tables import paper_table
 from negbench.systems.system import load_config
 from tests.report.test_printed import TABLE
 
@@ -44,6 +44,6 @@ def test_every_form_of_a_table_has_it(subtests):
     table = replace(TABLE, caption="temperature fixed at 0.1")
     for form in ("latex", "markdown"):
         with subtests.test(form=form):
-            assert "all rows: backbone b" in printed(table, form)
-            assert "negatives 16, temperature fixed at 0.1." in printed(table, form)
+            assert "all rows: backbone b" in paper_table(table, form)
+            assert "negatives 16, temperature fixed at 0.1." in paper_table(table, form)
     assert _grid(table, None).caption.endswith(", temperature fixed at 0.1")

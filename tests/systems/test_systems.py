@@ -7,7 +7,7 @@ import pytest
 from negbench.cli.main import run as negbench
 from negbench.errors import UnknownNameError
 from negbench.loop.runs import DATA
-from negbench.settings.config import build_config, resolved
+from negbench.settings.config import build_config, resolve
 from negbench.settings.layers import plugin_section
 from negbench.systems.system import FACTORS, PLAIN, load_config, systems, with_system
 
@@ -21,7 +21,7 @@ def test_all_systems_are_named_here():
 def test_the_plain_system_is_info_nce_over_the_batch(toy_root):
     base = [{"dataset": {"name": "synthetic", "root": str(toy_root)}}]
     layer, remarks = with_system([*base, {"system": PLAIN}], DATA)
-    flat = resolved(build_config([layer, *base])).flat()
+    flat = resolve(build_config([layer, *base])).flat()
     assert (flat["strategy.name"], flat["loss.name"], flat["train.num_negatives"]) == ("in-batch", "info-nce", None)
     assert list(remarks) == []
 
@@ -39,14 +39,14 @@ def test_what_cannot_be_carried_is_said(subtests, vector_sets):
                 assert "\n" not in remark
             fusion = build_config([layer, *base]).backbone.options.get("fusion")
             assert fusion == layer.get("backbone", {}).get("fusion")  # kept where a layer above names the backbone
-            resolved(build_config([layer, *base]))  # what is left can run
+            resolve(build_config([layer, *base]))  # what is left can run
 
 
 @pytest.mark.parametrize(("options", "candidates"), [({}, "corpus"), ({"frozen": False}, "batch")])
 def test_dqe_takes_its_kl_over_the_batch_where_the_image_tower_is_trained(options, candidates):
     base = [{"dataset": "fashioniq", "backbone": {"name": "clip", **options}}]
     layer, remarks = with_system([*base, {"system": "dqe"}], DATA)
-    assert resolved(build_config([layer, *base])).loss.options["kl_over"] == candidates
+    assert resolve(build_config([layer, *base])).loss.options["kl_over"] == candidates
     wanted = "DQE-CIR without its KL over the whole corpus (sec. 3.4, alg. 1): backbone 'clip' trains its image tower,"
     assert [r.startswith(wanted) for r in remarks] == ([True] if candidates == "batch" else [])
 
@@ -57,7 +57,7 @@ def test_factors_are_ordinary_settings():
 
     def of(value: object) -> tuple[dict[str, Any], tuple[str, ...]]:
         whole, remarks = with_system([*base, {"system": value}], DATA)
-        return resolved(build_config([whole])).flat(), remarks
+        return resolve(build_config([whole])).flat(), remarks
 
     plain, dqe = of("plain")[0], of("dqe")[0]
     assert of(dict.fromkeys(FACTORS, "dqe")) == of("dqe")
@@ -82,7 +82,7 @@ def test_factors_are_ordinary_settings():
 def test_every_system_starts_from_one_base(name):
     base = [{"dataset": "vectors", "backbone": {"name": "vectors", "dim": 16}}]
     layer, _ = with_system([*base, {"system": name}], DATA)
-    options = resolved(build_config([layer, *base])).backbone.options
+    options = resolve(build_config([layer, *base])).backbone.options
     fusion, weights = "gated" if name == "hycole" else "sum", name == "dqe"
     assert (options["dim"], options["fusion"], options["hidden"]) == (16, fusion, 0)
     assert options["attribute_weights"] is weights
@@ -155,7 +155,7 @@ def test_baselines_bring_their_optimiser_and_say_what_they_leave_out(vector_sets
     }
     for name, (settings, reasons) in wanted.items():
         layer, remarks = with_system([*base, {"system": name}], DATA)
-        train = resolved(build_config([layer, *base])).train.model_dump()
+        train = resolve(build_config([layer, *base])).train.model_dump()
         assert train.items() >= {"eps": 1e-7, "drop_last": True, "vary_captions": False, **settings}.items(), name
         for reason, remark in zip(reasons, remarks, strict=True):
             assert reason in remark

@@ -8,7 +8,7 @@ import pytest
 
 from negbench.errors import NegbenchError, OptionError
 from negbench.plugins.registry import registry
-from negbench.settings.config import RunConfig, resolved
+from negbench.settings.config import RunConfig, resolve
 from negbench.settings.options import Study
 from negbench.systems.system import load_config
 from negbench.tuning.search import plan_study
@@ -47,7 +47,7 @@ def test_the_space_of_a_strategy_and_trial_0_is_its_default(subtests):
             for epochs in (2, 4, 7, 12, 30, 50):
                 base = base_of(strategy, f"train.epochs={epochs}")
                 space = build_space(base)
-                assert resolved(space.config(base, space.default, 0, closed=False)) == resolved(base)
+                assert resolve(space.config(base, space.default, 0, closed=False)) == resolve(base)
 
 
 def test_a_share_of_the_gallery_stays_as_it_is():
@@ -59,7 +59,7 @@ def test_a_share_of_the_gallery_stays_as_it_is():
 @pytest.mark.parametrize("epochs", [4, 7, 12, 30, 50])
 def test_every_number_of_definitions_gives_another_schedule(epochs):
     choices = knobs_of(build_space(base_of("qure", f"train.epochs={epochs}")))["schedule.n_def"]
-    listed = [tuple(resolved(base_of("qure", f"train.epochs={epochs}", f"schedule.n_def={n}")).schedule
+    listed = [tuple(resolve(base_of("qure", f"train.epochs={epochs}", f"schedule.n_def={n}")).schedule
                     .refresh_epochs) for n in choices]  # fmt: skip
     assert len(set(listed)) == len(choices)
     assert 6 in choices
@@ -209,4 +209,4 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path, refused, mistakes):
 
 def test_a_closed_val_cannot_be_selected_on():
     with pytest.raises(OptionError, match="selects on the reported split"):
-        resolved(base_of("qure", "eval.reported=false", "eval.select=val"))
+        resolve(base_of("qure", "eval.reported=false", "eval.select=val"))

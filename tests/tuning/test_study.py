@@ -27,7 +27,7 @@ from negbench.loop.runs import DATA, plan_run
 from negbench.metrics.fixed import DEV_QUERIES
 from negbench.report.loaded import StudyResult
 from negbench.report.study import finish, importance_frame, trials_frame
-from negbench.settings.config import resolved
+from negbench.settings.config import resolve
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
@@ -400,7 +400,7 @@ def test_tables_of_what_was_found(tmp_path, vector_sets, monkeypatch):
     book.work(lambda trial: 0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2, print)
     trials = trials_frame(book)
     spec = book.spec
-    assert set(trials["epochs"]) == {str(resolved(spec.config).train.epochs * len(spec.seeds))}
+    assert set(trials["epochs"]) == {str(resolve(spec.config).train.epochs * len(spec.seeds))}
     assert list(trials["recall %"]) == [f"{100 * (trial.value or 0):.2f}" for trial in book.frozen()]
     shares = importance(book)
     assert importance_frame(book)["knob"][0] == next(iter(shares)) == "strategy.alpha"
