@@ -12,7 +12,7 @@ from negbench.analysis.contrasts import CONTRAST, TEMPERATURE, contrast_text
 from negbench.analysis.cutoffs import wide_cutoffs
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import config_of, known_numbers, seconds_per_seed, shared_value
-from negbench.analysis.kinds import kinds_answer
+from negbench.analysis.kinds import draws_answer, kinds_answer
 from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, sort_alike
 from negbench.analysis.picked_answer import picked_answer
 from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
@@ -52,7 +52,8 @@ def say(findings: Findings) -> list[str]:
     """Write the answer, a line per entry; none where nothing was judged.
 
     First the `headlines`; then what else tables say, what is undecided, what the intervals cover, the regime, learning
-    rates, unfinished training, and what tuning gained; last, where strategies stand beside the batch, what to do.
+    rates, unfinished training, what tuning gained, and what is drawn; last, where strategies stand beside the batch,
+    what to do.
     """
     if not findings.verdicts:
         return []
@@ -75,7 +76,9 @@ def say(findings: Findings) -> list[str]:
     lines += trained_out(findings.groups, verdicts)
     tuned_by = (findings.document.get("tuned") or {}).get("metric", "")
     lines += tuned_answer(tunings_of(findings.document), findings.gains, tuned_by)
-    lines += kinds_answer(sort_alike(findings.plain, verdicts))
+    groups = sort_alike(findings.plain, verdicts)
+    lines += draws_answer(groups)
+    lines += kinds_answer(groups)
     lines += advice(findings)
     return lines
 

@@ -73,46 +73,62 @@ def kinds_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
             drawn.append(f"{percent(shares.drawn.mean)} % of the draws of {name}")
     random = max(shares.random for shares in of_kind.values())
     drawn = [*drawn[:_NAMED], f"{percent(random)} % of random draws"]
-    named = []
-    for axis in TABLE_AXES:
-        value = shared_value(judged, axis)
-        if value and len({shared_value(cells, axis) for cells in groups}) > 1:
-            named.append(f"{value} epochs" if axis == "epochs" else value)
-    where = f" ({', '.join(named)})" if named else ""
+    where = _of_table(judged, groups)
     said = f"Among the first ten images{where} {left} % are {kind} negatives, the most frequent mistake"
     return [f"{said}; they are {join_names(drawn)}."]
 
 
 def draws_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
-    """Say where in the ranking the strategies draw, and how many of their draws are false, each in one sentence.
+    """Say in one line who draws nearest the top of the ranking, who furthest from it, and whose draws are most false.
 
-    They are about the first table alone, and about what its runs recorded; [] where they recorded neither.
+    It is about the first table alone, and about what its runs recorded; [] where they recorded neither.
     """
     if not groups:
         return []
     table = _same_table(groups, groups[0])
     ranks = _by_strategy(table, "behaviour/draw_rank_median")
     false = _by_strategy(table, "behaviour/false_negative_rate_draws")
-    lines = []
+    parts = []
     if ranks:
         corpora = list(first_run(groups[0]).manifest["dataset"]["corpus"].values())
         of_all = f" of {corpora[0]:,}" if len(corpora) == 1 else ""
-        named = [f"{name} from rank {rank:,.0f}{of_all}" for name, rank in ranks.items()]
-        lines.append(f"Median draws: {join_names(named, _NAMED)}.")
-    if false and max(false.values()) > 0:
-        named = [f"{name} {percent(rate)} %" for name, rate in false.items()]
-        lines.append(f"Share of the draws that are false negatives: {join_names(named, _NAMED)}.")
-    return lines
+        names = list(ranks)
+        rank = f"median rank {ranks[names[0]]:,.0f}{of_all}"
+        if len(names) == 1:
+            parts.append(f"{names[0]} draws from {rank}")
+        else:
+            furthest = f"{names[-1]} furthest from it ({ranks[names[-1]]:,.0f})"
+            parts.append(f"{names[0]} draws nearest the top of the ranking ({rank}) and {furthest}")
+    if false:
+        most = max(false, key=lambda name: false[name])
+        if false[most] > 0:
+            said = f"{percent(false[most])} % of the draws of {most} are false negatives"
+            if len(false) > 1:
+                said += ", the largest share"
+            parts.append(said)
+    if not parts:
+        return []
+    return [f"Draws{_of_table(groups[0], groups)}: {'; '.join(parts)}."]
+
+
+def _of_table(cells: pd.DataFrame, groups: Sequence[pd.DataFrame]) -> str:
+    """Return, in brackets, what distinguishes the table of these cells from the others; "" if it is the only one."""
+    named = []
+    for axis in TABLE_AXES:
+        value = shared_value(cells, axis)
+        if value and len({shared_value(others, axis) for others in groups}) > 1:
+            named.append(f"{value} epochs" if axis == "epochs" else value)
+    return f" ({', '.join(named)})" if named else ""
 
 
 def _by_strategy(groups: Sequence[pd.DataFrame], column: str) -> dict[str, float]:
-    """Return strategy -> mean of a column, the highest first, of the strategies that recorded it."""
+    """Return strategy -> mean of a column, the lowest first, of the strategies that recorded it."""
     means = {}
     for cells in groups:
         mean = mean_of(cells, column)
         if not math.isnan(mean):
             means[shared_value(cells, "strategy")] = mean
-    return dict(sorted(means.items(), key=lambda item: -item[1]))
+    return dict(sorted(means.items(), key=lambda item: item[1]))
 
 
 def _same_table(groups: Sequence[pd.DataFrame], first: pd.DataFrame) -> list[pd.DataFrame]:

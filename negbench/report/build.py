@@ -113,7 +113,8 @@ def comparison_page(
     if findings.verdicts:
         first = findings.verdicts[0]
         tests = READ["tests"].format(level=first.alpha, margin=in_points(first.margin))
-    lines = answer or say(findings)
+    why = draws_answer(sort_alike(findings.plain, findings.main))
+    lines = [line for line in answer or say(findings) if line not in why]
     first_lines = len(headlines(findings))
     others = max(first_lines, len(lines) - len(advice(findings)))  # what to do stands on top, too
     return Page(
@@ -134,7 +135,7 @@ def comparison_page(
                 section("leader", "Who is best", *_leader(findings, parts, results)),
             ],
             why=[
-                PageSection("draws", "Where the strategies draw", "", tuple(map(Note, draws_answer(findings.plain)))),
+                PageSection("draws", "Where the strategies draw", "", tuple(map(Note, why))),
                 *_charts(parts),
                 section("behaviour", "Behaviour, cost and regime"),
                 PageSection("strategies", "What each strategy draws", "", _strategy_lines(findings.groups)),

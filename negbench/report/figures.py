@@ -234,18 +234,18 @@ def _forest_columns(data: ChartData, question: _Question) -> list[_Column]:
         most = max(drawn, key=lambda name: drawn[name])
         return f"{most} {percent(drawn[most], 0)} %"
 
+    kinds_known = any(kind(row) != "-" for row in data.verdicts)
+    near = (0, 25, 55, 112) if kinds_known else (32, 60, 92, 0)  # with all four, no room is left for the intervals
     columns: list[_Column] = [
-        (f"{label_of(data.main).removeprefix('average ')} %", 50, 35, lambda row: percent(row.mean.value, 1)),
+        (f"{label_of(data.main).removeprefix('average ')} %", 50, near[0], lambda row: percent(row.mean.value, 1)),
         (question.column, 160, 0, lambda row: estimate_text(question.estimate(row))),
-        ("FN %", 200, 65, rate),
-        ("rank drawn", 250, 0, rank),
+        ("FN %", 200, near[1], rate),
+        ("rank", 240, near[2], rank),
     ]
-    end = columns[-1][1]
-    if any(kind(row) != "-" for row in data.verdicts):
-        end += 75
-        columns.append(("mostly", end, 0, kind))
+    if kinds_known:
+        columns.append(("mostly", 315, near[3], kind))
     if len({negatives_text(row.negatives) for row in data.verdicts}) > 1:
-        columns.append(("negatives", end + 55, 110, lambda row: negatives_text(row.negatives)))
+        columns.append(("negatives", columns[-1][1] + 55, 0, lambda row: negatives_text(row.negatives)))
     return columns
 
 
@@ -301,6 +301,8 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
     axes.set_yticks(list(named), names)
     axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room))
     axes.set_xlabel(question.axis)
+    if small:
+        axes.locator_params(axis="x", nbins=3)
     axes.xaxis.set_inverted(question is _BEST)  # the better, the further to the right
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from negbench.analysis.advice import Setting, recommend
+from negbench.analysis.answer import say
 from negbench.analysis.findings import Findings
-from negbench.analysis.kinds import draws_answer
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.verdicts import Rules, batch_alone, beside_batch
 from negbench.grid.axis import group_key
@@ -140,9 +140,12 @@ def check_page(findings: Findings) -> None:
     rows = [dataclasses.replace(row, negatives=15.0, against_best=behind) for row in findings.main]
     (forest,) = forests(parts_of(findings.groups, rows)[0])
     assert forest.title.endswith("points against in-batch")
-    first, second = draws_answer(findings.groups)
-    assert re.fullmatch(r"Median draws: in-batch\+top-k\(k=5\) from rank \d+\.", first), first
-    assert second.startswith("Share of the draws that are false negatives: in-batch+top-k(k=5) ")
+    (line,) = [line for line in say(findings)[:-1] if line.startswith("Draws")]  # the last line says what to do
+    name = r"in-batch\+top-k\(k=5\)"
+    drawn = rf"{name} draws from median rank \d+"
+    false = rf"[\d.]+ % of the draws of {name} are false negatives, the largest share"
+    said = rf"Draws \(.*\): {drawn}; {false}\."
+    assert re.fullmatch(said, line), line
 
 
 @pytest.mark.parametrize("axis", ["dial", "losses"])

@@ -23,6 +23,14 @@ LISTED: dict[str, tuple[Any, str, str]] = {
     "formats of mine": (MinedFormat, FORMATS, r"`([a-z][a-z-]+)`"),
     "kinds of list": (PluginKind, str(List.model_fields["kind"].description), r"(strategies|\w+s)(?=,| or | \[)"),
 }
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EMPTY_HEADER = re.compile(r"^ *\|(?:[^|\n]*\|)*? *\|.*\n *\|[-:| ]+\|$", re.MULTILINE)  # a cell without a word
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_column_of_a_table_has_a_name(page):
+    """A screen reader says a column's name before each of its cells."""
+    assert EMPTY_HEADER.findall(page.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("name", LISTED)

@@ -37,7 +37,7 @@ from negbench.metrics.curve_file import Curves
 from negbench.plugins.registry import registry
 from negbench.report import build, figures
 from negbench.report.build import write_report
-from negbench.report.charts import GREY
+from negbench.report.charts import GREY, _figure
 from negbench.report.gallery import TOP, _view
 from negbench.report.page import _prose, sort_key
 from negbench.settings.config import resolve
@@ -337,6 +337,18 @@ def test_a_caption_says_at_which_epochs_points_lie(subtests):
             assert figures._at(epochs) == words
 
 
+def test_on_a_phone_the_forest_keeps_what_is_drawn_beside_its_intervals(drawn_runs):
+    (chart,) = figures.forests(drawn_runs)
+    figure = _figure(chart, narrow=True)
+    (axes,) = figure.axes
+    titles = [text for text in axes.texts if hasattr(text, "xyann") and text.xy[1] == -1]
+    assert [text.get_text() for text in titles] == ["FN %", "rank", "mostly"]
+    boxes = [text.get_window_extent() for text in titles]
+    edges = [axes.get_window_extent().x1, *(edge for box in boxes for edge in (box.x0, box.x1)), figure.bbox.x1]
+    assert edges == sorted(edges)  # from left to right, none over another, none outside
+    assert axes.get_position().width > 0.2
+
+
 @pytest.mark.parametrize("title", ["behind", "difference"])
 def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, title):
     asked = tuple(replace(row, baseline_asked=True) for row in drawn_runs.verdicts)
@@ -351,7 +363,7 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
     assert [name for name, _ in places] == 2 * ["top-k", "qure", "in-batch" + " (baseline)" * against]
     words = {(t.xyann[0], t.xy[1]): t.get_text() for t in axes.texts if hasattr(t, "xyann")}
     columns = {text: x for (x, y), text in words.items() if y == -1}
-    assert list(columns) == ["recall %", title, "FN %", "rank drawn", "mostly", "negatives"]
+    assert list(columns) == ["recall %", title, "FN %", "rank", "mostly", "negatives"]
     for name, y in places:
         loss = losses[max(height for height in losses if height < y)]
         row = next(r for r in runs.verdicts if r.main and r.loss == loss and r.strategy == name.split()[0])
@@ -366,7 +378,7 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
         assert cells["FN %"] == f"{100 * sum(rates) / 2:.2f}", f"{name} under {loss}"
         ranks = known_numbers(group, "behaviour/draw_rank_median")
         expected = f"{sum(ranks) / len(ranks):,.0f}" if ranks else "-"
-        assert cells["rank drawn"] == expected, f"{name} under {loss}"
+        assert cells["rank"] == expected, f"{name} under {loss}"
         (mean,) = (t for t in axes.texts if getattr(t, "xyann", [0])[0] == columns["recall %"] and t.xy[1] == y)
         assert (mean.get_fontweight() == "bold") == (row.standing in ("best", "highest")), f"{name} under {loss}"
         wanted = row.against_baseline if against else row.behind_best

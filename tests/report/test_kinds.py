@@ -1,5 +1,6 @@
 """Draws and mistakes by kind: means of what runs stored, in the figure and in the answer's sentence."""
 
+import math
 import re
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 
 from negbench.analysis.answer import say
 from negbench.analysis.findings import read_findings
-from negbench.analysis.frame import folders_of, shared_value
-from negbench.analysis.kinds import kind_shares, kinds_answer
+from negbench.analysis.frame import folders_of, mean_of, shared_value
+from negbench.analysis.kinds import draws_answer, kind_shares, kinds_answer
 from negbench.analysis.leader import sort_alike
 from negbench.analysis.statistics import over_seeds
 from negbench.metrics.fixed import KINDS
@@ -79,3 +80,22 @@ def test_the_answer_names_the_most_frequent_mistake(compared):
     alone = [each for each in groups if shared_value(each, "loss") == shared_value(group, "loss")]
     assert kinds_answer(alone) == [line.replace(f" ({shared_value(group, 'loss')})", "")]
     assert kinds_answer([]) == []
+
+
+def test_the_answer_says_who_draws_highest_and_lowest_and_whose_draws_are_most_often_false(compared):
+    """A check against the runs' own statistics, table for table."""
+    findings = read_findings(compared, "small")
+    groups = sort_alike(findings.plain, findings.main)
+    (line,) = draws_answer(groups)
+    loss = shared_value(groups[0], "loss")
+    table = [group for group in groups if shared_value(group, "loss") == loss]
+    ranks, false = {}, {}
+    for group in table:
+        ranks[shared_value(group, "strategy")] = mean_of(group, "behaviour/draw_rank_median")
+        false[shared_value(group, "strategy")] = mean_of(group, "behaviour/false_negative_rate_draws")
+    ranks = {name: rank for name, rank in ranks.items() if not math.isnan(rank)}
+    high, low, most = min(ranks, key=ranks.get), max(ranks, key=ranks.get), max(false, key=false.get)
+    assert f": {high} draws nearest the top of the ranking (median rank {ranks[high]:,.0f}) and " in line
+    assert f" and {low} furthest from it ({ranks[low]:,.0f}); " in line
+    assert f"{100 * false[most]:.1f} % of the draws of {most} are false negatives, the largest share." in line
+    assert line in say(findings)
