@@ -64,7 +64,8 @@ def say(findings: Findings) -> list[str]:
     undecided = open_pairs(findings.groups, [row for row in verdicts if OVER_ALL not in row.table_key])
     if undecided:
         lines.append(f"{capitalize(undecided)}.")
-    if warm_up := warm_ups(findings.groups):
+    warm_up = warm_ups(findings.groups)
+    if warm_up:
         lines.append(warm_up)
     lines += _covers(verdicts)
     lines += _saturated(verdicts)
@@ -182,7 +183,9 @@ def _tally(tables: Sequence[Sequence[Verdict]]) -> str:
     """Count in how many tables each strategy is the highest of those with equally many negatives, and the best."""
     blocks = [block for table in tables for block in equally_many(table).values()]
     highest = Counter(_highest(block).strategy for block in blocks)
-    best = Counter(row.strategy for block in blocks for row in block if row.standing == "best")
+    best = Counter[str]()
+    for block in blocks:
+        best.update(row.strategy for row in block if row.standing == "best")
     counts = [f"{name} at {n} (ahead of all others at {best[name]})" for name, n in highest.most_common(_NAMED)]
     size = f"{len(tables)} tables with {len(blocks)} blocks of equally many negatives"
     return f"{label_of(tables[0][0].metric)} in {size}: highest is {', '.join(counts)}."

@@ -95,7 +95,10 @@ def numbers(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str
 
 def values_to_log(line: Line) -> dict[str, float]:
     """Return MLflow's metrics of a verdict's line: each logged value with its interval's ends; gaps are left out."""
-    keys = [key for column in TABLES["tests"] if column.logged for key in (column.key, *column.ends)]
+    keys = []
+    for column in TABLES["tests"]:
+        if column.logged:
+            keys += [column.key, *column.ends]
     return {key: float(line[key]) for key in keys if math.isfinite(line[key])}
 
 

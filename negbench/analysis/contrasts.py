@@ -36,7 +36,9 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     """Return the table of an axis's values from tables that differ in it alone; None if they share no strategy."""
     main = tables[0].main
     parts = [table.values.get(table.main, {}) for table in tables]
-    collapsed = {name for table in tables for name, ends in table.ends.items() if ends.collapsed}
+    collapsed = set()
+    for table in tables:
+        collapsed |= {name for name, ends in table.ends.items() if ends.collapsed}
     strategies = [name for name in parts[0] if name not in collapsed and all(name in part for part in parts)]
     if not strategies:
         return None

@@ -96,7 +96,8 @@ def _others(
     """Build all tables but quality with `texts` or `numbers`; the regime table has no column of seeds."""
     regime = []
     for group, line in zip(groups, lines, strict=True):
-        if card := regime_of(group):
+        card = regime_of(group)
+        if card:
             regime.append({**line, **card})
     without_seeds = [axis for axis in axes if axis != "seeds"]
     return {

@@ -102,7 +102,8 @@ def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict], metric: st
         place = _place(tuning)
         where = f" ({join_names(place)})" if several else ""
         text = f"{strategy}{where} {_found(tuning)}"
-        if gain := by_place.get((strategy, *place)):
+        gain = by_place.get((strategy, *place))
+        if gain is not None:
             text += f", {estimate_text(gain.against_baseline)} points over its default"
         parts.append(text)
     spent = sum(tuning.seconds for tuning in tunings)

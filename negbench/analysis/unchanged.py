@@ -135,5 +135,7 @@ def _listed(run: Path) -> Iterator[list[object]]:
 def _code() -> str:
     """Hash the files of the rooms that judge and draw."""
     rooms = [Path(__file__).parents[1] / name for name in ("analysis", "report", "scoring", "metrics")]
-    paths = [path for room in rooms for path in sorted(room.iterdir()) if path.is_file()]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+    contents = []
+    for room in rooms:
+        contents += [path.read_bytes() for path in sorted(room.iterdir()) if path.is_file()]
+    return hashlib.sha256(b"".join(contents)).hexdigest()

@@ -165,7 +165,9 @@ def _attributes(reader: Reader, category: str, split: str) -> dict[str, str]:
     for name, lists in {} if path is None else check_type(reader.json(path), dict, str(path)).items():
         where = f"{path}: key {quoted(name)}"
         parts = [strings(part, f"{where}[{index}]") for index, part in enumerate(check_type(lists, list, where))]
-        words = dict.fromkeys(word.strip().lower() for part in parts for word in part if word.strip())
+        words: dict[str, None] = {}
+        for part in parts:
+            words |= dict.fromkeys(word.strip().lower() for word in part if word.strip())
         if words:
             texts[name] = f"is {', '.join(words)}."
     return texts

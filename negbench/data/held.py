@@ -123,7 +123,10 @@ def _dataset_of_run(folder: Path) -> str:
 def check_pictures(parts: Sequence[Dataset], also: Dataset | None) -> None:
     """Raise DataError if another data set uses the id of one of the run's images for another picture."""
     theirs = {} if also is None else also.image_paths()
-    ours = {image: path for part in parts if part is not also for image, path in part.image_paths().items()}
+    ours = {}
+    for part in parts:
+        if part is not also:
+            ours.update(part.image_paths())
     shared = [image for image, path in theirs.items() if ours.get(image, path) != path]
     known, other = (content_hashes({image: paths[image] for image in shared}, cache_dir()) for paths in (ours, theirs))
     image = next((image for image in shared if known[image] != other[image]), None)

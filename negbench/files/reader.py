@@ -122,8 +122,12 @@ class Reader:
 
     def files_beside(self, *names: str) -> list[Path]:
         """Return `files` and those in folders with these names beside the root, where images may be."""
-        beside = (self.root.parent / name for name in names if name != self.root.name)
-        return [*self.files, *(path for folder in beside if folder.is_dir() for path in list_files(folder))]
+        files = list(self.files)
+        for name in names:
+            folder = self.root.parent / name
+            if name != self.root.name and folder.is_dir():
+                files += list_files(folder)
+        return files
 
     def first(self, *names: str) -> Path | None:
         """Find the first of these file names below the root; of several such files, the first in sorted order."""

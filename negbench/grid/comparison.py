@@ -261,7 +261,7 @@ class ComparisonFolder:
             cell = outcome.cell
             of_run = {"seed": cell.seed, "hash": cell.hash, "run": outcome.run_id, "error": outcome.error}
             rows.append({**cell.columns, **of_run})
-        rows.sort(key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
+        rows.sort(key=_place_of_row)
         return {"kind": "comparison", "schema": SCHEMA, "cells": rows, **self.about}
 
     def read(self) -> dict[str, Any]:
@@ -305,6 +305,11 @@ def _renew(document: dict[str, Any]) -> None:
         document["remarks"] = systems["remarks"]
         rows = [row for row in document["cells"] if row["system"] in systems["names"]]  # without their corners
         document["cells"] = [{**row, "own": row["strategy"] == own.get(row["system"])} for row in rows]
+
+
+def _place_of_row(row: dict[str, Any]) -> list[str]:
+    """Return the place of a cell's row in comparison.json: by its labels, then by its seed."""
+    return [*(str(row.get(axis, "")) for axis in AXES), f"{row['seed']:09d}"]
 
 
 def default_name(cells: Sequence[Cell]) -> str:

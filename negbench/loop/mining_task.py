@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -222,9 +222,10 @@ def _table(path: Path, dataset: Dataset, device: torch.device) -> TablePlane:
     rows = [stored.get(query.id, {}) for query in dataset.queries]
     if not any(rows):
         raise DataError(f"{path} scores no query of {dataset.identity}: is it for another data set or split?")
-    unknown: Sequence[str] = [image for row in rows for image in row if image not in dataset.column_of]
-    if unknown:
-        raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {unknown[0]!r}")
+    for row in rows:
+        for image in row:
+            if image not in dataset.column_of:
+                raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {image!r}")
     columns = Ragged.of([[dataset.column_of[image] for image in row] for row in rows])
     scores: list[float] = []
     for row in rows:

@@ -493,11 +493,10 @@ class Objective(nn.Module):
         assert isinstance(self.strategy, BatchStrategy)
         choice = self._choose(self.strategy, batch, made, embedded)
         with full_precision(self.device):
-            aspects = [
-                AspectScores(name, parts.diagonal(), parts, sub.weight, sub.present)
-                for name, sub in made.subs.items()
-                for parts in [relevance(sub.embeddings.float(), embedded)]
-            ]
+            aspects = []
+            for name, sub in made.subs.items():
+                of_aspect = relevance(sub.embeddings.float(), embedded)
+                aspects.append(AspectScores(name, of_aspect.diagonal(), of_aspect, sub.weight, sub.present))
             columns = self._further_images(batch.rows)
             if len(columns):
                 tokens = self._embedded(columns, sparing=self._sparing)

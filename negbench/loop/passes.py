@@ -221,9 +221,12 @@ class Passes(Calls):
         self._waiting = []
         loss.backward()
         if not self.team.first:  # what the loss makes of them without a part is counted in the first process
-            images = [leaf for call in waiting if call.read_by_calls for leaf in call.leaves]
-            for tensor in (*parameters, *images):
-                tensor.grad = None
+            for parameter in parameters:
+                parameter.grad = None
+            for call in waiting:
+                if call.read_by_calls:
+                    for image in call.leaves:
+                        image.grad = None
         while waiting:
             self._send(waiting.pop())
         self.team.add_up(parameters)

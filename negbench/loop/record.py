@@ -144,7 +144,9 @@ def _features(run: OpenRun) -> dict[str, int] | None:
 
 def mean_behaviour(behaviour: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Average over the refreshes (batch strategies: over the epochs); NaN where nothing is known."""
-    names = dict.fromkeys(name for row in behaviour for name in row if name != "epoch")
+    names: dict[str, None] = {}
+    for row in behaviour:
+        names |= dict.fromkeys(name for name in row if name != "epoch")
     return {
         name: float(torch.tensor([row.get(name, math.nan) for row in behaviour], dtype=torch.float64).nanmean())
         for name in names

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
 from itertools import islice, pairwise
-from typing import Any
 
 import torch
 
@@ -125,11 +124,15 @@ class _Parts:
         run, parts, now = self._opened
         task = now.task(run.scene, stage.mined)
         draws = run.config.train.draws
-        each = draws if run.config.mining.replacement else None
+        per_epoch = draws if run.config.mining.replacement else None
         part = task.shard(torch.arange(min(_QUERIES, len(task.queries))))
         epochs = -(-stage.end // len(stage.refreshes)) if run.config.mining.redraw else 1
-        options: Any = {"draws": draws * epochs, "per_epoch": each}
-        return lambda: mine(part, stage.mined, refresh=0, generator=parts.streams["draws"], **options)
+
+        def mine_part() -> Mined:
+            generator = parts.streams["draws"]
+            return mine(part, stage.mined, refresh=0, generator=generator, draws=draws * epochs, per_epoch=per_epoch)
+
+        return mine_part
 
     def refresh(self, stage: Stage) -> float:
         queries = len(self._opened[0].scene.train.dataset.queries)

@@ -88,4 +88,9 @@ def read_pools(path: Path | None, shape: tuple[int, int]) -> Callable[[Tensor, i
         raise NegbenchError(
             f"previous pools {path} belong to another task: they are {bits.shape} {bits.dtype}, not {shape} uint8"
         )
-    return lambda rows, used: np.lib.format.open_memmap(path, mode="r")[rows.numpy(), :used]
+
+    def read(rows: Tensor, used: int) -> Bytes:
+        stored: Bytes = np.lib.format.open_memmap(path, mode="r")
+        return stored[rows.numpy(), :used]
+
+    return read

@@ -56,5 +56,11 @@ def window(target: float, negatives: int, images: float, tau: float | None = Non
     least = 2 * negatives
     centre = math.log(rank)
     starts = range(max(1, min(math.ceil(rank), int(images) - least)))
-    start = min(starts, key=lambda start: abs(math.log((start + 1) * (start + max(start, least))) / 2 - centre))
+
+    def distance(start: int) -> float:
+        first = start + 1
+        last = start + max(start, least)
+        return abs(math.log(first * last) / 2 - centre)
+
+    start = min(starts, key=distance)
     return f"{WINDOW}:start={start}:stop={min(start + max(start, least), max(int(images), 1))}"

@@ -145,7 +145,10 @@ def _names_in(scan: FolderContents, gallery: Path | None, as_shown: bool) -> tup
     if gallery is not None:
         given["gallery"] = gallery
     data = [load_split(scan, split, images=True, **given) for split in scan.triplets[1].splits]
-    files = {image: dataset.files for dataset in data for image in dataset.all_images if dataset.files is not None}
+    files: dict[str, ImageFiles] = {}
+    for dataset in data:
+        if dataset.files is not None:
+            files |= dict.fromkeys(dataset.all_images, dataset.files)
     return files, list(dict.fromkeys(query.text for dataset in data for query in dataset.queries))
 
 

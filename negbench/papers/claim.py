@@ -61,8 +61,11 @@ class ClaimTest:
     @property
     def needed(self) -> tuple[str, ...]:
         """All settings to compute, including those that a measure reads besides its own run."""
-        beside = [name for measure in (self.measure, self.other) if measure is not None for name in measure.settings]
-        return tuple(dict.fromkeys((*self.settings, *beside)))
+        names = list(self.settings)
+        for measure in (self.measure, self.other):
+            if measure is not None:
+                names += measure.settings
+        return tuple(dict.fromkeys(names))
 
     @property
     def unit(self) -> Unit:

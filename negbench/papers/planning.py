@@ -102,7 +102,10 @@ class ClaimsPlan:
         cells = list[Cell]()
         base = base_layers(self.asked)
         seeds = self.looks.first
-        wanted = [name for claim in self.claims if claim.number not in self.lacking for name in claim.settings]
+        wanted: list[str] = []
+        for claim in self.claims:
+            if claim.number not in self.lacking:
+                wanted += claim.settings
         with progress("plan") as display:
             for name, (end, length) in itertools.product(dict.fromkeys(wanted), self.ends.items()):
                 changes = dict(settings()[name])
@@ -170,7 +173,9 @@ class ClaimsPlan:
         """Return, for `look_by_look`, the settings of undecided claims' undecided tests, and a line on their cost."""
         place = {cell.labels["system"]: group_key(cell.labels) for cell in self.cells}
         by_length = self._by_length(outcomes)
-        left_open = [(end, f) for end, judged in by_length.items() for f in judged if f.verdict == "undecided"]
+        left_open = []
+        for end, judged in by_length.items():
+            left_open += [(end, one) for one in judged if one.verdict == "undecided"]
         claims = list({one.claim.number: one for _, one in left_open}.values())
         left = set[GroupKey]()
         for end, one in left_open:

@@ -63,7 +63,9 @@ def counts(judged: Sequence[JudgedClaim]) -> str:
     parts = []
     for title, published in (("", True), ("of no paper: ", False)):
         verdicts = Counter(f.verdict.replace(",", "") for f in judged if bool(f.claim.papers) == published)
-        ordered = sorted(verdicts, key=lambda name: next(i for i, own in enumerate(STYLES) if name.startswith(own)))
+        ordered = []
+        for beginning in STYLES:
+            ordered += [name for name in verdicts if name.startswith(beginning)]
         if verdicts:
             parts.append(title + ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in ordered))
     return "; ".join(parts)

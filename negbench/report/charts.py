@@ -100,8 +100,12 @@ def _figure(chart: Chart, narrow: bool) -> Figure:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     tall = sum(heights)
-    beside = [len(text.get_text()) for axes in figure.axes for text in axes.texts if chart.direct]
-    ticks = [len(text.get_text()) for axes in figure.axes for text in axes.get_yticklabels()]
+    beside: list[int] = []
+    ticks: list[int] = []
+    for axes in figure.axes:
+        ticks += [len(text.get_text()) for text in axes.get_yticklabels()]
+        if chart.direct:
+            beside += [len(text.get_text()) for text in axes.texts]
     longest = max(max(beside, default=0) - 16, max(ticks, default=0) - 24, 0)
     wide += across * 0.08 * longest  # room for long names beside the panels
     if len(handles) > 1 and not chart.direct:

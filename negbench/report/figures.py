@@ -255,7 +255,8 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
     margin = 100 * rows[0].margin
     ends = [margin, -margin]
     for row in rows:
-        if estimate := question.estimate(row):
+        estimate = question.estimate(row)
+        if estimate is not None:
             ends += [100 * estimate.low, 100 * estimate.high]
     room = 0.05 * (max(ends) - min(ends))
     best = {}  # the highest mean of each block of several rows

@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 def kinds_chart(data: ChartData) -> Chart | None:
     """Draw each strategy's draws and mistakes by kind; None where the data judge no negatives."""
     named = "{strategy}, {loss}" if len(data.losses) > 1 else "{strategy}"
-    groups = [group for _, of_loss in data.by_loss() for group in of_loss if known_kinds(group)]
+    groups = []
+    for _, of_loss in data.by_loss():
+        groups += [group for group in of_loss if known_kinds(group)]
     if not groups:
         return None
-    # read when drawn: the picture of an earlier page needs none
-    lines = cache(lambda: [(named.format_map(labels_of(group)), kind_shares(group)) for group in groups])
+
+    @cache  # read when drawn: the picture of an earlier page needs none
+    def lines() -> list[tuple[str, list[KindShares]]]:
+        return [(named.format_map(labels_of(group)), kind_shares(group)) for group in groups]
+
     text = READ["kinds"].format(size=data.size)
     titles = ("drawn", "left among the first ten")
     tall = tall_enough(len(groups) * (1 + len(known_kinds(groups[0]))))

@@ -17,7 +17,7 @@ from negbench.grid.axis import group_key
 from negbench.machine.files import without_folders, write_json, write_text
 from negbench.report.build import comparison_page
 from negbench.report.claims import is_of_claims
-from negbench.report.page import Page
+from negbench.report.page import Page, PageSection
 from negbench.report.tables import Table, tables
 
 _HERE = ("compute.", "plugins", "dataset.root", "seed", "schedule.refresh_epochs", "schedule.refresh_counts")
@@ -84,11 +84,18 @@ def _row(group: pd.DataFrame, test: Verdict | None, shared: Mapping[str, Any]) -
     }
 
 
+def _tables_in(sections: Iterable[PageSection]) -> list[Table]:
+    tables_of_page = []
+    for section in sections:
+        tables_of_page += [part for part in section.parts if isinstance(part, Table)]
+    return tables_of_page
+
+
 def _markdown(name: str, page: Page, settings: Mapping[str, Any]) -> str:
     """Return the card as a page: answer, tables of the result and of the regime, settings, provenance."""
     sections = [section for chapter in page.chapters.values() for section in chapter]
-    shown = [part for section in sections for part in section.parts if isinstance(part, Table)]
-    result = {part.key for section in page.chapters["result"] for part in section.parts if isinstance(part, Table)}
+    shown = _tables_in(sections)
+    result = {table.key for table in _tables_in(page.chapters["result"])}
     lines = [f"# Result card: {name}", *map(inert, (" · ".join(page.header), *page.answer))]
     for table in shown:
         if table.key in result or table.name == "regime":

@@ -137,12 +137,20 @@ class _Listed:
 
         Those outside a subset that alone was ranked come first.
         """
-        return lambda rows, columns: torch.stack([self._worst(row) for row in rows.tolist()])[:, columns]
+
+        def scores(rows: Tensor, columns: Tensor) -> Tensor:
+            return torch.stack([self._worst(row) for row in rows.tolist()])[:, columns]
+
+        return scores
 
     @property
     def best(self) -> ScoreBlock:
         """Scores with the unlisted target first of all that is unlisted, then what else is relevant."""
-        return lambda rows, columns: torch.stack([self._best(row) for row in rows.tolist()])[:, columns]
+
+        def scores(rows: Tensor, columns: Tensor) -> Tensor:
+            return torch.stack([self._best(row) for row in rows.tolist()])[:, columns]
+
+        return scores
 
     def _right(self, row: int) -> Tensor:
         """[n] columns of what answers a query; nothing where the labels are closed."""

@@ -92,7 +92,9 @@ class Options(BaseModel, defer_build=True):
         if recipe is not None and not isinstance(recipe, Mapping):
             raise OptionError(f"recipe's {table} = {quoted(recipe)}: expected a table, [{table}]")
         bases = [base for base in type(self).__mro__ if vars(base).get("in_recipe")]
-        allowed = [name for base in bases for name in base.__annotations__ if name in type(self).model_fields]
+        allowed = []
+        for base in bases:
+            allowed += [name for name in base.__annotations__ if name in type(self).model_fields]
         for name in recipe or {}:
             if name not in allowed:
                 raise UnknownNameError("key", f"{table}.{name}", [f"{table}.{key}" for key in allowed])

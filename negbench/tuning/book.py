@@ -146,7 +146,8 @@ class StudyStore:
             return replace(kept, base={**kept.base, "plugins": []}), storage or journal
         theirs = {**kept.shared(), "storage": shown}
         given = {**spec.shared(), "storage": storage and without_secrets(storage)}
-        if differing := [key for key in given if given[key] != theirs.get(key)]:
+        differing = [key for key in given if given[key] != theirs.get(key)]
+        if differing:
             raise RunError(
                 f"study '{self.name}' was started with different {', '.join(differing)}; its trials would not be "
                 "comparable: give another --name"

@@ -87,8 +87,9 @@ class StudyPlan:
         by = f" by {label_of(spec.metric)}" if spec.metric else ""
         lines = [f"{name}: {strategy} on {dataset}, {size}, scored{by} on {dev}; no trial reads val"]
         lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
-        if clipped := spec.space.clipped:
-            lines.append(f"  trial 0 differs from the default, which lies outside the range of {', '.join(clipped)}")
+        if spec.space.clipped:
+            clipped = ", ".join(spec.space.clipped)
+            lines.append(f"  trial 0 differs from the default, which lies outside the range of {clipped}")
         model = ""
         if spec.sampler in MODELS:
             model = f" (its model draws from trial {STARTUP} on, once {LEAST} have finished)"

@@ -70,7 +70,8 @@ def _long(parts: list[list[str]]) -> list[list[str]]:
     (base, *tone), *rest = parts
     if base not in LONG:
         return parts
-    signs = {sign: code for code, name in ADULTS.items() for sign, said in SIGNS.items() if said == name}
+    code_of = {name: code for code, name in ADULTS.items()}
+    signs = {sign: code_of[name] for sign, name in SIGNS.items() if name in code_of}
     adult = next((signs[part[0]] for part in rest if part[0] in signs), None)
     people = [adult if adult and code == PERSON else code for code in LONG[base]]
     return [[code, *tone] if code in _SKINNED else [code] for code in people]
