@@ -132,8 +132,12 @@ def foresee(first: Round) -> list[str]:
             timed = timed or any(line.startswith(STEPS_ALONE) for line in told)
             lines += told
     price = first.price(Forecast())
-    if not price and not timed and any(cell.step(first.runs) != "reuse" for cell in cells):
-        price = ["how long it takes is unknown: no such run is finished, and it cannot be rehearsed here"]
+    missing = [cell for cell in cells if cell.step(first.runs) != "reuse"]
+    if missing and not price and not timed:
+        price = [
+            "how long it takes is unknown: no such run is finished, and it cannot be rehearsed here; "
+            "`negbench run --epochs 1` with one strategy and your other settings prints an epoch's seconds and memory"
+        ]
     return [*dict.fromkeys(lines), *price]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import negbench as package
 from negbench import display
 from negbench.display import Display, duration
+from negbench.loop.rehearsal import Rehearsals
 from negbench.own import embed as own_embed
 from negbench.own import negatives
 from negbench.settings.command_options import Claims
@@ -63,6 +64,22 @@ def test_claims_are_a_python_call_with_the_price_of_a_comparison(vector_sets, tm
     assert (judged.path / "report" / "index.html").exists()
     (*_, decided) = document(*command, "--dry-run")["notes"]
     assert decided.startswith("after 2 seeds ")
+
+
+def test_a_first_comparison_that_cannot_be_rehearsed_says_how_to_measure(
+    vector_flags, tmp_path, document, said, monkeypatch
+):
+    """The command that it names prints what it promises."""
+    monkeypatch.setattr(Rehearsals, "seconds", lambda *_: 0.0)
+    others = list(vector_flags)
+    place = others.index("train.epochs=2")
+    del others[place - 1 : place + 1]
+    where = [*others, "--runs-dir", str(tmp_path)]
+    command = ["compare", "--strategies", "qure,in-batch", "--lr", "fixed", *where]
+    (line,) = [line for line in document(*command, "--dry-run")["notes"] if "is unknown: no such run" in line]
+    measure = re.findall("`(.*)`", line)[0].split()
+    printed = said(*measure[1:], "--strategy", "qure", *where).out
+    assert re.search(r"seconds: .*train [\d.]+; .* peak memory: process [\d,]+ MiB", printed), printed
 
 
 def test_mine_and_embed_measure_a_part_of_the_work(monkeypatch, tmp_path):
