@@ -34,12 +34,17 @@ def forewarn(cells: Sequence[Cell], runs: Path, margin: float) -> None:
     todo = [cell for cell in cells if cell.step(runs) in ("resume", "anew")]
     first = {(cell.labels["backbone"], cell.labels["dataset"]): cell.config for cell in reversed(todo)}
     with progress("prepare") as display:
-        reasons = forewarnings(list(first.values()), margin, display, DATA)
+        reasons = forewarnings(list(first.values()), margin, display, DATA, runs=runs)
     notes(reasons)
 
 
 def forewarnings(
-    configs: Sequence[RunConfig], margin: float, display: Display, cache: DataCache, stored: int = 0
+    configs: Sequence[RunConfig],
+    margin: float,
+    display: Display,
+    cache: DataCache,
+    stored: int = 0,
+    runs: Path | None = None,
 ) -> list[str]:
     """Return a line for each reason why comparisons on these data will say little, with the weights as loaded.
 
@@ -51,11 +56,12 @@ def forewarnings(
         display: shows the stages.
         cache: shares loaded data and backbones.
         stored: number of images in the user's own files, if known.
+        runs: runs that were started in this folder keep their precision.
     """
     reasons = list[str]()
     for config in configs:
         try:
-            run = open_run(config, display, cache)
+            run = open_run(config, display, cache, runs)
             with threads(run.config.compute.threads), display.stage("evaluate", note="before training"):
                 splits = run.splits
                 options = run.config.dataset.options

@@ -20,7 +20,7 @@ from negbench.grid.comparison import ComparisonFolder, together
 from negbench.grid.estimate import Forecast
 from negbench.grid.executors import Executor, Here, Processes
 from negbench.grid.jobs import Jobs
-from negbench.loop.runs import DATA, open_run
+from negbench.loop.runs import DATA, open_run, started_precision
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Claims
@@ -100,7 +100,7 @@ def compute_and_log(
         executor.prepare(compute_task)  # takes as long as everything before the first cell
     if not executor.elsewhere:  # else the first worker that asks encodes; the others wait for the store's lock
         with progress("prepare") as display:
-            encode_cells(todo, display)
+            encode_cells(todo, runs, display)
     if executor.elsewhere or executor.workers > 1:
         DATA.clear()  # free a large backbone here, as the workers load their own
     titles = titles_of(cells)
@@ -128,8 +128,13 @@ def compute_and_log(
     return outcomes()
 
 
-def encode_cells(cells: Sequence[Cell], display: Display) -> None:
-    """Encode the images that the feature store lacks, once for each data set and frozen backbone of the cells.
+def encode_cells(cells: Sequence[Cell], runs: Path, display: Display) -> None:
+    """Encode the images that the feature store lacks, once for each data set, frozen backbone and precision of cells.
+
+    Args:
+        cells: that are not finished.
+        runs: folder of the runs; a cell that was started there, on another device, keeps its precision.
+        display: progress.
 
     Raises:
         NegbenchError: images that cannot be read, a full disk.
@@ -137,10 +142,13 @@ def encode_cells(cells: Sequence[Cell], display: Display) -> None:
 
     def encoded(cell: Cell) -> str:  # a backbone that holds its features stores none: check one per data set label
         brings = issubclass(registry.get("backbones", cell.config.backbone.name), HoldsFeatures)
-        return f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.run.data
+        if brings:
+            return f"{cell.labels['backbone']} {cell.labels['dataset']}"
+        precision = started_precision(cell.run, runs) or cell.config.train.precision
+        return f"{cell.run.data} {precision}"
 
     for alike in together(cells, encoded).values():
-        open_run(alike[0].run, display, DATA)
+        open_run(alike[0].run, display, DATA, runs)
 
 
 def failed(outcomes: Iterable[Outcome]) -> list[Outcome]:

@@ -16,8 +16,7 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, out_of_memory
 from negbench.loop.checkpoint import own_randomness
 from negbench.loop.helpers import READY, Assignment, join
-from negbench.loop.precision import Precision
-from negbench.loop.runs import in_precision, open_run
+from negbench.loop.runs import open_run
 from negbench.loop.schedule import stages_of
 from negbench.loop.train import _step, training_parts
 from negbench.loop.types import State
@@ -49,8 +48,7 @@ def _help(task: Assignment) -> None:
         torch.cuda.set_device(team.number)
     display = Display()
     cache = DataCache()
-    run = open_run(task.run, display, cache)
-    run = in_precision(run, Precision.of(run.config, task.precision), cache, display)
+    run = open_run(task.run, display, cache, precision=task.precision)
     config = run.config
     run = replace(run, step=task.plan).in_team(team)
     _say(READY)

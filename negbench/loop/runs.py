@@ -151,7 +151,13 @@ def _digest(path: Path) -> str:
         raise NegbenchError(f"mining: file {path}: {error.strerror or error}") from error
 
 
-def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache, runs: Path | None = None) -> OpenRun:
+def open_run(
+    run: RunConfig | PlannedRun,
+    display: Display,
+    cache: DataCache,
+    runs: Path | None = None,
+    precision: str | None = None,
+) -> OpenRun:
     """Plan a run unless it is planned, put its backbone on the device, prepare or share its scene.
 
     Args:
@@ -159,6 +165,7 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache, ru
         display: progress.
         cache: loads data and backbones.
         runs: a run that was started in this folder is opened in its own precision, whatever "auto" means here.
+        precision: that the run was started in, if the caller knows it.
     """
     display.seconds.clear()  # count this run's seconds only
     keep_memory()
@@ -171,24 +178,26 @@ def open_run(run: RunConfig | PlannedRun, display: Display, cache: DataCache, ru
             if _contents(planned.config, cache) != planned.data:
                 raise _differs(planned, cache)
 
-        precision = Precision.of(planned.config, _started_in(planned, runs))
-        check_processes(planned.config.compute.processes, precision.device)
-        backbone = cache.backbone(planned.config).to(precision.device)
-        backbone.precision = precision.name
+        if precision is None and runs is not None:
+            precision = started_precision(planned, runs)
+        computing = Precision.of(planned.config, precision)
+        check_processes(planned.config.compute.processes, computing.device)
+        backbone = cache.backbone(planned.config).to(computing.device)
+        backbone.precision = computing.name
         _bound_temperature(backbone, planned.config.train)
         step = StepPlan.of(planned.config, backbone, started={})
         splits = cache.splits(planned.config)
-        scene = cache.scene(planned.config, splits, backbone, precision.device, display)
+        scene = cache.scene(planned.config, splits, backbone, computing.device, display)
         opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "display": display}
         values = {field.name: getattr(planned, field.name) for field in fields(planned)}
         values["remarks"] = (*planned.remarks, *scene.unseen)
-        made = OpenRun(**values, splits=splits, check=check, precision=precision, step=step, **opened)
+        made = OpenRun(**values, splits=splits, check=check, precision=computing, step=step, **opened)
         return replace(made, step=fitting_plan(made))
 
 
-def _started_in(planned: PlannedRun, runs: Path | None) -> str | None:
+def started_precision(planned: PlannedRun, runs: Path) -> str | None:
     """Return the precision of a run that this folder holds, finished or to be resumed; None if it holds none."""
-    folder = None if runs is None else best_of(runs, planned.hash)
+    folder = best_of(runs, planned.hash)
     if folder is None or step_of(folder) == "anew":
         return None
     precision: str | None = folder.manifest.get("started", {}).get("precision")

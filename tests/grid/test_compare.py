@@ -132,20 +132,29 @@ def test_cells_of_one_seed_stand_together(vector_sets):
     assert order == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
 
 
-def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch, subtests):
-    """Of a backbone that brings its features, one world is opened."""
+ENCODED = {
+    "an image tower": ("clip", ("",) * 5, [0, 2, 3]),
+    "cells that were started elsewhere": ("clip", ("", "bf16", "", "", "bf16"), [0, 1, 2, 3, 4]),
+    "features of its own": ("vectors", ("",) * 5, [0]),
+}
+
+
+@pytest.mark.parametrize(("backbone", "started", "expected"), ENCODED.values(), ids=ENCODED)
+def test_images_are_encoded_once_for_each_data_set_backbone_and_precision(
+    backbone, started, expected, monkeypatch, tmp_path
+):
+    """Of five cells on data sets a, a, b, c and b; of a backbone that brings its features, one world is opened."""
     opened: list[int] = []
     monkeypatch.setattr(grid_compute, "open_run", lambda run, *_: opened.append(run.place))
-    for backbone, want in (("clip", [0, 2, 3]), ("vectors", [0])):
-        with subtests.test(backbone=backbone):
-            opened.clear()
-            grid_compute.encode_cells([_cell_of(backbone, data, n) for n, data in enumerate("aabcb")], Display())
-            assert opened == want
+    monkeypatch.setattr(grid_compute, "started_precision", lambda run, _: started[run.place] or None)
+    cells = [_cell_of(backbone, data, place) for place, data in enumerate("aabcb")]
+    grid_compute.encode_cells(cells, tmp_path, Display())
+    assert opened == expected
 
 
 def _cell_of(backbone: str, data: str, place: int) -> Any:
     """Return a cell of the data set `world` with only the fields that encoding reads."""
-    config = SimpleNamespace(backbone=SimpleNamespace(name=backbone))
+    config = SimpleNamespace(backbone=SimpleNamespace(name=backbone), train=SimpleNamespace(precision="auto"))
     run = SimpleNamespace(data=data, place=place)
     return SimpleNamespace(run=run, config=config, labels={"backbone": backbone, "dataset": "world"})
 

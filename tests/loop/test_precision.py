@@ -9,17 +9,26 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from negbench.campaign.forewarn import forewarnings
 from negbench.contracts import Backbone, BatchStrategy, LossInput
 from negbench.data.scene import DataCache
+from negbench.display import Display
 from negbench.errors import NegbenchError
+from negbench.grid.cells import Cell
+from negbench.grid.compute import encode_cells
+from negbench.loop import helper
+from negbench.loop.helpers import Assignment
 from negbench.loop.precision import Precision, automatic
-from negbench.loop.runs import run_config
+from negbench.loop.runs import DATA, Bench, plan_run, run_config
+from negbench.loop.step_plan import StepPlan
+from negbench.machine.team import Team
 from negbench.plugins.registry import registry
 from negbench.settings.config import MiningConfig, RunConfig
 from negbench.store.runfolder import RunFolder
@@ -102,12 +111,39 @@ def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, in
     assert any(not torch.equal(mixed[name], value) for name, value in kept.items())
 
 
-def test_a_run_that_was_started_elsewhere_is_opened_in_its_own_precision_only(sets, tmp_path, interrupted, monkeypatch):
-    """Resumed, and read again: other features than its own would be encoded for nothing."""
+class _JoinedError(Exception):
+    """Ends a helper once it has opened its run."""
+
+
+def encode(config: RunConfig, bench: Bench) -> None:
+    columns = {"backbone": "vectors", "dataset": "vectors"}
+    encode_cells([Cell(plan_run(config, DATA), config, columns)], bench.runs, Display())
+
+
+def warn(config: RunConfig, bench: Bench) -> None:
+    forewarnings([config], 0.01, Display(), DataCache(), runs=bench.runs)
+
+
+def help_with(config: RunConfig, bench: Bench) -> None:
+    task = Assignment(plan_run(config, DATA), bench.runs, Team(1, 2), Path(), StepPlan(), precision="bf16")
+    with pytest.raises(_JoinedError):
+        helper._help(task)
+
+
+@pytest.mark.parametrize("open_started", [run_config, encode, warn, help_with], ids=lambda function: function.__name__)
+def test_a_run_that_was_started_elsewhere_is_opened_in_its_own_precision_only(
+    open_started, sets, tmp_path, interrupted, monkeypatch
+):
+    """Whatever opens it: other features than its own would be encoded for nothing."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=sets)
     monkeypatch.setattr("negbench.loop.precision.automatic", lambda device: "bf16")
     half = interrupted(config, tmp_path, 1)
     monkeypatch.undo()
+
+    def join(team: Team, meeting: Path) -> None:
+        raise _JoinedError
+
+    monkeypatch.setattr(helper, "join", join)
     opened = list[str]()
     scene = DataCache.scene
 
@@ -116,9 +152,11 @@ def test_a_run_that_was_started_elsewhere_is_opened_in_its_own_precision_only(se
         return scene(cache, config, splits, backbone, *more)
 
     monkeypatch.setattr(DataCache, "scene", note)
-    assert not run_config(config, half).reused
-    assert run_config(config, half).reused
-    assert opened == ["bf16", "bf16"]
+    open_started(config, half)
+    assert opened == ["bf16"]
+    if open_started is run_config:
+        assert run_config(config, half).reused
+        assert opened == ["bf16", "bf16"]
 
 
 @pytest.mark.parametrize(("device", "computes"), [("cpu", True), ("cuda", True), ("cuda", False)])
