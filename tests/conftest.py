@@ -86,6 +86,8 @@ class Forked:
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
+            os.close(read)
+            os.close(write)  # else its standard input would not end with this process
             self._child(action, theirs_in, theirs_out)
         os.close(theirs_in)
         os.close(theirs_out)
@@ -101,8 +103,10 @@ class Forked:
         try:
             os.dup2(entry, 0)
             os.dup2(output, 1)
-            sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
-            sys.stderr = os.fdopen(2, "w", encoding="utf-8")  # pytest's capture would print it twice
+            # a child of this child replaces these objects, whose end must not close what it has in their place
+            sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+            sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+            sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)  # pytest's capture would print it twice
             action()
             code = 0
         except SystemExit as end:

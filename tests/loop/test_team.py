@@ -16,7 +16,7 @@ from negbench.errors import NegbenchError, OptionError, PausedError
 from negbench.loop import helpers
 from negbench.loop.helper import help_run
 from negbench.machine import signals
-from negbench.machine.signals import Stopped
+from negbench.machine.signals import Stopped, TimeUp, limit_hours
 from negbench.machine.team import Team
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder
@@ -161,16 +161,66 @@ def test_signals_that_end_a_run_leave_its_helpers_alone(sets, tmp_path, started)
     assert done.details["computed"][0]["processes"] == 2
 
 
+def check_same_bits(parts: RunFolder, whole: RunFolder) -> None:
+    """Check that two runs have equal curves, ranks and weights."""
+    assert parts.metrics() == whole.metrics()
+    pd.testing.assert_frame_equal(parts.ranks(), whole.ranks())
+    weights = whole.weights()
+    for name, value in parts.weights().items():
+        assert torch.equal(value, weights[name]), name
+
+
 def test_a_stop_within_an_epoch_has_the_bits_of_no_stop(sets, tmp_path, started, monkeypatch):
     """Two processes, stopped in the first step of each epoch, at the second after a refresh."""
     monkeypatch.setattr(signals, "_noted", [])
     pair = config_of([*sets, "eval.reported=false", TWO], "in-batch+qure")
     whole = run(pair, tmp_path / "whole").folder
     parts = stopped_and_resumed(tmp_path / "parts", (1, 3), (pair, pair, pair)).folder
-    assert parts.metrics() == whole.metrics()
-    pd.testing.assert_frame_equal(parts.ranks(), whole.ranks())
-    weights = whole.weights()
-    assert all(torch.equal(value, weights[name]) for name, value in parts.weights().items())
+    check_same_bits(parts, whole)
+
+
+def test_a_time_limit_ends_both_processes_after_the_same_step(sets, tmp_path, started, monkeypatch):
+    """`--max-hours` is up in the third step, which is within the second epoch; the run resumes bit for bit."""
+    monkeypatch.setattr(signals, "_noted", [])
+    pair = config_of([*sets, "eval.reported=false", TWO], "in-batch+qure")
+    whole = run(pair, tmp_path / "whole").folder
+    monkeypatch.setenv("NEGBENCH_UNTIL", "inf")
+
+    def end_in_third(_: object, state: Any, __: object) -> None:
+        if state.step == 2:
+            limit_hours(1e-9)
+
+    with pytest.raises(TimeUp, match="--max-hours") as ended:
+        run(pair, tmp_path / "parts", stepped=end_in_third)
+    monkeypatch.delenv("NEGBENCH_UNTIL")
+    assert ended.value.code == 124
+    assert started[-1].poll() is not None
+    (file,) = (tmp_path / "parts").glob("*/checkpoint.pt")
+    assert torch.load(file, weights_only=True)["state"]["step"] == 3
+    check_same_bits(run(pair, tmp_path / "parts").folder, whole)
+
+
+def test_when_the_first_process_is_killed_all_end_and_the_run_resumes_bit_for_bit(
+    sets, tmp_path, started, forked, capfd
+):
+    pair = config_of([*sets, "eval.reported=false", TWO], "in-batch+qure")
+    whole = run(pair, tmp_path / "whole").folder
+
+    def kill_itself(_: object, state: Any, __: object) -> None:
+        if state.step == 2:  # in the second epoch
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    alive, held_open = os.pipe()  # by both processes, as long as they live
+    capfd.readouterr()
+    first = forked(lambda: run(pair, tmp_path / "parts", stepped=kill_itself))
+    os.close(held_open)
+    assert os.read(alive, 1) == b""
+    os.close(alive)
+    assert first.wait() == -signal.SIGKILL
+    assert "Traceback" not in capfd.readouterr().err
+    (folder,) = (tmp_path / "parts").glob("*/config.json")
+    assert RunFolder(folder.parent).status == "interrupted"
+    check_same_bits(run(pair, tmp_path / "parts").folder, whole)
 
 
 @pytest.mark.parametrize("counts", [(2, 1, 2), (1, 2, 1)], ids=str)
