@@ -226,3 +226,19 @@ def test_rows_and_pairs_are_told_apart(toy_root, monkeypatch):
     monkeypatch.setattr(step_memory, "trace", squares)
     monkeypatch.setattr(Architecture, "_kept", lambda self, part, make: make())
     assert Architecture.of(run).call("cross_queries", 100).held == pytest.approx(7 * 100 + 3 * 100**2)
+
+
+def test_traces_share_one_copy_of_the_backbone(toy_root, tmp_path, monkeypatch):
+    """Copying takes longer than a fifth of a trace; a trace finds the copy as the first one did, in any order."""
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
+    run = opened(toy_root, BLIP, "in-batch")
+    calls = [(name, recompute) for name in ("image_features", "queries", "candidates") for recompute in (False, True)]
+    first = {call: step_memory.trace(Architecture.of(run), call[0], 4, recompute=call[1]) for call in calls}
+    copies = []
+    copying = step_memory.copy.deepcopy
+    monkeypatch.setattr(step_memory.copy, "deepcopy", lambda *given: copies.append(1) or copying(*given))
+    shared = Architecture.of(run)
+    again = {call: step_memory.trace(shared, call[0], 4, recompute=call[1]) for call in reversed(calls)}
+    assert again == first
+    assert first["queries", True].held < first["queries", False].held
+    assert len(copies) == 1
