@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -248,3 +249,59 @@ def test_a_signal_while_a_checkpoint_is_written_is_no_failure(stop, vector_sets,
     (folder,) = tmp_path.glob("all-corpus*")
     assert RunFolder(folder).status == "interrupted"
     assert run(config, tmp_path).details["steps"] > 0
+
+
+def helpers_of(process: Any) -> list[psutil.Process]:
+    return [child for child in psutil.Process(process.pid).children() if "negbench.loop.helper" in child.cmdline()]
+
+
+def end(way: str, process: Any) -> None:
+    """End a run of two processes."""
+    (helper,) = helpers_of(process)
+    if way == "the first is killed":
+        process.kill()
+    elif way == "the second is killed":
+        helper.kill()
+    elif way == "a scheduler signals both":
+        helper.send_signal(signal.SIGTERM)
+        os.kill(process.pid, signal.SIGTERM)
+
+
+ENDS = {  # exit code
+    "the first is killed": -9,
+    "the second is killed": 3,
+    "a scheduler signals both": 143,
+    "its time is up": 124,
+}
+
+
+@pytest.mark.skipif("NEGBENCH_FAULTS" not in os.environ, reason="takes a minute: `make faults`")
+@pytest.mark.parametrize("way", ENDS)
+def test_a_run_of_two_processes_ends_in_both_and_resumes_bit_for_bit(
+    way, start_command, vector_sets, tmp_path, every_epoch
+):
+    """The second process is an interpreter of its own; samples in tests/loop/test_team.py."""
+    sets = flags_of([*vector_sets, "train.epochs=40", "compute.processes=2"])
+    command = ["run", "--strategy=in-batch+qure", *sets, "--tracking-uri=none", "--runs-dir"]
+    whole = start_command([*command, str(tmp_path / "whole")])
+    assert whole.communicate()
+    assert whole.returncode == 0
+    limit = ["--max-hours=0.003"] if way == "its time is up" else []
+    process = start_command([*command, str(tmp_path / "parts"), *limit])
+    wait_for_checkpoints(tmp_path / "parts", 1, process)
+    (helper,) = helpers_of(process)
+    end(way, process)
+    said = process.communicate()
+    assert process.returncode == ENDS[way], said
+    assert "Traceback" not in said
+    helper.wait(20)
+    again = start_command([*command, str(tmp_path / "parts")])
+    said = again.communicate()
+    assert again.returncode == 0, said
+    (one,) = (RunFolder(file.parent) for file in (tmp_path / "whole").glob("*/result.json"))
+    (other,) = (RunFolder(file.parent) for file in (tmp_path / "parts").glob("*/result.json"))
+    assert other.metrics() == one.metrics()
+    assert other.ranks().equals(one.ranks())
+    weights = one.weights()
+    for name, value in other.weights().items():
+        assert value.equal(weights[name]), name
