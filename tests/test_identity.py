@@ -24,7 +24,7 @@ EXEMPT = {
     *("negbench.settings.layers", "negbench.store.runfolder", "negbench.loop.observe", "negbench.loop.record"),
     *("negbench.plugins.registry", "negbench.machine.room", "negbench.machine.signals", "negbench.machine.free_memory"),
     *("negbench.loop.needs", "negbench.loop.progress", "negbench.machine.file_kinds", "negbench.data.unseen"),
-    "negbench.metrics.part_name",
+    *("negbench.metrics.part_name", "negbench.machine.hardware"),
     *("negbench.machine.parquet_size", "negbench.datasets.doubts"),
 }
 

@@ -28,7 +28,7 @@ from negbench.files.image_files import pixel_bytes, read_image
 from negbench.machine.contents import content_hashes, stamp
 from negbench.machine.files import cache_dir
 from negbench.machine.free_memory import size
-from negbench.machine.room import cores
+from negbench.machine.hardware import cores
 
 _LEAST_THREADS, _MOST_THREADS = 4, 32
 _ITEMS_AHEAD = 2  # batches or blocks whose images are read before they are asked for

@@ -11,13 +11,13 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from negbench.errors import DataError, NegbenchError, cause_among, out_of_memory, quoted
-from negbench.machine.received import check_regular, opened_file, read_bytes, read_json_text, read_text
+from negbench.machine.received import check_regular, opened_file, read_json_text, read_text
 from negbench.machine.viewed import plain_path, shown_picture
 
 MOVES_SCORES = False  # where files are, not what they contain
@@ -204,7 +204,7 @@ def seal(folder: Path) -> None:
         return
     there = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
     with atomic_write(sums, new=True) as file:  # of two processes that seal it, one may have written a file already
-        file.writelines(_sum_line(path.name, path) for path in there)
+        file.writelines(f"{_sum_line(path.name, path)}\n" for path in there)
 
 
 def sha256_of(path: Path) -> str:
@@ -218,6 +218,8 @@ def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
 
     A picture named FOLDER/@shown/NAME is read as viewers show it (`machine.viewed`).
     """
+    if "/@" not in str(path):
+        return opened_file(path)
     plain = plain_path(path)
     if plain is not None:
         return io.BytesIO(shown_picture(plain))
@@ -237,7 +239,7 @@ def inside_tar(path: Path | str) -> tuple[str, int, int] | None:
 
 
 def _sum_line(name: str, source: Path) -> str:
-    return f"{sha256_of(source)}  {name}\n"
+    return f"{sha256_of(source)}  {name}"
 
 
 def delete(path: Path) -> None:
@@ -247,7 +249,7 @@ def delete(path: Path) -> None:
     """
     if path.exists():
         if (path.parent / SUMS).exists():
-            _add_line(path.parent / SUMS, f"{_DELETED}  {path.name}\n")
+            _add_line(path.parent / SUMS, f"{_DELETED}  {path.name}")
         path.unlink(missing_ok=True)
 
 
@@ -256,7 +258,7 @@ def _add_line(sums: Path, line: str) -> None:
     with sums.open("rb+") as file, _holding(file, sums, fcntl.LOCK_EX):
         end = file.seek(0, os.SEEK_END)
         torn = end > 0 and (file.seek(end - 1), file.read(1))[1] != b"\n"
-        file.write((b"\n" if torn else b"") + line.encode())
+        file.write((b"\n" if torn else b"") + f"{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())
 
@@ -272,39 +274,57 @@ def flaw(path: Path) -> str | None:
         lines = _lines_of_sums(path.parent)
     except FileNotFoundError:
         return None
-    return None if _is_listed(path, lines) else f"its content does not match {SUMS} beside it"
+    return None if _sum_line(path.name, path) in lines else f"its content does not match {SUMS} beside it"
 
 
 def damaged_in(folder: Path) -> list[str]:
     """Return the names of a sealed folder's listed files whose content is not what was written."""
-    names = [name for name in names_in(folder) if (folder / name).is_file()]
-    if not names:
+    try:
+        lines = _lines_of_sums(folder)
+    except FileNotFoundError:
         return []
-    lines = _lines_of_sums(folder)  # once for all files
-    return [name for name in names if not _is_listed(check_own(folder / name), lines)]
+    present = files_in(folder)
+    written = set(lines)  # a file that was written again has several
+    damaged = []
+    for name in _names_of(lines):
+        if name in present and _sum_line(name, check_own(folder / name)) not in written:
+            damaged.append(name)
+    return damaged
 
 
-def _lines_of_sums(folder: Path) -> set[bytes]:
-    return set(read_bytes(check_own(folder / SUMS)).split(b"\n"))
-
-
-def _is_listed(path: Path, lines: Container[bytes]) -> bool:
-    """Whether a line of the folder's sums has the file's name and the hash of its content."""
-    return _sum_line(path.name, path).encode().rstrip(b"\n") in lines
+def files_in(folder: Path) -> set[str]:
+    """Return the names of the files in a folder, and of links to files."""
+    with os.scandir(folder) as entries:
+        return {entry.name for entry in entries if entry.is_file()}
 
 
 def sums_in(folder: Path) -> dict[str, str]:
     """Return name -> the last hash that a sealed folder lists; none if it is not sealed."""
     try:
-        lines = read_text(check_own(folder / SUMS), errors="replace").splitlines()
+        return _hashes_of(_lines_of_sums(folder))
     except FileNotFoundError:
         return {}
-    return {line[66:]: line[:64] for line in lines if line[66:]}
 
 
 def names_in(folder: Path) -> list[str]:
     """Return the names of the files that a sealed folder lists, each once; none if it is not sealed."""
-    return [name for name, value in sums_in(folder).items() if value != _DELETED]
+    try:
+        return _names_of(_lines_of_sums(folder))
+    except FileNotFoundError:
+        return []
+
+
+def _lines_of_sums(folder: Path) -> list[str]:
+    """Return the lines of a folder's sums, as `_sum_line` makes them."""
+    return read_text(check_own(folder / SUMS), errors="replace").split("\n")
+
+
+def _hashes_of(lines: Sequence[str]) -> dict[str, str]:
+    return {line[66:]: line[:64] for line in lines if line[66:]}
+
+
+def _names_of(lines: Sequence[str]) -> list[str]:
+    return [name for name, value in _hashes_of(lines).items() if value != _DELETED]
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """Memory and disk that a computation needs: refuse it, with the arithmetic, if the machine has less."""
 
 import math
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,11 +48,6 @@ def find_device(name: str) -> torch.device:
     if device.type == "meta":
         raise OptionError("--device meta: it holds no numbers: use cpu or cuda")
     return device
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_memory(needs: Sequence[Need], device: torch.device | None = None) -> None:

@@ -7,22 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from negbench.analysis.words import plural
 from negbench.errors import NegbenchError
-from negbench.grid.axes import labels_of
-from negbench.loop.outlook import outlook_lines
-from negbench.loop.precision import automatic
-from negbench.loop.runs import DATA, plan_run
 from negbench.machine.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
-from negbench.machine.room import cores
+from negbench.machine.hardware import cores, has_gpu_driver
 from negbench.machine.versions import versions
 from negbench.settings.command_options import Doctor
 from negbench.store.parents import restore
 from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker
-from negbench.systems.system import config_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,15 @@ def _versions() -> Iterator[tuple[str, bool]]:
 
 def _devices() -> Iterator[tuple[str, bool]]:
     about = "options of `negbench run` here, such as --backbone blip2, tell what that run takes"
-    yield f"CPU, {cores()} cores, {torch.get_num_threads()} threads; float32; {about}", False
+    threads = os.environ.get("OMP_NUM_THREADS")
+    limit = f", OMP_NUM_THREADS={threads}" if threads else ""
+    yield f"CPU, {cores()} {plural(cores(), 'core')}{limit}; float32; {about}", False
+    if not has_gpu_driver():
+        return
+    import torch
+
+    from negbench.loop.precision import automatic
+
     for number in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(number)
         precision = automatic(torch.device("cuda", number))
@@ -65,6 +66,11 @@ def _devices() -> Iterator[tuple[str, bool]]:
 
 def _run(asked: Doctor) -> Iterator[tuple[str, bool]]:
     """Say what a run with these options takes on this machine, and what of its weights and data is missing."""
+    from negbench.grid.axes import labels_of
+    from negbench.loop.outlook import outlook_lines
+    from negbench.loop.runs import DATA, plan_run
+    from negbench.systems.system import config_of
+
     remarks = list[str]()
     with DATA.lenient() as lacking:
         config = plan_run(config_of(asked, remarks.append), DATA).config
@@ -99,16 +105,19 @@ def _room(folder: Path) -> tuple[str, bool]:
 def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
     """Report runs by status, leftovers, and damaged files."""
     yield _room(runs)
-    sealed = sorted({path.parent for path in runs.rglob(SUMS)}) if runs.exists() else []
     counts = Counter(RunFolder(path.parent).status for path in runs.glob("*/config.json"))
     if counts:
         yield f"{counts.total()} runs: {', '.join(f'{count} {status}' for status, count in counts.items())}", False
+    sealed = list[Path]()
     removed = []
-    for place in {half.parent for half in runs.rglob(".*.partial")}:
-        removed += sweep(place)
+    for place, _, names in os.walk(runs):
+        if SUMS in names:
+            sealed.append(Path(place))
+        if any(name.startswith(".") and name.endswith(".partial") for name in names):
+            removed += sweep(Path(place))
     if removed:
         yield f"{len(removed)} half-written files of killed processes removed", False
-    for place in sealed:
+    for place in sorted(sealed):
         folder = RunFolder(place)
         lost = folder.lost() if folder.status == "finished" else []
         if lost:

@@ -24,7 +24,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.errors import DataError, RunError, printable_json, quoted
-from negbench.machine.files import SUMS, atomic_write, delete, intact, lock_file, names_in, read_json, seal, write_json
+from negbench.machine.files import (
+    SUMS,
+    atomic_write,
+    delete,
+    files_in,
+    intact,
+    lock_file,
+    names_in,
+    read_json,
+    seal,
+    write_json,
+)
 from negbench.machine.received import check_safetensors, load_checkpoint, read_json_text, read_parquet
 from negbench.plugins.registry import registry
 from negbench.settings.config import RunConfig
@@ -245,7 +256,8 @@ class RunFolder:
 
     def lost(self) -> list[str]:
         """Return the files that a finished run has lost; its weights may be deleted to save space."""
-        return [name for name in names_in(self.path) if name not in _SPARE and not (self.path / name).exists()]
+        present = files_in(self.path)
+        return [name for name in names_in(self.path) if name not in _SPARE and name not in present]
 
     def write_error(self, text: str) -> None:
         """Write why the run failed."""

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import torch
 
 from negbench.api import load
 from negbench.errors import RunError
 from negbench.machine.files import trust
+from negbench.own import doctor
 from tests.runs import config_of, run
 
 
@@ -15,6 +17,19 @@ def test_a_healthy_place(tmp_path, said):
     assert "PROBLEM" not in out
     assert "torch 2" in out
     assert not (tmp_path / "runs").exists()  # doctor creates nothing
+
+
+def test_a_gpu_is_named_where_a_driver_is_installed(monkeypatch):
+    """Without one, torch is not asked, and finds none."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**30, 2**31))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a card")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)
+    monkeypatch.setattr(doctor, "has_gpu_driver", lambda: False)
+    assert len(list(doctor._devices())) == 1
+    monkeypatch.setattr(doctor, "has_gpu_driver", lambda: True)
+    text = [text for text, _ in doctor._devices()][1]
+    assert text.startswith("a card, 1 of 2 GiB free; train.precision=auto is ")
 
 
 RUN = ("--strategy", "qure", "--set", "train.epochs=6", "--set", "train.batch_size=32")

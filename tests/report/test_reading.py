@@ -64,6 +64,7 @@ assert len(result.cells)
 note("load")
 command("report", "small", "--runs-dir", str(runs), "--markdown", what="report --markdown")
 command("report", "small", "--runs-dir", str(runs), "--galleries", "0")
+command("doctor", "--runs-dir", str(runs), "--tracking-uri", "none")
 os.execve = served
 command("ui", "--runs-dir", alone)
 print(json.dumps(imported), file=sys.stderr)
@@ -88,7 +89,7 @@ def imported(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 AS_STORED = ("--help", "--version", "list strategies", "list recipes", "completion", "answer", "report --latex")
-FRAMES = ("load", "report --markdown", "report small", "ui")
+FRAMES = ("load", "report --markdown", "report small", "doctor", "ui")
 
 
 @pytest.mark.slow
