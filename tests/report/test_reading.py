@@ -64,7 +64,7 @@ assert len(result.cells)
 note("load")
 command("report", "small", "--runs-dir", str(runs), "--markdown", what="report --markdown")
 command("report", "small", "--runs-dir", str(runs), "--galleries", "0")
-command("doctor", "--runs-dir", str(runs), "--tracking-uri", "none")
+command("doctor", "--runs-dir", str(runs), "--tracking-uri", "none", what="doctor")
 os.execve = served
 command("ui", "--runs-dir", alone)
 print(json.dumps(imported), file=sys.stderr)

@@ -32,7 +32,7 @@ def marked_settings(path: Path) -> set[str]:
 
 FILES = recipes() | {f"system {name}": path for name, path in system_files().items()}
 SOURCES = {
-    (name, setting.strip("`")): source for names, setting, source in rows_of("Recipes") for name in names.split(", ")
+    (name, setting.strip("`")): source for names, setting, source, _ in rows_of("Recipes") for name in names.split(", ")
 }
 
 
@@ -54,4 +54,19 @@ def test_every_strategy_that_speaks_of_a_release_has_its_source():
         for plugin in registry.plugins("strategies").values()
         if plugin.origin == "built-in" and re.search(r"\b(published|released?)\b", plugin.source().read_text())
     }
-    assert speaking == {name for name, _, _ in rows_of("Strategies")}
+    assert speaking == {name for name, _, _, _ in rows_of("Strategies")}
+
+
+ROWS = rows_of("Recipes") + rows_of("Strategies")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{row[0]}: {row[1]}" for row in ROWS])
+def test_a_row_says_whether_code_or_notes_of_a_paper_were_checked(row):
+    """A paper cannot be read as code, and a setting that only the paper prints was not read in code."""
+    source, checked = row[2:]
+    if "released" not in source:
+        assert checked == "notes" or row[0] == "perc-pos"
+    elif source.startswith("released"):
+        assert checked == "code"
+    else:
+        assert checked == "both" or row[0] == "simans"
