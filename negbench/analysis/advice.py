@@ -17,6 +17,7 @@ from negbench.analysis.words import estimate_text, in_points, join_names, label_
 from negbench.display import duration
 from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.comparison import together
+from negbench.grid.setting import COMMON, OWN
 from negbench.settings.config import LEARNED
 
 TEMPERATURES = "--dial loss.tau=learned,0.07,0.15"
@@ -67,7 +68,7 @@ def advice(findings: Findings) -> list[str]:
         return []
     tables = []
     for rows in together(findings.main, lambda row: row.table_key).values():
-        if OVER_ALL not in rows[0].table_key and beside_batch(rows):
+        if OVER_ALL not in rows[0].table_key and beside_batch(rows) and rows[0].settings != COMMON:
             tables.append(rows)
     if not tables:
         return []
@@ -123,7 +124,7 @@ def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) ->
         first = max(ahead, key=lambda setting: _lead(setting.ahead[0]).value)
         row = first.ahead[0]
         missing = []
-        if len(several) < 2 and best.temperature != "none":
+        if len(several) < 2 and best.temperature != "none" and best.batch.settings != OWN:
             missing.append(TEMPERATURES)
         if best.rate != "own" and len({setting.rate for setting in settings}) < 2:
             missing.append(RATES)

@@ -6,12 +6,12 @@ import pandas as pd
 
 from negbench.analysis.frame import config_of, key_of
 from negbench.analysis.setting_choice import SettingChoice
+from negbench.analysis.temperature import temperature_of
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import OVER_ALL, VerdictTable, alike_but, batch_alone, side_by_side
 from negbench.analysis.words import estimate_text, in_points, label_of
 from negbench.grid.axis import group_key
 from negbench.scoring.values import Values
-from negbench.settings.config import LEARNED
 
 CONTRAST = "contrast"  # the fact of a row that names its axis; its `strategy` is a value of that axis
 TEMPERATURE = "temperature"  # its value where the rows are temperatures of the batch alone
@@ -63,9 +63,7 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
 def setting_of(cells: pd.DataFrame) -> tuple[str, str, int | None]:
     """Return a group's temperature ('learned', '0.07', 'none'), learning rate, and epochs between its refreshes."""
     config = config_of(cells)
-    words = {"none": "none", "tau": f"{config.loss.options.get('tau')}"}
-    temperature = words.get(config.divisor, LEARNED)
-    return temperature, f"{config.train.lr:g}", config.schedule.refresh_every
+    return temperature_of(config), f"{config.train.lr:g}", config.schedule.refresh_every
 
 
 def temperatures(groups: Sequence[pd.DataFrame], tables: Sequence[VerdictTable]) -> list[VerdictTable]:

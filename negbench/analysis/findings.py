@@ -19,8 +19,11 @@ from negbench.analysis.verdicts import OVER_ALL, Rules, over_all, tables_of, ver
 from negbench.errors import NegbenchError
 from negbench.grid.axis import Axis, GroupKey, dials_of, group_key
 from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.setting import COMMON, OWN
 from negbench.loop.step_plan import StepPlan
 from negbench.scoring.values import check_metrics
+
+PLAIN = ("", DEFAULT, OWN)  # settings of the runs whose figures a page shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,7 @@ class Findings:
 
     @cached_property
     def point_axes(self) -> list[Axis]:
-        """The comparison's dials, then its budgets and numbers of negatives; none without dials."""
+        """The comparison's dials, then its budgets, numbers of negatives and chosen settings; none without dials."""
         axes = dials_of(self.document)
         if not axes:
             return []
@@ -58,6 +61,8 @@ class Findings:
         if "num_negatives" in self.results:
             counts = sorted(self.results["num_negatives"].dropna().unique())
             axes.append(Axis("train.num_negatives", tuple(counts), "num_negatives"))
+        if OWN in set(self.results["settings"]):
+            axes.append(Axis("settings", (COMMON, OWN), "settings"))
         return axes
 
     @property
@@ -83,9 +88,9 @@ class Findings:
 
     @property
     def plain(self) -> list[pd.DataFrame]:
-        """The groups whose figures a page shows: no points, no systems, settings as published."""
+        """The groups whose figures a page shows: no points, no systems, settings as published or each row's own."""
         results = self.results
-        shown = (results["point"] == "") & (results["system"] == "") & results["settings"].isin(["", DEFAULT])
+        shown = (results["point"] == "") & (results["system"] == "") & results["settings"].isin(PLAIN)
         return groups_of(results[shown])
 
     def notes(self) -> list[str]:

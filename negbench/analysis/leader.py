@@ -15,6 +15,7 @@ from negbench.analysis.columns import COLUMNS, NEGATIVES, TABLES, Line, metric_c
 from negbench.analysis.frame import config_of, first_run, key_of, known_numbers, labels_of, mean_of, shared_value
 from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_regime_cards, numbers_of
+from negbench.analysis.temperature import temperature_of
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import (
     OVER_ALL,
@@ -26,6 +27,7 @@ from negbench.analysis.verdicts import (
 )
 from negbench.grid.axis import AXES, group_key
 from negbench.grid.comparison import together
+from negbench.grid.setting import OWN
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs", "negatives")  # no columns if alike
 
@@ -53,6 +55,8 @@ def leader_table(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -
     quality = [metric_column(name) for name in metrics]
     if len({line["lr"] for line in lines}) > 1:
         quality.append(COLUMNS["lr"])
+    if any(line["settings"] == OWN for line in lines) and len({line["temperature"] for line in lines}) > 1:
+        quality.append(COLUMNS["temperature"])
     quality += [NEGATIVES, COLUMNS["distinct"], COLUMNS["false_negative_rate_draws"]]
     if rows and beside_batch(rows):  # the question is what each adds to the batch, not which is the best of as many
         quality = [*TABLES["against"], *quality, *TABLES["last"]]
@@ -140,7 +144,7 @@ def line_of(group: pd.DataFrame, row: Verdict | None = None) -> dict[str, object
         elif table == "peak_memory_mib":
             line[f"peak_memory_{name}_mib"] = max(numbers)
     config = config_of(group)
-    line |= {"lr": config.train.lr, "epochs_trained": config.train.epochs}
+    line |= {"lr": config.train.lr, "temperature": temperature_of(config), "epochs_trained": config.train.epochs}
     if row is not None:
         line |= row_line(row)
     for name in _headline(group, row):

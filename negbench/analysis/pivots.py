@@ -7,7 +7,8 @@ import pandas as pd
 from negbench.analysis.frame import config_of, known_numbers, shared_value
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.words import estimate_text, join_names, percent, span
-from negbench.grid.axis import Axis, point_text, points_of, short_names
+from negbench.grid.axis import AXES, Axis, group_key, point_text, points_of, short_names
+from negbench.grid.setting import COMMON, OWN, Picked
 
 SIGNS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
 READ_SIGNS = "▲ better, ▼ worse, = equal within the margin, ? undecided"
@@ -76,6 +77,42 @@ def points_frame(axes: Sequence[Axis], rows: Sequence[Verdict], groups: Sequence
             line[strategy] = means.get(strategy, "-")
         shown.append(line)
     return pd.DataFrame(shown)
+
+
+def settings_frame(rows: Sequence[Verdict], chosen: Sequence[Picked]) -> pd.DataFrame:
+    """Build one row per strategy of each table: its result at the table's common setting, and at its own.
+
+    A result is the mean with its ranks and, where there is a baseline, the difference from it with its sign.
+
+    Args:
+        rows: verdicts on one metric.
+        chosen: the settings, two of each strategy.
+    """
+    setting_of = {group_key(picked.labels): str(picked.setting) for picked in chosen}
+    result_of = {group_key(vars(row)): row for row in rows}
+    axes = [axis for axis in AXES if axis not in ("settings", "strategy")]
+    lines = []
+    for own in rows:
+        if own.settings != OWN or group_key(vars(own)) not in setting_of:  # a mean over tables has no setting
+            continue
+        line = {axis: getattr(own, axis) for axis in axes if getattr(own, axis)}
+        line["strategy"] = own.strategy
+        for settings in (COMMON, OWN):
+            place = group_key({**vars(own), "settings": settings})
+            line[f"{settings} setting"] = setting_of[place]
+            line[f"at the {settings} one"] = _result(result_of.get(place))
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def _result(row: Verdict | None) -> str:
+    """'67.9 (1-2), +2.50 [1.80, 3.30] ▲'; '-' where nothing was tested."""
+    if row is None:
+        return "-"
+    text = f"{percent(row.mean.value)} ({row.ranks})"
+    if row.against_baseline is None:
+        return text
+    return f"{text}, {estimate_text(row.against_baseline)} {SIGNS[row.verdict]}"
 
 
 def matrix_frame(rows: Sequence[Verdict]) -> pd.DataFrame:

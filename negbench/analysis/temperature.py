@@ -5,9 +5,15 @@ from typing import Any
 
 from negbench.analysis.frame import StoredRun
 from negbench.analysis.words import plain
-from negbench.settings.config import RunConfig
+from negbench.settings.config import LEARNED, RunConfig
 
 _SOURCES = {"file": "of the weights", "default": "default", "option": "as set"}
+
+
+def temperature_of(config: RunConfig) -> str:
+    """Return what divides a run's scores, as tables print it: 'learned', '0.07'; 'none' for a loss without one."""
+    words = {"none": "none", "tau": f"{config.loss.options.get('tau')}"}
+    return words.get(config.divisor, LEARNED)
 
 
 def temperature_text(config: RunConfig, manifest: Mapping[str, Any]) -> str:

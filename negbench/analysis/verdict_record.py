@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from negbench.errors import NegbenchError
 from negbench.grid.axis import AXES
 from negbench.grid.comparison import kind_of, rerun_line
+from negbench.grid.setting import COMMON, OWN
 from negbench.machine.files import read_json, write_json
 
 FILE = "statistics.json"
@@ -159,12 +160,14 @@ class Verdict:
 
     @property
     def where(self) -> str:
-        """Its point on the dials, with its training budget and its number of negatives where these are axes, too."""
+        """Its point on the dials, with its budget, number of negatives and chosen setting where these are axes, too."""
         parts = [self.point]
         if self.epochs:
             parts.append(f"epochs={self.epochs}")
         if self.facts.get("num_negatives"):
             parts.append(f"num_negatives={self.facts['num_negatives']}")
+        if self.settings in (COMMON, OWN):
+            parts.append(f"settings={self.settings}")
         return ", ".join(parts)
 
     @property

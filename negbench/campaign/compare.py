@@ -8,7 +8,8 @@ from negbench.analysis.verdicts import Rules
 from negbench.campaign.driver import Course, Round
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import epochs_of_looks, look_by_look
-from negbench.grid.cells import Outcome
+from negbench.grid.cells import Cell, Outcome
+from negbench.grid.setting import OWN
 from negbench.loop.runs import DATA
 
 
@@ -36,6 +37,8 @@ def _at_chosen(
     assert choice is not None
     if rules.looks is not None:
         later += epochs_of_looks(planned.cells, rules.looks, len(rules.looks.first))
+    if planned.settings_open:
+        later += _epochs_of_own(planned.cells)
     outcomes: list[Outcome] = []
     while True:
         computed = {outcome.cell.hash for outcome in outcomes}
@@ -44,3 +47,8 @@ def _at_chosen(
             return replace(planned, choice=choice).at_best_settings(), outcomes
         outcomes += yield Round(planned.trials, trials, list(outcomes), planned.cells, later + choice.further_epochs())
         choice = choice.grown(planned.folder.path.parent, DATA)
+
+
+def _epochs_of_own(cells: Sequence[Cell]) -> int:
+    """Return the epochs of the rows at settings of their own: as many runs more, if no row's is the common one."""
+    return sum(cell.config.train.epochs for cell in cells if cell.labels["settings"] == OWN)

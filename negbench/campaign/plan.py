@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from negbench.display import notes, progress
-from negbench.errors import NegbenchError, OptionError
-from negbench.grid.axes import Axes, Choice, split_list
+from negbench.errors import NegbenchError, OptionError, quoted
+from negbench.grid.axes import Axes, Choice, expand, split_list
 from negbench.grid.axis import Axis, plain_dials, point_text, points_of, short_names
 from negbench.grid.cells import Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
-from negbench.grid.setting_trials import SettingTrials
+from negbench.grid.setting import TAU
+from negbench.grid.setting_trials import SettingGrid, SettingTrials
 from negbench.grid.systems import system_choices
 from negbench.loop.remarks import check_idle
 from negbench.loop.runs import DATA
@@ -48,7 +49,7 @@ class ComparisonPlan:
         folder: folder of the comparison.
         cells: cells to compute.
         size: the axes in words, '2 strategies x 3 seeds'.
-        choice: the trials that choose learning rates; None if none is chosen.
+        choice: the trials that choose learning rates and temperatures; None if neither is chosen.
     """
 
     asked: Compare
@@ -63,7 +64,7 @@ class ComparisonPlan:
         distinct = {cell.hash: cell for cell in self.cells}.values()
         steps = Counter(cell.step(runs) for cell in distinct)
         size = self.size
-        if len(distinct) < len(self.cells):
+        if len(distinct) < len(self.cells) and not self.settings_open:
             size += f"; {len(distinct)} different runs"
         summary = f"{len(self.cells)} cells ({size}), {steps['reuse']} already finished"
         if steps["resume"]:
@@ -73,6 +74,14 @@ class ComparisonPlan:
         trials = {cell.hash: cell.step(runs) for cell in self.choice.cells}
         done = list(trials.values()).count("reuse")
         return f"{summary}; first {len(trials)} trials of {self.choice.grid.words}, {done} already finished"
+
+    @property
+    def settings_open(self) -> bool:
+        """Whether rows that are alike so far may still get settings of their own."""
+        if self.choice is None or not self.choice.grid.temperatures:
+            return False
+        runs = self.folder.path.parent
+        return any(cell.step(runs) != "reuse" for cell in self.choice.cells)
 
     @property
     def trials(self) -> ComparisonFolder:
@@ -142,9 +151,13 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     folder = _folder(asked, runs, found.cells, about)
     notes([*remarks, *(_skipped(place) for place in found.left_out)])
     planned = ComparisonPlan(asked, folder, found.cells, size=_size(axes, found.cells))
-    if asked.lr not in (None, "grid", "common") or _searches_rates(axes):
+    rates = asked.lr in (None, "grid", "common") and not _searches_rates(axes)
+    grid = SettingGrid(rates, temperatures=asked.temperature == "grid")
+    if not (grid.rates or grid.temperatures):
         return planned
-    choice = SettingTrials.of(planned.cells, runs, DATA, asked.metric, common=asked.lr == "common")
+    if grid.temperatures:
+        _check_temperatures(found.cells)
+    choice = SettingTrials.of(planned.cells, runs, DATA, asked.metric, common=asked.lr == "common", grid=grid)
     planned = replace(planned, choice=choice)
     check_name(planned.trials.path, "comparison")
     return planned.at_best_settings()
@@ -168,7 +181,7 @@ def _cells(asked: Compare, axes: Axes, runs: Path) -> _Planned:
     parts, axes = _parts(asked, axes)
     inner = axes.without(*parts[0]).choices()  # all parts are of the same axes
     cells: list[Cell] = []
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, ...]] = set()
     left_out: list[dict[str, str]] = []
     remarks: list[str] = []
     failure: NegbenchError | None = None
@@ -184,7 +197,7 @@ def _cells(asked: Compare, axes: Axes, runs: Path) -> _Planned:
                 failure = error
                 left_out.append(_left_out(axes, part, error))
                 continue
-            places = [(cell.labels.get("system", ""), cell.labels.get("point", ""), cell.hash) for cell in found]
+            places = [_place(cell) for cell in found]
             for cell, place in zip(found, places, strict=True):
                 if place not in seen:  # a system's own strategy may be named again
                     cells.append(cell)
@@ -193,6 +206,11 @@ def _cells(asked: Compare, axes: Axes, runs: Path) -> _Planned:
         assert failure is not None  # every combination failed
         raise failure
     return _Planned(cells, left_out, remarks)
+
+
+def _place(cell: Cell) -> tuple[str, ...]:
+    """Return what tells a cell from another of the same run."""
+    return (*(cell.labels.get(axis, "") for axis in ("system", "point", "settings")), cell.hash)
 
 
 def _left_out(axes: Axes, part: Choice, error: NegbenchError) -> dict[str, str]:
@@ -233,8 +251,10 @@ def _check(asked: Compare, axes: Axes) -> None:
     """Refuse options and axes that exclude each other."""
     if asked.lr not in (None, "fixed") and _searches_rates(axes):
         raise OptionError("--tuned and --dial train.lr already search the learning rate: leave out --lr")
+    if asked.temperature == "grid":
+        _check_temperature_grid(asked, axes)
     flags = ["--systems"] if asked.systems is not None else []
-    for axis in axes.axes:
+    for axis in axes.without("settings").axes if asked.tuned is None else axes.axes:
         if axis.column not in _OF_ALL or len(axis.values) > 1:
             flags.append("--dial" if axis.is_dial else _FLAGS.get(axis.column, ""))
     for flag, others in _APART.items():
@@ -247,9 +267,34 @@ def _check(asked: Compare, axes: Axes) -> None:
         raise OptionError("--systems uses each system's own loss: leave out --losses")
 
 
+def _check_temperature_grid(asked: Compare, axes: Axes) -> None:
+    """Refuse what chooses or fixes the temperature beside `--temperature grid`."""
+    if asked.tuned is not None:
+        raise OptionError("--tuned and --temperature grid cannot be combined: use one at a time")
+    if asked.lr == "common":
+        raise OptionError("--temperature grid shows the common rate and temperature, too: leave out --lr common")
+    if axes.values(TAU):
+        raise OptionError(f"--dial {TAU} and --temperature grid set the same key: leave one of them out")
+    if asked.losses is not None and any("tau" in loss for loss in expand("losses", asked.losses)):
+        raise OptionError("--losses with their own tau and --temperature grid set the same key: leave out tau")
+
+
+def _check_temperatures(cells: Sequence[Cell]) -> None:
+    """Refuse cells whose loss reads no temperature that `--temperature grid` could choose."""
+    for cell in cells:
+        loss = quoted(cell.config.loss.name)
+        if cell.config.divisor == "none":
+            raise OptionError(f"--temperature grid: loss {loss} has no temperature: leave out one of them")
+        if cell.config.divisor == "own":
+            raise OptionError(
+                f"--temperature grid: loss {loss} and the hybrid terms learn temperatures of their own: leave it out, "
+                "or --set hybrid.temperature=backbone"
+            )
+
+
 def _searches_rates(axes: Axes) -> bool:
     """Whether --tuned or --dial train.lr already searches the learning rate."""
-    return bool(axes.values("settings") or axes.values("train.lr"))
+    return axes.values("settings") == ("default",) or bool(axes.values("train.lr"))
 
 
 def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], about: dict[str, Any]) -> ComparisonFolder:
@@ -260,6 +305,8 @@ def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], about: dict[str, 
         name += f"-lr-{asked.lr}"
     if asked.tuned is not None:  # not the folder of the plain comparison
         name += "-tuned"
+    if asked.temperature == "grid":
+        name += "-temperature-grid"
     folder = runs / (asked.name or name)
     check_name(folder, "comparison")
     return ComparisonFolder(folder, about)
@@ -275,6 +322,7 @@ _SIZES = {  # column of an axis -> what its values are called
     "backbone": "backbones",
     "dataset": "data sets",
     "seed": "seeds",
+    "settings": "settings",
 }
 
 

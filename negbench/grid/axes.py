@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from negbench.errors import OptionError, quoted
 from negbench.grid.axis import AXES, Axis, Value, names_of_keys, parse_dial, point_text
+from negbench.grid.setting import COMMON, OWN, TAU
 from negbench.metrics.fixed import OFFLINE
 from negbench.plugins.registry import SECTIONS, option_defaults, registry
 from negbench.settings.config import Note, ResolvedConfig, RunConfig, build_config
@@ -89,6 +90,8 @@ class Axes:
         ]
         if asked.tuned is not None:
             axes.append(Axis("settings", ("default",), "settings"))  # `tuned` follows once it is found
+        if asked.temperature == "grid":
+            axes.append(Axis("settings", (COMMON, OWN), "settings"))  # alike until trials have chosen
         return cls(layers, tuple(axis for axis in axes if axis.values))
 
     def values(self, key: str) -> tuple[Any, ...]:
@@ -268,7 +271,10 @@ def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Val
             settings. Texts for strategy, loss, backbone or data set replace its own.
     """
     dials = {key: value for key, value in columns.items() if "." in key}
-    texts = labels_of(config, dials)
+    varied = {*dials}
+    if columns.get("settings") in (COMMON, OWN):
+        varied.add(TAU)  # which trials choose
+    texts = labels_of(config, varied)
     if "num_negatives" in columns:
         texts["strategy"] += f" x{columns['num_negatives']}"
     if dials:
@@ -281,11 +287,11 @@ def cell_columns(config: ResolvedConfig, dataset: str, columns: Mapping[str, Val
     return {**texts, "plugin": config.strategy.name, **typed}
 
 
-def labels_of(config: ResolvedConfig, dials: Collection[str] = ()) -> dict[str, str]:
+def labels_of(config: ResolvedConfig, varied: Collection[str] = ()) -> dict[str, str]:
     """Return strategy, loss and backbone as tables print them: the name, and options that differ from the defaults.
 
-    Left out are options that a dial varies (`dials` are their keys), since all points of it share a table and a line,
-    and a world that equals the data set's.
+    Left out are options that a dial varies or trials choose (`varied` are their keys), since all points of it share a
+    table and a line, and a world that equals the data set's.
     """
     labels = {}
     world = config.dataset.options.get("world")
@@ -295,7 +301,7 @@ def labels_of(config: ResolvedConfig, dials: Collection[str] = ()) -> dict[str, 
         options = {}
         for key, value in plugin.options.items():
             same_world = key == "world" and value == world
-            if not same_world and f"{section}.{key}" not in dials:
+            if not same_world and f"{section}.{key}" not in varied:
                 options[key] = value
         labels[section] = label({"name": plugin.name, **options}, defaults)
     return labels

@@ -128,13 +128,20 @@ def _with_strategy(labels: dict[str, str]) -> dict[str, str]:
 
 GroupLabels = Annotated[dict[str, str], AfterValidator(_with_strategy)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-# a rate with its mean, and a rate with the runs of its trials; JSON has lists for tuples
-TriedRate = Annotated[tuple[Rate, float | None], Strict(False)]
-TrialRuns = Annotated[tuple[Rate, list[str]], Strict(False)]
+ChosenTemperature = Literal["learned"] | Rate
+# a rate, or a rate and a temperature, with the mean or with the runs of its trials; JSON has lists for tuples
+TriedRate = (
+    Annotated[tuple[Rate, float | None], Strict(False)]
+    | Annotated[tuple[Rate, ChosenTemperature, float | None], Strict(False)]
+)
+TrialRuns = (
+    Annotated[tuple[Rate, list[str]], Strict(False)]
+    | Annotated[tuple[Rate, ChosenTemperature, list[str]], Strict(False)]
+)
 
 
 class RateRecord(BaseModel):
-    """The learning rate of a group, and what the trials that chose it found."""
+    """The learning rate of a group, its temperature where one was chosen, and what the trials found."""
 
     model_config = _CLOSED
 
@@ -142,12 +149,15 @@ class RateRecord(BaseModel):
     seeds: list[int] = Field([], description="of the trials")
     seed: int | None = Field(None, description="of the trials, in older files, which had one")
     lr: Rate
-    tried: list[TriedRate] = Field(min_length=1, description="rate and mean over seeds; null if it is not finished")
-    runs: list[TrialRuns] = Field([], description="rate and its trials, one for each seed")
+    temperature: ChosenTemperature | None = Field(None, description="null if none was chosen")
+    tried: list[TriedRate] = Field(
+        min_length=1, description="rate, temperature if one was chosen, and mean over seeds; null if it is not finished"
+    )
+    runs: list[TrialRuns] = Field([], description="rate, temperature if one was chosen, and trials, one for each seed")
     queries: int = Field(0, description="size of the dev part")
     generated: bool = Field(False, description="whether the dev part was generated, instead of carved from train")
     metric: str = Field("", description="the one that chose; empty in older files: the main metric")
-    common: bool = Field(False, description="whether all groups of its table have one rate")
+    common: bool = Field(False, description="whether all groups of its table have one setting")
     error: float | None = Field(None, description="standard error of the best mean, in older files")
 
     @model_validator(mode="after")
@@ -198,7 +208,7 @@ class ComparisonRecord(BaseModel):
     dials: list[DialRecord] = Field([], description="settings whose combinations are the points")
     left_out: list[dict[str, str]] = Field([], description="places that could not be planned, with the reason")
     remarks: list[str] = Field([], description="what the backbone or data set does not support")
-    rates: list[RateRecord] = Field([], description="the learning rate of each group, and the rates tried")
+    rates: list[RateRecord] = Field([], description="the learning rate, or setting, of each group, and those tried")
     tuned: TuningSummaryRecord | None = Field(None, description="trials per strategy, and what was found")
 
 

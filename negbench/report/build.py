@@ -12,13 +12,12 @@ import pandas as pd
 from negbench.analysis.advice import advice
 from negbench.analysis.answer import headlines, say
 from negbench.analysis.columns import READ
-from negbench.analysis.findings import Findings, read_findings
+from negbench.analysis.findings import PLAIN, Findings, read_findings
 from negbench.analysis.frame import first_run, shared_value
 from negbench.analysis.kinds import draws_answer
 from negbench.analysis.leader import FOLDED, sort_alike
 from negbench.analysis.regime_card import in_words, last_cards
 from negbench.analysis.temperature import temperatures_of
-from negbench.analysis.tuned_gain import DEFAULT
 from negbench.analysis.unchanged import forget, made_here
 from negbench.analysis.words import in_points, join_names, label_of, percent, shorten_names, span
 from negbench.errors import NegbenchError
@@ -97,7 +96,7 @@ def comparison_page(
     """
     groups = sort_alike(findings.groups, findings.verdicts)
     cells: Sequence[Mapping[str, Any]] = findings.document["cells"]
-    rows = [row for row in findings.verdicts if row.settings in ("", DEFAULT)]
+    rows = [row for row in findings.verdicts if row.settings in PLAIN]
     parts = figures.parts_of(sort_alike(findings.plain, rows), rows) if findings.plain else []
 
     def section(key: str, title: str, *before: Part, text: str = "") -> PageSection:

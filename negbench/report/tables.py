@@ -12,8 +12,9 @@ from negbench.analysis.answer import warm_ups
 from negbench.analysis.columns import ABOUT, COLUMNS, GAP, NEGATIVES, READ_LEADER, constant, metric_column
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import shared_value
-from negbench.analysis.leader import FOLDED, leader_tables, measured_tables, verdict_frame
-from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame
+from negbench.analysis.leader import FOLDED, by_negatives, leader_tables, measured_tables, verdict_frame
+from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame, settings_frame
+from negbench.analysis.stored_trials import picked_settings
 from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.verdicts import beside_batch
@@ -24,7 +25,11 @@ from negbench.grid.axis import AXES, short_names
 from negbench.grid.comparison import together
 from negbench.settings.options import Report, parse_epochs
 
-_FORMS = {"table": ("csv", "md", "tex"), "behaviour": ("csv", "md")}  # of files; the others are CSV alone
+_FORMS = {
+    "table": ("csv", "md", "tex"),
+    "settings": ("csv", "md"),
+    "behaviour": ("csv", "md"),
+}  # of files; the others are CSV alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +131,12 @@ def _of_axes(findings: Findings) -> Iterator[Table]:
         frame = points_frame(findings.point_axes, findings.main, findings.groups)
         folded = tuple(short_names(findings.point_axes))
         yield Table("points", title, frame, f"{text}point.", folded, section="best", caption=caption)
+    chosen = [picked for picked in picked_settings(findings.document) if picked.setting.temperature is not None]
+    if chosen and findings.verdicts:
+        title = f"{metric} of every strategy at the common rate and temperature of its table, and at its own"
+        text = "In brackets the ranks that the pairwise tests allow; then the difference from the baseline in points"
+        frame = settings_frame(by_negatives(findings.main), chosen)
+        yield Table("settings", f"{title}; {READ_SIGNS}", frame, f"{text}.", FOLDED, section="leader")
     if findings.systems and findings.verdicts:
         title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
         text = "Intervals are simultaneous within a column."

@@ -406,11 +406,13 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     lr: LearningRate | None = option(
         None,
         "grid: choose each strategy's learning rate among 0.3, 1 and 3 times train.lr, by --metric, with the first "
-        "three seeds, on queries that are not reported; common: one rate for each table, the best on average over its "
-        "strategies; fixed: train.lr for all; VALUE: this rate for all [default: grid; fixed with --tuned or --dial "
-        "train.lr].",
+        "three seeds, on queries that are not reported; common: one for each table, the best on average; fixed: "
+        "train.lr; VALUE: this rate [default: grid; fixed with --tuned or --dial train.lr].",
         metavar="grid|common|fixed|VALUE",
         cli=str,
+    )
+    temperature: Literal["grid", "configured"] | None = option(
+        None, "Choose temperatures, too, in pairs with rates; also show the best common pair.", metavar="grid"
     )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: named after the options].")
     baseline: str | None = option(
