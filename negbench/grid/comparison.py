@@ -103,7 +103,7 @@ class CellRecord(BaseModel):
     dataset: str
     system: str = ""
     point: str = Field("", description="the values of all dials")
-    settings: str = Field("", description="default or tuned")
+    settings: str = Field("", description="default or tuned; common or own")
     epochs: str = Field("", description="training budget")
     seed: int
     hash: str
