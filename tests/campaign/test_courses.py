@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,6 +26,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here
 from negbench.grid.looks import Looks
+from negbench.grid.setting_trials import SettingGrid
 from negbench.machine import files
 from negbench.machine.signals import Stopped
 from negbench.settings.options import Compare
@@ -121,17 +122,18 @@ def test_the_budget_is_that_of_the_looks(monkeypatch):
 
 
 @dataclass(frozen=True)
-class MadeRates:
-    """Rates whose first group asks for one more trial."""
+class MadeTrials:
+    """Trials whose first group asks for one more."""
 
     trials: dict[Any, Any]
+    grid: ClassVar[SettingGrid] = SettingGrid()
 
     @property
     def cells(self) -> list[Any]:
         return [each for trials in self.trials.values() for each in trials]
 
-    def grown(self, runs: Path, cache: Any) -> "MadeRates":
-        return MadeRates({**self.trials, "a": cells("t", (0, 1, 2))})
+    def grown(self, runs: Path, cache: Any) -> "MadeTrials":
+        return MadeTrials({**self.trials, "a": cells("t", (0, 1, 2))})
 
     def further_epochs(self) -> int:
         return 10 * sum(5 - len(trials) for trials in self.trials.values())
@@ -142,9 +144,9 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> ComparisonPlan:
     """Return a plan of two strategies with rates; at its best rates the strategies are upper case."""
     plan = ComparisonPlan(Compare(tuned=4), FOLDER, cells("ab", (0, 1, 2)))
     monkeypatch.setattr(compare_course, "open_strategies", lambda folder, rules: until("ABab", ""))
-    monkeypatch.setattr(ComparisonPlan, "at_best_rates", lambda self: replace(self, cells=cells("AB", (0, 1, 2))))
-    rates: Any = MadeRates({"a": cells("t", (0, 1)), "b": cells("u", (0, 1))})
-    return replace(plan, rates=rates)
+    monkeypatch.setattr(ComparisonPlan, "at_best_settings", lambda self: replace(self, cells=cells("AB", (0, 1, 2))))
+    choice: Any = MadeTrials({"a": cells("t", (0, 1)), "b": cells("u", (0, 1))})
+    return replace(plan, choice=choice)
 
 
 def test_rates_come_first_and_say_what_follows(planned):
@@ -170,7 +172,7 @@ def test_equal_tuning_is_a_second_pass(planned, monkeypatch):
     monkeypatch.setattr(tuned, "plan", lambda configs, *_: [cell("aa", seed) for seed in configs])
     monkeypatch.setattr(tuned, "open_strategies", lambda folder, rules: until(["aa"], ""))
     rules = Rules(looks=replace(LOOKS, most=5))
-    course = tuned.compare_and_tune(replace(planned, rates=None), rules, searches, None)
+    course = tuned.compare_and_tune(replace(planned, choice=None), rules, searches, None)
     rounds, done = driven(course)
     assert [each.search is not None for each in rounds] == [False, False, True, False, False]
     assert rounds[0].later == (6 + 4 * 2) * 10 + 4 * 10  # the second pass, four trials of two studies, the looks

@@ -287,7 +287,7 @@ def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
     assert fixed.choice is None
     assert fixed.folder.path.name == f"{grid.folder.path.name}-lr-fixed"
     assert tuned.folder.path.name == f"{grid.folder.path.name}-tuned"
-    assert grid.setting_trials.path.name == f"{grid.folder.path.name}-rates"
+    assert grid.trials.path.name == f"{grid.folder.path.name}-rates"
 
 
 def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tmp_path):
