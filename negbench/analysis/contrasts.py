@@ -1,6 +1,7 @@
 """Losses, backbones and temperatures compared: each one's mean over the strategies that all of them trained."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import pandas as pd
 
@@ -42,7 +43,10 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     strategies = [name for name in parts[0] if name not in collapsed and all(name in part for part in parts)]
     if not strategies:
         return None
-    seeds = set.intersection(*({*part[name].seeds} for part in parts for name in strategies))
+    seeds = set(parts[0][strategies[0]].seeds)
+    for part in parts:
+        for name in strategies:
+            seeds &= set(part[name].seeds)
     if not seeds:
         return None
     datasets = [tables[0].labels["dataset"]] * len(strategies)
@@ -53,7 +57,7 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     for table in tables:
         of_table = table.choices.get(main, {})
         if all(name in of_table for name in strategies):
-            choices[table.labels[axis]] = tuple(choice for name in strategies for choice in of_table[name])
+            choices[table.labels[axis]] = tuple(chain.from_iterable(of_table[name] for name in strategies))
     facts = {value: {CONTRAST: axis, "strategies": len(strategies)} for value in values}
     return VerdictTable(
         {**tables[0].labels, axis: OVER_ALL}, main, {main: values}, facts=facts, choices={main: choices}

@@ -310,14 +310,7 @@ def alike_but(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[lis
 
 def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:
     """Return one table of these; None if they share no strategy with a seed in common."""
-    parts = [table.values.get(table.main, {}) for table in tables]
-    datasets = [table.labels["dataset"] for table in tables]
-    values: dict[str, Values] = {}
-    for name in parts[0]:
-        of_strategy = [part[name] for part in parts if name in part]
-        seeds = sorted(set.intersection(*(set(values.seeds) for values in of_strategy)))
-        if len(of_strategy) == len(parts) and seeds:
-            values[name] = side_by_side(of_strategy, seeds, datasets)
+    values = _join_values(tables)
     if not values:
         return None
     labels = {}
@@ -328,17 +321,42 @@ def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:
     for name, merged in facts.items():
         for table in reversed(tables):  # the first table that has a fact decides it
             merged.update(table.facts.get(name, {}))
+    negatives = {}
+    distinct = {}
+    ends = {}
+    for name in values:
+        negatives[name] = float(np.mean([table.negatives.get(name, math.nan) for table in tables]))
+        distinct[name] = float(np.mean([table.distinct.get(name, math.nan) for table in tables]))
+        ends[name] = _join_ends([table.ends.get(name, Ends()) for table in tables], values[name])
     metric = " and ".join(dict.fromkeys(table.main for table in tables))
+    choices = join_choices([table.choices.get(table.main, {}) for table in tables])
     return VerdictTable(
         labels,
         metric,
         {metric: values},
-        negatives={name: float(np.mean([table.negatives.get(name, math.nan) for table in tables])) for name in values},
-        distinct={name: float(np.mean([table.distinct.get(name, math.nan) for table in tables])) for name in values},
+        negatives=negatives,
+        distinct=distinct,
         facts=facts,
-        ends={name: _join_ends([table.ends.get(name, Ends()) for table in tables], values[name]) for name in values},
-        choices={metric: join_choices([table.choices.get(table.main, {}) for table in tables])},
+        ends=ends,
+        choices={metric: choices},
     )
+
+
+def _join_values(tables: Sequence[VerdictTable]) -> dict[str, Values]:
+    """Return the values, side by side, of the strategies that stand in all tables, at the seeds that all have."""
+    parts = [table.values.get(table.main, {}) for table in tables]
+    datasets = [table.labels["dataset"] for table in tables]
+    joined: dict[str, Values] = {}
+    for name in parts[0]:
+        if not all(name in part for part in parts):
+            continue
+        of_strategy = [part[name] for part in parts]
+        seeds = set(of_strategy[0].seeds)
+        for values in of_strategy:
+            seeds &= set(values.seeds)
+        if seeds:
+            joined[name] = side_by_side(of_strategy, sorted(seeds), datasets)
+    return joined
 
 
 def join_choices(tables: Sequence[Choices]) -> dict[str, tuple[SettingChoice, ...]]:
@@ -455,19 +473,35 @@ def _verdicts(
     undecided = tests.undecided(pairs, baseline, counts, collapsed, margin=rules.margin)
     ranks = tests.pairs.ranks()
     highest = tests.best(counts)
+    all_values = table.values[metric]
     for name, mean in tests.means.items():
         block = [other for other in counts if counts[other] == counts[name]]
         rivals = tests.rivals(block, collapsed)  # who was beaten may have a higher mean, of fewer seeds
         best = tests.best(rivals or block)
         against = tests.against.get(name)
-        values = table.values[metric][name]
-        open_pairs = {pair: test for pair, test in undecided.items() if name in pair}
-        prices = [more_seeds(test, rules.margin, nested=values.nested) for test in open_pairs.values()]
-        ends = table.ends.get(name, Ends()) if metric == table.main else Ends()
+        against_baseline = _estimate(against, _common_seeds(all_values, name, baseline))
+        against_best = _estimate(tests.pairs.of(name, best), _common_seeds(all_values, name, best))
+        against_highest = _estimate(tests.pairs.of(name, highest), _common_seeds(all_values, name, highest))
+        verdict = "not compared"
+        minimum_detectable = math.nan
+        paired_seeds = 0
+        if against is not None:
+            verdict = against.verdict
+            minimum_detectable = against.minimum_detectable
+            paired_seeds = against.seeds
         if name == baseline:
             verdict = "baseline"
-        else:
-            verdict = "not compared" if against is None else against.verdict
+        values = all_values[name]
+        open_pairs = []  # the other strategies
+        prices = []
+        for (one, other), test in undecided.items():
+            if name in (one, other):
+                open_pairs.append(one if other == name else other)
+                prices.append(more_seeds(test, rules.margin, nested=values.nested))
+        price = max(prices, default=math.nan)
+        if math.inf in prices:
+            price = -1.0
+        ends = table.ends.get(name, Ends()) if metric == table.main else Ends()
         yield Verdict(
             **table.labels,
             strategy=name,
@@ -481,11 +515,9 @@ def _verdicts(
             queries=mean.queries,
             baseline=baseline or "",
             verdict=verdict,
-            against_baseline=_estimate(against, _common_seeds(table.values[metric], name, baseline)),
-            against_best=_estimate(tests.pairs.of(name, best), _common_seeds(table.values[metric], name, best)),
-            against_highest=_estimate(
-                tests.pairs.of(name, highest), _common_seeds(table.values[metric], name, highest)
-            ),
+            against_baseline=against_baseline,
+            against_best=against_best,
+            against_highest=against_highest,
             standing=_standing(tests, name, best, [other for other in block if other not in collapsed]),
             beaten_by=tests.pairs.beaten[name],
             rank_low=ranks[name][0],
@@ -494,12 +526,12 @@ def _verdicts(
             distinct=table.distinct.get(name, math.nan),
             baseline_asked=asked or pairs == "baseline",
             baseline_negatives=table.negatives.get(baseline or "", math.nan),
-            minimum_detectable=math.nan if against is None else against.minimum_detectable,
-            paired_seeds=0 if against is None else against.seeds,
+            minimum_detectable=minimum_detectable,
+            paired_seeds=paired_seeds,
             margin=rules.margin,
             alpha=rules.alpha,
-            undecided=tuple(one if other == name else other for one, other in open_pairs),
-            more_seeds=-1.0 if math.inf in prices else max(prices, default=math.nan),
+            undecided=tuple(open_pairs),
+            more_seeds=price,
             covers=_covers(values),
             collapsed=len(ends.collapsed),
             identical=ends.identical,

@@ -181,29 +181,49 @@ def _rowlike(value: Any) -> bool:
 
 
 def _entries(data: Any, path: Path) -> list[Any]:
+    """Return the rows of a JSON document in one of the usual forms."""
+    if isinstance(data, list):
+        return data
+    rows = None
     if isinstance(data, dict) and data:
-        if all(isinstance(value, dict) for value in data.values()):
-            first = next(iter(data.values()))
-            keys = {tuple(value) for value in data.values()}
-            if len(keys) > 1 or not all(key.isdecimal() for key in first):
-                return [{"key": key, **value} for key, value in data.items()]
-            data = {name: [*value.values()] for name, value in data.items()}
-        inner = {key: value for key, value in data.items() if _rowlike(value)}
-        if len(inner) == 1:
-            return next(iter(inner.values()))
-        if len(inner) == len(data):
-            column = "split" if all(key.lower() in SPLITS for key in data) else "key"
-            found = []
-            for key, rows in data.items():
-                found += [{column: key, **_values(row, f"{path}: {key}")} for row in rows]
-            return found
-        lists = [value for value in data.values() if isinstance(value, list)]
-        lengths = {len(value) for value in lists}
-        if len(lists) == len(data) and len(lengths) == 1:
-            return [dict(zip(data, row, strict=True)) for row in zip(*lists, strict=True)]
-    if not isinstance(data, list):
+        if not all(isinstance(value, dict) for value in data.values()):
+            rows = _rows_of_lists(data, path)
+        elif _are_columns(data):
+            columns = {name: list(value.values()) for name, value in data.items()}
+            rows = _rows_of_lists(columns, path)
+        else:
+            rows = [{"key": key, **value} for key, value in data.items()]
+    if rows is None:
         raise DataError(f"{path}: expected a list of objects, a row each, got {quoted(data)}")
-    return data
+    return rows
+
+
+def _are_columns(data: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether these are columns as pandas writes them: each maps the same row numbers to values."""
+    row_numbers = {tuple(column) for column in data.values()}
+    if len(row_numbers) > 1:
+        return False
+    return all(number.isdecimal() for number in row_numbers.pop())
+
+
+def _rows_of_lists(data: Mapping[str, Any], path: Path) -> list[Any] | None:
+    """Return the rows of an object whose values are lists, and perhaps others; None if they are no rows.
+
+    They are the one list of rows beside other facts, a list of rows for each split or key, or columns of equal length.
+    """
+    lists_of_rows = [value for value in data.values() if _rowlike(value)]
+    if len(lists_of_rows) == 1:
+        return list(lists_of_rows[0])
+    if len(lists_of_rows) == len(data):
+        column = "split" if all(key.lower() in SPLITS for key in data) else "key"
+        rows = []
+        for key, of_key in data.items():
+            rows += [{column: key, **_values(row, f"{path}: {key}")} for row in of_key]
+        return rows
+    columns = [value for value in data.values() if isinstance(value, list)]
+    if len(columns) == len(data) and len({len(column) for column in columns}) == 1:
+        return [dict(zip(data, row, strict=True)) for row in zip(*columns, strict=True)]
+    return None
 
 
 def _values(row: Any, where: str) -> dict[str, Any]:

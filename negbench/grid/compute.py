@@ -84,14 +84,23 @@ def compute_and_log(
     """
     runs = folder.path.parent
     executor = execution.executor
-    alike = together(cells, lambda cell: cell.hash)
-    first = {key: own[0] for key, own in alike.items()}  # each run is computed once, and labelled as its first cell
-    notes(dict.fromkeys(line for cell in first.values() for line in cell.remarks))
-    left = {key: cell for key, cell in first.items() if cell.step(runs) != "reuse"}
-    todo = [*left.values()]
-    by_hash = {key: Outcome(cell, cell.folder, None, True) for key, cell in first.items() if key not in left}
+    first: dict[str, Cell] = {}  # by hash: each run is computed once, and labelled as its first cell
+    for cell in cells:
+        first.setdefault(cell.hash, cell)
+    remarks: dict[str, None] = {}
+    for cell in first.values():
+        remarks |= dict.fromkeys(cell.remarks)
+    notes(remarks)
+    todo: list[Cell] = []
+    by_hash: dict[str, Outcome] = {}
+    for cell in first.values():
+        if cell.step(runs) == "reuse":
+            by_hash[cell.hash] = Outcome(cell, cell.folder, None, True)
+        else:
+            todo.append(cell)
 
     def outcomes() -> list[Outcome]:
+        """Return the outcomes so far; cells of one run share its outcome."""
         return [replace(by_hash[cell.hash], cell=cell) for cell in cells if cell.hash in by_hash]
 
     if not todo and folder.holds([*before, *outcomes()]):
@@ -117,8 +126,12 @@ def compute_and_log(
             if event.kind == "note":
                 log.warning("%s: %s", titles[cell.hash], event.value)
                 continue
-            run_id, reused = event.value if event.kind == "done" else (None, False)
-            by_hash[cell.hash] = outcome = Outcome(cell, run_id, event.value if run_id is None else None, reused)
+            if event.kind == "done":
+                run_id, reused = event.value
+                outcome = Outcome(cell, run_id, None, reused)
+            else:
+                outcome = Outcome(cell, None, event.value, False)
+            by_hash[cell.hash] = outcome
             if event.detail:  # the traceback, for a bug report
                 files.write_text(folder.path / f"fault-{cell.hash[:8]}.txt", event.detail)
             folder.write([*before, *outcomes()])

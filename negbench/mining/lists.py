@@ -50,22 +50,32 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
     known = 0
     for row in rows:
         values = row.values
-        parts = (read(values[name]) if name in _IMAGES else str(values[name]).strip() for name in keys)
-        found = places.get(tuple(parts), ())
+        key_of_row = tuple(read(values[name]) if name in _IMAGES else str(values[name]).strip() for name in keys)
+        found = places.get(key_of_row, ())
         known += len(found)
+        if not found:
+            continue
+        target = values.get("target")
         for place in found:
-            target = dataset.queries[place].target
-            own = values.get("target")
-            if own is not None and read(own) != target:
-                raise DataError(f"{row.where}: target {quoted(own)}, but the data's is {quoted(target)}: mine again")
-            if str(values.get("fallback")).lower() in _KEPT:
-                one = column == "negative" and isinstance(values[column], str)
-                names = [values[column]] if one else row.listed(column, values[column])
-                for image in names:
-                    if read(image) not in dataset.column_of:
-                        check_one(str(image), row.place(column), lambda part: read(part) in dataset.column_of)
-                        raise DataError(f"{row.place(column)}: {dataset.identity} has no image {quoted(image)}")
-                    lists[place].append(dataset.column_of[read(image)])
+            wanted = dataset.queries[place].target
+            if target is not None and read(target) != wanted:
+                where = f"{row.where}: target {quoted(target)}"
+                raise DataError(f"{where}, but the data's is {quoted(wanted)}: mine again")
+        if str(values.get("fallback")).lower() not in _KEPT:
+            continue
+        if column == "negative" and isinstance(values[column], str):
+            names = [values[column]]
+        else:
+            names = row.listed(column, values[column])
+        columns = []
+        for name in names:
+            image = read(name)
+            if image not in dataset.column_of:
+                check_one(str(name), row.place(column), lambda part: read(part) in dataset.column_of)
+                raise DataError(f"{row.place(column)}: {dataset.identity} has no image {quoted(name)}")
+            columns.append(dataset.column_of[image])
+        for place in found:
+            lists[place] += columns
     if not known:
         row = rows[0]
         own = [getattr(dataset.queries[0], "id" if name == "query" else name) for name in keys]

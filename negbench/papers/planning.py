@@ -179,18 +179,25 @@ class ClaimsPlan:
         claims = list({one.claim.number: one for _, one in left_open}.values())
         left = set[GroupKey]()
         for end, one in left_open:
-            for answer in (answer for answer in one.answers if answer.verdict == "undecided"):
+            for answer in one.answers:
+                if answer.verdict != "undecided":
+                    continue
                 needed = {place[name + end] for name in answer.test.needed}
-                left |= needed if needed <= {*running} else set()
+                if needed <= set(running):
+                    left |= needed
         if not claims:
             return left, "all claims are decided"
-        computed = [outcome for outcome in outcomes if outcome.run_id is not None]
-        done = [outcome for outcome in computed if group_key(outcome.cell.labels) in left]
-        took = sum(sum(RunFolder(self.runs / str(o.run_id)).result["seconds"].values()) for o in done)
+        seconds = []
+        for outcome in outcomes:
+            if outcome.run_id is not None and group_key(outcome.cell.labels) in left:
+                result = RunFolder(self.runs / outcome.run_id).result
+                seconds.append(sum(result["seconds"].values()))
         numbers = ", ".join(str(one.claim.number) for one in claims)
-        text = f"{len(claims)} claim{'s are' if len(claims) > 1 else ' is'} undecided ({numbers})"
-        if done:
-            rest = took / len(done) * (self.looks.most * len(left) - len(done))
+        are = "claims are" if len(claims) > 1 else "claim is"
+        text = f"{len(claims)} {are} undecided ({numbers})"
+        if seconds:
+            runs_left = self.looks.most * len(left) - len(seconds)
+            rest = sum(seconds) / len(seconds) * runs_left
             text += f": {duration(rest)} of computing to {self.looks.most} seeds"
         return left, text
 

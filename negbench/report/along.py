@@ -142,17 +142,23 @@ def budgets_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Ch
         styles = _styles(members)
         reach = {steps[row.epochs] for row in members}
         for number, (strategy, style) in enumerate(styles.items()):
-            own = sorted((row for row in members if row.strategy == strategy), key=lambda row: steps[row.epochs])
-            beside = (max(reach) / min(reach)) ** (0.015 * (number - (len(styles) - 1) / 2))  # so that bars are apart
-            lines.append((strategy, [steps[row.epochs] * beside for row in own], own, style | _MARKED))
+            of_strategy = [row for row in members if row.strategy == strategy]
+            of_strategy.sort(key=lambda row: steps[row.epochs])
+            from_the_middle = number - (len(styles) - 1) / 2
+            beside = (max(reach) / min(reach)) ** (0.015 * from_the_middle)  # so that bars are apart
+            places = [steps[row.epochs] * beside for row in of_strategy]
+            lines.append((strategy, places, of_strategy, style | _MARKED))
         _draw_means(axes, lines)
         log_axis(axes)
         axes.minorticks_off()
         axes.set_xticks(sorted(reach))
         axes.set(xlabel="training steps", ylabel=f"{name} (%)")
 
-    made = tuple(Panel(title, partial(draw, own), tall_enough(len(_styles(own)))) for title, own in panels.items())
-    return Chart("budgets", f"{name} after how many steps", READ["budgets"].format(metric=name), made, 2, direct=True)
+    drawn = []
+    for title, members in panels.items():
+        drawn.append(Panel(title, partial(draw, members), tall_enough(len(_styles(members)))))
+    text = READ["budgets"].format(metric=name)
+    return Chart("budgets", f"{name} after how many steps", text, tuple(drawn), 2, direct=True)
 
 
 def matrix_chart(rows: Sequence[Verdict]) -> Chart:

@@ -1,7 +1,8 @@
 """Build the page of a comparison from its folder."""
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -299,7 +300,7 @@ def header_of(groups: Sequence[pd.DataFrame]) -> tuple[str, ...]:
     ended = max((run.folder.path / "result.json").stat().st_mtime for run in runs)
     worlds = {run.manifest["dataset"].get("world") for run in runs} - {None, ""}
     short = shorten_names(shared_value(group, "dataset") for group in groups)  # without the world of each seed
-    data = _joined(short.values())
+    data = "; ".join(short.values())
     if len(worlds) > 1:
         data += " (generated, a world for each seed)"
     elif worlds:
@@ -319,32 +320,57 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     configs = [run.config for run in findings.runs]
     manifests = [run.manifest for run in findings.runs]
     datasets = {_dataset(manifest["dataset"]): manifest["dataset"] for manifest in manifests}
-    worlds = dict.fromkeys(m["dataset"].get("world") or "" for m in manifests)
-    backbones: dict[str, set[str]] = {}
+    facts = {"runs": f"{len(configs)} finished; seeds {', '.join(map(str, sorted({c.seed for c in configs})))}"}
+    facts |= _facts_of_data(datasets)
+    facts["backbone"] = _backbones(manifests)
+    facts["temperature"] = temperatures_of(findings.runs)
+    facts["epochs"] = _once(config.train.epochs for config in configs)
+    regimes = last_cards(findings.groups)
+    facts["regime"] = _once(f"{name}: {in_words(cards)}" for name, cards in regimes.items())
+    facts["steps"] = _once(plan for plan in findings.step_plans() if plan != str(StepPlan()))
+    facts["reported epoch"] = _once(_SELECTED[config.eval.select] for config in configs)
+    facts["code"] = _once(manifest["code"] for manifest in manifests)
+    versions = findings.versions()
+    facts["versions"] = ", ".join(f"{name} {' and '.join(used)}" for name, used in versions.items())
+    partial = [name for name, dataset in datasets.items() if dataset["partial"]]
+    if partial:
+        facts["partial"] = f"images are missing: {_once(partial)} is not the published benchmark"
+    facts["remarks"] = _once(itertools.chain.from_iterable(dataset["remarks"] for dataset in datasets.values()))
+    return tuple((title, text) for title, text in facts.items() if text)
+
+
+def _facts_of_data(datasets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return what identifies the data sets (name -> a manifest's section), by title."""
+    sections = list(datasets.values())
+    names = "; ".join(datasets)
+    worlds = dict.fromkeys(section.get("world") or "" for section in sections)
+    if any(worlds):
+        names += f"; worlds {', '.join(worlds)}"
+    train = []
+    for section in sections:
+        train.append(f"{section['train_queries']:,} queries, corpus {_sizes(section['corpus'])}")
+    return {
+        "data set": names,
+        "gallery": "; ".join(_sizes(section["gallery"]) for section in sections),
+        "train": "; ".join(train),
+        "source": _once(section["source"] for section in sections if section.get("source")),
+        "licence": _once(section["licence"] for section in sections if section.get("licence")),
+        "text": _once(section["text_template"] for section in sections),
+    }
+
+
+def _backbones(manifests: Sequence[Mapping[str, Any]]) -> str:
+    """Name the backbones, each with the hashes of the initial weights that its runs had."""
+    weights: dict[str, set[str]] = {}
     for manifest in manifests:
-        backbones.setdefault(_backbone(manifest["backbone"]), set()).add(manifest["backbone"]["sha256"][:12])
-    rows = [
-        ("runs", f"{len(configs)} finished; seeds {', '.join(map(str, sorted({c.seed for c in configs})))}"),
-        ("data set", _joined(datasets) + (f"; worlds {', '.join(worlds)}" if any(worlds) else "")),
-        ("gallery", _joined(_sizes(d["gallery"]) for d in datasets.values())),
-        ("train", _joined(f"{d['train_queries']:,} queries, corpus {_sizes(d['corpus'])}" for d in datasets.values())),
-        ("source", _joined({d["source"]: 0 for d in datasets.values() if d.get("source")})),
-        ("licence", _joined({d["licence"]: 0 for d in datasets.values() if d.get("licence")})),
-        ("text", _joined({d["text_template"]: 0 for d in datasets.values()})),
-        ("backbone", _joined(f"{name}, initial weights {', '.join(sorted(h))}" for name, h in backbones.items())),
-        ("temperature", temperatures_of(findings.runs)),
-        ("epochs", _joined({config.train.epochs: 0 for config in configs})),
-        ("regime", _joined(f"{name}: {in_words(cards)}" for name, cards in last_cards(findings.groups).items())),
-        ("steps", _joined(plan for plan in findings.step_plans() if plan != str(StepPlan()))),
-        ("reported epoch", _joined({_SELECTED[config.eval.select]: 0 for config in configs})),
-        ("code", _joined({m["code"]: 0 for m in manifests})),
-        ("versions", ", ".join(f"{name} {' and '.join(used)}" for name, used in findings.versions().items())),
-    ]
-    partial = [name for name, d in datasets.items() if d["partial"]]
-    remarks = dict.fromkeys(text for d in datasets.values() for text in d["remarks"])
-    incomplete = f"images are missing: {_joined(partial)} is not the published benchmark" if partial else ""
-    rows += [("partial", incomplete), ("remarks", "; ".join(remarks))]
-    return tuple(row for row in rows if row[1])
+        backbone = manifest["backbone"]
+        weights.setdefault(_backbone(backbone), set()).add(backbone["sha256"][:12])
+    return "; ".join(f"{name}, initial weights {', '.join(sorted(hashes))}" for name, hashes in weights.items())
+
+
+def _once(values: Iterable[object]) -> str:
+    """'first; second': each distinct value once."""
+    return "; ".join(dict.fromkeys(str(value) for value in values))
 
 
 def _sizes(sizes: Mapping[str, int]) -> str:
@@ -367,7 +393,3 @@ def _few(axis: str, values: Sequence[str]) -> str:
     """'loss info-nce', 'loss bradley-terry or info-nce', or '3 values of loss'."""
     names = list(dict.fromkeys(values))
     return f"{axis} {' or '.join(names)}" if len(names) < 3 else f"{len(names)} values of {axis}"
-
-
-def _joined(values: Any) -> str:
-    return "; ".join(str(value) for value in values)

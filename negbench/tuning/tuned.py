@@ -90,23 +90,37 @@ def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[C
     """
     trials = int(planned.asked.tuned or 0)
     runs = planned.folder.path.parent
-    count = len(planned.cells) + trials * sum(len(search.spec.seeds) for search in searches if search.spec)
-    later = planned.cells[0].config.train.epochs * count  # no other axis goes with equal tuning
-    default = yield from compare_cells(planned, rules, float(later))
-    home = planned.folder.path
-    opened = {place: _open_study(search, home, trials, uri) for place, search in enumerate(searches) if search.spec}
-    search = TrialSearch([*opened.values()])
+    count = len(planned.cells)
+    for combination in searches:
+        if combination.spec is not None:
+            count += trials * len(combination.spec.seeds)
+    later = float(planned.cells[0].config.train.epochs * count)  # no other axis goes with equal tuning
+    default = yield from compare_cells(planned, rules, later)
     words = default.words
-    if opened:
-        yield Round(planned.folder, before=default.outcomes, later=float(later), words=words, search=search)
+    studies = []
+    for combination in searches:
+        if combination.spec is not None:
+            studies.append(_open_study(combination, planned.folder.path, trials, uri))
+    search = TrialSearch(studies)
+    if studies:
+        yield Round(planned.folder, before=default.outcomes, later=later, words=words, search=search)
         words = ()
-    errors = {place: search.errors.get(number, "") for number, place in enumerate(opened)}
-    books = {place: book for place, (book, _) in opened.items()}
-    results = [_result(search, books.get(place), errors.get(place, "")) for place, search in enumerate(searches)]
-    tuned = [(tuning, configs[0]) for tuning, configs in results if configs]
+    results = []
+    number = 0  # of the study
+    for combination in searches:
+        if combination.spec is None:
+            results.append(_result(combination, None, ""))
+        else:
+            book, _ = studies[number]
+            results.append(_result(combination, book, search.errors.get(number, "")))
+            number += 1
     seeds = list(dict.fromkeys(cell.seed for cell in planned.cells))
-    configs = [config.model_copy(update={"seed": seed}) for _, config in tuned for seed in seeds]
-    columns = [_columns(tuning) for tuning, _ in tuned for _ in seeds]
+    configs = []
+    columns = []
+    for tuning, best in results:
+        if best:
+            configs += [best[0].model_copy(update={"seed": seed}) for seed in seeds]
+            columns += [_columns(tuning)] * len(seeds)
     with progress("plan") as display:
         cells = plan(configs, runs, display, DATA, columns)
     tuned_by: dict[str, Any] = {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}
