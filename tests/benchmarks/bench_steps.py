@@ -10,10 +10,16 @@ SIGTERM (`--signal KILL`: SIGKILL) in its Nth step and is started again; then it
 and the last line says whether weights, ranks and curves of both have the same bits. The lines before say what the steps
 took, and the estimate of their memory.
 
-Where no package can be installed (a GPU machine without network), bring these as wheels, besides torch, transformers,
-numpy, pandas, pyarrow, scipy, safetensors, Pillow, rich and typer: pydantic, pydantic-core, annotated-types and
-typing-inspection; for `--backbone clip` also open_clip_torch, ftfy, wcwidth and torchvision. `--packages` prints the
-distributions that a run imported. MLflow and Optuna are not needed.
+On a machine with a card, five minutes:
+
+1. Copy the repository there. Where no package can be installed, bring these as wheels, besides torch, transformers,
+   numpy, pandas, pyarrow, scipy, safetensors, Pillow, rich and typer: pydantic, pydantic-core, annotated-types and
+   typing-inspection; for `--backbone clip` also open_clip_torch, ftfy, wcwidth and torchvision. `--packages` prints the
+   distributions that a run imported. MLflow and Optuna are not needed.
+2. `PYTHONPATH=. python tests/benchmarks/bench_steps.py --backbone blip2 --size vit_l --batch 32 --steps 200 --pictures
+   300`, and with `--backbone blip --size large`. The memory at most should be below the estimate of a step.
+3. Append the card that the last lines name to negbench/loop/cards.toml: `--dry-run` then tells hours on such cards.
+4. `make gpu`, or `python -m pytest -m gpu` where pytest is: what docs/performance.md lists as not measured.
 """
 
 import argparse
@@ -31,11 +37,11 @@ import numpy as np
 import torch
 from PIL import Image
 
+from negbench.display import Display
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch
-from negbench.loop.runs import DATA, Bench, run_config
-from negbench.loop.step_memory import step_memory
-from negbench.loop.step_plan import StepPlan
+from negbench.loop.runs import DATA, Bench, open_run, run_config
+from negbench.loop.step_memory import Architecture, StepRows, step_memory, step_operations
 from negbench.loop.types import State, Watch
 from negbench.machine.free_memory import size
 from negbench.machine.signals import Stopped, stop_on_signals
@@ -108,26 +114,36 @@ def compute(asked: argparse.Namespace, folder: Path) -> None:
         print(f"stopped by {error}", flush=True)
         raise SystemExit(error.code) from None
     steps = np.diff(times)
+    each = 0.0
     if len(steps):
         each = float(np.median(steps))
         print(f"{len(times)} steps; median {each:.3f} s, {asked.batch / each:.1f} queries per second")
     print(f"seconds by stage: {result.details['seconds']}; {result.details['peak_memory_mib']} MiB at most")
     print(f"metrics: {result.details['metrics']}")
-    tell_estimate(config, asked)
+    tell_estimate(config, each)
     if asked.packages:
         print("packages:", ", ".join(imported()))
 
 
-def tell_estimate(config: RunConfig, asked: argparse.Namespace) -> None:
-    """Print the estimate of a step's memory."""
-    from negbench.display import Display
-    from negbench.loop.runs import open_run
-
+def tell_estimate(config: RunConfig, seconds: float) -> None:
+    """Print the estimate of a step's memory, and the speed of steps that took so many seconds; 0: not known."""
     before = time.process_time()
-    parts = step_memory(open_run(config, Display(), DATA), StepPlan())
+    run = open_run(config, Display(), DATA)
+    parts = step_memory(run, run.step)
     listed = ", ".join(f"{name} {size(count)}" for name, count in parts.items())
     took = time.process_time() - before
     print(f"estimate of a step: {size(sum(parts.values()))} ({listed}), in {took:.1f} processor seconds")
+    if seconds == 0:
+        return
+    rows = StepRows.of(run.config, run.scene.train.dataset, run.backbone)
+    operations = sum(step_operations(Architecture.of(run), rows, run.step).values())
+    speed = operations / seconds / 1e12
+    print(f"speed of the steps: {speed:.3g} * 10^12 operations a second")
+    if run.precision.device.type == "cuda":
+        name = torch.cuda.get_device_name(run.precision.device)
+        backbone = run.backbone.identity.name
+        print("for negbench/loop/cards.toml:")
+        print(f'[[card]]\nname = "{name}"\ntflops = {speed:.3g}\nsource = "bench_steps.py, {backbone}"')
 
 
 def imported() -> list[str]:

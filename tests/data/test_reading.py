@@ -2,6 +2,7 @@
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from negbench.data import reading
 from negbench.data.features import FeatureStore, feature_budget
 from negbench.data.reading import HeldRows, InTurn, PictureSource, RowSource, read_ahead, reading_threads
 from negbench.errors import DataError
+from negbench.loop import runs
 from negbench.loop.runs import DATA
 from negbench.machine import signals
 from negbench.machine.contents import content_hashes, stamp
 from tests.loop.test_within_epochs import record_of, stopped_and_resumed
-from tests.runs import config_of, run
+from tests.runs import config_of, run, untrained
 
 SHAPE = (5, 8)
 IMAGE_BYTES = 2 * 5 * 8
@@ -238,6 +240,63 @@ def test_a_gpu_holds_what_the_step_leaves_at_most_half_of_what_is_free(free, hel
 def test_a_cpu_holds_four_gibibytes_at_most_half_of_its_memory(memory, budget, limited):
     limited(memory)
     assert feature_budget(torch.device("cpu")) == budget
+
+
+@pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("cuda", True)])
+def test_memory_that_is_read_into_is_pinned_for_a_gpu(device, pinned, store, monkeypatch):
+    source = store.load(NAMES, "cpu", 0)
+    source.device = torch.device(device)
+    asked_for = list[bool]()
+    empty = torch.empty
+
+    def note(*shape: int, pin_memory: bool, **how: Any) -> Tensor:
+        asked_for.append(pin_memory)
+        return empty(*shape, **how)
+
+    monkeypatch.setattr(torch, "empty", note)
+    source._buffer(3)
+    assert asked_for == [pinned]
+
+
+GPU_RUNS = {  # compute.feature_memory_gib -> what is held of 30 bytes that are free where a step takes 12
+    "half of what is free": (None, 15),
+    "a size that is set": (2.0**-29, 2),
+}
+
+
+@pytest.mark.parametrize(("setting", "budget"), GPU_RUNS.values(), ids=GPU_RUNS)
+def test_a_run_on_a_gpu_holds_what_its_step_leaves(setting, budget, toy_root, store, monkeypatch):
+    """The device is a stand-in: only what decides is asked of it."""
+    sets = [f"dataset.root='{toy_root}'", "backbone.weights='random'"]
+    if setting is not None:
+        sets.append(f"compute.feature_memory_gib={setting}")
+    opened = untrained(config_of(sets, "qure"))
+    source = store.load(NAMES, "cpu", 0)
+    source.device = torch.device("cuda")
+    held = list[int]()
+    monkeypatch.setattr(source, "hold", held.append)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30, 100))
+    monkeypatch.setattr(runs, "step_memory", lambda run, plan: {"weights": 5, "activations": 7})
+    runs.hold_features(replace(opened, scene=replace(opened.scene, source=source)))
+    assert held == [budget]
+
+
+# --- a GPU -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("budget", [0, 11, 30], ids="held={}".format)
+def test_a_gpu_has_the_values_of_the_table(budget, store, table):
+    """Read into pinned memory and copied on a stream of its own, or held."""
+    source = store.load(NAMES, "cuda", budget * IMAGE_BYTES)
+    assert source._buffer(2).is_pinned()
+    assert source.held_bytes == budget * IMAGE_BYTES
+    ahead = source.announce(torch.arange(8, 20))
+    for index in (torch.arange(30), torch.arange(8, 20), torch.tensor([20, 9, 9, 3])):
+        values = source(index)
+        assert values.device.type == "cuda"
+        assert torch.equal(values.cpu(), table[index])
+    source.forget([ahead])
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------

@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from negbench.loop.runs import run_config
+from negbench.loop.step_memory import step_memory
 from negbench.plugins.registry import registry
 from negbench.store.run_result import RunResult
-from tests.runs import config_of, run
+from tests.runs import config_of, run, untrained
 
 pytestmark = pytest.mark.gpu
 
@@ -38,3 +41,46 @@ def test_resumed_to_the_bit(strategy, sets, tmp_path, interrupted):
     straight = run(config, tmp_path / "straight").folder.weights()
     resumed = run_config(config, interrupted(config, tmp_path / "half", 1)).folder.weights()
     assert all(torch.equal(resumed[name], value) for name, value in straight.items())
+
+
+def layer_norm(values: Tensor) -> Tensor:
+    return functional.layer_norm(values, values.shape[-1:])
+
+
+def softmax(values: Tensor) -> Tensor:
+    return values.softmax(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("operation", [layer_norm, softmax], ids=lambda function: function.__name__)
+def test_norms_and_softmax_stay_float32_under_autocast(operation, dtype):
+    """As estimates of memory assume (`negbench.loop.step_memory`); a CPU computes both in the narrow type."""
+    values = torch.randn(4, 8, device="cuda", dtype=dtype)
+    with torch.autocast("cuda", dtype):
+        assert operation(values).dtype == torch.float32
+
+
+@pytest.mark.parametrize("backbone", ["blip2", "blip", "clip"])
+def test_a_step_takes_no_more_than_its_estimate(backbone, toy_root, tmp_path):
+    """The estimate includes what CUDA holds besides, which for toy models is nearly all of it."""
+    options = ["backbone.init=random", "backbone.size=toy", "train.epochs=1", "train.batch_size=36"]
+    if backbone == "clip":
+        options.append("backbone.frozen=false")
+    config = config_of([f"dataset.root='{toy_root}'", *options], "in-batch", backbone={"name": backbone})
+    opened = untrained(config)
+    estimate = sum(step_memory(opened, opened.step).values())
+    result = run(config, tmp_path)
+    assert result.details["peak_memory_mib"] * 2**20 < estimate
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("strategy", ["qure", "in-batch", "hycole"])
+def test_two_gpus_compute_what_one_does(strategy, sets, tmp_path):
+    """Gradients are summed with nccl."""
+    more = ["train.precision=fp32", "eval.reported=false"]
+    one = run(config_of([*sets, *more], strategy), tmp_path / "one")
+    two = run(config_of([*sets, *more, "compute.processes=2"], strategy), tmp_path / "two")
+    assert two.details["computed"][0]["processes"] == 2
+    weights = two.folder.weights()
+    for name, value in one.folder.weights().items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-4, msg=name)

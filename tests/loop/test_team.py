@@ -270,6 +270,17 @@ def test_more_processes_than_gpus_are_refused():
         helpers.check_processes(2, torch.device("cuda"))
 
 
+@pytest.mark.parametrize(("gpus", "backend"), [(0, "gloo"), (2, "cpu:gloo,cuda:nccl")])
+def test_gradients_are_summed_with_nccl_where_there_are_gpus(gpus, backend, tmp_path, monkeypatch):
+    met = list[Any]()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda backend, **how: met.append((backend, how["rank"]))
+    )
+    helpers.join(Team(1, 2), tmp_path / "meeting")
+    assert met == [(backend, 1)]
+
+
 @pytest.mark.parametrize(("rows", "count"), [(7, 2), (1, 3), (6, 3), (0, 2)])
 def test_shares_are_even_and_complete(rows, count):
     shares = [Team(number, count).share(rows) for number in range(count)]
