@@ -176,7 +176,7 @@ COUNTS = {
     "practice": 264,
     "practice-emoji": 48,
     "practice-field": 60,
-    "practice-own": 21,
+    "practice-own": 42,
 }
 
 
