@@ -1,6 +1,7 @@
 """A comparison's learning rates and temperatures in words: how they were chosen, and what the trials say of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from negbench.analysis.stored_trials import picked_settings
@@ -53,14 +54,21 @@ def _what(picked: Picked) -> str:
     return "temperature" if len(rates) == 1 else "setting"
 
 
+def _value(picked: Picked) -> str:
+    """Return what was chosen for a group: '0.003', 'learned', '0.003 at a temperature of 0.07'."""
+    if _what(picked) == "temperature":
+        return str(picked.setting.temperature)
+    return picked.setting.words()
+
+
 def _members(chosen: Sequence[Picked]) -> str:
     """'0.003 for qure and dqe; 0.001 for top-k', the highest first, without groups whose trials all failed."""
     names = names_of([picked.labels for picked in chosen])
-    having: dict[TrialSetting, list[str]] = {}
+    having: dict[str, list[str]] = {}
     for name, picked in sorted(zip(names, chosen, strict=True), key=lambda pair: pair[1].setting, reverse=True):
         if picked.known:
-            having.setdefault(picked.setting, []).append(name)
-    return "; ".join(f"{setting.words()} for {join_names(members, _NAMED)}" for setting, members in having.items())
+            having.setdefault(_value(picked), []).append(name)
+    return "; ".join(f"{value} for {join_names(members, _NAMED)}" for value, members in having.items())
 
 
 def _choice(chosen: Sequence[Picked], how: str, covered: Sequence[GroupKey]) -> list[str]:
@@ -145,7 +153,7 @@ def _differences(rows: Sequence[Picked]) -> str:
         parts.append(text)
     where = f"On the {number(highest.queries)} queries of the trials"
     if common is not None:
-        where += f" (common {what}: {common.words()})"
+        where += f" (common {what}: {_value(replace(highest, setting=common))})"
     return f"{where}: {first_names(parts, _NAMED)}."
 
 

@@ -23,6 +23,23 @@ def older(strategy: str, lr: float) -> dict[str, Any]:
     return {**kept, "seed": 4, "error": 0.012}
 
 
+def pair(strategy: str, settings: str, lr: float, temperature: Any, **more: Any) -> dict[str, Any]:
+    """A row of `--temperature grid`: two rates, of which the lower is worse, and three temperatures; 0.1 is best."""
+    made = row(strategy, lr, temperature=temperature, **more)
+    made["labels"]["settings"] = settings
+    means = {"learned": 0.4, 0.07: 0.45, 0.1: 0.6}
+    made["tried"] = [[rate, tau, mean - 0.003 / rate] for rate in RATES[1:] for tau, mean in means.items()]
+    made["common"] = settings == "common"
+    return made
+
+
+def fixed_rate(strategy: str, settings: str, temperature: Any) -> dict[str, Any]:
+    """A row of `--temperature grid --lr fixed`."""
+    made = pair(strategy, settings, 0.01, temperature)
+    made["tried"] = [tried for tried in made["tried"] if tried[0] == 0.01]
+    return made
+
+
 LOST = row("lost", 0.003, (None, None, None), runs=[])
 CASES: dict[str, list[dict[str, Any]]] = {
     "none": [],
@@ -33,6 +50,16 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "all failed": [LOST],
     "common": [row("qure", 0.003, (0.61, 0.6, 0.1), common=True), row("dqe", 0.003, common=True)],
     "another metric": [row("dqe", 0.003, metric="recall_at_1")],
+    "pairs": [
+        *(pair(name, "common", 0.01, 0.1) for name in ("dqe", "qure")),
+        pair("dqe", "own", 0.01, 0.1),
+        pair("qure", "own", 0.003, "learned"),
+    ],
+    "temperatures": [
+        *(fixed_rate(name, "common", 0.07) for name in ("dqe", "qure")),
+        fixed_rate("dqe", "own", 0.07),
+        fixed_rate("qure", "own", "learned"),
+    ],
     "of an older version": [older("dqe", 0.003), older("qure", 0.001)],
 }
 
