@@ -110,11 +110,12 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
         yield f"{counts.total()} runs: {', '.join(f'{count} {status}' for status, count in counts.items())}", False
     sealed = list[Path]()
     removed = []
-    for place, _, names in os.walk(runs):
+    for walked, _, names in os.walk(runs):
+        place = Path(walked)
         if SUMS in names:
-            sealed.append(Path(place))
+            sealed.append(place)
         if any(name.startswith(".") and name.endswith(".partial") for name in names):
-            removed += sweep(Path(place))
+            removed += sweep(place)
     if removed:
         yield f"{len(removed)} half-written files of killed processes removed", False
     for place in sorted(sealed):

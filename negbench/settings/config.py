@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -19,7 +19,7 @@ MOVES_SCORES = False  # everything decided here is in the resolved configuration
 # largest accepted counts: beyond them a machine runs out of memory before it reports what is wrong
 _MANY, _ROWS, _SEEDS = 100_000, 65_536, 2**63 - 1
 _DEEPEST = 4  # deepest nesting of lists in an option
-LEARNED = "learned"  # loss.tau: no fixed temperature, so that a dial has a word for it
+LEARNED: Final = "learned"  # loss.tau: no fixed temperature, so that a dial has a word for it
 
 # keys of earlier versions: stored runs are read without them, and whoever sets one is told why it is gone
 _GONE = {"compute.encode_batch_size": "how many images are encoded at once follows from the backbone"}
