@@ -24,7 +24,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import negbench
-from negbench.analysis.words import interval_text, label_of, percent, shorten_names
+from negbench.analysis.words import label_of, percent, shorten_names, with_interval
 from negbench.cli.explain import Option, fixed_of
 from negbench.cli.list_ import explain_plugin
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
@@ -146,7 +146,7 @@ def _card_row(name: str, shared: Mapping[str, Any], row: Mapping[str, Any]) -> t
         str(settings.get("loss.tau") or "the backbone's"),
         label_of(metric),
         percent(sum(values) / len(values)),
-        interval_text(*gap),
+        with_interval(*gap),
     )
 
 
