@@ -157,7 +157,7 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name):
 def test_there_is_a_check_for_every_recipe():
     claims = ["claims-world", "claims-world-few"]  # tests/claims/test_command.py
     zones = [f"zone-{count}" for count in (1, 4, 16, 63, "emoji-1", "emoji-16")]
-    practice = ["practice", *(f"practice-{name}" for name in ("emoji", "field", "own", "small", "soft"))]
+    practice = ["practice", *(f"practice-{name}" for name in ("emoji", "field", "hardest", "own", "small", "soft"))]
     others = ["batch-size", "demo", "evenness", "kinds-1", *practice, *claims, *zones]
     assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES, TABLE_4, *others]) == RECIPES
 
@@ -176,6 +176,7 @@ COUNTS = {
     "practice": 264,
     "practice-emoji": 48,
     "practice-field": 60,
+    "practice-hardest": 15,
     "practice-own": 42,
 }
 
