@@ -14,6 +14,7 @@ from negbench.data.scene import load_split
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
 from negbench.grid.axis import parse_dial
+from negbench.mining.window import JUDGED_IN_WORLDS, JUDGED_ON_EMOJI, where_judged
 from negbench.settings.config import resolve
 from negbench.settings.layers import read_recipe
 from negbench.settings.options import Compare, Study
@@ -187,6 +188,17 @@ def test_practice_uses_the_whole_batch_and_one_draw(name, count):
     assert len(configs) == count
     kept = {(config.strategy.name == "in-batch", config.train.num_negatives) for config in configs}
     assert kept == {(True, None), (False, 1)}
+
+
+JUDGED = {"zone-1": JUDGED_IN_WORLDS, "zone-16": JUDGED_IN_WORLDS, "zone-emoji-1": JUDGED_ON_EMOJI}
+
+
+@pytest.mark.parametrize(("name", "settings"), JUDGED.items(), ids=JUDGED)
+def test_the_audit_s_window_was_judged_where_it_says(name, settings):
+    for config in axes_of(name, [], seeds=1).configs():
+        flat = resolve(config).flat()
+        assert {key: flat[key] for key in settings} == settings, config.strategy.name
+        assert all(f"{value}" in where_judged() for value in settings.values())
 
 
 def test_every_value_says_where_it_is_from(subtests):

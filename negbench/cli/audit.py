@@ -16,6 +16,7 @@ def audit(asked: Audit) -> dict[str, Any]:
     """Audit and print."""
     from negbench.analysis.regime_card import in_words
     from negbench.analysis.run_tables import audit_table
+    from negbench.mining.window import where_judged
     from negbench.own.audit import run_audit
 
     audited = run_audit(asked)
@@ -24,6 +25,6 @@ def audit(asked: Audit) -> dict[str, Any]:
     console.print(f"regime  {in_words([audited.regime])}", highlight=False)
     if audited.window:
         why = "without the batch, best in generated worlds at this train.num_negatives, on emoji level with the best"
-        why += "; beside a batch no window is known (docs/findings.md)"
+        why += f"; {where_judged()}; beside a batch no window is known (docs/findings.md)"
         console.print(f"window  {audited.window}: {why}", highlight=False)
     return audited.plain()

@@ -19,6 +19,20 @@ FIXED_FACTOR, FIXED_POWER, TEMPER = 0.85, 0.15, 1.25  # at a fixed temperature
 TEMPERATURES = (0.01, 0.15)
 LOSSES = ("bradley-terry", "info-nce")
 MOST, FIXED_MOST = 63, 16  # negatives, at a learned and at a fixed temperature
+JUDGED_IN_WORLDS = {"train.batch_size": 64, "backbone.decay": 0.9}  # the settings where it was judged, of zone-1
+JUDGED_ON_EMOJI = {"train.batch_size": 128}  # and of zone-emoji-1
+
+
+def where_judged() -> str:
+    """Say for which batches and steps, and for how even attributes, the window was judged."""
+    worlds = JUDGED_IN_WORLDS["train.batch_size"]
+    decay = JUDGED_IN_WORLDS["backbone.decay"]
+    emoji = JUDGED_ON_EMOJI["train.batch_size"]
+    return (
+        f"judged after 600 steps with batches of {worlds} in worlds whose attributes weigh almost the same "
+        f"(backbone.decay={decay}), and after 640 with batches of {emoji} on emoji; not with smaller batches, fewer "
+        "steps, or attributes of unequal weight"
+    )
 
 
 def middle(target: float, negatives: int, tau: float | None = None) -> float:
