@@ -1,11 +1,12 @@
 """Gradients of one training step by how it is computed, with dropout on and random weights, beside the whole batch's.
 
-    python tests/benchmarks/bench_gradients.py [--size full] [--only blip2] [--batch 4]
+    python tests/benchmarks/bench_gradients.py [--size full] [--only blip2] [--batch 4] [--double]
 
 A step compares each query with all targets of the batch. It is computed whole, whole again, with activations computed
 again, in micro-batches of a quarter, with both, and in two processes; printed is the largest difference to the whole
-batch's gradients as a share of the largest gradient. The tower of BLIP and of CLIP trains. At full size BLIP-2 takes 5
-GiB, BLIP 9 GiB and CLIP 3 GiB.
+batch's gradients as a share of the largest gradient. With `--double` all is computed in float64, whose differences
+show whether those of float32 are more than its rounding. The tower of BLIP and of CLIP trains. In float32 at full size
+BLIP-2 takes 5 GiB, BLIP 9 GiB and CLIP 3 GiB.
 """
 
 import argparse
@@ -116,8 +117,12 @@ def main() -> None:
     parser.add_argument("--size", choices=["toy", "full"], default="toy")
     parser.add_argument("--only", choices=list(OPTIONS))
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--double", action="store_true", help="compute in float64")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.double:
+        torch.set_default_dtype(torch.float64)
+        Tensor.float = Tensor.double  # type: ignore[method-assign]  # backbones widen half precision by it
     print("| backbone | whole again | recomputed | micro-batches | both | two processes |")
     print("|---|---|---|---|---|---|")
     for name in [asked.only] if asked.only else OPTIONS:
