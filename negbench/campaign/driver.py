@@ -21,7 +21,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log, failed
 from negbench.grid.estimate import MANY, Forecast
 from negbench.loop.outlook import STEPS_ALONE, outlook_lines
-from negbench.loop.runs import DATA
+from negbench.loop.runs import DATA, started_precision
 from negbench.machine.signals import Stopped
 
 
@@ -128,7 +128,7 @@ def foresee(first: Round) -> list[str]:
     for cell in first_of.values():
         lines.append(_reads(cell))
         if cell.step(first.runs) != "reuse":
-            told = outlook_lines(cell.config, DATA)
+            told = outlook_lines(cell.config, DATA, started_precision(cell.run, first.runs))
             timed = timed or any(line.startswith(STEPS_ALONE) for line in told)
             lines += told
     price = first.price(Forecast())

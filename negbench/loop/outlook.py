@@ -57,12 +57,15 @@ class Outlook:
     device: torch.device
 
     @classmethod
-    def of(cls, config: ResolvedConfig, cache: DataCache) -> "Outlook":
-        """Return the estimates of a planned run; weights need not be there if the backbone is `Skeletal`."""
+    def of(cls, config: ResolvedConfig, cache: DataCache, started: str | None = None) -> "Outlook":
+        """Return the estimates of a planned run; weights need not be there if the backbone is `Skeletal`.
+
+        `started`: the precision that an interrupted run was started in.
+        """
         splits = cache.splits(config)
         device = device_of(config)
         backbone = backbone_of(config, cache)
-        architecture = Architecture(backbone, Precision.of(config).name, config, splits.train.images)
+        architecture = Architecture(backbone, Precision.of(config, started).name, config, splits.train.images)
         return cls(config, splits, architecture, device)
 
     @cached_property
@@ -251,13 +254,18 @@ def cpu_speed() -> float:
     return 3 * 2 * _SIDE**3 / max(1e-6, time.process_time() - before)
 
 
-def outlook_lines(config: ResolvedConfig, cache: DataCache) -> list[str]:
+def outlook_lines(config: ResolvedConfig, cache: DataCache, started: str | None = None) -> list[str]:
     """Return `Outlook.lines` of a planned run; none if its backbone is small, or cannot be traced.
+
+    Args:
+        config: the run's.
+        cache: loads data and backbones.
+        started: the precision that an interrupted run was started in.
 
     Raises:
         OptionError: a step cannot fit.
     """
-    return _lines(lambda: Outlook.of(config, cache))
+    return _lines(lambda: Outlook.of(config, cache, started))
 
 
 def opened_lines(run: OpenRun) -> list[str]:

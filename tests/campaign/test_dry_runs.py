@@ -16,7 +16,7 @@ from negbench.own import negatives
 from negbench.settings.command_options import Claims
 from negbench.settings.options import Study
 from negbench.tuning.search import plan_study
-from tests.runs import flags_of
+from tests.runs import config_of, flags_of
 
 
 def test_a_run_is_a_round_of_one_cell(vector_flags, tmp_path, document, said):
@@ -30,6 +30,26 @@ def test_a_run_is_a_round_of_one_cell(vector_flags, tmp_path, document, said):
     said(*command)
     after = document(*command, "--dry-run")
     assert ([cell["step"] for cell in after["cells"]], after["notes"]) == (["reuse"], [reads])
+
+
+def test_an_interrupted_run_is_foreseen_in_its_own_precision(vector_sets, tmp_path, document, interrupted, monkeypatch):
+    """Started where "auto" is bf16, foreseen where it is fp32."""
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("negbench.loop.precision.automatic", lambda device: "bf16")
+        interrupted(config_of(vector_sets, "qure"), tmp_path, 1)
+    started = list[str | None]()
+
+    def note(config: Any, cache: Any, precision: str | None) -> list[str]:
+        started.append(precision)
+        return []
+
+    monkeypatch.setattr("negbench.campaign.driver.outlook_lines", note)
+    command = ["run", "--strategy", "qure", *flags_of(vector_sets), "--runs-dir", str(tmp_path)]
+    for name, own in (("qure", "bf16"), ("cirqrs", None)):
+        started.clear()
+        command[2] = name
+        document(*command, "--tracking-uri", "none", "--dry-run")
+        assert started == [own], name
 
 
 def test_a_study_counts_its_trials_and_what_follows(longer, tmp_path, document, said):

@@ -144,6 +144,11 @@ def test_planning_names_the_plan_that_a_run_takes(subtests, config, monkeypatch)
             assert said == taken if said is not None else card.plans(config.compute)[-1] == taken
 
 
+def test_a_run_that_was_started_is_estimated_in_its_precision(config):
+    assert Outlook.of(config, DataCache()).architecture.precision == "fp32"
+    assert Outlook.of(config, DataCache(), "bf16").architecture.precision == "bf16"
+
+
 def test_small_backbones_are_not_traced_by_a_run(config, monkeypatch):
     monkeypatch.setattr(outlook, "SMALL", 2**28)
     monkeypatch.setattr(Architecture, "call", None)
