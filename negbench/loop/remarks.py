@@ -163,7 +163,8 @@ def _idle(given: RunConfig, config: ResolvedConfig, cache: DataCache, asked: set
         yield from ((key, _ONCE) for key in keys & asked)
         return
     if not schedule.refresh_epochs:
-        why = f"a warm-up of {schedule.warmup} epochs leaves none of {epochs} to the pools: "
+        warm_up = "1 epoch" if schedule.warmup == 1 else f"{schedule.warmup} epochs"
+        why = f"a warm-up of {warm_up} leaves none of {epochs} to the pools: "
         why += "train longer, or take it out with schedule.warmup=0"
         one = "the one definition is the whole corpus, as of all-corpus"
         yield "schedule.warmup" if "schedule.warmup" in asked else "strategy", one if schedule.n_def == 1 else why

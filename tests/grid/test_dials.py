@@ -90,7 +90,7 @@ def test_cells_lie_at_their_points(vector_sets, tmp_path):
     assert plan.folder.about == {
         "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],
         "remarks": [
-            "strategy does nothing for top-k lr=0.003, epochs=1, top-k lr=0.03, epochs=1: a warm-up of 1 epochs leaves "
+            "strategy does nothing for top-k lr=0.003, epochs=1, top-k lr=0.03, epochs=1: a warm-up of 1 epoch leaves "
             "none of 1 to the pools: train longer, or take it out with schedule.warmup=0"
         ],
     }

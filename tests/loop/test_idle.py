@@ -19,7 +19,7 @@ SMALL = (
     "backbone.name=vectors", "dataset.name=vectors", "dataset.train_images=60", "dataset.train_queries=32",
     "dataset.val_images=40", "train.epochs=8",
 )  # fmt: skip
-NONE_LEFT = "a warm-up of {} epochs leaves none of {} to the pools"
+NONE_LEFT = "a warm-up of 1 epoch leaves none of 1 to the pools"
 
 
 def idle(*sets: str, rules: str = "qure", **flags: Any) -> list[str]:
@@ -44,8 +44,7 @@ def test_what_no_row_can_use_is_refused(subtests, mistakes):
 def test_a_comparison_names_the_rows_in_one_remark():
     rules = "qure,top-k,all-corpus"
     assert idle("train.epochs=1", rules=rules) == [
-        f"strategy does nothing for qure, top-k: {NONE_LEFT.format(1, 1)}: train longer, or take it out with "
-        "schedule.warmup=0"
+        f"strategy does nothing for qure, top-k: {NONE_LEFT}: train longer, or take it out with schedule.warmup=0"
     ]
     assert idle(schedule={"n_def": 50}) == [  # a recipe's, which may fit other lengths
         "schedule.n_def does nothing for qure: 8 epochs have room for 8 definitions, not for 50"
@@ -108,8 +107,7 @@ def test_one_run_of_one_epoch_is_a_smoke_test(monkeypatch):
     monkeypatch.setattr("negbench.api.notes", lines.extend)
     assert api.plan_of(Run(strategy="qure", sets=(*SMALL, "train.epochs=1"))).hash
     assert lines == [
-        f"strategy does nothing for this run: {NONE_LEFT.format(1, 1)}: train longer, or take it out with "
-        "schedule.warmup=0"
+        f"strategy does nothing for this run: {NONE_LEFT}: train longer, or take it out with schedule.warmup=0"
     ]
     with pytest.raises(OptionError, match="strategy does nothing for qure"):
         idle("train.epochs=1")
