@@ -483,7 +483,7 @@ def ui_commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[s
 def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
     """Return a function that interrupts a run by Ctrl-C in the first step of an epoch; gives a `Bench` to resume."""
     from negbench.loop.runs import DATA, Bench, run_config
-    from negbench.loop.types import State, Watch
+    from negbench.loop.types import Callbacks, State
 
     def compute(config: RunConfig, where: Path, epoch: int) -> Bench:
         def stop(parts: object, state: State, batch: object) -> None:
@@ -492,7 +492,7 @@ def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
 
         bench = replace(Bench.open(where, "none"), cache=DATA)
         with pytest.raises(KeyboardInterrupt):
-            run_config(config, replace(bench, watch=Watch(stepped=stop)))
+            run_config(config, replace(bench, callbacks=Callbacks(stepped=stop)))
         return bench
 
     return compute

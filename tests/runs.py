@@ -8,7 +8,7 @@ from typing import Any
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.loop.runs import DATA, Bench, open_run, run_config
-from negbench.loop.types import OpenRun, Watch
+from negbench.loop.types import Callbacks, OpenRun
 from negbench.settings.config import RunConfig
 from negbench.settings.layers import parse_plugin
 from negbench.store.run_result import RunResult
@@ -26,11 +26,11 @@ def untrained(config: RunConfig) -> OpenRun:
 
 
 def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResult:
-    """Compute a run, or read it, in a runs folder without a tracking store; hooks are those of `Watch`.
+    """Compute a run, or read it, in a runs folder without a tracking store; hooks are those of `Callbacks`.
 
     It shares data and backbones with earlier runs, as in a command.
     """
-    return run_config(config, replace(Bench.open(where, "none"), cache=DATA, watch=Watch(**hooks)))
+    return run_config(config, replace(Bench.open(where, "none"), cache=DATA, callbacks=Callbacks(**hooks)))
 
 
 def flags_of(sets: Iterable[str]) -> list[str]:

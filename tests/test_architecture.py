@@ -47,6 +47,27 @@ def test_no_arrow_points_up():
     assert re.search(r"Contracts: [4-9] kept, 0 broken", done.stdout)
 
 
+@pytest.mark.parametrize(
+    ("folder", "rooms"),
+    [
+        ("strategies", {"contracts", "errors", "metrics", "mining"}),
+        ("backbones", {"contracts", "errors", "files", "machine", "metrics", "worlds"}),
+    ],
+)
+def test_what_plug_ins_import(folder, rooms):
+    """The linter does not see these folders, which stand outside of the package."""
+    imported = set()
+    for path in sorted((ROOT / folder).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("negbench."):
+                imported.add(str(node.module).split(".")[1])
+            elif isinstance(node, ast.Import):
+                assert not any(name.name.startswith("negbench") for name in node.names), path.name
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module != "negbench", path.name
+    assert imported == rooms | {folder}
+
+
 def test_the_picture_shows_the_layers():
     tables = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     layers = next(t["layers"] for t in tables if t["type"] == "layers")

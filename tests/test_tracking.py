@@ -18,7 +18,7 @@ from negbench.cli.main import run as negbench
 from negbench.errors import RunError
 from negbench.loop import progress
 from negbench.loop.runs import Bench, run_config
-from negbench.loop.types import Watch
+from negbench.loop.types import Callbacks
 from negbench.machine import signals
 from negbench.machine.files import write_json
 from negbench.store import patience, tracking
@@ -92,7 +92,7 @@ def test_a_resumed_run_has_each_point_once(vector_sets, tmp_path, monkeypatch):
     config = config_of(vector_sets, "in-batch", "train.epochs=2", "train.batch_size=10")
     bench = Bench.open(tmp_path)
     with pytest.raises(signals.Stopped):
-        run_config(config, replace(bench, watch=Watch(stepped=stop)))
+        run_config(config, replace(bench, callbacks=Callbacks(stepped=stop)))
     signals._noted.clear()
     (stopped,) = runs_in(tmp_path)
     client = MlflowClient(default_uri(tmp_path))

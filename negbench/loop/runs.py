@@ -35,7 +35,7 @@ from negbench.loop.schedule import check_batches
 from negbench.loop.step_memory import step_memory
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import train
-from negbench.loop.types import Log, OpenRun, PlannedRun, Watch, parts_of
+from negbench.loop.types import Callbacks, Log, OpenRun, PlannedRun, parts_of
 from negbench.machine import files
 from negbench.machine.contents import digest, stamp
 from negbench.machine.heap import keep_memory
@@ -229,7 +229,7 @@ class Bench:
         cache: shares data, backbone and features with earlier runs.
         display: progress; default none.
         tags: put on the MLflow run (a comparison's or a study's name).
-        watch: callbacks of every run's training.
+        callbacks: callbacks of every run's training.
     """
 
     runs: Path
@@ -237,7 +237,7 @@ class Bench:
     cache: DataCache = field(default_factory=DataCache)
     display: Display = field(default_factory=Display)
     tags: Mapping[str, str] = field(default_factory=dict)
-    watch: Watch = field(default_factory=Watch)
+    callbacks: Callbacks = field(default_factory=Callbacks)
 
     @classmethod
     def open(cls, runs_dir: Path | None = None, tracking_uri: str | None = None) -> Self:
@@ -256,7 +256,7 @@ def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
     Raises:
         NegbenchError: a user's mistake, where possible before anything is computed.
     """
-    run = replace(open_run(config, bench.display, bench.cache, bench.runs), watch=bench.watch)
+    run = replace(open_run(config, bench.display, bench.cache, bench.runs), callbacks=bench.callbacks)
     check_room(run, bench.runs)
     for line in opened_lines(run):
         log.info("%s", line)
@@ -335,7 +335,7 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench) -> Iterator[tuple[L
 
         def log(values: Mapping[str, float], step: int, epoch: int) -> None:
             live.metrics(values, step)
-            run.watch.point(values, step, epoch)
+            run.callbacks.point(values, step, epoch)
 
         try:
             yield log, live

@@ -57,7 +57,7 @@ _FRAGMENTS = 0.05  # share of the rest that the allocator cannot use
 # --- following tensors ------------------------------------------------------------------------------------------------
 
 
-class Ledger(TorchDispatchMode):
+class MemoryCount(TorchDispatchMode):
     """Within the block: bytes of the tensors made in it, real or fake, and the operations of their products.
 
     Attributes:
@@ -305,7 +305,7 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
     texts = architecture.backbone.tokenize([_TEXT])
     feature_shape = architecture.features
     pixels = architecture.pixels if name == "image_features" else ()
-    ledger = Ledger()
+    ledger = MemoryCount()
     with ExitStack() as stack:
         backbone = stack.enter_context(_fake(architecture))
         backbone.train()

@@ -176,7 +176,7 @@ def _refresh(now: ModelCache, parts: TrainingParts, stage: Stage, folder: RunFol
     state = now.state
     after_warmup = stage.kept and state.epoch > 0 and state.refresh == -1
     mined = define_pools(now, stage, folder, parts.streams["draws"])
-    now.run.watch.refreshed(now, stage, mined)
+    now.run.callbacks.refreshed(now, stage, mined)
     summary = {**mined.summary(), "distinct": distinct(mined.negatives, now.run.config.train.draws)}
     if stage.kept:
         state.behaviour.append({"epoch": float(state.epoch), **summary})
@@ -283,7 +283,7 @@ def _step(run: OpenRun, parts: TrainingParts, state: State, batch: Batch) -> Ste
         torch.nn.utils.clip_grad_norm_(parts.objective.parameters(), run.config.train.max_grad_norm)
     parts.scaler.step(parts.optimizer)
     parts.scaler.update()
-    run.watch.stepped(parts, state, batch)
+    run.callbacks.stepped(parts, state, batch)
     parts.schedule.step()
     return result
 

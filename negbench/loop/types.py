@@ -30,7 +30,7 @@ def _nothing(*_: object) -> None:
 
 
 @dataclass(frozen=True)
-class Watch:
+class Callbacks:
     """Callbacks of a run's training; an exception from one ends the run.
 
     Attributes:
@@ -95,7 +95,7 @@ class OpenRun(PlannedRun):
     precision: Precision
     step: StepPlan
     display: "Display"
-    watch: Watch = field(default_factory=Watch)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     team: Team = ALONE
     check: Callable[[], None] = _nothing
 

@@ -17,7 +17,7 @@ from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.words import label_of
 from negbench.grid.axis import Axis, Point, lines_along, point_text, short_names, varied_text
 from negbench.grid.comparison import together
-from negbench.report.charts import Chart, Panel, Square, heat, label_ends, line_style, log_axis, shade, tall_enough
+from negbench.report.charts import Chart, ChartCell, Panel, heat, label_ends, line_style, log_axis, shade, tall_enough
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,13 +68,13 @@ def _best(axes: Sequence[Axis], rows: Sequence[Verdict]) -> Chart:
     return Chart("best", title, text, tuple(panels), 2, legend)
 
 
-def _winner(x: int, y: int, point: Sequence[Verdict], color: str) -> Square:
+def _winner(x: int, y: int, point: Sequence[Verdict], color: str) -> ChartCell:
     """Return the square of a point: its best strategy, and how far it is ahead of the next."""
     text = point[0].strategy
     if len(point) > 1:
         ahead = lead(point)
         text += f"\n+{100 * (ahead.value if ahead else math.nan):.1f}"
-    return Square(x, y, text, color, hatched=len(unbeaten(point)) > 1)
+    return ChartCell(x, y, text, color, hatched=len(unbeaten(point)) > 1)
 
 
 def _along(axes: Sequence[Axis], rows: Sequence[Verdict], index: int) -> Chart:
@@ -176,7 +176,7 @@ def matrix_chart(rows: Sequence[Verdict]) -> Chart:
             color = "" if row.verdict == "undecided" else shade(difference, reach)
         else:
             continue
-        squares.append(Square(systems.index(row.system), strategies.index(row.strategy), text, color))
+        squares.append(ChartCell(systems.index(row.system), strategies.index(row.strategy), text, color))
     text = READ["matrix"].format(metric=label_of(rows[0].metric), size=size_of(rows), signs=READ_SIGNS)
     panel = heat(strategies, systems, squares)
     return Chart("matrix", "Every system with every strategy's negatives", text, (panel,), 1)

@@ -15,7 +15,7 @@ THUMB = 84  # pixels, longer side
 
 
 @dataclass(frozen=True)
-class Thumb:
+class CardImage:
     """One image with its caption. `relation`: to the query; "unknown" where only the target is annotated."""
 
     image: str
@@ -25,11 +25,11 @@ class Thumb:
 
 
 @dataclass(frozen=True)
-class Strip:
+class ImageRow:
     """A row of images under a label."""
 
     label: str
-    thumbs: tuple[Thumb, ...]
+    thumbs: tuple[CardImage, ...]
     remark: str = ""
 
 
@@ -40,9 +40,9 @@ class Example:
     title: str
     why: str
     text: str
-    reference: Thumb
-    target: Thumb
-    strips: tuple[Strip, ...]
+    reference: CardImage
+    target: CardImage
+    strips: tuple[ImageRow, ...]
 
 
 @dataclass

@@ -155,7 +155,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
 
 
 @dataclass(frozen=True)
-class Square:
+class ChartCell:
     """One cell of a heat map: column and row, its text, its colour ('' for white with grey text), pale if hatched."""
 
     x: int
@@ -166,7 +166,7 @@ class Square:
 
 
 def heat(
-    rows: Sequence[str], columns: Sequence[str], squares: Sequence[Square], tall: float = 0.27, across: str = ""
+    rows: Sequence[str], columns: Sequence[str], squares: Sequence[ChartCell], tall: float = 0.27, across: str = ""
 ) -> Panel:
     """Build a heat map of `tall` inches a row, with the columns' axis named `across`; the first row is at the top."""
 

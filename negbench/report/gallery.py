@@ -15,7 +15,7 @@ import pandas as pd
 from negbench.analysis.frame import first_run, shared_value
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
-from negbench.report.cards import Example, Pictures, Relation, Strip, Thumb
+from negbench.report.cards import CardImage, Example, ImageRow, Pictures, Relation
 from negbench.report.figures import ChartData
 from negbench.settings.config import ResolvedConfig, resolve
 from negbench.store.runfolder import RunFolder
@@ -196,8 +196,8 @@ def _examples(
     ranks: Mapping[str, pd.Series[Any]],
     pictures: Pictures,
 ) -> tuple[Example, ...]:
-    def thumb(image: str, caption: str, relation: Relation) -> Thumb:
-        return Thumb(image, pictures.add(f"{split}/{image}", lambda: dataset.open_image(image)), caption, relation)
+    def thumb(image: str, caption: str, relation: Relation) -> CardImage:
+        return CardImage(image, pictures.add(f"{split}/{image}", lambda: dataset.open_image(image)), caption, relation)
 
     made = []
     for position, (row, why) in enumerate(picked.items()):
@@ -218,7 +218,7 @@ def _examples(
                     shown.append(thumb(dataset.images[column], f"{score:.2f}{_word(relation)}", relation))
             when = " at the last refresh" if split == "train" else ""
             remark = "" if rank is None else f"target at rank {int(rank):,}{when}"
-            strips.append(Strip(f"{view.label}: top {len(shown)}", tuple(shown), remark))
+            strips.append(ImageRow(f"{view.label}: top {len(shown)}", tuple(shown), remark))
             if view.label in mined:
                 strips.append(_draws(dataset, row, view.label, mined[view.label], thumb))
         title = f"query {query.id} of {split}, {query.group or 'all images'}"
@@ -228,7 +228,7 @@ def _examples(
     return tuple(made)
 
 
-def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: Any) -> Strip:
+def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: Any) -> ImageRow:
     """Show at most TOP negatives drawn for a query, spread over the epochs, with their scores when mined."""
     lines = mined[mined["query"] == row].sort_values("epoch")
     draws = []
@@ -242,7 +242,7 @@ def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: A
         word = " false negative" if relation == "relevant" else _word(relation)
         shown.append(thumb(dataset.images[column], f"{score:.2f}{word}, pool of epoch {epoch}", relation))
     remark = f"{len(draws):,} in all; the target scored {float(lines['positive'].iloc[-1]):.2f} at the last refresh"
-    return Strip(f"{label}: negatives drawn", tuple(shown), remark)
+    return ImageRow(f"{label}: negatives drawn", tuple(shown), remark)
 
 
 def _relation(dataset: Dataset, row: int, column: int) -> Relation:

@@ -19,7 +19,7 @@ from negbench.errors import RunError
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Notify, outcome_of
 from negbench.loop.runs import DATA, Bench, plan_run, run_config
-from negbench.loop.types import Log, PlannedRun, Watch
+from negbench.loop.types import Callbacks, Log, PlannedRun
 from negbench.machine import files
 from negbench.plugins.registry import registry
 from negbench.scoring.values import values_of
@@ -135,7 +135,8 @@ class Trials:
         _name_objective(trial.study, self._spec.metric or planned.card.main)
         try:
             result = run_config(
-                planned, replace(self._bench, watch=Watch(point=_watch(trial, planned, before, self._spec.metric)))
+                planned,
+                replace(self._bench, callbacks=Callbacks(point=_watch(trial, planned, before, self._spec.metric))),
             )
         except Pruned:
             self._drop_large_files(planned)

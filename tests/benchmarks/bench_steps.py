@@ -42,7 +42,7 @@ from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch
 from negbench.loop.runs import DATA, Bench, open_run, run_config
 from negbench.loop.step_memory import Architecture, StepRows, step_memory, step_operations
-from negbench.loop.types import State, Watch
+from negbench.loop.types import Callbacks, State
 from negbench.machine.free_memory import size
 from negbench.machine.signals import Stopped, stop_on_signals
 from negbench.settings.config import RunConfig
@@ -107,7 +107,7 @@ def compute(asked: argparse.Namespace, folder: Path) -> None:
 
     config = configuration(asked, write_data(folder, asked.pictures, asked.steps * asked.batch))
     stop_on_signals()
-    bench = replace(Bench.open(folder / asked.runs, "none"), cache=DATA, watch=Watch(stepped=stepped))
+    bench = replace(Bench.open(folder / asked.runs, "none"), cache=DATA, callbacks=Callbacks(stepped=stepped))
     try:
         result = run_config(config, bench)
     except Stopped as error:

@@ -26,7 +26,7 @@ from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import Here
 from negbench.loop import record
 from negbench.loop.runs import DATA, Bench, compute_run, open_run, plan_run, run_config
-from negbench.loop.types import Watch
+from negbench.loop.types import Callbacks
 from negbench.machine.contents import content_hashes, stamp
 from negbench.plugins.registry import build, registry
 from negbench.scoring import evaluation
@@ -167,9 +167,9 @@ def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name)
     with pytest.raises(RunError, match=f"{name} changed after the run was planned"):
         compute_and_log(ComparisonFolder(tmp_path / "runs" / "c"), [cell], Execution(Here(), "none"))
     assert best_of(tmp_path / "runs", cell.hash) is None
-    watch = Watch(refreshed=lambda *_: replaced(files[name]))  # while it trains
+    callbacks = Callbacks(refreshed=lambda *_: replaced(files[name]))  # while it trains
     with pytest.raises(RunError, match=f"{name} changed after the run was planned"):
-        run_config(other, replace(bench, watch=watch))
+        run_config(other, replace(bench, callbacks=callbacks))
 
 
 def test_a_plugin_that_was_imported_again_is_loaded_again(subtests, vector_sets, own_registry):
@@ -187,8 +187,8 @@ def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path
     config, files = changing(tmp_path / "d")
     kept = files["guide.trec"].read_bytes()
     bench = Bench.open(tmp_path / "runs", "none")
-    bench = replace(bench, watch=Watch(refreshed=lambda *_: files["guide.trec"].write_bytes(kept)))
-    opened = replace(open_run(config, Display(), bench.cache), watch=bench.watch)
+    bench = replace(bench, callbacks=Callbacks(refreshed=lambda *_: files["guide.trec"].write_bytes(kept)))
+    opened = replace(open_run(config, Display(), bench.cache), callbacks=bench.callbacks)
     replaced(files["guide.trec"])
     with (
         claim_folder(bench.runs, opened.name, opened.hash, lambda: record.manifest(opened)) as (folder, _),

@@ -15,7 +15,7 @@ COMMANDS = ("negbench/settings/options.py", "negbench/settings/command_options.p
 
 # of English, Python, pandas, PyTorch, MLflow, Optuna and retrieval, used as they are used there
 WORDS = """
-    adam answer architecture batch block bounded cache call card case chart checked checkpoint choice closed
+    adam answer architecture batch block bounded cache call callback card case chart checked checkpoint choice closed
     column combination command compose compute computed condition config content copy count cut damaged data
     dataset description display done dropout embedded embedding end epoch error eval event example extra
     feature file filter folder format freeze grid has held hold identity image in input interval kind left

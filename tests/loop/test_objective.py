@@ -339,9 +339,11 @@ def test_a_batch_strategy_is_thinned_to_its_budget(cell, strategy, kept):
         return
     assert [t.negatives for t in thinned] == [20 * kept] * 3
     assert thinned[0].loss == thinned[1].loss != thinned[2].loss
-    for t in thinned:  # same pool, fewer draws
-        assert batch_statistics([t.pools])[0][1]["pool_size"] == batch_statistics([whole.pools])[0][1]["pool_size"]
-        assert batch_statistics([t.pools])[0][1]["hardness"] != batch_statistics([whole.pools])[0][1]["hardness"]
+    of_whole = batch_statistics([whole.pools])[0][1]
+    for number, t in enumerate(thinned):  # same pool, fewer draws
+        of_part = batch_statistics([t.pools])[0][1]
+        assert of_part["pool_size"] == of_whole["pool_size"], f"draw {number}"
+        assert of_part["hardness"] != of_whole["hardness"], f"draw {number}"
 
 
 # --- precision -----------------------------------------------------------------------------------------------------

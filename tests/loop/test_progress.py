@@ -9,7 +9,7 @@ import pytest
 from negbench.data.scene import DataCache
 from negbench.loop import progress
 from negbench.loop.runs import Bench, run_config
-from negbench.loop.types import Watch
+from negbench.loop.types import Callbacks
 from negbench.store import tracking
 from tests.runs import config_of, run
 
@@ -48,7 +48,7 @@ def test_a_store_that_does_not_answer_stops_no_training(vector_sets, tmp_path, m
             over.set()
 
     monkeypatch.setattr(tracking, "log_values", reluctant)
-    bench = replace(Bench.open(tmp_path), cache=DataCache(), watch=Watch(point=told))
+    bench = replace(Bench.open(tmp_path), cache=DataCache(), callbacks=Callbacks(point=told))
     done = run_config(config_of(vector_sets, "in-batch"), bench)
     assert done.tracking_error is None
     assert slow[0] is True

@@ -11,7 +11,7 @@ from torch import Tensor
 from negbench.loop import step_memory
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import own_randomness
-from negbench.loop.step_memory import Architecture, Ledger, StepRows, step_bytes
+from negbench.loop.step_memory import Architecture, MemoryCount, StepRows, step_bytes
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import _step, training_parts
 from negbench.loop.types import OpenRun, State
@@ -42,7 +42,7 @@ def followed(run: OpenRun) -> int:
         first, second = list(epoch_batches(run, parts.objective, state, parts.streams, strategy))[:2]
         _step(run, parts, state, first)
         state.step += 1
-        ledger = Ledger()
+        ledger = MemoryCount()
         for parameter in run.backbone.parameters():
             if parameter.grad is not None:
                 ledger.add(parameter.grad)
@@ -67,7 +67,7 @@ def test_the_estimate_is_what_a_step_takes(sets, strategy, toy_root, tmp_path, m
 def test_a_ledger_counts_what_is_alive():
     """By hand: 400 bytes made, a view and a change in place are no more, 800 more at the peak."""
     before = torch.zeros(100)
-    ledger = Ledger()
+    ledger = MemoryCount()
     with ledger:
         kept = before + 1
         before.mul_(2)

@@ -129,8 +129,9 @@ def test_a_damaged_list_of_cells_is_named_and_damaged_statistics_are_computed_ag
         with pytest.raises(DamagedError, match=r"comparison\.json is damaged"):
             ComparisonFolder(folder).cells()
     before = [repr(verdict) for verdict in read_findings(bench, "duel").verdicts]
-    for _ in damaged(folder / "statistics.json"):
-        assert [repr(verdict) for verdict in read_findings(bench, "duel").verdicts] == before
+    for number, _ in enumerate(damaged(folder / "statistics.json")):
+        verdicts = [repr(verdict) for verdict in read_findings(bench, "duel").verdicts]
+        assert verdicts == before, f"damage {number}"
 
 
 def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished):
@@ -147,9 +148,10 @@ def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished):
 def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(halfway, vector_flags, name, refused):
     flags = [word for text in refreshed(vector_flags[1::2]) for word in ("--set", text)]
     again = ["run", "--strategy", "qure", *flags, "--tracking-uri", "none", "--runs-dir", str(halfway.path.parent)]
-    for _ in damaged(halfway.path / name):
+    for number, _ in enumerate(damaged(halfway.path / name)):
         (halfway.path / "error.txt").unlink(missing_ok=True)  # it is interrupted, not failed
-        assert ("delete" in refused(again, f"{name} is damaged")) == (name == "checkpoint.pt")
+        message = refused(again, f"{name} is damaged")
+        assert ("delete" in message) == (name == "checkpoint.pt"), f"damage {number}"
     (halfway.path / "error.txt").unlink(missing_ok=True)
 
 

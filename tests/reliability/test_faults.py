@@ -48,9 +48,9 @@ def test_a_disk_that_is_full_at_any_write(vector_sets, tmp_path, monkeypatch, ev
         calls, first = 0, at
         with pytest.raises(NegbenchError, match=r"^cannot write .*: No space left on device$"):
             result(config, place)
-        assert not list(place.rglob("*.partial"))
+        assert not list(place.rglob("*.partial")), f"write {at}"
         first = 10**9
-        assert result(config, place) == want
+        assert result(config, place) == want, f"write {at}"
 
 
 def as_nobody(action: Callable[[], object]) -> None:

@@ -94,7 +94,7 @@ def test_the_rules_of_the_folder_are_used_and_damaged_ones_are_one_line(received
     assert "rules.margin" in said("report", "duel", "--runs-dir", received, code=2).err
 
 
-def test_a_forged_look_is_not_believed(tmp_path, own_cache):
+def test_a_forged_look_is_not_believed(tmp_path, own_cache, subtests):
     unchanged.keep_look(tmp_path, 4, ["a"], {"open": []})
     assert unchanged.look(tmp_path, 4, ["a"]) == {"open": []}
     assert unchanged.look(tmp_path, 4, ["b"]) is None
@@ -102,8 +102,9 @@ def test_a_forged_look_is_not_believed(tmp_path, own_cache):
     looks.write_text(looks.read_text(encoding="utf-8").replace("[]", '["FORGED"]'), encoding="utf-8")
     assert unchanged.look(tmp_path, 4, ["a"]) is None
     for text in ("null", "[1]", '{"4": null}', '{"4": {"inputs": ["a"]}}'):
-        looks.write_text(text, encoding="utf-8")
-        assert unchanged.look(tmp_path, 4, ["a"]) is None
+        with subtests.test(text):
+            looks.write_text(text, encoding="utf-8")
+            assert unchanged.look(tmp_path, 4, ["a"]) is None
 
 
 def swap(cells: list[dict[str, Any]]) -> None:
@@ -226,7 +227,8 @@ JSONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "comparison.json: a rate of no strategy": ("duel/comparison.json", lambda value: rated(value, labels={})),
     "comparison.json: a rate without seeds": ("duel/comparison.json", lambda value: rated(value, seeds=[])),
     "comparison.json: a rate that is a text": ("duel/comparison.json", lambda value: rated(value, lr="a")),
-    "comparison.json: three values tried": ("duel/comparison.json", lambda value: rated(value, tried=[[0.1, 0.5, 7]])),
+    "comparison.json: four values tried": (
+        "duel/comparison.json", lambda value: rated(value, tried=[[0.1, 0.5, 7, 7]])),
     "comparison.json: a trial is a number": ("duel/comparison.json", lambda value: rated(value, runs=[[0.1, [5]]])),
     "comparison.json: trials before a rate": ("duel/comparison.json", lambda value: rated(value, runs=[[["a"], 1]])),
     "comparison.json: tuned, of nothing": ("duel/comparison.json", lambda value: {**value, "tuned": {"tunings": [{}]}}),
@@ -240,16 +242,17 @@ JSONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("case", JSONS)
-def test_json_of_another_shape_is_one_line_everywhere(received, said, case):
+def test_json_of_another_shape_is_one_line_everywhere(received, said, case, subtests):
     name, change = JSONS[case]
     path = received / name if "/" in name else next(received.glob("qure-*")) / name
     changed(path, change)
     for command in (["report", "duel", "--latex"], ["report", "duel"], ["evaluate", "qure"]):
         if command[0] == "evaluate" and "comparison" in case:
             continue
-        lines = said(*command, "--runs-dir", received, code=2).err.splitlines()
-        assert len(lines) == 1
-        assert lines[0].startswith("negbench: error: ")
+        with subtests.test(" ".join(command)):
+            lines = said(*command, "--runs-dir", received, code=2).err.splitlines()
+            assert len(lines) == 1
+            assert lines[0].startswith("negbench: error: ")
 
 
 def test_runs_that_are_no_trials_are_refused_as_such(received, said):
@@ -284,7 +287,7 @@ def test_hostile_texts_reach_no_terminal_table_or_paper(received, said):
     for path in (received / "duel").rglob("*"):
         if path.suffix in (".csv", ".md", ".html", ".json") and path.name not in ("comparison.json", "inputs.json"):
             text = path.read_text(encoding="utf-8")
-            assert "\x1b" not in text
+            assert "\x1b" not in text, path
             if path.suffix == ".csv":
                 assert not re.search(r'(^|,)"?=', text, re.MULTILINE), path
             if path.suffix in (".md", ".html"):

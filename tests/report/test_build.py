@@ -191,7 +191,7 @@ def test_commands_for_own_data_are_ones_that_negbench_takes(page, compared, caps
     assert text.index('id="chapter-why"') < text.index('id="own"')
     for command in commands:
         name, *words = command.split()
-        assert negbench([name, "--help"]) == 0
+        assert negbench([name, "--help"]) == 0, command
         told = capsys.readouterr().out
         for word in words:
             assert not word.startswith("--") or f"{word} " in told, command

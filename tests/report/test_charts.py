@@ -11,7 +11,7 @@ import pytest
 
 from negbench.analysis.words import markdown
 from negbench.report import charts
-from negbench.report.charts import GREY, PALETTE, Chart, Panel, Square, label_ends, line_style, picture, shade
+from negbench.report.charts import GREY, PALETTE, Chart, ChartCell, Panel, label_ends, line_style, picture, shade
 
 
 def lines(axes: Any) -> None:
@@ -81,8 +81,12 @@ def test_heat_map_cells():
     from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
 
-    squares = [Square(0, 0, "low", shade(-1.0, 3.0)), Square(1, 1, "high", shade(3.0, 3.0)), Square(1, 0, "open", "")]
-    squares.append(Square(0, 1, "shared", PALETTE[0], hatched=True))
+    squares = [
+        ChartCell(0, 0, "low", shade(-1.0, 3.0)),
+        ChartCell(1, 1, "high", shade(3.0, 3.0)),
+        ChartCell(1, 0, "open", ""),
+    ]
+    squares.append(ChartCell(0, 1, "shared", PALETTE[0], hatched=True))
     axes = Figure().add_subplot()
     charts.heat(("r1", "r2"), ("c1", "c2"), squares).draw(axes)
     assert {t.get_text(): t.get_position() for t in axes.texts} == {each.text: (each.x, each.y) for each in squares}

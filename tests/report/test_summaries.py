@@ -70,9 +70,9 @@ def test_the_best_the_baseline_and_the_worst_of_each_table_are_drawn(count, tabl
         members = [p for p in range(count) if rows[p] is not None and rows[p].table_key == (table,)]
         by_mean = sorted(members, key=lambda p: rows[p].mean.value)
         assert {by_mean[0], by_mean[-1], *(p for p in members if rows[p].verdict == "baseline")} <= drawn, table
-    for part in (order[:DRAWN], order[DRAWN:]):
+    for name, part in (("drawn", order[:DRAWN]), ("others", order[DRAWN:])):
         values = [rows[p].mean.value for p in part if rows[p] is not None]
-        assert values == sorted(values, reverse=True)
+        assert values == sorted(values, reverse=True), name
 
 
 def test_the_description_names_the_rows_that_are_not_drawn(monkeypatch):

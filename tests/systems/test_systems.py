@@ -158,7 +158,7 @@ def test_baselines_bring_their_optimiser_and_say_what_they_leave_out(vector_sets
         train = resolve(build_config([layer, *base])).train.model_dump()
         assert train.items() >= {"eps": 1e-7, "drop_last": True, "vary_captions": False, **settings}.items(), name
         for reason, remark in zip(reasons, remarks, strict=True):
-            assert reason in remark
+            assert reason in remark, name
     world = [{"dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}]
     layer, _ = with_system([*world, {"system": "sprc"}], DATA)
     assert build_config([layer, *world]).train.vary_captions

@@ -127,7 +127,7 @@ def test_equal_tuning_chooses_and_judges_by_another_metric(vector_flags, tmp_pat
         (run,) = trial.user_attrs["runs"]
         frame = RunFolder(tmp_path / tuning.study / "cells" / run).ranks()
         values.append((frame["target_rank"] <= 7).groupby(frame["group"]).mean().mean())
-        assert trial.value == pytest.approx(values[-1])
+        assert trial.value == pytest.approx(values[-1]), f"trial {trial.number}"
     assert (tuning.default, tuning.best) == pytest.approx((values[0], max(values)))
     verdicts = read_json(tmp_path / "c" / "statistics.json")["verdicts"]
     assert {row["metric"] for row in verdicts if row["main"]} == {"average/recall_at_7"}
