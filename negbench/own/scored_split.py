@@ -147,7 +147,7 @@ def open_split(
         device = device_of(config)
         backbone = cache.backbone(config)
         backbone.to(device)
-        backbone.precision = Precision.of(config, None if run is None else run.precision).name
+        backbone.precision = Precision.of(config).name if run is None else run.precision
         backbone.set_least_temperature(config.train.temperature_least)
         whole = cache.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
         dataset = with_features(whole, backbone, config)

@@ -3,6 +3,7 @@
 import json
 import math
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from negbench.contracts import relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.mining.window import window
+from negbench.own import scored_split
 from negbench.own.audit import audit, diversity
 from negbench.own.scored_split import ScoredSplit, open_split
 from negbench.settings.command_options import Audit
@@ -193,6 +195,24 @@ def test_a_run_s_weights_are_audited(vector_sets, tmp_path, document, said):
     assert stored["regime"]["fit_gap"] == result.details["regime"]["fit_gap"]
     assert "regime  the training target's median rank is " in said(*flags).out
     assert "the fit gap is unknown" in said(*flags, "--split", "val").out  # val against itself has no gap
+
+
+def test_a_run_is_audited_in_its_own_precision(vector_sets, tmp_path, monkeypatch):
+    """A CPU audits a run of a GPU's fp16, as it evaluates it; it refuses only to train so."""
+    config = config_of(vector_sets, "qure", "train.epochs=1")
+    result = run(config, tmp_path)
+    precisions = list[str]()
+    opened = scored_split.open_scene
+
+    def note(config: Any, splits: Any, backbone: Any, *more: Any) -> Any:
+        precisions.append(backbone.precision)
+        return opened(config, splits, backbone, *more)
+
+    monkeypatch.setattr(scored_split, "open_scene", note)
+    monkeypatch.setattr(RunFolder, "precision", "fp16")
+    half = resolve(config_of(vector_sets, "qure", "train.epochs=1", "train.precision=fp16"))
+    open_split(half, "train", Display(), RunFolder(result.path))
+    assert precisions == ["fp16"]
 
 
 def test_mistakes_are_one_line(toy_sets, refused, tmp_path, mistakes):
