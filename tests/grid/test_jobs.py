@@ -23,6 +23,7 @@ from negbench.settings.options import Compare, Study
 from negbench.store.copies import NOTE
 from negbench.store.parents import restore
 from negbench.store.tracking import Tracker
+from negbench.worlds._synthesis import Spec, ensure
 from tests.plugin_file import ANSWER, PLUGIN
 from tests.vector_files import write_vectors
 
@@ -205,23 +206,116 @@ def test_a_damaged_note_is_named(row, tmp_path):
         compute_line(jobs, 0, Trusted(tmp_path / "runs"))
 
 
+def write_script(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+    return path
+
+
+def write_killing_python(folder: Path) -> Path:
+    """Write an interpreter whose first process is killed once a run has begun in `runs`; it notes that by `once`."""
+    return write_script(
+        folder / "python",
+        f"""
+if mkdir {folder}/once 2> /dev/null; then
+    {sys.executable} "$@" & job=$!
+    until ls {folder}/runs/*/config.json 2> /dev/null; do sleep 0.02; done
+    kill -9 $job
+else
+    exec {sys.executable} "$@"
+fi
+""",
+    )
+
+
+PAGE = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+SLURM = PAGE.partition("## A comparison under SLURM")[2].partition("```sh\n")[2].partition("```")[0]
+SBATCH = """
+while :; do
+    case $1 in
+        --array=*) range=${1#--array=} ;;
+        --*) ;;
+        *) break ;;
+    esac
+    shift
+done
+echo "sbatch $range" >> calls
+last=${range%%%*}
+last=${last#0-}
+number=0
+while [ "$number" -le "$last" ]; do
+    SLURM_ARRAY_TASK_ID=$number sh "$@"
+    number=$((number + 1))
+done
+"""  # a node of one core: one job of the array after the other
+
+
+def run_slurm_loop(
+    folder: Path, text: str, negbench_script: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the page's loop in a folder, with stand-ins for `negbench` and `sbatch`; both note their calls in `calls`."""
+    write_script(folder / "bin" / "negbench", f'echo "negbench $1" >> calls\n{negbench_script}')
+    write_script(folder / "bin" / "sbatch", SBATCH)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    variables = {**os.environ, **environment, "PATH": path}
+    return subprocess.run(["sh", "-c", text], cwd=folder, env=variables, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("end", [0, 1], ids=["finished", "failed"])
+def test_the_slurm_loop_of_the_page_hands_out_every_line_until_the_comparison_ends(tmp_path, end):
+    """Two rounds, of three cells and of one; the loop ends with the code of the last call."""
+    rounds = f"""
+if [ "$1" = compare ]; then
+    mkdir -p jobs
+    if [ ! -e first ]; then touch first; printf 'a\nb\nc\n' > jobs/cells.jsonl; exit 75; fi
+    if [ ! -e second ]; then touch second; echo d > jobs/cells.jsonl; exit 75; fi
+    exit {end}
+fi
+"""
+    done = run_slurm_loop(tmp_path, SLURM, rounds, PYTHON="echo")
+    assert done.returncode == end, done.stderr
+    calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    compare = "negbench compare"
+    assert calls == ["negbench data"] * 2 + [compare, "sbatch 0-2%8", compare, "sbatch 0-0%8", compare]
+    job = f"-m negbench.grid.jobs jobs {{}} --runs-dir {tmp_path}/runs"
+    assert [line for line in done.stdout.splitlines() if "grid.jobs" in line] == [job.format(n) for n in (0, 1, 2, 0)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("NEGBENCH_FAULTS" not in os.environ, reason="takes a minute: `make faults`")
+def test_the_slurm_loop_of_the_page_computes_two_data_sets_although_a_job_is_killed(toy_root, tmp_path):
+    """The page's text, with a toy backbone and data sets for its placeholders; the killed job's cell is repeated."""
+    spec = Spec(world=2, twins=2, train_images=32, train_queries=24, val_images=16, val_queries=12)
+    text = SLURM
+    for name, toy in {
+        "clip:weights=WEIGHTS": "tiny:weights=random",
+        "fashioniq:root=DIR1": f"synthetic:root={toy_root}",
+        "cirr:root=DIR2": f"synthetic:root={ensure(tmp_path / 'other', spec)}",
+    }.items():
+        assert name in text
+        text = text.replace(name, toy)
+    small = "--seeds 1 --lr fixed --epochs 5 --set train.batch_size=36 --name c --no-report"
+    real = f'if [ "$1" = compare ]; then set -- "$@" {small}; fi\nexec {sys.executable} -m negbench "$@"'
+    done = run_slurm_loop(tmp_path, text, real, PYTHON=str(write_killing_python(tmp_path)))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "once").exists()
+    calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    compare = "negbench compare"
+    assert calls == ["negbench data"] * 2 + [compare, "sbatch 0-5%8", compare, "sbatch 0-0%8", compare]
+    cells = read_json(tmp_path / "runs" / "c" / "comparison.json")["cells"]
+    assert len({cell["run"] for cell in cells}) == 6  # three strategies, two data sets
+    assert all((tmp_path / "runs" / cell["run"] / "result.json").exists() for cell in cells)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("NEGBENCH_FAULTS" not in os.environ, reason="takes half a minute: `make faults`")
 def test_the_shell_loop_gives_the_runs_of_one_process_although_a_job_is_killed(vector_flags, tmp_path):
     """The first job is killed while it trains; the second one resumes its run."""
     flags = [*vector_flags, "--set", "train.epochs=150", "--tracking-uri", "none"]
     command = command_of(flags, tmp_path, "--strategies", "top-k")
-    killing = tmp_path / "python"
-    killing.write_text(f"""#!/bin/sh
-if mkdir {tmp_path}/once 2> /dev/null; then
-    {sys.executable} "$@" & job=$!
-    until ls {tmp_path}/runs/*/config.json 2> /dev/null; do sleep 0.02; done
-    kill -9 $job
-else
-    exec {sys.executable} "$@"
-fi
-""")
-    killing.chmod(0o755)
+    killing = write_killing_python(tmp_path)
     loop = ["sh", str(ROOT / "examples" / "jobs_loop.sh"), str(tmp_path / "jobs")]
     loop.append(f"--runs-dir {tmp_path}/runs --tracking-uri none")
     program = [sys.executable, "-m", "negbench"]

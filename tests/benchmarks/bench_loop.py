@@ -1,0 +1,182 @@
+"""Does a loop of one's own agree with negbench's verdict on whether a mined negative helps beside the batch?
+
+    python tests/benchmarks/bench_loop.py [--seeds 5] [--epochs 15] [--small]
+
+The guesses and the dials of three made worlds were fixed before the first run. In each, negbench compares `in-batch`
+with `in-batch` and one mined image per query; and a loop of forty lines of PyTorch, which shares nothing with negbench
+but the data and `Miner`, trains with and without the same rule's images. Both give the gain in R@10 with a 95 %
+interval: negbench's over seeds and queries, the loop's over seeds alone. Where both exclude 0 their signs must agree;
+else the program ends with code 1.
+"""
+
+import argparse
+import contextlib
+import io
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+import negbench
+from negbench.backbones.vectors import VectorOptions, Vectors
+
+SIZES = {"train_images": 1000, "train_queries": 1000, "val_images": 1000, "val_queries": 1000}
+SMALL = {"train_images": 200, "train_queries": 128, "val_images": 200, "val_queries": 200}
+TAU = 0.07
+WORLD = 3
+T_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}  # 97.5 %, by degrees of freedom
+
+
+@dataclass(frozen=True)
+class MadeSet:
+    """A world with set dials, the rule that mines in it, and what was guessed before the first run."""
+
+    guess: str
+    twins: float  # relevant images per query; all but one of them are false negatives
+    decay: float
+    noise: float
+    rule: str
+
+
+SETS = {
+    # one right answer per query: a wrong image that scores high is wrong
+    "one answer": MadeSet("helps", 1, 0.5, 0.3, "shifted-top-k:start=0:stop=10"),
+    # 4.5 right answers per query, of which one is known: the two best-scored images are often right
+    "hidden answers": MadeSet("hurts", 4.5, 0.9, 0.7, "shifted-top-k:start=0:stop=2"),
+    # a random image is like any other of the batch
+    "noise": MadeSet("does nothing", 1, 0.5, 0.8, "all-corpus"),
+}
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Points of R@10 that mining adds, with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if the interval lies on one side of 0, else 0."""
+        if self.low > 0:
+            return 1
+        return -1 if self.high < 0 else 0
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def ask_negbench(made: MadeSet, sizes: dict[str, int], seeds: int, epochs: int) -> Gain:
+    """Compare the batch alone with the batch and one mined image per query."""
+    settings = {"dataset.world": WORLD, "dataset.twins": made.twins, **{f"dataset.{key}": sizes[key] for key in sizes}}
+    settings |= {"backbone.decay": made.decay, "backbone.noise": made.noise, "train.epochs": epochs}
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        asked = negbench.Compare(
+            strategies=["in-batch", f"in-batch+{made.rule}"], losses=f"info-nce:tau={TAU}", seeds=seeds, lr="fixed",
+            datasets="vectors", backbones="vectors", sets=[f"{key}={value}" for key, value in settings.items()],
+            runs_dir=Path(folder), tracking_uri="none", report=False, name="loop",
+        )  # fmt: skip
+        verdicts = negbench.compare(asked).verdicts
+    (row,) = (row for row in verdicts.to_dict("records") if row["main"] and row["verdict"] != "baseline")
+    names = ("against_baseline", "against_baseline_low", "against_baseline_high")
+    return Gain(*(float(row[name]) for name in names))
+
+
+class Split:
+    """Features of one split: of its images, and of each query's reference and text; and the rows of the targets."""
+
+    def __init__(self, name: str, made: MadeSet, sizes: dict[str, int]) -> None:
+        data = negbench.load_dataset("vectors", split=name, world=WORLD, twins=made.twins, **sizes)
+        encoder = Vectors.load(VectorOptions(decay=made.decay, noise=made.noise, world=WORLD))
+        row_of = {image: row for row, image in enumerate(data.images)}
+        self.images = encoder.features_of(data.images)[:, 0]
+        self.references = self.images[[row_of[query.reference] for query in data.queries]]
+        self.texts = encoder.frozen_text(encoder.tokenize([query.text for query in data.queries]))["pooled"]
+        self.targets = torch.tensor([row_of[query.target] for query in data.queries])
+
+
+class Model(nn.Module):
+    """Adds a projection of the text to one of the reference."""
+
+    def __init__(self, dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        weights = torch.randn(3, dim, dim, generator=generator) * dim**-0.5
+        self.image, self.reference, self.text = (nn.Parameter(weight) for weight in weights)
+
+    def compose(self, references: Tensor, texts: Tensor) -> Tensor:
+        return normalize(references @ self.reference + texts @ self.text, dim=1)
+
+    def encode(self, images: Tensor) -> Tensor:
+        return normalize(images @ self.image, dim=1)
+
+
+def train_loop(train: Split, val: Split, rule: str, seed: int, epochs: int) -> float:
+    """Train with the batch, and with one mined image per query if a rule is named; return R@10 on val, in per cent."""
+    generator = torch.Generator().manual_seed(seed)
+    model = Model(train.images.shape[1], generator)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
+    miner = negbench.Miner(rule, seed=seed) if rule else None
+    for _ in range(epochs):
+        if miner is not None:
+            with torch.no_grad():
+                queries = model.compose(train.references, train.texts)
+                mined = miner.refresh(queries, model.encode(train.images), train.targets).negatives[:, 0]
+        for rows in torch.randperm(len(train.targets), generator=generator).split(64):
+            targets = train.targets[rows]
+            scores = model.compose(train.references[rows], train.texts[rows]) @ model.encode(train.images[targets]).T
+            same = targets[:, None] == targets[None]
+            scores = scores.masked_fill(same & ~torch.eye(len(rows), dtype=torch.bool), -torch.inf)
+            if miner is not None:
+                queries = model.compose(train.references[rows], train.texts[rows])
+                own = (queries * model.encode(train.images[mined[rows]])).sum(1, keepdim=True)
+                scores = torch.cat([scores, own], dim=1)
+            optimiser.zero_grad()
+            cross_entropy(scores / TAU, torch.arange(len(rows))).backward()
+            optimiser.step()
+    with torch.no_grad():
+        scores = model.compose(val.references, val.texts) @ model.encode(val.images).T
+    return 100 * float((scores.topk(10).indices == val.targets[:, None]).any(1).double().mean())
+
+
+def ask_loop(made: MadeSet, sizes: dict[str, int], seeds: int, epochs: int) -> Gain:
+    """Train with and without mined images, seed by seed."""
+    train, val = Split("train", made, sizes), Split("val", made, sizes)
+    gains = []
+    for seed in range(seeds):
+        with_mined = train_loop(train, val, made.rule, seed, epochs)
+        gains.append(with_mined - train_loop(train, val, "", seed, epochs))
+    spread = torch.tensor(gains).std().item() if seeds > 1 else float("nan")
+    half = T_QUANTILES[seeds - 1] * spread / seeds**0.5
+    mean = sum(gains) / seeds
+    return Gain(mean, mean - half, mean + half)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5, choices=[degrees + 1 for degrees in T_QUANTILES])
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--small", action="store_true", help="tiny data, for a test")
+    asked = parser.parse_args()
+    sizes = SMALL if asked.small else SIZES
+    contradictions = 0
+    print(f"{'data set':<16} {'guess':<14} {'negbench':>24} {'the loop':>24}")
+    for name, made in SETS.items():
+        verdict = ask_negbench(made, sizes, asked.seeds, asked.epochs)
+        loop = ask_loop(made, sizes, asked.seeds, asked.epochs)
+        word = "agree"
+        if verdict.sign * loop.sign < 0:
+            word = "CONTRADICT"
+            contradictions += 1
+        elif verdict.sign == 0 or loop.sign == 0:
+            word = "one is undecided"
+        print(f"{name:<16} {made.guess:<14} {verdict!s:>24} {loop!s:>24}  {word}", flush=True)
+    sys.exit(1 if contradictions else 0)
+
+
+if __name__ == "__main__":
+    main()
