@@ -36,3 +36,33 @@ def test_it_prints_its_table(name, arguments, row, forked, load_file):
     process = forked(bench)
     assert row in process.communicate()
     assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_loop_of_ones_own_trains_beside_a_comparison(load_file, monkeypatch, capsys):
+    """Two epochs in a small world of one of the three sets."""
+    bench = load_file(FOLDER / "bench_loop.py")
+    monkeypatch.setattr(bench, "SETS", {"hidden answers": bench.SETS["hidden answers"]})
+    monkeypatch.setattr(sys, "argv", ["bench_loop.py", "--small", "--seeds=2", "--epochs=2"])
+    with pytest.raises(SystemExit) as ended:
+        bench.main()
+    assert ended.value.code == 0
+    title, row = capsys.readouterr().out.strip().splitlines()[-2:]
+    assert title.split() == ["data", "set", "guess", "negbench", "the", "loop"]
+    assert row.startswith("hidden answers   hurts ")
+
+
+@pytest.mark.parametrize(
+    ("loop", "code", "word"),
+    [((-1, -2, -0.5), 1, "CONTRADICT"), ((1, 0.2, 2), 0, "agree"), ((-1, -3, 1), 0, "one is undecided")],
+    ids=["other sign", "same sign", "undecided"],
+)
+def test_the_loop_contradicts_only_where_both_intervals_exclude_0(load_file, monkeypatch, capsys, loop, code, word):
+    bench = load_file(FOLDER / "bench_loop.py")
+    monkeypatch.setattr(bench, "ask_negbench", lambda *_: bench.Gain(1, 0.5, 2))
+    monkeypatch.setattr(bench, "ask_loop", lambda *_: bench.Gain(*loop))
+    monkeypatch.setattr(sys, "argv", ["bench_loop.py"])
+    with pytest.raises(SystemExit) as ended:
+        bench.main()
+    assert ended.value.code == code
+    assert capsys.readouterr().out.count(word) == 3

@@ -417,7 +417,7 @@ def _check(scan: FolderContents) -> None:
         given = f" --columns {shlex.quote(scan.columns)}" if scan.columns else ""
         if scan.allow_missing:
             given += " --allow-missing"
-        scan.present += [f"found and not read: {line}" for line in scan.unused]
+        scan.present += [f"not read: {line}" for line in scan.unused]
         scan.present.append(
             f"no embeddings: `negbench embed {shell(scan.folder)}{given} --encoder ...` makes them with your own "
             "encoder"

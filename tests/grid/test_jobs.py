@@ -287,7 +287,7 @@ fi
 @pytest.mark.skipif("NEGBENCH_FAULTS" not in os.environ, reason="takes a minute: `make faults`")
 def test_the_slurm_loop_of_the_page_computes_two_data_sets_although_a_job_is_killed(toy_root, tmp_path):
     """The page's text, with a toy backbone and data sets for its placeholders; the killed job's cell is repeated."""
-    spec = Spec(world=2, twins=2, train_images=32, train_queries=24, val_images=16, val_queries=12)
+    spec = Spec(world=2, twins=2, train_images=32, train_queries=24, val_images=16, val_queries=8)
     text = SLURM
     for name, toy in {
         "clip:weights=WEIGHTS": "tiny:weights=random",
