@@ -54,7 +54,7 @@ def test_a_loop_of_ones_own_trains_beside_a_comparison(load_file, monkeypatch, c
 
 @pytest.mark.parametrize(
     ("loop", "code", "word"),
-    [((-1, -2, -0.5), 1, "CONTRADICT"), ((1, 0.2, 2), 0, "agree"), ((-1, -3, 1), 0, "one is undecided")],
+    [((-1, -2, -0.5), 1, "CONTRADICT"), ((1, 0.2, 2), 0, "agree"), ((-1, -3, 1), 0, "undecided")],
     ids=["other sign", "same sign", "undecided"],
 )
 def test_the_loop_contradicts_only_where_both_intervals_exclude_0(load_file, monkeypatch, capsys, loop, code, word):
