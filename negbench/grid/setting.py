@@ -40,7 +40,7 @@ class TrialSetting:
     @property
     def fixed(self) -> float | None:
         """The number at which the loss fixes the temperature; None if it is learned, or not chosen."""
-        return None if self.temperature in (None, LEARNED) else float(self.temperature)
+        return float(self.temperature) if isinstance(self.temperature, int | float) else None
 
     def __lt__(self, other: TrialSetting) -> bool:
         """Whether its rate is lower or, of one rate, its temperature, the learned one first."""

@@ -86,7 +86,7 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
 def comparison_page(
     folder: Path, findings: Findings, listed: Sequence[Table], galleries: int = GALLERIES, answer: Sequence[str] = ()
 ) -> Page:
-    """Build the page of the comparison in this folder; figures of runs show published settings alone.
+    """Build the page of the comparison in this folder; figures of runs show published settings, or each row's own.
 
     Args:
         folder: of the comparison.
