@@ -73,7 +73,7 @@ def say(findings: Findings) -> list[str]:
     lines += _regime(findings.groups)
     if findings.document.get("rates"):
         main = shared_value(findings.groups[0], "main_metric")
-        lines += picked_answer(findings.document, verdicts[0].metric, main, findings.covered)
+        lines += picked_answer(findings.document, verdicts[0].metric, main, findings.groups_with_choice)
     lines += trained_out(findings.groups, verdicts)
     tuned_by = (findings.document.get("tuned") or {}).get("metric", "")
     lines += tuned_answer(tunings_of(findings.document), findings.gains, tuned_by)

@@ -71,7 +71,7 @@ class Findings:
         return list(self.results["stored"])
 
     @cached_property
-    def covered(self) -> list[GroupKey]:
+    def groups_with_choice(self) -> list[GroupKey]:
         """The groups whose intervals contain the choice of their learning rates."""
         runs = self.runs[0].folder.path.parent
         return list(read_trials(runs, self.document))
@@ -99,7 +99,7 @@ class Findings:
         for cell in self.document.get("left_out", ()):
             place = cell.get("system") or cell["point"]
             left_out.append(f"{cell.get('strategy', 'all')} at {place} is not defined: {cell['reason']}")
-        return [*left_out, *self.document.get("remarks", ()), *self.mixed()]
+        return [*left_out, *self.document.get("remarks", ()), *self.differing_computation()]
 
     def versions(self) -> dict[str, list[str]]:
         """Return package -> the versions with which the runs were computed."""
@@ -109,7 +109,7 @@ class Findings:
                 versions.setdefault(package, {})[version] = None
         return {package: list(several) for package, several in versions.items()}
 
-    def mixed(self) -> list[str]:
+    def differing_computation(self) -> list[str]:
         """Remark on runs that were computed in different ways: versions, threads, steps; empty where all agree."""
         remarks = []
         several = [f"{name} {' and '.join(used)}" for name, used in self.versions().items() if len(used) > 1]

@@ -32,7 +32,7 @@ class Search(Protocol):
         """Compute it."""
         ...
 
-    def kept(self) -> str:
+    def say_finished(self) -> str:
         """Say what is finished, after an interruption."""
         ...
 
@@ -74,10 +74,10 @@ class Round:
         estimate.later = (0.0, self.later)
         return estimate.price((*self.ahead, *self.cells), self.runs)
 
-    def kept(self) -> str:
+    def say_finished(self) -> str:
         """Say what is finished, after an interruption."""
         if self.search is not None:
-            return self.search.kept()
+            return self.search.say_finished()
         there = (self.folder.path / "comparison.json").exists()
         kept = sum(row["run"] is not None for row in self.folder.cells()) if there else 0
         total = len(self.before) + len(self.cells)
@@ -206,7 +206,7 @@ def _drive(course: Course, execution: Execution, say: Callable[[str], None], mar
                 done: Done = end.value
                 break
     except (KeyboardInterrupt, Stopped):
-        log.warning(asked.kept())
+        log.warning(asked.say_finished())
         raise
     for line in done.words:
         say(line)

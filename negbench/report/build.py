@@ -166,7 +166,7 @@ def _leader(findings: Findings, parts: Sequence[ChartData], finished: Container[
         shown.append(Note(f"{text}{named}. All runs, at the end, says why.", missing=True))
     if not findings.verdicts:
         shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
-    shown += [Note(f"{text[0].upper()}{text[1:]}.", missing=True) for text in findings.mixed()]
+    shown += [Note(f"{text[0].upper()}{text[1:]}.", missing=True) for text in findings.differing_computation()]
     return [*shown, *(chart for runs in parts for chart in figures.forests(runs))]
 
 

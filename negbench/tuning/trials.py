@@ -272,7 +272,7 @@ class TrialSearch:
     def _ended(self) -> int:
         return sum(book.counts()[state] for book, _ in self.studies for state in ("finished", "pruned", "failed"))
 
-    def kept(self) -> str:
+    def say_finished(self) -> str:
         """Say what is finished, after an interruption."""
         where = ", ".join(str(book.folder) for book, _ in self.studies)
         return f"{self._ended()} of {self._total} trials are finished and kept in {where}"

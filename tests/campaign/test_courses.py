@@ -221,7 +221,7 @@ def test_a_search_ends_early_where_its_default_fails_or_all_its_workers_die(even
     assert all(line.startswith(start) for line, start in zip(lines, told, strict=True))
     assert logged[0].getMessage().startswith("[6/10] ")
     where = f"{tmp_path / 'one'}, {tmp_path / 'two'}"
-    assert search.kept() == f"6 of 10 trials are finished and kept in {where}"
+    assert search.say_finished() == f"6 of 10 trials are finished and kept in {where}"
 
 
 # --- the driver ------------------------------------------------------------------------------------------------------

@@ -506,20 +506,20 @@ def test_what_is_gone_is_said(runs, tmp_path, words_of):
 
 def test_versions_that_differ_are_named(runs, undrawn):
     """Of a package with several versions, the page names all, above the results; of the others, nothing."""
-    assert read_findings(runs, "small").mixed() == []
+    assert read_findings(runs, "small").differing_computation() == []
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
     versions = folder.manifest["versions"]
     folder.write_manifest({**folder.manifest, "versions": {**versions, "torch": "1.0"}})
-    (remark,) = read_findings(runs, "small").mixed()
+    (remark,) = read_findings(runs, "small").differing_computation()
     assert {"torch", "1.0", versions["torch"]} < set(remark.replace(":", " ").split())
     assert "python" not in remark
     assert undrawn(runs, "small").count("1.0 and " if "1.0 and" in remark else " and 1.0") == 3  # twice, and the facts
     started = {**folder.manifest["started"], "threads": 33}
     folder.write_manifest({**folder.manifest, "versions": versions, "started": started})
-    (threads,) = read_findings(runs, "small").mixed()
+    (threads,) = read_findings(runs, "small").differing_computation()
     assert threads.endswith(" and 33 threads: their last bits may differ")
     folder.write_manifest({**folder.manifest, "started": {**started, "device": "cuda"}})
-    assert read_findings(runs, "small").mixed() == []
+    assert read_findings(runs, "small").differing_computation() == []
     folder.write_manifest({**folder.manifest, "versions": {**versions, "torch": "1.0"}})
     findings = read_findings(runs, "small")
     first, second = build.comparison_page(runs / "small", findings, (), 0).chapters["result"][0].parts
@@ -530,7 +530,7 @@ def test_steps_that_were_computed_otherwise_are_named(runs, undrawn):
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
     in_parts = {"epoch": 0, "micro_batch": 8, "recompute": True, "processes": 1}
     folder.write_result({**folder.result, "computed": [in_parts]})
-    (remark,) = read_findings(runs, "small").mixed()
+    (remark,) = read_findings(runs, "small").differing_computation()
     plans = "micro-batches of 8, activations computed again and in whole batches"
     assert remark == f"the runs were trained in {plans}: the last bits of gradients may differ"
     assert undrawn(runs, "small").count("micro-batches of 8") == 3  # twice above the results, and the facts
