@@ -64,7 +64,8 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
         NegbenchError: the configuration cannot run here, or data are missing.
     """
     full = resolve(config)
-    own_world = config.dataset.options.get("world") is not None
+    options = config.dataset.options
+    own_world = options.get("world") is not None or options.get("root") is not None  # a folder holds one world
     if runs is not None:
         finished = _find_finished(full, cache, runs, "val" if own_world else "kind")
         if finished is not None:

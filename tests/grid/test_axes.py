@@ -12,6 +12,7 @@ from negbench.settings.command_options import Audit
 from negbench.settings.config import ResolvedConfig
 from negbench.settings.options import Compare
 from negbench.systems.system import load_config
+from negbench.worlds.synthetic import Spec, ensure
 
 SMALL = ("dataset.train_images=60", "dataset.train_queries=64", "dataset.val_images=60", "train.epochs=8")
 WORLD = {"backbones": "vectors", "datasets": "vectors", "strategies": "in-batch", "seeds": 1, "lr": "fixed"}
@@ -66,3 +67,14 @@ def test_an_audit_reads_its_strategies_alike():
     assert list(strategies) == ["top-k(k=5)", "after-target(k=7)"]
     with pytest.raises(OptionError, match="no option of qure"):
         configure(asked, "top-k,qure")
+
+
+def test_two_folders_that_hold_different_worlds_are_two_data_sets(tmp_path):
+    roots = [
+        ensure(tmp_path, Spec(world=world, twins=2, train_images=12, train_queries=8, val_images=10, val_queries=6))
+        for world in (1, 2)
+    ]
+    given = {**WORLD, "backbones": "tiny", "datasets": [{"name": "synthetic", "root": str(root)} for root in roots]}
+    asked = Compare(sets=("train.epochs=8", "train.batch_size=4"), **given)
+    labels = [cell.labels["dataset"] for cell in plan_comparison(asked, tmp_path / "runs").cells]
+    assert len(set(labels)) == 2
