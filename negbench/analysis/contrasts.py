@@ -5,7 +5,7 @@ from itertools import chain
 
 import pandas as pd
 
-from negbench.analysis.frame import config_of, key_of
+from negbench.analysis.frame import config_of, first_run, key_of
 from negbench.analysis.setting_choice import SettingChoice
 from negbench.analysis.temperature import temperature_of
 from negbench.analysis.verdict_record import Verdict
@@ -67,7 +67,7 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
 def setting_of(cells: pd.DataFrame) -> tuple[str, str, int | None]:
     """Return a group's temperature ('learned', '0.07', 'none'), learning rate, and epochs between its refreshes."""
     config = config_of(cells)
-    return temperature_of(config), f"{config.train.lr:g}", config.schedule.refresh_every
+    return temperature_of(first_run(cells)), f"{config.train.lr:g}", config.schedule.refresh_every
 
 
 def temperatures(groups: Sequence[pd.DataFrame], tables: Sequence[VerdictTable]) -> list[VerdictTable]:

@@ -144,7 +144,11 @@ def line_of(group: pd.DataFrame, row: Verdict | None = None) -> dict[str, object
         elif table == "peak_memory_mib":
             line[f"peak_memory_{name}_mib"] = max(numbers)
     config = config_of(group)
-    line |= {"lr": config.train.lr, "temperature": temperature_of(config), "epochs_trained": config.train.epochs}
+    line |= {
+        "lr": config.train.lr,
+        "temperature": temperature_of(first_run(group)),
+        "epochs_trained": config.train.epochs,
+    }
     if row is not None:
         line |= row_line(row)
     for name in _headline(group, row):

@@ -10,10 +10,14 @@ from negbench.settings.config import LEARNED, RunConfig
 _SOURCES = {"file": "of the weights", "default": "default", "option": "as set"}
 
 
-def temperature_of(config: RunConfig) -> str:
+def temperature_of(run: StoredRun) -> str:
     """Return what divides a run's scores, as tables print it: 'learned', '0.07'; 'none' for a loss without one."""
-    words = {"none": "none", "tau": f"{config.loss.options.get('tau')}"}
-    return words.get(config.divisor, LEARNED)
+    divisor = run.manifest.get("divisor") or run.config.divisor  # the latter, of an older run, imports its loss
+    if divisor == "none":
+        return "none"
+    if divisor == "tau":
+        return f"{run.config.loss.options['tau']}"
+    return LEARNED
 
 
 def temperature_text(config: RunConfig, manifest: Mapping[str, Any]) -> str:

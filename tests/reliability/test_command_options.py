@@ -138,6 +138,7 @@ NOT_TRIED = {
     "max_hours": "ends a command early: tests/reliability/test_signals.py",
     "until": "adds seeds: tests/analysis/test_deciding.py",
     "tuned": "a study for each strategy: tests/tuning",
+    "temperature": "trials of temperatures: tests/grid/test_temperature_grid.py",
     "report": "writes the page: tests/report/test_finish.py",
     "storage": "where trials are: tests/tuning/test_book.py",
     "batch_size": "how many at a time: tests/cli/test_embed.py",
