@@ -39,6 +39,7 @@ from negbench.report.tables import Table, tables
 from negbench.report.zone import zone_chart
 
 GALLERIES = 2
+HEADLINES = 3  # as many stand above what to do: of two losses, and of both
 FROM_RANKS = "computed from the ranks of the folder, which nobody can prove; its own answer and tables were not used"
 _OWN_DATA = (
     Note("`negbench init FOLDER` reads your files and writes a recipe that asks this question of them."),
@@ -115,16 +116,21 @@ def comparison_page(
         tests = READ["tests"].format(level=first.alpha, margin=in_points(first.margin))
     why = draws_answer(sort_alike(findings.plain, findings.main))
     lines = [line for line in answer or say(findings) if line not in why]
-    first_lines = len(headlines(findings))
-    others = max(first_lines, len(lines) - len(advice(findings)))  # what to do stands on top, too
+    headline = lines[: len(headlines(findings))]
+    below = lines[len(headline) :]
+    to_do = below[len(below) - len(advice(findings)) :]  # the end of the answer
+    below = below[: len(below) - len(to_do)]
+    top = [*headline, *to_do]
+    if to_do and len(headline) > HEADLINES:  # the forest, which shows them, would leave the first screen
+        top, below = to_do, [*headline, *below]
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
         "fixed: for a seed, all strategies share initial weights, batches and epochs.",
         header=header_of(groups),
-        answer=(*lines[:first_lines], *lines[others:], *lines[first_lines:others]),
+        answer=(*top, *below),
         facts=_facts(findings),
-        lead=first_lines + len(lines) - others,
+        lead=len(top),
         chapters=chapters(
             result=[
                 section("best", "Best strategy at each point", *points[:1]),

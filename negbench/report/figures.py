@@ -190,6 +190,7 @@ def _forest_chart(data: ChartData, rows: Sequence[Verdict], kind: str, question:
         "level": 100 * (1 - first.alpha),
         "margin": in_points(first.margin),
         "negatives": "Negatives: per query and step. " if columns[-1][0] == "negatives" else "",
+        "bold": "of those with as many negatives" if question is _BEST else "under its loss",
         "counts": ", ".join(f"{count} {word}" for word, count in counts.items()),
     }
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if word in counts)
@@ -250,7 +251,7 @@ def _forest_columns(data: ChartData, question: _Question) -> list[_Column]:
 
 
 def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequence[_Column], axes: "Axes") -> None:
-    """Draw lines from the top: each loss's name, if given, above its rows. The best of a block is bold."""
+    """Draw lines from the top: each loss's name, if given, above its rows. The best of those compared is bold."""
     rows = [line for line in lines if not isinstance(line, str)]
     margin = 100 * rows[0].margin
     ends = [margin, -margin]
@@ -259,10 +260,11 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
         if estimate is not None:
             ends += [100 * estimate.low, 100 * estimate.high]
     room = 0.05 * (max(ends) - min(ends))
-    best = {}  # the highest mean of each block of several rows
-    for block, members in together(rows, _block).items():
+    compared = _block if question is _BEST else attrgetter("loss")
+    best = {}  # the highest mean of several rows that are compared
+    for key, members in together(rows, compared).items():
         if len(members) > 1:
-            best[block] = max(row.mean.value for row in members)
+            best[key] = max(row.mean.value for row in members)
     whole = axes.get_figure(root=True)
     small = whole is not None and whole.get_figwidth() < 6
     beside = axes.get_yaxis_transform()
@@ -285,7 +287,7 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
             axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
         color, marker = VERDICTS.get(question.verdict(row), (GREY, "o"))
         for title, end, text in shown:
-            weight = "bold" if title == columns[0][0] and row.mean.value == best.get(_block(row)) else "normal"
+            weight = "bold" if title == columns[0][0] and row.mean.value == best.get(compared(row)) else "normal"
             tint = color if title == question.column else "black"
             write(text(row), y, end, fontsize=8, weight=weight, color=tint)
         estimate = question.estimate(row)

@@ -13,6 +13,7 @@ from negbench.analysis.findings import Findings
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.verdicts import Rules, batch_alone, beside_batch
 from negbench.grid.axis import group_key
+from negbench.report import build
 from negbench.report.figures import forests, parts_of
 from negbench.report.tables import paper_table, tables
 from negbench.store.runfolder import RunFolder
@@ -149,7 +150,7 @@ def check_page(findings: Findings) -> None:
 
 
 @pytest.mark.parametrize("axis", ["dial", "losses"])
-def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_path):
+def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_path, monkeypatch):
     """A dial holds a learned temperature: the runs of the loss without tau. The answer ends alike on either axis."""
     from negbench.api import compare
 
@@ -174,5 +175,12 @@ def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_pa
     assert all(verdict.baseline_asked for verdict in found.findings.main)
     if axis == "losses":
         check_page(found.findings)
+        page = build.comparison_page(tmp_path / "n", found.findings, ())
+        headlines = found.answer[:3]
+        assert page.answer[: page.lead] == (*headlines, temperatures, last)
+        monkeypatch.setattr(build, "HEADLINES", 2)  # as if they were too many
+        page = build.comparison_page(tmp_path / "n", found.findings, ())
+        assert page.answer[: page.lead] == (temperatures, last)
+        assert page.answer[2:5] == tuple(headlines)
         assert any(line.startswith("info-nce: R@10 beside the batch, after ") for line in found.answer)
         assert any(line.startswith("info-nce(tau=0.15): R@1: ") for line in found.answer), "\n".join(found.answer)

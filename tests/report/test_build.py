@@ -380,7 +380,9 @@ def test_forest_plots_hold_the_intervals_and_verdicts_of_the_rows(drawn_runs, ti
         expected = f"{sum(ranks) / len(ranks):,.0f}" if ranks else "-"
         assert cells["rank"] == expected, f"{name} under {loss}"
         (mean,) = (t for t in axes.texts if getattr(t, "xyann", [0])[0] == columns["recall %"] and t.xy[1] == y)
-        assert (mean.get_fontweight() == "bold") == (row.standing in ("best", "highest")), f"{name} under {loss}"
+        of_loss = [each.mean.value for each in runs.verdicts if each.main and each.loss == loss]
+        highest = row.mean.value == max(of_loss) if against else row.standing in ("best", "highest")
+        assert (mean.get_fontweight() == "bold") == highest, f"{name} under {loss}"
         wanted = row.against_baseline if against else row.behind_best
         verdict = row.verdict if against else row.standing
         if verdict in ("best", "highest"):
