@@ -12,6 +12,7 @@ import typer
 from negbench.cli import command
 from negbench.settings.command_options import Ui
 
+_PANEL = "Close MLflow's Assistant on the right, which a first visit opens: beside it the titles of charts are cut."
 _HOSTS = "127.0.0.1,127.0.0.1:*,localhost,localhost:*"  # MLflow's default also allows every private address
 
 _SAY = """
@@ -64,6 +65,7 @@ def ui(asked: Ui) -> None:
     for line in restore(tracker):
         typer.echo(line)
     address = f"http://127.0.0.1:{asked.port}{tracker.address(asked.name)}\n({tracker.shown}; stop it with Ctrl-C)"
+    typer.echo(_PANEL)
     typer.echo("starting MLflow's server ...")
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1"]
     arguments += ["--port", str(asked.port), "--workers", "1", "--allowed-hosts", _HOSTS]

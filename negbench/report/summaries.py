@@ -2,8 +2,9 @@
 
 What MLflow 3 does with them, which decides names and order here:
 
-- The title of a chart is the metric's whole name, cut after some ten letters in a narrow window; the part before the
-  last "/" names a section. Both are sorted by code unit, so that a capital comes first: only recall begins with one.
+- The title of a chart is the metric's whole name, cut after some ten letters in a narrow window, and after three beside
+  the Assistant, which MLflow opens at a first visit; the part before the last "/" names a section. Both are sorted by
+  code unit, so that a capital comes first: only recall begins with one.
 - The page that compares chosen runs opens on the first metric that was logged, its scatter plot on the first by name.
 - Of the rows of the list, the first ten are drawn. `PLACE` sorts them.
 """
