@@ -305,7 +305,7 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
     texts = architecture.backbone.tokenize([_TEXT])
     feature_shape = architecture.features
     pixels = architecture.pixels if name == "image_features" else ()
-    ledger = MemoryCount()
+    count = MemoryCount()
     with ExitStack() as stack:
         backbone = stack.enter_context(_fake(architecture))
         backbone.train()
@@ -331,18 +331,18 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
         }
         for parameter in backbone.parameters():
             if parameter.requires_grad:
-                hook = parameter.register_post_accumulate_grad_hook(ledger.leave_out_gradient)
+                hook = parameter.register_post_accumulate_grad_hook(count.leave_out_gradient)
                 stack.callback(hook.remove)
         stack.callback(backbone.zero_grad)  # the next trace has the same copy
-        stack.enter_context(ledger)
+        stack.enter_context(count)
         dtype = _DTYPES.get(architecture.precision)
         if dtype is not None:
             stack.enter_context(torch.autocast("cpu", dtype))
             stack.enter_context(_LikeCuda())
         made = made_by[name]()
         outputs = [sub.embeddings for sub in made.values()] if isinstance(made, dict) else [made]
-        held = ledger.now
-        forward = ledger.operations
+        held = count.now
+        forward = count.operations
         learned = [output for output in outputs if output.requires_grad]
         if learned:
             gradients = tuple(torch.empty_like(output) for output in learned)
@@ -351,7 +351,7 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
                 tuple(learned), gradients, False, False, (), allow_unreachable=True, accumulate_grad=True
             )
         size = sum(output.nbytes for output in outputs)
-        return CallMemory(held, ledger.peak - held, output=size, operations=ledger.operations, forward=forward)
+        return CallMemory(held, count.peak - held, output=size, operations=count.operations, forward=forward)
 
 
 def _blanks(module: nn.Module) -> dict[int, Any]:

@@ -17,6 +17,7 @@ from negbench.grid.setting_trials import SettingGrid, SettingTrials
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
+from negbench.worlds.synthetic import Spec, ensure
 
 RATE = 0.5  # the configured one
 TEMPERATURES = ("learned", 0.07, 0.1, 0.15, 0.3)
@@ -264,3 +265,13 @@ def test_mistakes(vector_sets, tmp_path, mistakes, subtests):
         with subtests.test(**case["given"]), pytest.raises(OptionError) as error:
             plan_comparison(asked_of(vector_sets, tmp_path, **case["given"]), tmp_path)
         assert str(error.value).startswith(case["message"])
+
+
+def test_temperatures_of_the_hybrid_terms_are_not_chosen(tmp_path):
+    root = ensure(tmp_path, Spec(world=1, twins=2, train_images=12, train_queries=8, val_images=10, val_queries=6))
+    sets = ("train.lr=0.001", "train.batch_size=4", "hybrid.alpha=0.4")
+    given = {"backbones": "tiny", "datasets": [{"name": "synthetic", "root": str(root)}], "strategies": "in-batch"}
+    with pytest.raises(OptionError, match=r"hybrid terms learn temperatures of their own"):
+        plan_comparison(asked_of(sets, tmp_path, **given), tmp_path)
+    shared = asked_of((*sets, "hybrid.temperature=backbone"), tmp_path, **given)
+    assert plan_comparison(shared, tmp_path).choice is not None

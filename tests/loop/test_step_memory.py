@@ -42,13 +42,13 @@ def followed(run: OpenRun) -> int:
         first, second = list(epoch_batches(run, parts.objective, state, parts.streams, strategy))[:2]
         _step(run, parts, state, first)
         state.step += 1
-        ledger = MemoryCount()
+        count = MemoryCount()
         for parameter in run.backbone.parameters():
             if parameter.grad is not None:
-                ledger.add(parameter.grad)
-        with ledger:
+                count.add(parameter.grad)
+        with count:
             _step(run, parts, state, second)
-    return ledger.peak
+    return count.peak
 
 
 @pytest.mark.parametrize(("sets", "strategy"), CASES.values(), ids=CASES)
@@ -64,22 +64,22 @@ def test_the_estimate_is_what_a_step_takes(sets, strategy, toy_root, tmp_path, m
     assert estimate == pytest.approx(followed(run), rel=0.2)
 
 
-def test_a_ledger_counts_what_is_alive():
+def test_memory_counted_is_what_is_alive():
     """By hand: 400 bytes made, a view and a change in place are no more, 800 more at the peak."""
     before = torch.zeros(100)
-    ledger = MemoryCount()
-    with ledger:
+    count = MemoryCount()
+    with count:
         kept = before + 1
         before.mul_(2)
         view = kept[:50]
-        assert ledger.now == 400
+        assert count.now == 400
         twice = torch.cat([kept, kept])
-        assert ledger.now == 1200
+        assert count.now == 1200
         del twice
-        assert ledger.now == 400
+        assert count.now == 400
         product = torch.ones(3, 4) @ torch.ones(4, 5)
-    assert ledger.peak == 1200
-    assert ledger.operations == 2 * 3 * 4 * 5
+    assert count.peak == 1200
+    assert count.operations == 2 * 3 * 4 * 5
     assert len(view) + product.numel() == 65
 
 
