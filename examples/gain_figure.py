@@ -1,0 +1,241 @@
+"""When is a mined negative worth it? Give every row its own temperature and rate, then draw what it gains.
+
+Run the trials that the recipe `batch-size` (or `evenness`) names, on data that are not reported. `choose` prints the
+best temperature and rate of every row, and the commands that run each row at its own:
+
+    python examples/gain_figure.py choose runs/bs-trials --by train.batch_size
+    python examples/gain_figure.py choose runs/ev-trials --by backbone.decay,backbone.noise --metric map_at_10
+
+Run those commands. `draw` reads what they left, and draws the gain of every row over the batch alone, each at its own
+temperature and rate, as tables and as one picture:
+
+    python examples/gain_figure.py draw runs/bs-trials runs/bs-8-* runs/bs-32-* runs/bs-128-* --by train.batch_size \
+        --panels train.epochs --out gain.svg
+
+The first of `--by` is the figure's x axis. Intervals are simultaneous for a panel's differences on one metric. They
+hold given the temperatures and rates that the trials chose.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from negbench.analysis.differences import differences
+from negbench.analysis.frame import folders_of, results_of
+from negbench.analysis.words import label_of
+from negbench.report.charts import GREY, PALETTE, Chart, Panel, picture
+from negbench.scoring.values import values_of
+
+BASELINE = "in-batch"
+PAIR = ["loss.tau", "train.lr"]  # what is chosen
+METRICS = ["recall_at_1", "recall_at_10", "map_at_10"]
+
+
+def cells_of(folders: Sequence[Path], settings: Sequence[str]) -> pd.DataFrame:
+    """Return a row for each finished run of these comparisons, with a column for each setting; a run stands once."""
+    frames = []
+    for folder in folders:
+        results = results_of(folder.parent, folder.name)
+        flat = [run.config.flat() for run in results["stored"]]
+        for setting in settings:
+            results[setting] = [values.get(setting, values.get(_option_of(setting))) for values in flat]
+        frames.append(results)
+    return pd.concat(frames, ignore_index=True).drop_duplicates("run", ignore_index=True)
+
+
+def _option_of(setting: str) -> str:
+    """'loss.tau' -> 'loss.options.tau', as a configuration names a plug-in's option."""
+    section, _, name = setting.partition(".")
+    return f"{section}.options.{name}"
+
+
+def best_pairs(trials: pd.DataFrame, by: Sequence[str], metric: str) -> pd.DataFrame:
+    """Return the pair with the highest mean over the trials' seeds: a row for each setting and strategy.
+
+    Of pairs with the same mean the one with the lower temperature, then the lower rate.
+    """
+    means = trials.groupby([*by, "strategy", *PAIR], as_index=False, sort=True)[f"metrics/{metric}"].mean()
+    best = means.groupby([*by, "strategy"], sort=False)[f"metrics/{metric}"].idxmax()
+    return means.loc[best].rename(columns={f"metrics/{metric}": metric}).reset_index(drop=True)
+
+
+def commands(pairs: pd.DataFrame, by: Sequence[str], command: str, name: str) -> list[str]:
+    """Return one command for each setting and pair, which runs all strategies that take this pair there."""
+    lines = []
+    for place, rows in pairs.groupby([*by, *PAIR], sort=True):
+        *values, tau, rate = place
+        settings = [f"--set {key}={value}" for key, value in zip(by, values, strict=True)]
+        strategies = ",".join(written(strategy) for strategy in rows["strategy"])
+        named = "-".join(str(value) for value in (name, *place))
+        pair = f"--losses info-nce:tau={tau} --lr {rate}"
+        lines.append(f"{command} {' '.join(settings)} {pair} --strategies {strategies} --name {named}")
+    return lines
+
+
+def written(strategy: str) -> str:
+    """Return a strategy as the command line names it: 'top-k(k=50, shared=true)' -> 'top-k:k=50:shared=true'."""
+    return strategy.replace("(", ":").replace(", ", ":").replace(")", "")
+
+
+def at_their_own(cells: pd.DataFrame, pairs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Keep the cells whose strategy runs at its chosen pair."""
+    return cells.merge(pairs[[*by, "strategy", *PAIR]], on=[*by, "strategy", *PAIR])
+
+
+def gains(cells: pd.DataFrame, x: str, panels: Sequence[str]) -> pd.DataFrame:
+    """Return the difference of every strategy to the batch alone, in points; a row for each setting, metric, strategy.
+
+    All intervals of a panel and a metric hold together with 95 %: each value of `x` spends an equal part of the 5 %.
+
+    Args:
+        cells: of strategies at their own pairs.
+        x: the setting on the figure's x axis.
+        panels: settings that part the panels.
+    """
+    records: list[dict[str, Any]] = []
+    for panel, of_panel in _split(cells, panels):
+        places = of_panel[x].nunique()
+        for value, of_place in of_panel.groupby(x, sort=True):
+            known: dict[int, Any] = {}
+            values = {
+                strategy: values_of(folders_of(rows.sort_values("seed")), METRICS, known)
+                for strategy, rows in of_place.groupby("strategy", sort=False)
+            }
+            if len(values) < 2 or BASELINE not in values:
+                continue
+            place = {**panel, x: value}
+            for metric in METRICS:
+                of_metric = {strategy: found[metric] for strategy, found in values.items()}
+                tests = differences(of_metric, BASELINE, share=1 / places, key=f"{place}/{metric}")
+                level = 100 * tests.means[BASELINE].mean
+                for strategy, test in tests.against.items():
+                    records.append(
+                        {
+                            **place,
+                            "metric": metric,
+                            "strategy": strategy,
+                            "batch alone": level,
+                            "gain": 100 * test.value,
+                            "low": 100 * test.interval.low,
+                            "high": 100 * test.interval.high,
+                            "seeds": test.seeds,
+                        }
+                    )
+    return pd.DataFrame(records)
+
+
+def _split(frame: pd.DataFrame, panels: Sequence[str]) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+    """Return each panel's settings with its rows."""
+    if not panels:
+        return [({}, frame)]
+    return [(dict(zip(panels, place, strict=True)), rows) for place, rows in frame.groupby(list(panels), sort=True)]
+
+
+def table(found: pd.DataFrame, x: str, panels: Sequence[str]) -> str:
+    """Return the gains as tables in Markdown, one for each metric: a row a strategy, a column a setting."""
+    parts = []
+    for metric in METRICS:
+        of_metric = found[found["metric"] == metric]
+        places = _split(of_metric, [*panels, x])
+        head = [_named(place) for place, _ in places]
+        lines = [["in addition to the batch", *head], ["---"] * (1 + len(places))]
+        lines.append([f"nothing: {label_of(metric)}", *(f"{rows['batch alone'].iloc[0]:.1f} %" for _, rows in places)])
+        for strategy in dict.fromkeys(of_metric["strategy"]):
+            lines.append([f"`{strategy}`", *(_cell(rows[rows["strategy"] == strategy]) for _, rows in places)])
+        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(parts)
+
+
+def _named(place: Mapping[str, Any]) -> str:
+    """Return settings as a heading: 'batch_size 8, epochs 3'."""
+    return ", ".join(f"{key.partition('.')[2]} {value:g}" for key, value in place.items())
+
+
+def _cell(rows: pd.DataFrame) -> str:
+    """Return a gain with its interval; bold if the interval lies on one side of 0."""
+    if rows.empty:
+        return ""
+    row = rows.iloc[0]
+    text = f"{row['gain']:+.1f} [{row['low']:.1f}, {row['high']:.1f}]"
+    return f"**{text}**" if row["low"] > 0 or row["high"] < 0 else text
+
+
+def chart(found: pd.DataFrame, x: str, panels: Sequence[str], metrics: Sequence[str], marks: Sequence[str]) -> Chart:
+    """Draw a row of panels for each metric: the gain against the first setting, a line for each strategy.
+
+    `marks`: 'VALUE:NAME', a vertical line at a value of `x`.
+    """
+    strategies = list(dict.fromkeys(found["strategy"]))
+    drawn = []
+    across = 1
+    for metric in metrics:
+        of_metric = found[found["metric"] == metric]
+        split = _split(of_metric, panels)
+        across = len(split)
+        for panel, rows in split:
+            title = ", ".join([label_of(metric), _named(panel)]) if panel else label_of(metric)
+            drawn.append(Panel(title, partial(_draw, rows, x, strategies, marks)))
+    return Chart("gain", "", "", tuple(drawn), across)
+
+
+def _draw(rows: pd.DataFrame, x: str, strategies: Sequence[str], marks: Sequence[str], axes: Any) -> None:
+    values = sorted(rows[x].unique())
+    places = {value: place for place, value in enumerate(values)}
+    for number, strategy in enumerate(strategies):
+        line = rows[rows["strategy"] == strategy].sort_values(x)
+        beside = 0.06 * (number - (len(strategies) - 1) / 2)  # so that intervals do not cover each other
+        at = [places[value] + beside for value in line[x]]
+        reach = np.array([line["gain"] - line["low"], line["high"] - line["gain"]])
+        axes.errorbar(at, line["gain"], yerr=reach, color=PALETTE[number], fmt="o-", elinewidth=0.8, label=strategy)
+    axes.axhline(0, color=GREY, linewidth=1)
+    for mark in marks:
+        value, _, name = mark.partition(":")
+        at = float(np.interp(float(value), values, range(len(values))))
+        axes.axvline(at, color=GREY, linewidth=0.8, linestyle=":")
+        axes.annotate(name, (at, 1), (3, -8), ("data", "axes fraction"), "offset points", color=GREY, fontsize=7)
+    axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+    axes.set(xlabel=x, ylabel="points over the batch alone")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    steps = parser.add_subparsers(dest="step", required=True)
+    choosing = steps.add_parser("choose", help="print each row's best pair, and commands")
+    choosing.add_argument("trials", type=Path)
+    choosing.add_argument("--command", default="negbench compare --recipe RECIPE")
+    choosing.add_argument("--name", default="gain", help="names of the comparisons begin with it")
+    drawing = steps.add_parser("draw", help="print tables, write a picture")
+    drawing.add_argument("trials", type=Path)
+    drawing.add_argument("folders", type=Path, nargs="+")
+    drawing.add_argument("--panels", default="", help="settings that part the panels")
+    drawing.add_argument("--metrics", default=",".join(METRICS), help="of the picture")
+    drawing.add_argument("--mark", action="append", default=[], help="VALUE:NAME on the x axis")
+    drawing.add_argument("--out", type=Path, required=True, help="the picture, an SVG file")
+    for step in (choosing, drawing):
+        step.add_argument("--by", required=True, help="settings at which pairs were chosen")
+        step.add_argument("--metric", default="recall_at_10", help="by which pairs were chosen")
+    options = parser.parse_args()
+    by = options.by.split(",")
+    pairs = best_pairs(cells_of([options.trials], [*by, *PAIR]), by, options.metric)
+    if options.step == "choose":
+        print(pairs.to_string(index=False))
+        print("\n".join(commands(pairs, by, options.command, options.name)))
+        return
+    panels = [name for name in options.panels.split(",") if name]
+    cells = cells_of(options.folders, [*by, *panels, *PAIR])
+    found = gains(at_their_own(cells, pairs, by), by[0], panels)
+    print(table(found, by[0], panels))
+    drawn = chart(found, by[0], panels, options.metrics.split(","), options.mark)
+    options.out.write_bytes(picture(drawn, "svg", False))
+
+
+if __name__ == "__main__":
+    main()
