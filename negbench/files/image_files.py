@@ -230,7 +230,11 @@ def _why(path: Path, error: Exception) -> str:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     if "cannot identify image file" in reason:
         kind = None if inside_tar(path) else file_kind(path)
-        return f"it is {kind}" if kind else "it is in no format that Pillow reads: fetch it again, or save it as .png"
+        if kind is None:
+            return "it is in no format that Pillow reads: fetch it again, or save it as .png"
+        if kind.endswith(" picture"):  # of a kind that Pillow reads
+            return f"it begins as {kind} but is broken: fetch it again"
+        return f"it is {kind}"
     return f"{reason}: fetch it again"
 
 

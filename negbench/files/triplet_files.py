@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.contracts import check_option
-from negbench.errors import DataError, printable
+from negbench.errors import DataError, NegbenchError, printable
 from negbench.files.captions import joined
 from negbench.files.image_files import is_picture, path_below
 from negbench.files.reader import Reader, note, quoted
@@ -126,6 +126,16 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
         used.add(path if path in present else re.split(r"[.\[]", path)[0])
     unread = tuple(name for name in present if name not in used)
     return TripletTable(rows, tuple(present), unread, _content(rows), form.spelled)
+
+
+def has_columns(file: Path, columns: str = "") -> bool:
+    """Whether a table has the columns of triplets, whatever its rows hold; arguments as for `read_triplets`."""
+    try:
+        form = _Form({name: path for name, path in _named(columns).items() if name != PATHS}, {})
+        form.check(file, read_rows(file, header=not form.by_place))
+    except NegbenchError:
+        return False
+    return True
 
 
 def _read_paths(file: Path, id_column: str, path_column: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from negbench.errors import DataError, NegbenchError, OptionError, printable
 from negbench.files.image_files import is_picture
 from negbench.files.reader import list_files
 from negbench.files.row_files import CELLS, ENDINGS, SPLITS, read_rows
-from negbench.files.triplet_files import TripletTable, read_triplets, split_word
+from negbench.files.triplet_files import TripletTable, has_columns, read_triplets, split_word
 from negbench.files.vector_files import (
     NAMES,
     UNNAMED_INDEX,
@@ -194,8 +194,11 @@ def _triplets(scan: FolderContents, files: Sequence[Path]) -> None:
             except NegbenchError as error:
                 unread[file] = str(error)
     if not tables:
-        more = [f"and {len(unread) - _SHOWN} more tables"] if len(unread) > _SHOWN else []
-        found = [*list(unread.values())[:_SHOWN], *more, *_joins(files)]
+        # a table with the columns is the one meant; only its rows are wrong
+        meant = {file: why for file, why in unread.items() if has_columns(file, scan.columns)} or unread
+        more = [f"and {len(meant) - _SHOWN} more tables"] if len(meant) > _SHOWN else []
+        joins = _joins(files) if meant is unread else []
+        found = [*list(meant.values())[:_SHOWN], *more, *joins]
         scan.missing += found or ["; ".join([_NO_TRIPLETS, *scan.unused])]
         return
     mined = [file for file, table in tables.items() if {"negative", "negatives"} & {*table.columns}]

@@ -73,6 +73,19 @@ def test_what_is_missing_is_one_line(subtests, tmp_path, said, mistakes):
             assert {file.name for file in folder.iterdir()} == set(files)
 
 
+@pytest.mark.parametrize("columns", ["", "reference=Bild,text=Wunsch,target=Ziel"], ids=["usual", "named"])
+def test_a_table_with_the_columns_is_the_one_whose_rows_are_wrong(tmp_path, said, columns):
+    header = "Bild;Wunsch;Ziel" if columns else "reference;text;target"
+    (tmp_path / "export.csv").write_text(f"{header}\na.png;rot;b.png,c.png\n", encoding="utf-8")
+    (tmp_path / "shops.csv").write_text("name;place\nMüller;Köln\n", encoding="utf-8")
+    _, err = said("init", tmp_path, *(["--columns", columns] if columns else []), code=2)
+    assert "export.csv: line 2, column 'target'" in err
+    assert "shops.csv" not in err
+    (tmp_path / "export.csv").unlink()
+    _, err = said("init", tmp_path, code=2)
+    assert "shops.csv: no column reference" in err
+
+
 def test_embeddings_that_lack_a_text_name_it(tmp_path, refused):
     folder = embeddings(tmp_path / "w", 40, 30, 8)
     np.savez(folder / "words.npz", texts=np.array(["change 0"]), clip=np.zeros((1, 8), np.float32) + 1)

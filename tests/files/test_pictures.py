@@ -133,6 +133,8 @@ KINDS = {
     "a web page": (b"<html>not found</html>", "it is a web page"),
     "an LFS pointer": (b"version https://git-lfs.github.com/spec/v1\n", "the pointer of Git LFS"),
     "HEIC": (b"\0\0\0\x18ftypheic\0\0\0\0", "it is an HEIC picture"),
+    "broken JPEG": (b"\xff\xd8\xff broken", "it begins as a JPEG picture but is broken: fetch it again"),
+    "broken PNG": (b"\x89PNG\r\n", "it begins as a PNG picture but is broken: fetch it again"),
     "cut off": (b"", ""),
     "noise": (b"\x01\x02\x03\x04" * 9, "in no format that Pillow reads"),
 }
