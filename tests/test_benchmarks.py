@@ -43,7 +43,7 @@ def test_a_loop_of_ones_own_trains_beside_a_comparison(load_file, monkeypatch, c
     """Two epochs in a small world of one of the three sets."""
     bench = load_file(FOLDER / "bench_loop.py")
     monkeypatch.setattr(bench, "SETS", {"hidden answers": bench.SETS["hidden answers"]})
-    monkeypatch.setattr(sys, "argv", ["bench_loop.py", "--small", "--seeds=2", "--epochs=2"])
+    monkeypatch.setattr(sys, "argv", ["bench_loop.py", "--small", "--seeds=2"])
     with pytest.raises(SystemExit) as ended:
         bench.main()
     assert ended.value.code == 0
