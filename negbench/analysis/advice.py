@@ -24,6 +24,7 @@ TEMPERATURES = "--dial loss.tau=learned,0.07,0.15"
 AGES = "--dial schedule.refresh_every=1,5,20"
 _DIALS = {"loss.tau", "train.lr", "schedule.refresh_every"}  # what this advice is about; others are other questions
 _NAMED = 4  # most strategies named in a list
+CHOOSE_TEMPERATURES = "--temperature grid"
 RATES = "--lr grid"
 
 
@@ -125,7 +126,7 @@ def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) ->
         row = first.ahead[0]
         missing = []
         if len(several) < 2 and best.temperature != "none" and best.batch.settings != OWN:
-            missing.append(TEMPERATURES)
+            missing.append(CHOOSE_TEMPERATURES)
         if best.rate != "own" and len({setting.rate for setting in settings}) < 2:
             missing.append(RATES)
         if missing:
@@ -175,14 +176,16 @@ def _mine(row: Verdict, at_best: Sequence[Setting], first: Setting, where: str) 
 
 
 def _tune_first(row: Verdict, best: Setting, missing: Sequence[str]) -> str:
-    """Advise to compare temperatures or rates before mining: the lead may end at the batch's own best."""
-    names = {TEMPERATURES: "temperature", RATES: "learning rate"}
+    """Advise to choose temperatures or rates before mining: the lead may end at the batch's own best."""
+    names = {CHOOSE_TEMPERATURES: "temperature", RATES: "learning rate"}
     what = " and the ".join(names[option] for option in missing)
-    ran = [_named(best, names[option]) for option in missing]
+    ran = " and ".join(_named(best, names[option]) for option in missing)
+    chosen = "was not chosen" if len(missing) == 1 else "were not chosen"
+    them = "it" if len(missing) == 1 else "both"
     return (
-        f"Tune the {what} first: {row.strategy} is ahead of the batch by {_points(row)} at {' and '.join(ran)}, which "
-        f"nobody chose for the batch alone; whether that stays, `{' '.join(missing)}` says, with --strategies "
-        f"{best.batch.strategy},{_spelled(row)}."
+        f"Tune the {what} first: {row.strategy} is ahead of the batch by {_points(row)} at {ran}, which {chosen} for "
+        f"the batch alone. To see whether it stays ahead, run the same command with "
+        f"`{' '.join(missing)} --strategies {best.batch.strategy},{_spelled(row)}`, which chooses {them} for each row."
     )
 
 

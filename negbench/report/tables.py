@@ -18,7 +18,7 @@ from negbench.analysis.stored_trials import picked_settings
 from negbench.analysis.temperature import temperatures_of
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.verdicts import beside_batch
-from negbench.analysis.words import capitalize, csv_text, inert, label_of, markdown, shorten_names
+from negbench.analysis.words import capitalize, csv_text, inert, join_names, label_of, markdown, shorten_names
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError, printable
 from negbench.grid.axis import AXES, short_names
@@ -291,7 +291,11 @@ def paper_table(table: Table, form: Paper, columns: Sequence[str] = (), epochs: 
     same = replace(table, frame=frame, folded=FOLDED).common
     parts = table.title.partition(": ")[2].split("; ")
     about = [part for part in parts if GAP.title in values or GAP.title not in part]
-    about.append("the highest of a block is bold")
+    bold = {column for row, column in table.bold if row in rows}
+    highest = [name for name in values if name in bold]
+    if highest:
+        among = " between two lines" if table.blocks[rows].nunique() > 1 else ""
+        about.append(f"bold: the highest {join_names(highest)}{among}")
     if same:
         about.append(f"all rows: {', '.join(same)}")
     text = f"{capitalize('; '.join(about))}."

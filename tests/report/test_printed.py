@@ -36,7 +36,8 @@ def test_the_best_of_each_block_is_bold_and_what_is_constant_is_in_the_caption()
     assert r"epochs & loss & strategy & R@10 & behind the best \\" in text
     (caption,) = re.findall(r"\\caption{(.*)}", text)
     assert caption == (
-        r"Percent; R@10 behind the best, 95 \%; the highest of a block is bold; all rows: backbone b\_1, negatives 16."
+        r"Percent; R@10 behind the best, 95 \%; bold: the highest R@10 between two lines; all rows: backbone b\_1, "
+        r"negatives 16."
     )
 
 
@@ -50,7 +51,11 @@ def test_a_difference_that_an_earlier_look_decided_is_marked():
 
 def test_columns_and_budgets_are_chosen():
     text = paper_table(TABLE, "markdown", ["R@1", "R@10"], [20])
-    assert text.startswith("Percent; the highest of a block is bold; all rows: backbone b_1, epochs 20, negatives 16.")
+    about = text.splitlines()[0]
+    assert about.startswith("Percent; bold: the highest R@1 and R@10 between two lines; all rows: backbone b_1,")
+    one_block = replace(TABLE, frame=FRAME[:2].assign(**{"R@1": "7.0"}))
+    assert "; bold: the highest R@10; all rows" in paper_table(one_block, "markdown", ["R@1", "R@10"])
+    assert "bold" not in paper_table(one_block, "markdown", ["R@1"])
     assert "| loss | strategy | R@1 | R@10 |" in text
     assert "| info-nce | top-k | **9.10 ± 0.10** | 50.1 ± 0.2 |" in text
     assert "| triplet | top-k | 7.00 ± 0.10 |" in text  # all alike: none is bold
