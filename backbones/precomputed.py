@@ -25,7 +25,7 @@ from negbench.backbones._fusion import FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, TextsSeen, check_option
-from negbench.errors import DataError, OptionError, quoted
+from negbench.errors import DataError, OptionError, short_repr
 from negbench.files.image_files import Spellings, check_names
 from negbench.files.vector_files import ENDINGS, conversion, files_of, read_vectors
 from negbench.machine.files import sha256_of
@@ -133,8 +133,8 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
     if absent:
         of_images = "embed each id of the data set, or leave them out with --allow-missing"
         fix = of_images if what == "image" else "embed each text as the data set spells it"
-        first = quoted(absent[0])
-        other = quoted(next(iter(row)))
+        first = short_repr(absent[0])
+        other = short_repr(next(iter(row)))
         raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {first}; it has {other}; {fix}")
     return torch.tensor(indices, dtype=torch.int64)
 

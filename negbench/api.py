@@ -104,25 +104,25 @@ def run(
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
     given |= {"recipe": recipe, "sets": tuple(sets) or None}
-    asked = (options or Run()).replace(**{key: value for key, value in given.items() if value is not None})
+    options = (options or Run()).replace(**{key: value for key, value in given.items() if value is not None})
     display = Display(progress_console())
-    named = {"system": asked.system} if asked.system else {}
+    named = {"system": options.system} if options.system else {}
     with display.live():
-        bench = Bench.open(asked.runs_dir, asked.tracking_uri)
-        planned = plan_of(asked)
+        bench = Bench.open(options.runs_dir, options.tracking_uri)
+        planned = plan_of(options)
         return run_config(planned, replace(bench, cache=DATA, display=display, tags=named))
 
 
-def plan_of(asked: Run) -> PlannedRun:
+def plan_of(options: Run) -> PlannedRun:
     """Plan a run, which says what its data lack, and note what of its settings does nothing."""
     from negbench.loop.remarks import check_idle
     from negbench.loop.runs import DATA, plan_run
     from negbench.systems.system import config_of
 
     remarks = list[str]()
-    config = config_of(asked, remarks.append)
+    config = config_of(options, remarks.append)
     planned = plan_run(config, DATA)
-    notes([*remarks, *check_idle([("this run", config, planned.config)], asked.sets, DATA, alone=True)])
+    notes([*remarks, *check_idle([("this run", config, planned.config)], options.sets, DATA, alone=True)])
     return planned
 
 
@@ -148,7 +148,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None, **o
     execution = Execution.of(asked)
     planned, rules, course = plan_compare(asked, _say(console))
     path = planned.folder.path
-    page = planned.asked.report and _can_draw()
+    page = planned.options.report and _can_draw()
     with carry_out(course, execution, _say(console), rules.margin) as done:
         # import reporting only once the cells are computed
         from negbench.report.finish import finish
@@ -167,7 +167,7 @@ def _can_draw() -> bool:
     return line is None
 
 
-def plan_compare(asked: Compare, say: Callable[[str], None]) -> tuple[ComparisonPlan, Rules, Course]:
+def plan_compare(options: Compare, say: Callable[[str], None]) -> tuple[ComparisonPlan, Rules, Course]:
     """Plan what `compare` would compute, and say how much of it is finished; nothing is computed before its course is.
 
     Raises:
@@ -177,20 +177,20 @@ def plan_compare(asked: Compare, say: Callable[[str], None]) -> tuple[Comparison
     from negbench.campaign.compare import compare_cells
     from negbench.campaign.plan import over_recipe, plan_comparison
 
-    planned = plan_comparison(over_recipe(asked), files.runs_dir(asked.runs_dir))
-    rules = rules_of(planned.asked, planned.cells)
+    planned = plan_comparison(over_recipe(options), files.runs_dir(options.runs_dir))
+    rules = rules_of(planned.options, planned.cells)
     say(planned.line())
-    if planned.asked.tuned is None:
+    if planned.options.tuned is None:
         return planned, rules, compare_cells(planned, rules)
-    from negbench.tuning.tuned import combinations, compare_and_tune
+    from negbench.tuning.equal_tuning import combinations, compare_and_tune
 
-    searches = combinations(planned.cells, planned.asked.metric)
+    searches = combinations(planned.cells, planned.options.metric)
     fixed = dict.fromkeys(search.labels["strategy"] for search in searches if search.spec is None)
     count = sum(search.spec is not None for search in searches)
-    say(f"tuning: {planned.asked.tuned} trials for each of {count} strategies, on a dev part")
+    say(f"tuning: {planned.options.tuned} trials for each of {count} strategies, on a dev part")
     if fixed:
         say(f"nothing to tune: {', '.join(fixed)}")
-    return planned, rules, compare_and_tune(planned, rules, searches, asked.tracking_uri)
+    return planned, rules, compare_and_tune(planned, rules, searches, options.tracking_uri)
 
 
 def study(asked: Study | None = None, *, console: Console | None = None, **options: Any) -> StudyResult:

@@ -14,7 +14,7 @@ MOVES_SCORES = False  # messages
 Caused = TypeVar("Caused", bound=BaseException)
 
 
-def quoted(value: object) -> str:
+def short_repr(value: object) -> str:
     """Short one-line form of any value, for messages."""
     try:
         text = repr(str(value) if isinstance(value, PurePath) else value)
@@ -110,7 +110,7 @@ class UnknownNameError(NegbenchError):
         known = sorted(known)
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         fix = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
-        super().__init__(f"unknown {kind} {quoted(name)}{f' in {where}' if where else ''}: {fix}")
+        super().__init__(f"unknown {kind} {short_repr(name)}{f' in {where}' if where else ''}: {fix}")
 
 
 class OptionError(NegbenchError):
@@ -120,7 +120,7 @@ class OptionError(NegbenchError):
 def check_option(name: str, value: object, ok: bool, want: str) -> None:
     """Raise OptionError quoting `value` unless `ok` and finite; the constructors of plug-ins validate with it."""
     if not ok or (isinstance(value, float) and not math.isfinite(value)):
-        raise OptionError(f"{name} must be {want}, got {quoted(value)}")
+        raise OptionError(f"{name} must be {want}, got {short_repr(value)}")
 
 
 class DataError(NegbenchError):

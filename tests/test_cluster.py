@@ -21,7 +21,7 @@ from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes
-from negbench.grid.cells import Cell, plan
+from negbench.grid.cells import Cell, plan_cells
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import Executor, Here
@@ -128,7 +128,7 @@ def test_as_many_at_a_time_as_is_said(two_nodes, tmp_path):
 
 def planned(vector_sets: list[str], runs: Path) -> list[Cell]:
     asked = Compare(strategies="qure,in-batch", seeds=2, sets=(*vector_sets, "train.epochs=40"))
-    return plan(Axes.of(asked).configs(), runs, Display(), DataCache())
+    return plan_cells(Axes.of(asked).configs(), runs, Display(), DataCache())
 
 
 def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:

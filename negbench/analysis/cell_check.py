@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from negbench.errors import RunError, quoted
+from negbench.errors import RunError, short_repr
 from negbench.grid.axis import KEY
 from negbench.grid.comparison import ComparisonFolder
 from negbench.machine import files
@@ -43,7 +43,7 @@ def is_finished(runs: Path, cell: Mapping[str, Any]) -> bool:
 def check_run_name(runs: Path, run: str) -> None:
     """Raise RunError unless a comparison names a run plainly, so that its folder lies in the runs folder."""
     if not re.fullmatch(r"[^\W_][\w.+=@-]*", run):
-        raise RunError(f"a cell names the run {quoted(run)}: expected the plain name of a folder in {runs}")
+        raise RunError(f"a cell names the run {short_repr(run)}: expected the plain name of a folder in {runs}")
 
 
 def check_cells(runs: Path, cells: Iterable[Mapping[str, Any]]) -> None:
@@ -71,11 +71,11 @@ def check_cells(runs: Path, cells: Iterable[Mapping[str, Any]]) -> None:
 def _check_cell(cell: Mapping[str, Any], folder: RunFolder) -> None:
     manifest = folder.manifest
     config = folder.config
-    where = f"the cell of {quoted(str(cell.get('strategy')))} with seed {cell['seed']} names run {folder.run_id}"
+    where = f"the cell of {short_repr(str(cell.get('strategy')))} with seed {cell['seed']} names run {folder.run_id}"
     for what, of_cell, of_run in (("hash", cell["hash"], manifest["hash"]), ("seed", cell["seed"], config.seed)):
         if of_cell != of_run:
             raise RunError(f"{where}, which has another {what}: {_RERUN}")
     for kind in ("strategy", "loss", "backbone"):
         name = getattr(config, kind).name
         if kind in cell and re.split(r"[( ]", str(cell[kind]))[0] != name:
-            raise RunError(f"{where}, whose {kind} is {quoted(name)}: {_RERUN}")
+            raise RunError(f"{where}, whose {kind} is {short_repr(name)}: {_RERUN}")

@@ -29,32 +29,32 @@ from negbench.settings.options import Compare, PairsToDecide, parse_seeds
 _DECIDED = {"baseline": "each difference from the baseline is", "all": "all pairs are", "best": "first place is"}
 
 
-def rules_of(asked: Compare, cells: Sequence[Cell]) -> Rules:
+def rules_of(options: Compare, cells: Sequence[Cell]) -> Rules:
     """Return how the strategies of a comparison are compared, as its options say.
 
     Raises:
         OptionError, UnknownNameError: looks that do not fit, or a baseline or metric that is not there.
     """
     plugins = {cell.labels["strategy"]: str(cell.columns["plugin"]) for cell in cells}
-    pairs = asked.pairs
+    pairs = options.pairs
     if pairs is None:
-        several_tables = bool(asked.dials) or asked.systems is not None or asked.tuned is not None
+        several_tables = bool(options.dials) or options.systems is not None or options.tuned is not None
         pairs = "baseline" if several_tables or batch_alone(plugins) is not None else "best"
-    looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=pairs)
-    baseline = asked.baseline
-    if baseline is not None and label_for(baseline, plugins) is None and baseline == _of_recipe(asked):
+    looks = Looks.of(options, parse_seeds(options.seeds), pairs=pairs)
+    baseline = options.baseline
+    if baseline is not None and label_for(baseline, plugins) is None and baseline == _of_recipe(options):
         notes([f"the recipe's baseline '{baseline}' is none of these strategies and is left out"])
         baseline = None
-    rules = Rules(baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
+    rules = Rules(baseline, options.margin / 100, options.alpha, options.metric, looks)
     rules.check(plugins, {cell.labels["dataset"]: cell.run.card.metrics for cell in cells}.values())
     return rules
 
 
-def _of_recipe(asked: Compare) -> str | None:
+def _of_recipe(options: Compare) -> str | None:
     """Return the baseline that the recipe names."""
-    if asked.recipe is None:
+    if options.recipe is None:
         return None
-    named: str | None = read_recipe(asked.recipe).get("compare", {}).get("baseline")
+    named: str | None = read_recipe(options.recipe).get("compare", {}).get("baseline")
     return named
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from negbench.analysis.cell_check import check_run_name
 from negbench.analysis.setting_choice import SettingChoice
-from negbench.errors import RunError, quoted
+from negbench.errors import RunError, short_repr
 from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.setting import Picked, TrialSetting
 from negbench.scoring.values import KnownQueries, Values, values_of
@@ -105,6 +105,6 @@ def _check(picked: Picked, folders: Mapping[TrialSetting, Sequence[RunFolder]]) 
         if not same or [config.seed for config in configs] != list(picked.seeds):
             names = ", ".join(folder.run_id for folder in runs)
             raise RunError(
-                f"comparison.json names {names} as trials of {quoted(strategy)} at the rate {setting.words()}, which "
-                "are other runs: rerun the command that made the comparison"
+                f"comparison.json names {names} as trials of {short_repr(strategy)} at the rate {setting.words()}, "
+                "which are other runs: rerun the command that made the comparison"
             )

@@ -11,9 +11,9 @@ from negbench.contracts import Query, check_option
 from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.dataset import FolderOptions, ScoreBlock, columns_of
 from negbench.datasets.submission import HasTestServer, submittable
-from negbench.errors import DataError
+from negbench.errors import DataError, short_repr
 from negbench.files.image_files import ImageFiles
-from negbench.files.reader import Reader, check_type, get, once, quoted
+from negbench.files.reader import Reader, check_type, get, once
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
 
@@ -125,7 +125,7 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
             raise DataError(f"{where}: key 'gt_img_ids': the target {target} is not among the ground truths")
         relevant = tuple(dict.fromkeys((target, *truths)))
         if len(relevant) != len(truths):
-            raise DataError(f"{where}: key 'gt_img_ids': an image occurs twice: {quoted(truths)}")
+            raise DataError(f"{where}: key 'gt_img_ids': an image occurs twice: {short_repr(truths)}")
     name = str(get(entry, "id", int, where))
     reference = _id(get(entry, "reference_img_id", int, where), f"{where}: key 'reference_img_id'")
     outside = next((image for image in (reference, *relevant) if image not in gallery), None)
@@ -139,7 +139,7 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
 def _id(value: Any, where: str) -> str:
     number = check_type(value, int, where)
     if not 0 <= number < _ID_BOUND:
-        raise DataError(f"{where}: {quoted(number)} is not an image number: expected up to twelve digits")
+        raise DataError(f"{where}: {short_repr(number)} is not an image number: expected up to twelve digits")
     return str(number)
 
 

@@ -13,9 +13,9 @@ from negbench.contracts import Query
 from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.dataset import Block, FolderOptions, ScoreBlock, Top, columns_of
 from negbench.datasets.submission import HasTestServer, submittable
-from negbench.errors import DataError
+from negbench.errors import DataError, short_repr
 from negbench.files.image_files import ImageFiles
-from negbench.files.reader import Reader, check_choice, check_type, get, image_id, quoted, strings
+from negbench.files.reader import Reader, check_choice, check_type, get, image_id, strings
 from negbench.metrics.metric import Metric, hits, subset_hits
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
@@ -65,7 +65,9 @@ class Cirr(HasTestServer):
         kind = card(split)
         reader = Reader.find(options.root, kind, marker=f"captions/cap.{VERSION}.{split}.json", tree=TREE)
         path = reader.root / "image_splits" / f"split.{VERSION}.{split}.json"
-        ids = [image_id(name, f"{path}: key {quoted(name)}") for name in check_type(reader.json(path), dict, str(path))]
+        ids = [
+            image_id(name, f"{path}: key {short_repr(name)}") for name in check_type(reader.json(path), dict, str(path))
+        ]
         make = partial(_query, split=split, gallery=set(ids))
         queries = reader.queries(reader.root / f"captions/cap.{VERSION}.{split}.json", "pairid", make)
         files = ImageFiles.scan(reader.root, files=reader.files_beside(*IMAGE_FOLDERS), tree=TREE) if images else None
@@ -147,7 +149,7 @@ def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSe
     named = (query.reference, *(query.subset if grouped else ()))
     outside = next((image for image in named if image not in gallery), None)
     if outside is not None:
-        raise DataError(f"{where}: {quoted(outside)} of query {query.id} is not in split.{VERSION}.{split}.json")
+        raise DataError(f"{where}: {short_repr(outside)} of query {query.id} is not in split.{VERSION}.{split}.json")
     if grouped and (len(query.subset) != GROUP_SIZE - 1 or query.target not in (None, *query.subset)):
         raise DataError(
             f"{where}: key 'img_set': expected {GROUP_SIZE} distinct members, including the reference "

@@ -11,9 +11,9 @@ from negbench.benchmarks._tirg import ClassDataset, Labels, Language, recalls, r
 from negbench.contracts import Query
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import FolderOptions
-from negbench.errors import DataError
+from negbench.errors import DataError, short_repr
 from negbench.files.image_files import ImageFiles, relative_path, without_extension
-from negbench.files.reader import Reader, quoted
+from negbench.files.reader import Reader
 
 PAPER = "Han et al., Automatic Spatially-aware Fashion Concept Discovery, ICCV 2017; queries by Vo et al., CVPR 2019"
 
@@ -129,7 +129,7 @@ def _read_labels(reader: Reader, split: str) -> Labels:
     for where, line in (place for path in paths for place in reader.lines(path)):
         fields = line.split("\t")
         if len(fields) != 3:
-            raise DataError(f"{where}: expected path, score and caption separated by tabs, got {quoted(line)}")
+            raise DataError(f"{where}: expected path, score and caption separated by tabs, got {short_repr(line)}")
         image = without_extension(relative_path(fields[0], where))
         caption = fields[2].strip()
         if not caption:
@@ -148,15 +148,16 @@ def _read_queries(reader: Reader, labels: Labels) -> list[tuple[str, str, str, s
     for where, line in reader.lines(reader.root / QUERIES):
         fields = line.split()
         if len(fields) != 2:
-            raise DataError(f"{where}: expected source path and target path, got {quoted(line)}")
+            raise DataError(f"{where}: expected source path and target path, got {short_repr(line)}")
         source, target = (without_extension(relative_path(field, where)) for field in fields)
         for what, image in (("source", source), ("target", target)):
             if image not in caption_of:
                 raise DataError(
-                    f"{where}: {what} {quoted(image)} is not in any test label file: the files do not belong together"
+                    f"{where}: {what} {short_repr(image)} is not in any test label file: "
+                    "the files do not belong together"
                 )
         if source == target:
-            raise DataError(f"{where}: source and target are the same image {quoted(source)}")
+            raise DataError(f"{where}: source and target are the same image {short_repr(source)}")
         queries.append((source, caption_of[source], target, caption_of[target]))
     return queries
 

@@ -9,10 +9,10 @@ from typing import Any, Literal, Self
 from negbench.contracts import Query
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
-from negbench.errors import DataError
+from negbench.errors import DataError, short_repr
 from negbench.files.captions import joined, listed
 from negbench.files.image_files import ImageFiles
-from negbench.files.reader import Reader, check_type, get, image_id, quoted, strings
+from negbench.files.reader import Reader, check_type, get, image_id, strings
 from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
 
@@ -125,7 +125,7 @@ def _read_category(
 def _query(entry: Mapping[str, Any], where: str, name: str, category: str, options: FormatOptions) -> Query:
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
-        raise DataError(f"{where}: key 'captions': expected 2 captions, got {quoted(list(captions))}")
+        raise DataError(f"{where}: key 'captions': expected 2 captions, got {short_repr(list(captions))}")
     keys = ("candidate", "target")
     reference, target = (image_id(get(entry, key, str, where), f"{where}: key '{key}'") for key in keys)
     text = (listed if options.caption_mode == "comma" else joined)(*captions)
@@ -141,7 +141,7 @@ def _relevance(reader: Reader, split: str) -> dict[str, list[Any]]:
     where = f"{path}: key '{split}'"
     relevance = {}
     for category, rows in check_type(of_split, dict, where).items():
-        relevance[category] = check_type(rows, list, f"{where}: key {quoted(category)}")
+        relevance[category] = check_type(rows, list, f"{where}: key {short_repr(category)}")
     return relevance
 
 
@@ -163,7 +163,7 @@ def _attributes(reader: Reader, category: str, split: str) -> dict[str, str]:
     path = reader.first(f"{stem}.new.json", f"{stem}.json")
     texts = {}
     for name, lists in {} if path is None else check_type(reader.json(path), dict, str(path)).items():
-        where = f"{path}: key {quoted(name)}"
+        where = f"{path}: key {short_repr(name)}"
         parts = [strings(part, f"{where}[{index}]") for index, part in enumerate(check_type(lists, list, where))]
         words: dict[str, None] = {}
         for part in parts:

@@ -23,9 +23,9 @@ from negbench.contracts import Query, check_option
 from negbench.contracts.card import Counts, DatasetCard
 from negbench.datasets.dataset import FolderOptions, columns_of
 from negbench.datasets.preferences import MEASURES, SET_SIZE, Judgement, PreferenceFormat
-from negbench.errors import DataError
+from negbench.errors import DataError, short_repr
 from negbench.files.image_files import ImageFiles
-from negbench.files.reader import Reader, check_type, get, image_id, quoted, strings
+from negbench.files.reader import Reader, check_type, get, image_id, strings
 
 PAPER = "Kwak et al., QuRe, ICML 2025, sec. 4 and 5.3, eq. 8-9 (HP-FashionIQ)"
 
@@ -112,9 +112,9 @@ class HPFashionIQ(PreferenceFormat):
 def _read(reader: Reader, path: Path) -> list[tuple[Query, Judgement]]:
     read = list[tuple[Query, Judgement]]()
     for participant, question_sets in check_type(reader.json(path), dict, str(path)).items():
-        where = f"{path}: {quoted(participant)}"
+        where = f"{path}: {short_repr(participant)}"
         for name, entry in check_type(question_sets, dict, where).items():
-            here = f"{where}: {quoted(name)}"
+            here = f"{where}: {short_repr(name)}"
             lists = {key: get(check_type(entry, dict, here), key, list, here) for key in _LISTS}
             lengths = {key: len(values) for key, values in lists.items()}
             if len(set(lengths.values())) != 1:
@@ -131,7 +131,7 @@ def _judgement(participant: str, query: str, values: Sequence[Any], marks: Seque
     reference, target, sentence, one, two, preferred = values
     text = check_type(sentence, str, marks[2])
     if preferred not in ("1", "2"):
-        raise DataError(f'{marks[5]}: expected "1" or "2", got {quoted(preferred)}')
+        raise DataError(f'{marks[5]}: expected "1" or "2", got {short_repr(preferred)}')
     asked = _image(reference, marks[0]), _restore_signs(text), _image(target, marks[1])
     sets = _members(one, marks[3]), _members(two, marks[4])
     ratings = _rating(one, marks[3]), _rating(two, marks[4])
@@ -143,14 +143,14 @@ def _members(value: Any, where: str) -> tuple[str, ...]:
     paths = strings(get(check_type(value, dict, where), "img_path", list, where), inside)
     images = tuple(_image(path, f"{inside}[{index}]") for index, path in enumerate(paths))
     if len(images) != SET_SIZE or len(set(images)) != SET_SIZE:
-        raise DataError(f"{inside}: expected {SET_SIZE} different images, got {quoted(list(images))}")
+        raise DataError(f"{inside}: expected {SET_SIZE} different images, got {short_repr(list(images))}")
     return images
 
 
 def _rating(value: Mapping[str, Any], where: str) -> int:
     rating = get(value, "user_score", str, where)
     if rating not in map(str, LIKERT):
-        raise DataError(f'{where}: key \'user_score\': expected "1" to "5", got {quoted(rating)}')
+        raise DataError(f'{where}: key \'user_score\': expected "1" to "5", got {short_repr(rating)}')
     return int(rating)
 
 

@@ -14,9 +14,9 @@ from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
 from negbench.datasets.galleries import Block
-from negbench.errors import DataError
+from negbench.errors import DataError, short_repr
 from negbench.files.image_files import EXTENSIONS, ImageFiles
-from negbench.files.reader import Reader, check_type, get, parse_json, quoted
+from negbench.files.reader import Reader, check_type, get, parse_json
 from negbench.machine.received import check_regular, check_unpacked
 from negbench.metrics.average_precision import trapezoid_average_precision
 from negbench.metrics.fixed import KINDS
@@ -75,7 +75,7 @@ class Icir(Dataset):
         for where, image, text, instance in _rows(reader, f"{home}query_files.csv", texts_needed=True):
             right = tuple(name for name, texts in galleries.get(instance, {}).items() if text in texts)
             if not right:
-                raise DataError(f"{where}: no image of instance {quoted(instance)} has the text {quoted(text)}")
+                raise DataError(f"{where}: no image of instance {short_repr(instance)} has the text {short_repr(text)}")
             queries.append(Query(f"{len(queries):04}", image, text, right[0], instance, right))
         remarks: tuple[str, ...] = ()
         if (len(queries), len(galleries)) != (1883, 202):
@@ -132,7 +132,7 @@ def _rows(reader: Reader, name: str, *, texts_needed: bool) -> Iterator[tuple[st
         fields = [field.strip() for field in line.split(",")]
         named = len(fields) == 3 and fields[0] and fields[2]
         if not named or (texts_needed and not fields[1]):
-            raise DataError(f"{where}: expected image,text,instance without other commas, got {quoted(line)}")
+            raise DataError(f"{where}: expected image,text,instance without other commas, got {short_repr(line)}")
         yield where, _id(PurePath(fields[0])), fields[1], fields[2]
 
 

@@ -12,9 +12,9 @@ from negbench.contracts import Query
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import FolderOptions
 from negbench.datasets.galleries import by_key
-from negbench.errors import DataError
+from negbench.errors import DataError, short_repr
 from negbench.files.image_files import ImageFiles, is_picture, relative_path, without_extension
-from negbench.files.reader import Reader, quoted
+from negbench.files.reader import Reader
 from negbench.metrics.metric import Metric, by_answers
 from negbench.metrics.query_ranks import QueryRanks
 
@@ -116,7 +116,7 @@ def _labels(reader: Reader, split: str) -> Labels:
             continue
         words = name.split()
         if len(words) != 2:
-            raise DataError(f"{folder}: folder {quoted(name)} is not named ADJECTIVE NOUN: rename or move it")
+            raise DataError(f"{folder}: folder {short_repr(name)} is not named ADJECTIVE NOUN: rename or move it")
         adjective, noun = words
         if adjective != UNSTATED and (noun in TEST_NOUNS) == (split == "test"):
             image = without_extension(relative_path(inside.as_posix(), str(folder)))

@@ -22,19 +22,24 @@ def compare_cells(planned: ComparisonPlan, rules: Rules, later: float = 0.0) -> 
         later: epochs of the runs that may follow it.
     """
     trials: Sequence[Outcome] = ()
-    if planned.choice is not None:
-        planned, trials = yield from _at_chosen(planned, rules, later)
+    if planned.trials is not None:
+        planned, trials = yield from _choose_settings(planned, rules, later)
     first = Round(planned.folder, planned.cells, later=later)
     undecided = open_strategies(planned.folder, rules)
-    return replace((yield from look_by_look(first, rules.looks, undecided)), trials=trials)
+    done = yield from look_by_look(first, rules.looks, undecided)
+    return replace(done, trials=trials)
 
 
-def _at_chosen(
+def _choose_settings(
     planned: ComparisonPlan, rules: Rules, later: float
 ) -> Generator[Round, Sequence[Outcome], tuple[ComparisonPlan, list[Outcome]]]:
-    """Ask for each group's trials and for those that they ask for; return the plan at the best settings."""
-    choice = planned.choice
-    assert choice is not None
+    """Ask for the trials of each group, then for further ones where a grid goes on.
+
+    Returns:
+        The plan at the best settings, and the outcomes of the trials.
+    """
+    trials = planned.trials
+    assert trials is not None
     if rules.looks is not None:
         later += epochs_of_looks(planned.cells, rules.looks, len(rules.looks.first))
     if planned.settings_open:
@@ -42,11 +47,12 @@ def _at_chosen(
     outcomes: list[Outcome] = []
     while True:
         computed = {outcome.cell.hash for outcome in outcomes}
-        trials = [cell for cell in choice.cells if cell.hash not in computed]
-        if not trials:
-            return replace(planned, choice=choice).at_best_settings(), outcomes
-        outcomes += yield Round(planned.trials, trials, list(outcomes), planned.cells, later + choice.further_epochs())
-        choice = choice.grown(planned.folder.path.parent, DATA)
+        missing = [cell for cell in trials.cells if cell.hash not in computed]
+        if not missing:
+            return replace(planned, trials=trials).at_best_settings(), outcomes
+        further = later + trials.further_epochs()
+        outcomes += yield Round(planned.trials_folder, missing, list(outcomes), planned.cells, further)
+        trials = trials.extend(planned.folder.path.parent, DATA)
 
 
 def _epochs_of_own(cells: Sequence[Cell]) -> int:

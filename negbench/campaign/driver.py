@@ -18,7 +18,7 @@ from negbench.display import log
 from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import ComparisonFolder
-from negbench.grid.compute import Execution, compute_and_log, failed
+from negbench.grid.compute import Execution, compute_and_log, failures
 from negbench.grid.estimate import MANY, Forecast
 from negbench.loop.outlook import STEPS_ALONE, outlook_lines
 from negbench.loop.runs import DATA, started_precision
@@ -78,10 +78,11 @@ class Round:
         """Say what is finished, after an interruption."""
         if self.search is not None:
             return self.search.say_finished()
-        there = (self.folder.path / "comparison.json").exists()
-        kept = sum(row["run"] is not None for row in self.folder.cells()) if there else 0
+        finished = 0
+        if (self.folder.path / "comparison.json").exists():
+            finished = sum(row["run"] is not None for row in self.folder.cells())
         total = len(self.before) + len(self.cells)
-        return f"{kept} of {total} cells are finished and kept in {self.folder.path}"
+        return f"{finished} of {total} cells are finished and kept in {self.folder.path}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Done:
             count = "1 search" if len(self.errors) == 1 else f"{len(self.errors)} searches"
             raise NegbenchError(f"{count} failed ({self.errors[0]}); rerun the command to resume")
         outcomes = [*self.trials, *self.outcomes]
-        lost = failed(outcomes)
+        lost = failures(outcomes)
         if lost:
             total = len({outcome.cell.hash for outcome in outcomes})
             raise NegbenchError(f"{len(lost)} of {total} cells failed; rerun the command to compute them again")
@@ -178,35 +179,35 @@ def carry_out(course: Course, execution: Execution, say: Callable[[str], None], 
     Raises:
         NegbenchError: after the block, if a cell or a search failed.
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         with execution.open():
-            done = _drive(course, execution, say, margin, held)
+            done = _drive(course, execution, say, margin, locks)
         yield done
     done.check()
 
 
-def _drive(course: Course, execution: Execution, say: Callable[[str], None], margin: float, held: ExitStack) -> Done:
-    """Compute a course's rounds; `held` keeps the locks of the folders that list cells."""
+def _drive(course: Course, execution: Execution, say: Callable[[str], None], margin: float, locks: ExitStack) -> Done:
+    """Compute a course's rounds, and lock the folders that list cells, until `locks` is closed."""
     folders: dict[Path, ComparisonFolder] = {}
-    asked = next(course)
-    cells = asked.certain
+    current: Round = next(course)
+    cells = current.certain
     try:
         if len(cells) >= MANY:
-            for line in asked.price(execution.estimate):
+            for line in current.price(execution.estimate):
                 say(line)
         if cells and not execution.executor.elsewhere:
-            _lock(asked, folders, held)
-            forewarn(cells, asked.runs, margin)
+            _lock(current, folders, locks)
+            forewarn(cells, current.runs, margin)
         while True:
-            _lock(asked, folders, held)
-            outcomes = _compute(asked, execution, say)
+            _lock(current, folders, locks)
+            outcomes = _compute(current, execution, say)
             try:
-                asked = course.send(outcomes)
+                current = course.send(outcomes)
             except StopIteration as end:
                 done: Done = end.value
                 break
     except (KeyboardInterrupt, Stopped):
-        log.warning(asked.say_finished())
+        log.warning(current.say_finished())
         raise
     for line in done.words:
         say(line)
@@ -217,20 +218,20 @@ def _drive(course: Course, execution: Execution, say: Callable[[str], None], mar
     return done
 
 
-def _lock(asked: Round, folders: dict[Path, ComparisonFolder], held: ExitStack) -> None:
+def _lock(current: Round, folders: dict[Path, ComparisonFolder], locks: ExitStack) -> None:
     """Lock the folder of a round's cells, unless an earlier round has; it is added to `folders`."""
-    if asked.search is None and asked.folder.path not in folders:
-        held.enter_context(asked.folder.hold())
-        folders[asked.folder.path] = asked.folder
+    if current.search is None and current.folder.path not in folders:
+        locks.enter_context(current.folder.hold())
+        folders[current.folder.path] = current.folder
 
 
-def _compute(asked: Round, execution: Execution, say: Callable[[str], None]) -> Sequence[Outcome]:
+def _compute(current: Round, execution: Execution, say: Callable[[str], None]) -> Sequence[Outcome]:
     """Compute a round, and return the outcomes of its cells; none of a search."""
-    for line in asked.words:
+    for line in current.words:
         say(line)
-    left = {cell.hash: cell.config.train.epochs for cell in asked.ahead if cell.step(asked.runs) != "reuse"}
-    execution.estimate.later = (sum(left.values()), sum(left.values()) + asked.later)
-    if asked.search is None:
-        return compute_and_log(asked.folder, asked.cells, execution, asked.before)
-    asked.search.run(execution)
+    left = {cell.hash: cell.config.train.epochs for cell in current.ahead if cell.step(current.runs) != "reuse"}
+    execution.estimate.later = (sum(left.values()), sum(left.values()) + current.later)
+    if current.search is None:
+        return compute_and_log(current.folder, current.cells, execution, current.before)
+    current.search.run(execution)
     return ()

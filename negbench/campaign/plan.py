@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from negbench.display import notes, progress
-from negbench.errors import NegbenchError, OptionError, quoted
-from negbench.grid.axes import Axes, Choice, expand, split_list
+from negbench.errors import NegbenchError, OptionError, short_repr
+from negbench.grid.axes import Axes, Choice, plugin_sections, split_list
 from negbench.grid.axis import Axis, plain_dials, point_text, points_of, short_names
-from negbench.grid.cells import Cell, plan
+from negbench.grid.cells import Cell, plan_cells
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.setting import TAU
 from negbench.grid.setting_trials import SettingGrid, SettingTrials
@@ -45,18 +45,18 @@ class ComparisonPlan:
     """A comparison before it is computed.
 
     Attributes:
-        asked: the options, including the recipe's.
+        options: of the command, including the recipe's.
         folder: folder of the comparison.
         cells: cells to compute.
         size: the axes in words, '2 strategies x 3 seeds'.
-        choice: the trials that choose learning rates and temperatures; None if neither is chosen.
+        trials: choose learning rates and temperatures; None if neither is chosen.
     """
 
-    asked: Compare
+    options: Compare
     folder: ComparisonFolder
     cells: list[Cell]
     size: str = ""
-    choice: SettingTrials | None = None
+    trials: SettingTrials | None = None
 
     def line(self) -> str:
         """Return a line that says how many cells there are and how many are finished."""
@@ -69,102 +69,105 @@ class ComparisonPlan:
         summary = f"{len(self.cells)} cells ({size}), {steps['reuse']} already finished"
         if steps["resume"]:
             summary += f", {steps['resume']} to be resumed"
-        if self.choice is None:
+        if self.trials is None:
             return summary
-        trials = {cell.hash: cell.step(runs) for cell in self.choice.cells}
-        done = list(trials.values()).count("reuse")
-        return f"{summary}; first {len(trials)} trials of {self.choice.grid.words}, {done} already finished"
+        steps_of_trials = {cell.hash: cell.step(runs) for cell in self.trials.cells}
+        finished = list(steps_of_trials.values()).count("reuse")
+        return (
+            f"{summary}; first {len(steps_of_trials)} trials of {self.trials.grid.words}, {finished} already finished"
+        )
 
     @property
     def settings_open(self) -> bool:
         """Whether rows that are alike so far may still get settings of their own."""
-        if self.choice is None or not self.choice.grid.temperatures:
+        if self.trials is None or not self.trials.grid.temperatures:
             return False
         runs = self.folder.path.parent
-        return any(cell.step(runs) != "reuse" for cell in self.choice.cells)
+        return any(cell.step(runs) != "reuse" for cell in self.trials.cells)
 
     @property
-    def trials(self) -> ComparisonFolder:
-        """Folder of the trials that choose."""
+    def trials_folder(self) -> ComparisonFolder:
+        """Folder of the trials."""
         return ComparisonFolder(self.folder.path.with_name(f"{self.folder.path.name}-rates"))
 
     def at_best_settings(self) -> ComparisonPlan:
         """Return the plan with every cell at the setting that the finished trials chose; `self` if none is chosen."""
-        if self.choice is None:
+        if self.trials is None:
             return self
         runs = self.folder.path.parent
-        chosen = self.choice.chosen(runs)
-        about = {**self.folder.about, "rates": [picked.plain() for picked in chosen]}
-        cells = self.choice.at_chosen(self.cells, chosen, runs, DATA)
+        best = self.trials.choose(runs)
+        about = {**self.folder.about, "rates": [picked.plain() for picked in best]}
+        cells = self.trials.apply(self.cells, best, runs, DATA)
         return replace(self, cells=cells, folder=replace(self.folder, about=about))
 
 
-def over_recipe(asked: Compare) -> Compare:
+def over_recipe(options: Compare) -> Compare:
     """Complete the options from the recipe's table [compare]; options that were given win.
 
     Raises:
         NegbenchError: a recipe that cannot be read, or an unknown key in the table.
     """
-    if asked.recipe is None:
-        return asked
-    table = read_recipe(asked.recipe).get("compare", {})
+    if options.recipe is None:
+        return options
+    table = read_recipe(options.recipe).get("compare", {})
     if isinstance(table, dict):
         replaced = set()
-        for text in (*asked.sets, *asked.dials):  # these replace the recipe's budgets
+        for text in (*options.sets, *options.dials):  # these replace the recipe's budgets
             key = text.partition("=")[0].strip()
             if key == "train.epochs":
                 replaced.add("epochs")
             elif key == "train.num_negatives":
                 replaced.add("negatives")
-        if asked.systems or table.get("systems"):
+        if options.systems or table.get("systems"):
             replaced.add("losses")  # every system has its own loss
         table = {key: value for key, value in table.items() if key not in replaced}
-    return asked.over(table, "compare")
+    return options.over(table, "compare")
 
 
-def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
+def plan_comparison(options: Compare, runs: Path) -> ComparisonPlan:
     """Resolve every cell of the axes and look for it among the finished runs.
 
     Args:
-        asked: the options, including the recipe's (`over_recipe`).
+        options: the options, including the recipe's (`over_recipe`).
         runs: runs folder.
 
     Raises:
         NegbenchError: axes that exclude each other, a cell that cannot run, or missing data.
     """
-    axes = Axes.of(asked)
-    _check(asked, axes)
-    found = _cells(asked, axes, runs)
+    axes = Axes.of(options)
+    _check_axes(options, axes)
+    parts = _plan_parts(options, axes, runs)
+    cells = parts.cells
     rows = []
-    for cell in found.cells:
+    for cell in cells:
         name = " ".join(cell.labels[axis] for axis in ("strategy", "point") if axis in cell.labels)
         rows.append((name, cell.given, cell.config))
-    idle = check_idle(rows, (*asked.sets, *asked.dials), DATA)
-    remarks = list(dict.fromkeys([*found.remarks, *idle]))
+    idle = check_idle(rows, (*options.sets, *options.dials), DATA)
+    remarks = list(dict.fromkeys([*parts.remarks, *idle]))
     about: dict[str, Any] = {}
     if axes.dials:
         about["dials"] = plain_dials(axes.dials)
-    if found.left_out:
-        about["left_out"] = found.left_out
+    if parts.left_out:
+        about["left_out"] = parts.left_out
     if remarks:
         about["remarks"] = remarks
-    folder = _folder(asked, runs, found.cells, about)
-    notes([*remarks, *(_skipped(place) for place in found.left_out)])
-    planned = ComparisonPlan(asked, folder, found.cells, size=_size(axes, found.cells))
-    rates = asked.lr in (None, "grid", "common") and not _searches_rates(axes)
-    grid = SettingGrid(rates, temperatures=asked.temperature == "grid")
+    folder = _folder(options, runs, cells, about)
+    notes([*remarks, *(_skipped(place) for place in parts.left_out)])
+    planned = ComparisonPlan(options, folder, cells, size=_size(axes, cells))
+    rates = options.lr in (None, "grid", "common") and not _searches_rates(axes)
+    grid = SettingGrid(rates, temperatures=options.temperature == "grid")
     if not (grid.rates or grid.temperatures):
         return planned
     if grid.temperatures:
-        _check_temperatures(found.cells)
-    choice = SettingTrials.of(planned.cells, runs, DATA, asked.metric, common=asked.lr == "common", grid=grid)
-    planned = replace(planned, choice=choice)
-    check_name(planned.trials.path, "comparison")
+        _check_temperatures(cells)
+    trials = SettingTrials.of(planned.cells, runs, DATA, options.metric, common=options.lr == "common", grid=grid)
+    planned = replace(planned, trials=trials)
+    check_name(planned.trials_folder.path, "comparison")
     return planned.at_best_settings()
 
 
 @dataclass(frozen=True)
-class _Planned:
+class _PlannedParts:
     """The cells of a comparison's axes; the places that cannot be planned, with the reason; and remarks on systems."""
 
     cells: list[Cell]
@@ -172,13 +175,13 @@ class _Planned:
     remarks: list[str]
 
 
-def _cells(asked: Compare, axes: Axes, runs: Path) -> _Planned:
+def _plan_parts(options: Compare, axes: Axes, runs: Path) -> _PlannedParts:
     """Plan the cells of all combinations; a point or a system's strategy that cannot be planned is left out.
 
     Raises:
         NegbenchError: a combination that cannot be left out, or nothing that can be planned.
     """
-    parts, axes = _parts(asked, axes)
+    parts, axes = _parts(options, axes)
     inner = axes.without(*parts[0]).choices()  # all parts are of the same axes
     cells: list[Cell] = []
     seen: set[tuple[str, ...]] = set()
@@ -190,7 +193,7 @@ def _cells(asked: Compare, axes: Axes, runs: Path) -> _Planned:
             choices = [{**choice, **part} for choice in inner]
             columns = [axes.columns(choice) for choice in choices]
             try:
-                found = plan(axes.configs(choices, DATA, remarks.append), runs, display, DATA, columns)
+                found = plan_cells(axes.configs(choices, DATA, remarks.append), runs, display, DATA, columns)
             except NegbenchError as error:
                 if not part or part.get("own"):
                     raise
@@ -205,7 +208,7 @@ def _cells(asked: Compare, axes: Axes, runs: Path) -> _Planned:
     if not cells:
         assert failure is not None  # every combination failed
         raise failure
-    return _Planned(cells, left_out, remarks)
+    return _PlannedParts(cells, left_out, remarks)
 
 
 def _place(cell: Cell) -> tuple[str, ...]:
@@ -219,7 +222,7 @@ def _left_out(axes: Axes, part: Choice, error: NegbenchError) -> dict[str, str]:
     if "system" in part:
         place["system"] = part["system"]
     else:
-        place["point"] = point_text(short_names(axes.dials), [dial.shown(part[dial.key]) for dial in axes.dials])
+        place["point"] = point_text(short_names(axes.dials), [dial.table_value(part[dial.key]) for dial in axes.dials])
     if "strategy" in part:
         place["strategy"] = part["strategy"]["name"]
     return {**place, "reason": str(error)}
@@ -231,13 +234,13 @@ def _skipped(place: Mapping[str, str]) -> str:
     return f"{where} skipped: {place['reason']}"
 
 
-def _parts(asked: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
+def _parts(options: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
     """Return what is planned at a time, and left out where one of its cells cannot be planned; and all axes."""
-    if asked.systems is None:
+    if options.systems is None:
         keys = [dial.key for dial in axes.dials]
         points = [dict(zip(keys, point, strict=True)) for point in points_of(axes.dials)]
         return points or [{}], axes
-    names = split_list(asked.systems, "systems")
+    names = split_list(options.systems, "systems")
     chosen = list(systems()) if names == ["all"] else [name.strip() for name in names]
     for name in chosen:
         system(name, "--systems")  # raises
@@ -247,14 +250,14 @@ def _parts(asked: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
     return choices, Axes(axes.base, (*own, *axes.without("loss", "strategy").axes))
 
 
-def _check(asked: Compare, axes: Axes) -> None:
+def _check_axes(options: Compare, axes: Axes) -> None:
     """Refuse options and axes that exclude each other."""
-    if asked.lr not in (None, "fixed") and _searches_rates(axes):
+    if options.lr not in (None, "fixed") and _searches_rates(axes):
         raise OptionError("--tuned and --dial train.lr already search the learning rate: leave out --lr")
-    if asked.temperature == "grid":
-        _check_temperature_grid(asked, axes)
-    flags = ["--systems"] if asked.systems is not None else []
-    for axis in axes.without("settings").axes if asked.tuned is None else axes.axes:
+    if options.temperature == "grid":
+        _check_temperature_grid(options, axes)
+    flags = ["--systems"] if options.systems is not None else []
+    for axis in axes.without("settings").axes if options.tuned is None else axes.axes:
         if axis.column not in _OF_ALL or len(axis.values) > 1:
             flags.append("--dial" if axis.is_dial else _FLAGS.get(axis.column, ""))
     for flag, others in _APART.items():
@@ -263,26 +266,26 @@ def _check(asked: Compare, axes: Axes) -> None:
                 if other in map(_FLAGS.get, _OF_ALL):
                     raise OptionError(f"{flag} and several {other} cannot be combined: give one")
                 raise OptionError(f"{flag} and {other} cannot be combined: use one at a time")
-    if asked.systems is not None and asked.losses is not None:
+    if options.systems is not None and options.losses is not None:
         raise OptionError("--systems uses each system's own loss: leave out --losses")
 
 
-def _check_temperature_grid(asked: Compare, axes: Axes) -> None:
+def _check_temperature_grid(options: Compare, axes: Axes) -> None:
     """Refuse what chooses or fixes the temperature beside `--temperature grid`."""
-    if asked.tuned is not None:
+    if options.tuned is not None:
         raise OptionError("--tuned and --temperature grid cannot be combined: use one at a time")
-    if asked.lr == "common":
+    if options.lr == "common":
         raise OptionError("--temperature grid shows the common rate and temperature, too: leave out --lr common")
     if axes.values(TAU):
         raise OptionError(f"--dial {TAU} and --temperature grid set the same key: leave one of them out")
-    if asked.losses is not None and any("tau" in loss for loss in expand("losses", asked.losses)):
+    if options.losses is not None and any("tau" in loss for loss in plugin_sections("losses", options.losses)):
         raise OptionError("--losses with their own tau and --temperature grid set the same key: leave out tau")
 
 
 def _check_temperatures(cells: Sequence[Cell]) -> None:
     """Refuse cells whose loss reads no temperature that `--temperature grid` could choose."""
     for cell in cells:
-        loss = quoted(cell.config.loss.name)
+        loss = short_repr(cell.config.loss.name)
         if cell.config.divisor == "none":
             raise OptionError(f"--temperature grid: loss {loss} has no temperature: leave out one of them")
         if cell.config.divisor == "own":
@@ -297,17 +300,17 @@ def _searches_rates(axes: Axes) -> bool:
     return axes.values("settings") == ("default",) or bool(axes.values("train.lr"))
 
 
-def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], about: dict[str, Any]) -> ComparisonFolder:
+def _folder(options: Compare, runs: Path, cells: Sequence[Cell], about: dict[str, Any]) -> ComparisonFolder:
     name = default_name(cells)
-    if asked.until is not None:  # not the folder of a comparison of the first look's seeds
-        name = name.replace("compare", asked.until)
-    if asked.lr not in (None, "grid"):
-        name += f"-lr-{asked.lr}"
-    if asked.tuned is not None:  # not the folder of the plain comparison
+    if options.until is not None:  # not the folder of a comparison of the first look's seeds
+        name = name.replace("compare", options.until)
+    if options.lr not in (None, "grid"):
+        name += f"-lr-{options.lr}"
+    if options.tuned is not None:  # not the folder of the plain comparison
         name += "-tuned"
-    if asked.temperature == "grid":
+    if options.temperature == "grid":
         name += "-temperature-grid"
-    folder = runs / (asked.name or name)
+    folder = runs / (options.name or name)
     check_name(folder, "comparison")
     return ComparisonFolder(folder, about)
 

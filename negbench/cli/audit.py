@@ -12,14 +12,14 @@ from negbench.settings.command_options import Audit
     "negbench audit --run RUN",
     help="Show what corpus strategies would draw, without training: false negatives, hardness, diversity, fallbacks.",
 )
-def audit(asked: Audit) -> dict[str, Any]:
+def audit(options: Audit) -> dict[str, Any]:
     """Audit and print."""
     from negbench.analysis.regime_card import in_words
     from negbench.analysis.run_tables import audit_table
     from negbench.mining.window import where_judged
     from negbench.own.audit import run_audit
 
-    audited = run_audit(asked)
+    audited = run_audit(options)
     console = output.console()
     console.print(audit_table(audited))
     console.print(f"regime  {in_words([audited.regime])}", highlight=False)

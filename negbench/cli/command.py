@@ -46,11 +46,11 @@ class Command:
             chosen = {field: value for field, value in given.items() if value not in (None, [], ())}
             planning = chosen.pop("dry_run", False)
             hours = chosen.pop("max_hours", None)
-            asked = self.model.parsed(chosen)
+            options = self.model.from_flags(chosen)
             if hours is not None:
                 limit_hours(hours)
-            notes(unused_variables(asked))
-            return show_plan(self.outlook, asked) if self.outlook and planning else self.call(asked)
+            notes(unused_variables(options))
+            return show_plan(self.outlook, options) if self.outlook and planning else self.call(options)
 
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             parameters, return_annotation=inspect.signature(self.call, eval_str=True).return_annotation
@@ -65,11 +65,11 @@ class Command:
 _VARIABLES = {"tracking_uri": "MLFLOW_TRACKING_URI", "name": "MLFLOW_EXPERIMENT_NAME", "storage": "OPTUNA_STORAGE"}
 
 
-def unused_variables(asked: Options) -> list[str]:
+def unused_variables(options: Options) -> list[str]:
     """Return a line for each variable that is set for MLflow or Optuna where its option is not given."""
     lines = []
     for field, variable in _VARIABLES.items():
-        if variable in os.environ and field in type(asked).model_fields and getattr(asked, field) is None:
+        if variable in os.environ and field in type(options).model_fields and getattr(options, field) is None:
             flag = "--" + field.replace("_", "-")
             lines.append(f"{variable} is set and not used: give {flag} to use it here")
     return lines

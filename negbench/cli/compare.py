@@ -7,12 +7,12 @@ from negbench.cli import command, output
 from negbench.settings.options import Compare
 
 
-def _outlook(asked: Compare, say: Callable[[str], None]) -> Any:
+def _outlook(options: Compare, say: Callable[[str], None]) -> Any:
     """Return the first round, and what more seeds would detect."""
     from negbench import api
     from negbench.analysis.deciding import resolution
 
-    planned, rules, course = api.plan_compare(asked, say)
+    planned, rules, course = api.plan_compare(options, say)
     return next(course), resolution(planned.cells, planned.folder.path.parent, rules)
 
 
@@ -25,8 +25,8 @@ def _outlook(asked: Compare, say: Callable[[str], None]) -> Any:
     help="Compute every combination once, then print tables and an answer. Rerun the command to resume.",
     outlook=_outlook,
 )
-def compare(asked: Compare) -> dict[str, Any]:
+def compare(options: Compare) -> dict[str, Any]:
     """Plan, compute, print."""
     from negbench import api
 
-    return api.compare(asked, console=output.console()).plain()
+    return api.compare(options, console=output.console()).plain()

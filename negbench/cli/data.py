@@ -19,7 +19,7 @@ SHOWN = 10  # problems of one kind to print on the terminal
     "negbench data fetch emoji --out data/emoji",
     help="Fetch a data set's packages with npm (pinned versions, checked hashes, no scripts) and draw its pictures.",
 )
-def fetch(asked: FetchData) -> None:
+def fetch(options: FetchData) -> None:
     """Fetch, draw, and say whose pictures they are."""
     import os
     import time
@@ -29,7 +29,7 @@ def fetch(asked: FetchData) -> None:
     from negbench.worlds._fetch import fetch as fetched
     from negbench.worlds.emoji import draw
 
-    out = asked.out or Path(os.environ.get("NEGBENCH_DATA") or "data") / "emoji"
+    out = options.out or Path(os.environ.get("NEGBENCH_DATA") or "data") / "emoji"
     started = time.perf_counter()
     for line in fetched(out):
         typer.echo(line)
@@ -47,7 +47,7 @@ def fetch(asked: FetchData) -> None:
     "negbench data verify fashioniq --data-root DIR",
     help="Check counts, targets and images (missing, empty, undecodable, copies). Exit code 2 if something is wrong.",
 )
-def verify(asked: VerifyData) -> dict[str, Any]:
+def verify(options: VerifyData) -> dict[str, Any]:
     """Check and print."""
     from dataclasses import asdict
 
@@ -58,18 +58,18 @@ def verify(asked: VerifyData) -> dict[str, Any]:
     from negbench.errors import ProblemsError
     from negbench.settings.layers import dataset_layer, parse_set, plugin_layer
 
-    plugin_layer(asked.plugin)
-    section = dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)["dataset"]
-    section |= {path[-1]: value for path, value in map(parse_set, asked.sets)}
+    plugin_layer(options.plugin)
+    section = dataset_layer(options.dataset, options.data_root, options.allow_missing)["dataset"]
+    section |= {path[-1]: value for path, value in map(parse_set, options.sets)}
     console = Console(stderr=True)  # standard output is for the report
     with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("decode", total=None)
         verification = check(
             section.pop("name"),
             section,
-            splits=asked.split,
-            images=not asked.annotations,
-            workers=asked.workers,
+            splits=options.split,
+            images=not options.annotations,
+            workers=options.workers,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     document = asdict(verification)
@@ -85,7 +85,7 @@ def verify(asked: VerifyData) -> dict[str, Any]:
     "negbench data encode --backbone blip2 --dataset fashioniq --data-root DIR --set compute.workers=8",
     help="Store a backbone's image features of train and val, once for all runs. Rerun the command to resume.",
 )
-def encode(asked: EncodeData) -> None:
+def encode(options: EncodeData) -> None:
     """Store the features of train and val, as a run would, and print how many."""
     from negbench.contracts import HoldsFeatures
     from negbench.data.scene import DataCache
@@ -98,7 +98,7 @@ def encode(asked: EncodeData) -> None:
 
     cache = DataCache()
     # a configuration must name a strategy; it is not used here
-    whole, remarks = with_system([*layers_of(asked), {"strategy": {"name": "all-corpus"}}], cache)
+    whole, remarks = with_system([*layers_of(options), {"strategy": {"name": "all-corpus"}}], cache)
     notes(remarks)
     with progress("encode") as display:
         run = open_run(build_config([whole]), display, cache)

@@ -17,13 +17,13 @@ from negbench.settings.command_options import Doctor
     help="Check versions, devices, disk, stores and every stored file; remove leftovers of killed processes. "
     "With options of `negbench run`: say what that run takes on this machine.",
 )
-def doctor(asked: Doctor) -> dict[str, Any]:
+def doctor(options: Doctor) -> dict[str, Any]:
     """Print one line per check; exit code 2 if something is wrong."""
     from negbench.errors import ProblemsError
     from negbench.own.doctor import examine
 
     remarks = []
-    for remark in examine(asked):
+    for remark in examine(options):
         remarks.append(remark)
         if not output.wants_json():
             mark = "PROBLEM: " if remark.problem else ""

@@ -8,10 +8,10 @@ from negbench.cli import command, output
 from negbench.settings.command_options import Embed
 
 
-def _outlook(asked: Embed, say: Callable[[str], None]) -> Any:
+def _outlook(options: Embed, say: Callable[[str], None]) -> Any:
     from negbench.own.embed import outlook
 
-    return None, outlook(asked)
+    return None, outlook(options)
 
 
 @command.of(
@@ -22,16 +22,16 @@ def _outlook(asked: Embed, say: Callable[[str], None]) -> Any:
     "texts.npz there; negbench init then writes a recipe that uses them.",
     outlook=_outlook,
 )
-def embed(asked: Embed) -> dict[str, Any]:
+def embed(options: Embed) -> dict[str, Any]:
     """Embed, print."""
     from negbench.own.embed import embed_folder
 
-    embedded = embed_folder(asked)
+    embedded = embed_folder(options)
     console = output.console()
     for path, shape in ((embedded.images, embedded.image_shape), (embedded.texts, embedded.text_shape)):
         console.print(f"{'wrote':8} {path}: {shape[0]:,} {path.stem}, {list(shape)}", highlight=False, soft_wrap=True)
-    columns = ["--columns", asked.columns] if asked.columns else []
-    missing = ["--allow-missing"] if asked.allow_missing else []
+    columns = ["--columns", options.columns] if options.columns else []
+    missing = ["--allow-missing"] if options.allow_missing else []
     step = shlex.join(["negbench", "init", str(embedded.images.parent), *columns, *missing])
     console.print(f"next\n  {step}", highlight=False, soft_wrap=True, markup=False)
     shapes = {"image_shape": embedded.image_shape, "text_shape": embedded.text_shape}

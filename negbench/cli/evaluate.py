@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     help="Score a finished run on any data set, or ready-made rankings without any model; with R@10 by what the texts "
     "change: colour, quantity, appearance, form.",
 )
-def evaluate(asked: Evaluate) -> dict[str, Any]:
+def evaluate(options: Evaluate) -> dict[str, Any]:
     """Score and print."""
     from negbench.scoring import benchmark
 
-    scores, written = benchmark.evaluate(asked)
+    scores, written = benchmark.evaluate(options)
     console = output.console()
     if scores is not None:
         _print(console, scores)

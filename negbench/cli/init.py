@@ -13,18 +13,18 @@ from negbench.settings.command_options import Init
     help="Inspect a folder of triplets and images or embeddings: list what is there and what is missing, write "
     "a commented recipe and an example strategy, and print the next commands.",
 )
-def init(asked: Init) -> dict[str, Any]:
+def init(options: Init) -> dict[str, Any]:
     """Inspect the folder, write the files, print the next commands."""
     from negbench.errors import DataError, printable
     from negbench.own.init import commands, inspect_folder, write
 
     console = output.console()
-    scan = inspect_folder(asked.folder, asked.columns, asked.allow_missing)
+    scan = inspect_folder(options.folder, options.columns, options.allow_missing)
     for title, lines in (("found", scan.present), ("warning", scan.warnings)):
         for line in lines:
             console.print(f"{title:8} {printable(line)}", highlight=False, markup=False)
     if not scan.comparable:
-        raise DataError(f"{asked.folder}: cannot start yet: {'; '.join(scan.missing)}")
+        raise DataError(f"{options.folder}: cannot start yet: {'; '.join(scan.missing)}")
     written = write(scan)
     steps = commands(scan)
     for path in written:

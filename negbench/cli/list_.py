@@ -27,10 +27,10 @@ KINDS = get_args(PluginKind)
     "negbench list qure",
     help="List strategies, losses, backbones, datasets, systems or recipes with their sources, or explain one.",
 )
-def list_(asked: List) -> dict[str, Any]:
+def list_(options: List) -> dict[str, Any]:
     """Print the registry."""
-    plugin_layer(asked.plugin)
-    kinds, name = _kinds_and_name(asked)
+    plugin_layer(options.plugin)
+    kinds, name = _kinds_and_name(options)
     documents = {kind: _document(kind, name) for kind in kinds}
     if output.wants_json():
         return documents
@@ -52,7 +52,7 @@ def list_(asked: List) -> dict[str, Any]:
     return documents
 
 
-def _kinds_and_name(asked: List) -> tuple[tuple[str, ...], str | None]:
+def _kinds_and_name(options: List) -> tuple[tuple[str, ...], str | None]:
     """Return the kinds to list, and the name to explain, which may stand in the place of its kind.
 
     Raises:
@@ -64,20 +64,20 @@ def _kinds_and_name(asked: List) -> tuple[tuple[str, ...], str | None]:
     from negbench.settings.layers import recipes
     from negbench.systems.system import system_files
 
-    if asked.kind is None:
+    if options.kind is None:
         return KINDS, None
-    if asked.kind in KINDS:
-        return (asked.kind,), asked.name
+    if options.kind in KINDS:
+        return (options.kind,), options.name
     names = {kind: set(registry.plugins(kind)) for kind in PLUGINS}
     names |= {"systems": set(system_files()), "recipes": set(recipes())}
-    found = tuple(kind for kind in KINDS if asked.kind in names[kind])
-    if asked.name is not None:
-        raise UnknownNameError("kind", asked.kind, KINDS)
-    if is_composite("strategies", asked.kind):
+    found = tuple(kind for kind in KINDS if options.kind in names[kind])
+    if options.name is not None:
+        raise UnknownNameError("kind", options.kind, KINDS)
+    if is_composite("strategies", options.kind):
         found = ("strategies",)
     if not found:
-        raise UnknownNameError("kind or name", asked.kind, {*KINDS, *set().union(*names.values())})
-    return found, asked.kind
+        raise UnknownNameError("kind or name", options.kind, {*KINDS, *set().union(*names.values())})
+    return found, options.kind
 
 
 def _document(kind: str, name: str | None) -> Any:

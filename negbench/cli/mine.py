@@ -9,10 +9,10 @@ from negbench.settings.command_options import Mine
 _LEAVE_OUT = "leave them out with --set mining.exclude_relevant=true"
 
 
-def _outlook(asked: Mine, say: Callable[[str], None]) -> Any:
+def _outlook(options: Mine, say: Callable[[str], None]) -> Any:
     from negbench.own.negatives import outlook
 
-    return None, outlook(asked)
+    return None, outlook(options)
 
 
 @command.of(
@@ -25,32 +25,32 @@ def _outlook(asked: Mine, say: Callable[[str], None]) -> Any:
     "scored by a finished run (--run) or an untrained backbone.",
     outlook=_outlook,
 )
-def mine(asked: Mine) -> dict[str, Any]:
+def mine(options: Mine) -> dict[str, Any]:
     """Mine, write, print."""
     from negbench.display import log
     from negbench.own.negatives import write_negatives
 
-    mined = write_negatives(asked)
+    mined = write_negatives(options)
     console = output.console()
     if mined.source:
         console.print(mined.source, highlight=False)
-    short = int((mined.frame["negatives"].map(len) < asked.draws).sum())
+    short = int((mined.frame["negatives"].map(len) < options.draws).sum())
     fewer = f" ({short:,} queries have fewer: their pools are smaller)" if short else ""
     cut = f"; {mined.summary['cut_ties']:,.0f} pools cut a tie" if mined.summary["cut_ties"] else ""
     fallbacks = int(mined.summary["fallback_below"] + mined.summary["fallback_any"])
     low, middle, high = mined.frame["pool_size"].quantile([0.25, 0.5, 0.75])
     console.print(
-        f"{len(mined.frame):,} queries, {asked.draws} negatives each{fewer}, from pools of "
+        f"{len(mined.frame):,} queries, {options.draws} negatives each{fewer}, from pools of "
         f"{middle:,.0f} images in the middle (quartiles {low:,.0f} and {high:,.0f}) of {mined.images:,}; "
         f"{fallbacks:,} queries fell back; hardness {mined.summary['hardness']:.4f}{cut}",
         highlight=False,
     )
     out = len(mined.frame) - mined.kept
-    if out and asked.format != "triplets":
+    if out and options.format != "triplets":
         share, mend = 100 * out / len(mined.frame), "lower --draws, or take larger pools, as of top-k:k=100"
         log.warning("note: %d queries (%.0f %%) fell back or have fewer, and are left out: %s", out, share, mend)
     wrong = mined.summary["false_negative_rate_draws"]
     if wrong > 0:
         log.warning("note: %.3g %% of the draws are known to be relevant: %s", 100 * wrong, _LEAVE_OUT)
-    console.print(f"wrote {asked.out}", highlight=False, soft_wrap=True)
-    return {"out": asked.out, "queries": len(mined.frame), "draws": asked.draws, **mined.summary}
+    console.print(f"wrote {options.out}", highlight=False, soft_wrap=True)
+    return {"out": options.out, "queries": len(mined.frame), "draws": options.draws, **mined.summary}

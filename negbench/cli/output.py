@@ -105,7 +105,7 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
 Outlook = Callable[[Any, Callable[[str], None]], "tuple[Round | None, list[str]]"]
 
 
-def show_plan(outlook: Outlook, asked: Any) -> dict[str, Any]:
+def show_plan(outlook: Outlook, options: Any) -> dict[str, Any]:
     """Print the outlook of `--dry-run`.
 
     Returns:
@@ -120,7 +120,7 @@ def show_plan(outlook: Outlook, asked: Any) -> dict[str, Any]:
         shown.print(line, highlight=False, soft_wrap=True)
 
     with DATA.lenient() as lacking:
-        first, more = outlook(asked, say)
+        first, more = outlook(options, say)
         lines = [*([] if first is None else foresee(first)), *more]
     if lacking:
         why = "; ".join(text.split("; ")[0] for text in lacking.values())

@@ -19,7 +19,7 @@ from negbench.settings.options import Report
     "negbench report demo --latex --columns R@1,R@10",
     help="Write one HTML file with the tables and figures of a comparison or of claims.",
 )
-def report(asked: Report) -> dict[str, Any]:
+def report(options: Report) -> dict[str, Any]:
     """Build the page and print its path."""
     from negbench.display import notes
     from negbench.errors import NegbenchError, install_line
@@ -27,45 +27,45 @@ def report(asked: Report) -> dict[str, Any]:
     from negbench.settings.layers import plugin_layer
 
     shown = output.console()
-    plugin_layer(asked.plugin)
-    runs = files.runs_dir(asked.runs_dir)
-    if asked.latex or asked.markdown:
-        text = _table(runs, asked)
+    plugin_layer(options.plugin)
+    runs = files.runs_dir(options.runs_dir)
+    if options.latex or options.markdown:
+        text = _table(runs, options)
         typer.echo(text)
-        if asked.out:
-            files.write_text(asked.out, text)
+        if options.out:
+            files.write_text(options.out, text)
         return {"table": text}
-    if asked.share:
+    if options.share:
         from negbench.report.share import share
 
-        copied = share(runs, asked.name, asked.share)
+        copied = share(runs, options.name, options.share)
         shown.print(f"{copied[0]} and {len(copied) - 1} runs", highlight=False, soft_wrap=True)
         return {"shared": copied}
-    if asked.metric is not None:
+    if options.metric is not None:
         from negbench.analysis.answer import say
         from negbench.analysis.findings import judge_by_metric
         from negbench.report.finish import print_findings
 
-        findings = judge_by_metric(runs, asked.name, asked.metric)
+        findings = judge_by_metric(runs, options.name, options.metric)
         print_findings(shown, findings)
         return {"answer": say(findings)}
-    if asked.card:
+    if options.card:
         from negbench.report.result_card import write_result_card
 
-        for path in write_result_card(runs, asked.name):
+        for path in write_result_card(runs, options.name):
             shown.print(str(path), highlight=False, soft_wrap=True)
     line = install_line("matplotlib")
     if line:
-        if not asked.card:
+        if not options.card:
             raise NegbenchError(line)
         notes([f"no page: {line}"])
         return {"page": None, "files": []}
     from negbench.report.build import write_report
 
-    page, *others = write_report(runs, asked.name, asked.galleries, asked.figures)
-    if asked.out:
-        files.write_text(asked.out, read_text(page))
-    for path in filter(None, (page, asked.out)):
+    page, *others = write_report(runs, options.name, options.galleries, options.figures)
+    if options.out:
+        files.write_text(options.out, read_text(page))
+    for path in filter(None, (page, options.out)):
         shown.print(str(path), highlight=False, soft_wrap=True)
     for folder in ("tables", "figures"):
         kinds = [path.suffix.removeprefix(".") for path in others if path.parent.name == folder]
@@ -75,20 +75,20 @@ def report(asked: Report) -> dict[str, Any]:
     return {"page": page, "files": others}
 
 
-def _table(runs: Path, asked: Report) -> str:
+def _table(runs: Path, options: Report) -> str:
     """Return the leader table as LaTeX or Markdown: the stored one, without pandas, if that is what is asked for."""
     from negbench.report.loaded import stored_latex
 
-    as_stored = asked.latex and not (asked.markdown or asked.metric or asked.columns or asked.epochs)
-    text = stored_latex(runs, asked.name) if as_stored else None
+    as_stored = options.latex and not (options.markdown or options.metric or options.columns or options.epochs)
+    text = stored_latex(runs, options.name) if as_stored else None
     if text is not None:
         return text
 
     from negbench.analysis.findings import judge_by_metric, read_findings
     from negbench.report.tables import leader_text
 
-    if asked.metric is None:
-        findings = read_findings(runs, asked.name)
+    if options.metric is None:
+        findings = read_findings(runs, options.name)
     else:
-        findings = judge_by_metric(runs, asked.name, asked.metric)
-    return leader_text(findings, asked)
+        findings = judge_by_metric(runs, options.name, options.metric)
+    return leader_text(findings, options)

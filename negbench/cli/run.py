@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from negbench.store.run_result import RunResult
 
 
-def _outlook(asked: Run, say: Callable[[str], None]) -> Any:
+def _outlook(options: Run, say: Callable[[str], None]) -> Any:
     """Return a round of the one run."""
     from negbench import api
     from negbench.campaign.driver import Round
     from negbench.display import Display
-    from negbench.grid.cells import plan
+    from negbench.grid.cells import plan_cells
     from negbench.grid.comparison import ComparisonFolder
     from negbench.loop.runs import DATA
     from negbench.machine import files
 
-    runs = files.runs_dir(asked.runs_dir)
-    config = api.plan_of(asked).config
-    return Round(ComparisonFolder(runs / "run"), plan([config], runs, Display(), DATA)), []
+    runs = files.runs_dir(options.runs_dir)
+    config = api.plan_of(options).config
+    return Round(ComparisonFolder(runs / "run"), plan_cells([config], runs, Display(), DATA)), []
 
 
 @command.of(
@@ -33,12 +33,12 @@ def _outlook(asked: Run, say: Callable[[str], None]) -> Any:
     help="Train and score one run; prints its metrics and where it is stored. Rerun the command to resume.",
     outlook=_outlook,
 )
-def run(asked: Run) -> dict[str, Any]:
+def run(options: Run) -> dict[str, Any]:
     """Compute and print."""
     from negbench import api
 
-    result = api.run(options=asked)
-    _print(output.console(), result, asked.tracking_uri)
+    result = api.run(options=options)
+    _print(output.console(), result, options.tracking_uri)
     return {"run": result.run_id, "path": result.path, "reused": result.reused, **result.details}
 
 

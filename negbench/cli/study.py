@@ -7,11 +7,11 @@ from negbench.cli import command, output
 from negbench.settings.options import Study
 
 
-def _outlook(asked: Study, say: Callable[[str], None]) -> Any:
+def _outlook(options: Study, say: Callable[[str], None]) -> Any:
     """Return the round of the trials."""
     from negbench.tuning.search import plan_study
 
-    return plan_study(asked).first(), []
+    return plan_study(options).first(), []
 
 
 @command.of(
@@ -23,8 +23,8 @@ def _outlook(asked: Study, say: Callable[[str], None]) -> Any:
     "scored on val. Rerun the command to resume, also from other machines.",
     outlook=_outlook,
 )
-def study(asked: Study) -> dict[str, Any]:
+def study(options: Study) -> dict[str, Any]:
     """Compute and print."""
     from negbench import api
 
-    return api.study(asked, console=output.console()).plain()
+    return api.study(options, console=output.console()).plain()

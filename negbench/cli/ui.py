@@ -37,13 +37,13 @@ while os.getppid() == int(server):
     help="Copy what the MLflow store lacks, serve MLflow's pages on 127.0.0.1 unless the store is a server, and print "
     "the address of a comparison: bar charts of its strategies, the best first.",
 )
-def ui(asked: Ui) -> None:
+def ui(options: Ui) -> None:
     """Replace this process by MLflow's server; another prints the address when it answers."""
     from negbench.errors import OptionError, RunError
     from negbench.machine import files
 
-    root = files.runs_dir(asked.runs_dir)
-    if asked.tracking_uri is None and not any((*root.glob("*/config.json"), *root.glob("*/study.json"))):
+    root = files.runs_dir(options.runs_dir)
+    if options.tracking_uri is None and not any((*root.glob("*/config.json"), *root.glob("*/study.json"))):
         raise RunError(f"no run in {root}: compute one first, or name the folder with --runs-dir")
     typer.echo(f"reading {root}, and copying to MLflow what its store lacks ...")
 
@@ -51,28 +51,28 @@ def ui(asked: Ui) -> None:
     from negbench.store.parents import restore  # the line comes first: this takes seconds
     from negbench.store.tracking import Tracker
 
-    tracker = Tracker.open(root, asked.tracking_uri)
+    tracker = Tracker.open(root, options.tracking_uri)
     if tracker.uri.startswith("http"):  # a server, which has pages of its own
-        for line in (*restore(tracker), tracker.shown.rstrip("/") + tracker.address(asked.name)):
+        for line in (*restore(tracker), tracker.shown.rstrip("/") + tracker.address(options.name)):
             typer.echo(line)
         return
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            free.bind(("127.0.0.1", asked.port))
+            free.bind(("127.0.0.1", options.port))
         except OSError as error:
-            raise OptionError(f"--port {asked.port}: {error.strerror}: give another one") from error
+            raise OptionError(f"--port {options.port}: {error.strerror}: give another one") from error
     for line in restore(tracker):
         typer.echo(line)
-    address = f"http://127.0.0.1:{asked.port}{tracker.address(asked.name)}\n({tracker.shown}; stop it with Ctrl-C)"
+    address = f"http://127.0.0.1:{options.port}{tracker.address(options.name)}\n({tracker.shown}; stop it with Ctrl-C)"
     typer.echo(_PANEL)
     typer.echo("starting MLflow's server ...")
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1"]
-    arguments += ["--port", str(asked.port), "--workers", "1", "--allowed-hosts", _HOSTS]
+    arguments += ["--port", str(options.port), "--workers", "1", "--allowed-hosts", _HOSTS]
     # uvicorn imports from the current folder first, even if Python is told not to
     arguments += ["--uvicorn-opts", f"--app-dir {shlex.quote(sysconfig.get_path('purelib'))}"]
     store = {"MLFLOW_BACKEND_STORE_URI": tracker.uri}  # may hold a password, which a list of processes must not show
     sys.stdout.flush()
-    subprocess.Popen([sys.executable, "-I", "-c", _SAY, str(asked.port), str(os.getpid()), address])
+    subprocess.Popen([sys.executable, "-I", "-c", _SAY, str(options.port), str(os.getpid()), address])
     # MLflow's job runner starts extra processes, for evaluations by language models
     os.execve(sys.executable, arguments, os.environ | store | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"} | APART)

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from negbench.errors import OptionError, check_option, quoted
+from negbench.errors import OptionError, check_option, short_repr
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def check_fields(plugin: Any) -> None:
             adapter.validate_python(getattr(plugin, name))
         except ValidationError as error:
             want = error.errors()[0]["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-            raise OptionError(f"{name} must be {want}, got {quoted(getattr(plugin, name))}") from error
+            raise OptionError(f"{name} must be {want}, got {short_repr(getattr(plugin, name))}") from error
     for name, span in tunable_ranges(type(plugin)).items():
         if span.below:
             low = getattr(plugin, name)

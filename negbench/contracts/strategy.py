@@ -20,7 +20,7 @@ from torch import Tensor
 
 from negbench.contracts.ranges import check_fields
 from negbench.contracts.view import PLANES, PlaneName, ScoreView
-from negbench.errors import OptionError, UnknownNameError, quoted
+from negbench.errors import OptionError, UnknownNameError, short_repr
 
 Scope = Literal["corpus", "batch"]
 # the corrupted member; "triple": all three at once; "query": the target is kept and ranks its query against others;
@@ -31,7 +31,7 @@ Slot = Literal["reference", "modification", "target", "triple", "query", "bank"]
 def _check_names(cls: type, name: str, declared: Any, known: tuple[str, ...], *, empty: bool = True) -> None:
     """Raise OptionError or UnknownNameError unless `declared` is a tuple of known names."""
     if not isinstance(declared, tuple) or not (empty or declared):
-        raise OptionError(f"{cls.__name__}.{name} must be a tuple of {', '.join(known)}, got {quoted(declared)}")
+        raise OptionError(f"{cls.__name__}.{name} must be a tuple of {', '.join(known)}, got {short_repr(declared)}")
     kind = {"corrupts": "slot", "reads": "plane"}.get(name, name)
     for item in declared:
         if item not in known:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.data.batch_size import EMBED_BATCH, batch_size, largest_operation
-from negbench.data.held import check_pictures, reads_pixels, with_features
+from negbench.data.images import check_pictures, reads_pixels, with_features
 from negbench.data.reading import HeldRows, PictureSource, RowSource, read_ahead
 from negbench.data.unseen import unseen_texts
 from negbench.datasets.dataset import Dataset

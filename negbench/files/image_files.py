@@ -14,8 +14,8 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
-from negbench.errors import DataError
-from negbench.files.reader import list_files, quoted
+from negbench.errors import DataError, short_repr
+from negbench.files.reader import list_files
 from negbench.machine.contents import stamp
 from negbench.machine.file_kinds import file_kind
 from negbench.machine.files import inside_tar, open_file
@@ -175,21 +175,21 @@ class ImageFiles:
             found = there.get(name)
             if found:
                 near = max(found, key=lambda path: _shared(path, folders))
-                return f"; there is {quoted(near.relative_to(self.root).as_posix())}: name images by such paths"
+                return f"; there is {short_repr(near.relative_to(self.root).as_posix())}: name images by such paths"
         return ""
 
     def _difference(self, image: str, near: Sequence[Path]) -> str:
         """Say what the files that are called nearly like an image are, and why none of them is taken."""
         path = near[0]
-        shown = quoted(near[0].relative_to(self.root).as_posix())
+        shown = short_repr(near[0].relative_to(self.root).as_posix())
         if path.is_symlink() and not path.exists():
-            return f"{shown} is a link to {quoted(path.readlink())}, which is not there: fetch what it leads to"
+            return f"{shown} is a link to {short_repr(path.readlink())}, which is not there: fetch what it leads to"
         why = unread_format(path)
         if why is not None:
             return f"there is {shown}, but {why}"
         if len(near) > 1:
-            others = ", ".join(quoted(other.relative_to(self.root).as_posix()) for other in near[:3])
-            return f"there are {others}, spelled alike: name {quoted(image)} as its file is"
+            others = ", ".join(short_repr(other.relative_to(self.root).as_posix()) for other in near[:3])
+            return f"there are {others}, spelled alike: name {short_repr(image)} as its file is"
         if not is_picture(path):
             return f"there is {shown}, whose ending is none of a picture"
         return f"there is {shown}, in another folder or of another spelling"
@@ -375,7 +375,9 @@ def check_names(names: Iterable[str], places: Iterable[object]) -> None:
     first: dict[object, str] = {}
     for name, place in zip(names, places, strict=True):
         if first.setdefault(place, name) != name:
-            raise DataError(f"{quoted(first[place])} and {quoted(name)} are one image, {place}: write one name for it")
+            raise DataError(
+                f"{short_repr(first[place])} and {short_repr(name)} are one image, {place}: write one name for it"
+            )
 
 
 @lru_cache(maxsize=2**16)
@@ -417,7 +419,7 @@ def relative_path(value: str, where: str) -> PurePosixPath:
     good = bool(value) and value.isprintable() and "\\" not in value and bool(path.parts)
     if not good or path.is_absolute() or ".." in path.parts:
         raise DataError(
-            f"{where}: {quoted(value)} is not a path below the image folder: expected a relative path without '..'"
+            f"{where}: {short_repr(value)} is not a path below the image folder: expected a relative path without '..'"
         )
     return path
 
@@ -435,7 +437,7 @@ def path_below(value: str, where: str, folders: Sequence[Path]) -> PurePosixPath
                 if path.is_relative_to(start) and path != start:
                     return relative_path(path.relative_to(start).as_posix(), where)
         names = " or ".join(map(str, dict.fromkeys(folders)))
-        raise DataError(f"{where}: {quoted(value)} is not a path below the image folder {names}")
+        raise DataError(f"{where}: {short_repr(value)} is not a path below the image folder {names}")
     return relative_path(value, where)
 
 

@@ -15,8 +15,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
-from negbench.errors import DataError
-from negbench.errors import quoted as quoted  # re-exported for the data sets
+from negbench.errors import DataError, short_repr
 from negbench.machine.contents import stamp
 from negbench.machine.received import check_text, read_bytes
 
@@ -230,7 +229,7 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"key {quoted(max(names, key=names.count))} occurs twice")
+        raise ValueError(f"key {short_repr(max(names, key=names.count))} occurs twice")
     return found
 
 
@@ -251,14 +250,14 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
 def check_type(value: Any, want: type[T], where: str) -> T:
     """Return `value` if it has the wanted JSON type. Raises DataError that quotes it otherwise."""
     if not isinstance(value, want) or (want is not bool and isinstance(value, bool)):
-        raise DataError(f"{where}: expected {_TYPE_NAMES[want]}, got {quoted(value)}")
+        raise DataError(f"{where}: expected {_TYPE_NAMES[want]}, got {short_repr(value)}")
     return value
 
 
 def get(entry: Mapping[str, Any], key: str, want: type[T], where: str) -> T:
     """Return `entry[key]`, checked. Raises DataError naming the place and the key."""
     if key not in entry:
-        raise DataError(f"{where}: key '{key}' is missing (it has {quoted(sorted(map(str, entry)))})")
+        raise DataError(f"{where}: key '{key}' is missing (it has {short_repr(sorted(map(str, entry)))})")
     return check_type(entry[key], want, f"{where}: key '{key}'")
 
 
@@ -272,5 +271,5 @@ def image_id(value: Any, where: str) -> str:
     """Return an image id that can be a file name. Raises DataError for an empty one or one with a path."""
     name = check_type(value, str, where)
     if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
-        raise DataError(f"{where}: {quoted(name)} is not an image id: expected a plain file name without a path")
+        raise DataError(f"{where}: {short_repr(name)} is not an image id: expected a plain file name without a path")
     return name

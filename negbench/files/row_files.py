@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from negbench.errors import DataError, OptionError
-from negbench.files.reader import Reader, parse_json, quoted
+from negbench.errors import DataError, OptionError, short_repr
+from negbench.files.reader import Reader, parse_json
 from negbench.machine.received import check_rows, read_parquet
 
 ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
@@ -53,7 +53,7 @@ class FileRow:
         if isinstance(value, str) and self.cells and not _LIST.fullmatch(value):
             value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
         if not isinstance(value, list | None):
-            raise DataError(f'{self.place(column)}: expected a list, got {quoted(value)}: write ["a", "b"]')
+            raise DataError(f'{self.place(column)}: expected a list, got {short_repr(value)}: write ["a", "b"]')
         return value or []
 
 
@@ -73,7 +73,7 @@ def read_rows(path: Path, *, header: bool = True) -> list[FileRow]:
     ending = path.suffix.lower()
     reader = Reader(path.parent)
     if ending not in ENDINGS:
-        raise OptionError(f"file must end in {', '.join(ENDINGS)}, got {quoted(path)}")
+        raise OptionError(f"file must end in {', '.join(ENDINGS)}, got {short_repr(path)}")
     if ending == ".parquet":
         return _parquet(reader.raw(path), path)
     text = reader.text(path, rows=True)
@@ -123,7 +123,7 @@ def check_one(entry: str, where: str, known: Callable[[str], bool]) -> None:
     for mark in ("|", ",", SEPARATOR, "\t", "\n", "/", " "):
         parts = [part.strip() for part in entry.split(mark)]
         if len(parts) > 1 and all(map(known, parts)):
-            what = f"{quoted(entry)} is {len(parts)} images with {mark!r} between"
+            what = f"{short_repr(entry)} is {len(parts)} images with {mark!r} between"
             raise DataError(f"{where}: {what}: write a list, or in a .csv put {SEPARATOR!r} there, in quotes")
 
 
@@ -194,7 +194,7 @@ def _entries(data: Any, path: Path) -> list[Any]:
         else:
             rows = [{"key": key, **value} for key, value in data.items()]
     if rows is None:
-        raise DataError(f"{path}: expected a list of objects, a row each, got {quoted(data)}")
+        raise DataError(f"{path}: expected a list of objects, a row each, got {short_repr(data)}")
     return rows
 
 
@@ -230,7 +230,7 @@ def _values(row: Any, where: str) -> dict[str, Any]:
     if isinstance(row, list):
         return {str(place): value for place, value in enumerate(row)}
     if not isinstance(row, dict):
-        raise DataError(f"{where}: expected an object, got {quoted(row)}")
+        raise DataError(f"{where}: expected an object, got {short_repr(row)}")
     return row
 
 
@@ -294,4 +294,4 @@ def _separator(text: str, path: Path) -> str:
 
 def _once(names: list[str], where: str) -> None:
     if len(set(names)) < len(names):
-        raise DataError(f"{where}: column {quoted(max(names, key=names.count))} occurs twice: rename one")
+        raise DataError(f"{where}: column {short_repr(max(names, key=names.count))} occurs twice: rename one")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from negbench.contracts import check_option
-from negbench.errors import DataError, NegbenchError, printable
+from negbench.errors import DataError, NegbenchError, printable, short_repr
 from negbench.files.captions import joined
 from negbench.files.image_files import is_picture, path_below
-from negbench.files.reader import Reader, note, quoted
+from negbench.files.reader import Reader, note
 from negbench.files.row_files import SEPARATOR, SPLITS, VAL, FileRow, at, check_one, names_of, read_rows, unwritten
 from negbench.files.vector_files import read_vectors
 
@@ -143,13 +143,15 @@ def _read_paths(file: Path, id_column: str, path_column: str) -> dict[str, str]:
     rows = read_rows(file)
     for column in (id_column, path_column):
         if all(at(row.values, column) is None for row in rows):
-            raise DataError(f"{file}: no column {quoted(column)} for {PATHS} ({_has(rows)})")
+            raise DataError(f"{file}: no column {short_repr(column)} for {PATHS} ({_has(rows)})")
     paths: dict[str, str] = {}
     for row in rows:
         name = _string(at(row.values, id_column), row.place(id_column))
         path = _string(at(row.values, path_column), row.place(path_column))
         if paths.setdefault(name, path) != path:
-            raise DataError(f"{row.where}: {quoted(name)} is {quoted(paths[name])} in another row: leave one out")
+            raise DataError(
+                f"{row.where}: {short_repr(name)} is {short_repr(paths[name])} in another row: leave one out"
+            )
     return paths
 
 
@@ -246,14 +248,14 @@ class _Form:
         by_place = "name the columns by place, as reference=0,target=1,text=2"
         cells = rows[0].cells and not self.by_place
         if cells and likely:
-            raise DataError(f"{file}: line 1 is a row, as it holds {quoted(likely[0])}, and no header: {by_place}")
+            raise DataError(f"{file}: line 1 is a row, as it holds {short_repr(likely[0])}, and no header: {by_place}")
         if lacking:
             shown = []
             unnamed = []
             for column in lacking:
                 named = self.named.get(column)
                 if named:
-                    shown.append(f"{quoted(named)} for {column}")
+                    shown.append(f"{short_repr(named)} for {column}")
                 else:
                     shown.append(column)
                     unnamed.append(f"{column}=NAME")
@@ -302,7 +304,7 @@ class _Form:
             for image in self._images(row, column):
                 other = "relevant" if image in right else kinds.get(image, "unspecified")
                 if other not in ("unspecified", kind):
-                    raise DataError(f"{row.place(column)}: {quoted(image)} is {other}, too: leave it out of one")
+                    raise DataError(f"{row.place(column)}: {short_repr(image)} is {other}, too: leave it out of one")
                 kinds[image] = kind
         return tuple((kind, image) for image, kind in kinds.items())
 
@@ -311,7 +313,7 @@ class _Form:
         value = None if value != value else value  # pandas's NaN
         if (column in REQUIRED or (column == "id" and "id" in self.named)) and unwritten(value) in (None, []):
             has = [name for name, content in row.values.items() if content]
-            raise DataError(f"{row.place(column)} is missing (it has {quoted(has)})")
+            raise DataError(f"{row.place(column)} is missing (it has {short_repr(has)})")
         return value
 
     def _optional(self, row: FileRow, column: str) -> str | None:
@@ -364,13 +366,13 @@ def _string(value: Any, where: str) -> str:
         return str(int(value))
     if not isinstance(value, str):
         by_place = "; take one by its place, as NAME[0]" if isinstance(value, list) else ""
-        raise DataError(f"{where}: expected a string, got {quoted(value)}{by_place}")
+        raise DataError(f"{where}: expected a string, got {short_repr(value)}{by_place}")
     if not value.strip():
         raise DataError(f"{where}: is empty")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: {quoted(value)} is not valid text") from error
+        raise DataError(f"{where}: {short_repr(value)} is not valid text") from error
     return value.strip()
 
 
@@ -379,7 +381,7 @@ def _image(value: str, where: str, folders: Sequence[Path]) -> str:
         check_one(value, where, bool)
     if "://" in value:
         raise DataError(
-            f"{where}: {quoted(value)} is an address: fetch the pictures, and write the names of their files"
+            f"{where}: {short_repr(value)} is an address: fetch the pictures, and write the names of their files"
         )
     return path_below(value.replace("\\", "/"), where, folders).as_posix()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from negbench.errors import DataError, NegbenchError, quoted
+from negbench.errors import DataError, NegbenchError, short_repr
 from negbench.machine.file_kinds import file_kind
 from negbench.machine.received import npy_array, npz_arrays, read_json_text, read_parquet, read_text
 
@@ -125,7 +125,7 @@ def _check_once(names: Sequence[str], path: Path, what: str) -> None:
     first = dict[str, int]()
     for row, name in enumerate(names, start=1):
         if first.setdefault(name, row) != row:
-            raise DataError(f"{path}: {what} {quoted(name)} occurs twice (rows {first[name]} and {row}): keep one")
+            raise DataError(f"{path}: {what} {short_repr(name)} occurs twice (rows {first[name]} and {row}): keep one")
 
 
 def _read(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
@@ -161,7 +161,7 @@ def read_list(path: Path) -> list[str]:
     if isinstance(held, dict):
         held = next((held[key] for key in _ANY if isinstance(held.get(key), list)), held)
     if not isinstance(held, list) or not all(isinstance(name, str | int) for name in held):
-        raise DataError(f'{path}: expected a list of names, ["a.jpg", "b.jpg"], got {quoted(held)}')
+        raise DataError(f'{path}: expected a list of names, ["a.jpg", "b.jpg"], got {short_repr(held)}')
     return [str(name) for name in held]
 
 

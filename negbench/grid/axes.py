@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
-from negbench.errors import OptionError, quoted
+from negbench.errors import OptionError, short_repr
 from negbench.grid.axis import AXES, Axis, Value, names_of_keys, parse_dial, point_text
 from negbench.grid.setting import COMMON, OWN, TAU
 from negbench.metrics.fixed import OFFLINE
@@ -53,44 +53,46 @@ class Axes:
     axes: tuple[Axis, ...]
 
     @classmethod
-    def of(cls, asked: Compare) -> Self:
+    def of(cls, options: Compare) -> Self:
         """Read the axes from the options, above the sections of the recipe.
 
         Raises:
             NegbenchError: an unknown name or key, or an option that names nothing.
         """
-        recipe = recipe_settings(asked.recipe)
-        overrides = [plugin_layer(asked.plugin), *map(set_layer, asked.sets)]  # first: flags may name a file's plug-ins
-        if isinstance(asked.lr, float):
-            overrides.append({"train": {"lr": asked.lr}})
+        recipe = recipe_settings(options.recipe)
+        overrides = [plugin_layer(options.plugin)]  # first: flags may name a file's plug-ins
+        overrides += [set_layer(text) for text in options.sets]
+        if isinstance(options.lr, float):
+            overrides.append({"train": {"lr": options.lr}})
         layers = (recipe, *overrides)
-        dials = [parse_dial(text) for text in asked.dials]
-        above = [set_layer(f"{dial.key}=0") for dial in dials]
-        given = dataset_layer(None, asked.data_root, asked.allow_missing).get("dataset", {})
-        sections: dict[str, tuple[dict[str, Any], ...]] = {
-            "dataset": tuple({**section, **given} for section in axis_of("dataset", asked.datasets, layers, above)),
-            "backbone": axis_of("backbone", asked.backbones, layers, above),
-            "loss": (),
-            "strategy": axis_of("strategy", asked.strategies, layers, above),
-        }
-        in_system = any("system" in layer for layer in (*layers, *above))
-        if asked.losses is not None or not in_system:  # a system brings its own loss
-            sections["loss"] = axis_of("loss", asked.losses, layers, above)
-        epochs = tuple(int(count) for count in asked.epochs)
-        counts = tuple(int(count) for count in asked.negatives)
+        dials = [parse_dial(text) for text in options.dials]
+        dial_layers = [set_layer(f"{dial.key}=0") for dial in dials]
+
+        flags = dataset_layer(None, options.data_root, options.allow_missing).get("dataset", {})
+        named = section_values("dataset", options.datasets, layers, dial_layers)
+        datasets = tuple({**section, **flags} for section in named)
+        backbones = section_values("backbone", options.backbones, layers, dial_layers)
+        strategies = section_values("strategy", options.strategies, layers, dial_layers)
+        losses: tuple[dict[str, Any], ...] = ()
+        in_system = any("system" in layer for layer in (*layers, *dial_layers))
+        if options.losses is not None or not in_system:  # a system brings its own loss
+            losses = section_values("loss", options.losses, layers, dial_layers)
+
+        epochs = tuple(int(count) for count in options.epochs)
+        counts = tuple(int(count) for count in options.negatives)
         axes = [
             *dials,
-            Axis("dataset", sections["dataset"], "dataset"),
-            Axis("backbone", sections["backbone"], "backbone"),
+            Axis("dataset", datasets, "dataset"),
+            Axis("backbone", backbones, "backbone"),
             Axis("train.epochs", epochs, "epochs"),  # each has a table, schedule and rates of its own
-            Axis("seed", parse_seeds(asked.seeds), "seed"),
-            Axis("loss", sections["loss"], "loss"),
-            Axis("strategy", sections["strategy"], "strategy"),
+            Axis("seed", parse_seeds(options.seeds), "seed"),
+            Axis("loss", losses, "loss"),
+            Axis("strategy", strategies, "strategy"),
             Axis("train.num_negatives", counts, "num_negatives"),
         ]
-        if asked.tuned is not None:
+        if options.tuned is not None:
             axes.append(Axis("settings", ("default",), "settings"))  # `tuned` follows once it is found
-        if asked.temperature == "grid":
+        if options.temperature == "grid":
             axes.append(Axis("settings", (COMMON, OWN), "settings"))  # alike until trials have chosen
         return cls(layers, tuple(axis for axis in axes if axis.values))
 
@@ -114,8 +116,12 @@ class Axes:
 
     def columns(self, choice: Choice) -> dict[str, Value]:
         """Return what comparison.json says of a choice besides what follows from its configuration."""
-        own = {axis.key: axis for axis in self.axes if axis.key not in (*SECTIONS, "seed")}
-        return {own[key].column: own[key].shown(value) for key, value in choice.items() if key in own}
+        axes = {axis.key: axis for axis in self.axes if axis.key not in (*SECTIONS, "seed")}
+        columns = {}
+        for key, value in choice.items():
+            if key in axes:
+                columns[axes[key].column] = axes[key].table_value(value)
+        return columns
 
     def configs(
         self, choices: Iterable[Choice] | None = None, cache: DataCache | None = None, note: Note = warnings.warn
@@ -157,14 +163,16 @@ def choice_layers(choice: Choice) -> list[Layer]:
     return layers
 
 
-def axis_of(
+def section_values(
     section: str, given: Any, layers: Sequence[Layer], dials: Sequence[Layer] = ()
 ) -> tuple[dict[str, Any], ...]:
-    """Return the values of an axis, each with what `--set` gives its section; a value's own options win.
+    """Return the values of an axis whose values are plug-ins, each with what `--set` gives its section.
+
+    A value's own options win.
 
     Args:
         section: of the configuration: strategy, loss, backbone or dataset.
-        given: what `expand` takes; None: the one value that the layers configure.
+        given: what `plugin_sections` takes; None: the one value that the layers configure.
         layers: the recipe (its options reach the values of its name by `merge_layers`), then flags and `--set`.
         dials: a layer for each dial, whose values win over all others.
 
@@ -174,8 +182,8 @@ def axis_of(
     kind = SECTIONS[section]
     if given is None:
         default = {section: RunConfig.model_fields[section].default.name}
-        return expand(kind, [merge_layers([default, *layers])[section]])
-    values = expand(kind, given)
+        return plugin_sections(kind, [merge_layers([default, *layers])[section]])
+    values = plugin_sections(kind, given)
     beside = merge_layers(layers[1:]).get(section, {})
     if not isinstance(beside, Mapping) or "name" in beside:
         raise OptionError(f"--set {section}: {kind} are an axis here; name them there, as --{kind} NAME,NAME")
@@ -210,7 +218,7 @@ def _check_beside(
             raise OptionError(f"--set {section}.{option}: no option of {lacking}; {where}")
 
 
-def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], ...]:
+def plugin_sections(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], ...]:
     """Turn 'all', 'cir', 'a,b:k=1' (a flag), a table, or a list of names and tables (a recipe) into plug-in sections.
 
     "cir" selects the strategies of the papers on composed image retrieval (`CIR`).
@@ -253,9 +261,9 @@ def split_list(given: Any, what: str) -> list[Any]:
     else:
         entries = given
     if not isinstance(entries, Sequence) or not all(isinstance(entry, str | Mapping) for entry in entries):
-        raise OptionError(f"{what} {quoted(given)}: expected comma-separated names, or a list of names and tables")
+        raise OptionError(f"{what} {short_repr(given)}: expected comma-separated names, or a list of names and tables")
     if not entries:
-        raise OptionError(f"{what} {quoted(given)} names nothing: give one or several, with commas between")
+        raise OptionError(f"{what} {short_repr(given)} names nothing: give one or several, with commas between")
     return list(entries)
 
 

@@ -47,7 +47,7 @@ class Axis:
         """The key without its section."""
         return self.key.rpartition(".")[2]
 
-    def shown(self, value: Any) -> Any:
+    def table_value(self, value: Any) -> Any:
         """Return one of the values as labels, tables and comparison.json have it: of a path the name of its file."""
         if self.is_dial and isinstance(value, str):
             return short(text for text in self.values if isinstance(text, str))[value]
@@ -77,7 +77,9 @@ def dials_of(document: Mapping[str, Any]) -> list[Axis]:
 
 def plain_dials(axes: Iterable[Axis]) -> list[dict[str, Any]]:
     """Return the dials among these axes in the form of comparison.json."""
-    return [{"key": axis.key, "values": [axis.shown(value) for value in axis.values]} for axis in axes if axis.is_dial]
+    return [
+        {"key": axis.key, "values": [axis.table_value(value) for value in axis.values]} for axis in axes if axis.is_dial
+    ]
 
 
 # --- labels --------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def _cell(run: PlannedRun, given: RunConfig, columns: Mapping[str, Value], runs:
     return Cell(run, given, columns, None if held is None else held.run_id, run.remarks)
 
 
-def plan(
+def plan_cells(
     configs: Sequence[RunConfig],
     runs: Path,
     display: Display,

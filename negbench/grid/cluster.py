@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from negbench.errors import NegbenchError, OptionError, without_secrets
-from negbench.grid.executors import GRACE, Event, Function, death, outcome_of
+from negbench.grid.executors import GRACE, Event, Function, death, last_event
 from negbench.machine.files import lock_file
 from negbench.machine.signals import check_stopped, ending_of
 
@@ -200,7 +200,7 @@ def _work(function: Function, index: int, task: Any, start: _Start, mailbox: Any
     wrong = start.enter()
     if wrong:
         return Event(index, "apart", wrong)
-    return outcome_of(function, index, task, mailbox.put)
+    return last_event(function, index, task, mailbox.put)
 
 
 def _end_of(error: Exception) -> str:

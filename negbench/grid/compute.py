@@ -45,21 +45,21 @@ class Execution:
     estimate: Forecast = field(default_factory=Forecast, compare=False)
 
     @classmethod
-    def of(cls, asked: Compare | Study | Claims) -> Self:
+    def of(cls, options: Compare | Study | Claims) -> Self:
         """Return what a command's options ask for; nothing is started yet.
 
         Raises:
             NegbenchError: as `executor_of`; OptionError: the runs folder is a file.
         """
-        runs = files.runs_dir(asked.runs_dir)
-        uri = asked.tracking_uri
+        runs = files.runs_dir(options.runs_dir)
+        uri = options.tracking_uri
         if runs.exists() and not runs.is_dir():  # planning may take long
             raise OptionError(f"--runs-dir {runs} is not a folder: name another one")
         advice = install_line("mlflow") if uri != "none" else None
         if advice:
             notes([f"no copy in MLflow: {advice} (or say --tracking-uri none)"])
-        executor = executor_of(asked.executor, asked.address, asked.workers, runs, uri)
-        if isinstance(executor, Jobs) and (isinstance(asked, Study) or getattr(asked, "tuned", None)):
+        executor = executor_of(options.executor, options.address, options.workers, runs, uri)
+        if isinstance(executor, Jobs) and (isinstance(options, Study) or getattr(options, "tuned", None)):
             raise OptionError("--executor jobs computes cells, and trials follow from each other: use pool or ray")
         return cls(executor, uri)
 
@@ -75,7 +75,7 @@ def compute_and_log(
 
     Args:
         folder: folder of the comparison. In MLflow, the cells are children of one run of the comparison's experiment.
-        cells: cells from `plan`.
+        cells: cells from `plan_cells`.
         execution: how they are computed.
         before: outcomes of other cells, which stay in comparison.json.
 
@@ -136,7 +136,7 @@ def compute_and_log(
                 files.write_text(folder.path / f"fault-{cell.hash[:8]}.txt", event.detail)
             folder.write([*before, *outcomes()])
             tell(outcome, len(by_hash))
-    for outcome in failed(by_hash.values()):
+    for outcome in failures(by_hash.values()):
         log.error("FAILED %s: %s", titles[outcome.cell.hash], outcome.error)
     return outcomes()
 
@@ -164,7 +164,7 @@ def encode_cells(cells: Sequence[Cell], runs: Path, display: Display) -> None:
         open_run(alike[0].run, display, DATA, runs)
 
 
-def failed(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return one outcome of each failed run."""
     return list({outcome.cell.hash: outcome for outcome in outcomes if outcome.error}.values())
 

@@ -67,7 +67,7 @@ class Here:
         """See `Executor`; a task's notes are yielded when it ends."""
         for index, task in enumerate(tasks):
             notes: list[Event] = []
-            event = outcome_of(function, index, task, notes.append)
+            event = last_event(function, index, task, notes.append)
             yield from notes
             yield event
 
@@ -213,7 +213,7 @@ def _context(function: Function, preload: Sequence[str]) -> multiprocessing.cont
     return context
 
 
-def outcome_of(function: Function, index: int, task: Any, send: Callable[[Event], object]) -> Event:
+def last_event(function: Function, index: int, task: Any, send: Callable[[Event], object]) -> Event:
     """Compute a task in this process and return its last event; `send` receives its notes."""
 
     def notify(text: str) -> None:
@@ -266,7 +266,7 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         for index, task in iter(pipe.recv, None):  # None: the end
-            send(outcome_of(function, index, task, send))
+            send(last_event(function, index, task, send))
             check_stopped()
     except Stopped as stopped:
         raise SystemExit(stopped.code) from None

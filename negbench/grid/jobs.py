@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.errors import DataError, NegbenchError, OptionError, PendingError, RunError, printable, without_secrets
 from negbench.grid.cell_task import Task, compute_task
-from negbench.grid.executors import Event, Function, Notify, death, outcome_of
+from negbench.grid.executors import Event, Function, Notify, death, last_event
 from negbench.loop.runs import DATA, plan_run
 from negbench.machine import files
 from negbench.machine.received import read_json_text
@@ -174,7 +174,7 @@ def compute_line(folder: Path, number: int, trusted: Trusted) -> Event:
     note = _note(folder, line.hash)
     starts = 1 + _read_note(note).starts
     files.write_json(note, {"starts": starts, "error": ""})
-    event = outcome_of(_compute, number, task, lambda note: sys.stderr.write(f"{note.value}\n"))
+    event = last_event(_compute, number, task, lambda note: sys.stderr.write(f"{note.value}\n"))
     if event.kind == "failed":
         files.write_json(note, {"starts": starts, "error": event.value})
     else:

@@ -27,24 +27,24 @@ class Looks:
     budget: float = math.inf
 
     @classmethod
-    def of(cls, asked: UntilOptions, first: tuple[int, ...], *, pairs: PairsToDecide = "baseline") -> "Looks | None":
+    def of(cls, options: UntilOptions, first: tuple[int, ...], *, pairs: PairsToDecide = "baseline") -> "Looks | None":
         """Return the looks of these options; None without `--until decided`.
 
         Raises:
             OptionError: fewer than two first seeds, more of them than the maximum, or an option that needs `--until`.
         """
-        if asked.until is None:
-            off = "until" in asked.model_fields_set  # given as None, which turns off that of a recipe
+        if options.until is None:
+            off = "until" in options.model_fields_set  # given as None, which turns off that of a recipe
             for name in ("pairs", "max_seeds", "budget"):
-                if name in asked.model_fields_set and not off:
+                if name in options.model_fields_set and not off:
                     raise OptionError(f"--{name.replace('_', '-')} has no effect without --until decided")
             return None
-        if not 2 <= len(first) <= asked.max_seeds:
+        if not 2 <= len(first) <= options.max_seeds:
             raise OptionError(
-                f"--until decided starts with {len(first)} seeds and ends with {asked.max_seeds}: start with 2 or more "
-                "(--seeds; of a study: --final-seeds), and set --max-seeds no lower"
+                f"--until decided starts with {len(first)} seeds and ends with {options.max_seeds}: start with 2 or "
+                "more (--seeds; of a study: --final-seeds), and set --max-seeds no lower"
             )
-        return cls(first, asked.max_seeds, pairs, math.inf if asked.budget is None else float(asked.budget))
+        return cls(first, options.max_seeds, pairs, math.inf if options.budget is None else float(options.budget))
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -59,7 +59,7 @@ class TrialSetting:
             return f"{self.lr:g} with a learned temperature"
         return f"{self.lr:g} at a temperature of {self.fixed:g}"
 
-    def applied(self, config: RunConfig) -> RunConfig:
+    def apply(self, config: RunConfig) -> RunConfig:
         """Return a configuration at this setting.
 
         Where the temperature is fixed, it loses the options of a learned one, which would do nothing.

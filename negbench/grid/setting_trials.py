@@ -36,7 +36,7 @@ TRIAL_SEEDS = 3  # the first ones of the comparison, or all if it has fewer
 DEV_FRACTION = 0.2  # of train, or more if configured: a tenth would rank trials by chance
 _MOST = 0.3  # of train that `DEV_QUERIES` may take: trials on much smaller data would prefer other rates
 
-Planned = Mapping[GroupKey, tuple[Cell, ...]]
+TrialsByGroup = Mapping[GroupKey, tuple[Cell, ...]]
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class SettingGrid:
     def first(self, config: RunConfig) -> list[TrialSetting]:
         """Return the settings that a group of this resolved configuration tries first, the configured one foremost."""
         configured = self.setting(config)
-        rates = [_rounded(configured.lr * factor) for factor in FACTORS] if self.rates else [configured.lr]
+        rates = [_round_value(configured.lr * factor) for factor in FACTORS] if self.rates else [configured.lr]
         temperatures: list[Temperature | None] = [configured.temperature]
         if self.temperatures:
-            temperatures += [each for each in TEMPERATURES if each != configured.temperature]
+            temperatures += [value for value in TEMPERATURES if value != configured.temperature]
         return [TrialSetting(rate, temperature) for rate, temperature in product(rates, temperatures)]
 
     def most(self, config: RunConfig) -> int:
@@ -91,14 +91,14 @@ class SettingTrials:
     """Trials of a comparison.
 
     Args:
-        planned: trials of each group, those of the configured setting first; each setting has one for each seed, and
+        by_group: trials of each group, those of the configured setting first; each setting has one for each seed, and
             their label `settings` names it. A group's label `settings` is left out of its key.
         metric: by which settings are chosen, as `find_metric` takes it; None: the data set's main metric.
         common: whether all groups of a table get one setting: the one with the highest mean over them.
         grid: what is chosen.
     """
 
-    planned: Planned
+    by_group: TrialsByGroup
     metric: str | None = None
     common: bool = False
     grid: SettingGrid = SettingGrid()
@@ -115,113 +115,118 @@ class SettingTrials:
         grid: SettingGrid = SettingGrid(),
     ) -> "SettingTrials":
         """Plan each group's trials from its first cells, with those that finished ones ask for."""
-        planned = {}
+        by_group = {}
         for place, members in together(cells, lambda cell: _group_of(cell.labels)).items():
             by_seed = {cell.seed: cell for cell in reversed(members)}  # of the common and the own setting, one
             first = [by_seed[seed] for seed in _seeds_of(members)][:TRIAL_SEEDS]
-            planned[place] = _trials(first, grid.first(first[0].config), runs, cache)
-        return cls(planned, metric, common, grid).grown(runs, cache)
+            by_group[place] = _trials(first, grid.first(first[0].config), runs, cache)
+        return cls(by_group, metric, common, grid).extend(runs, cache)
 
-    def grown(self, runs: Path, cache: DataCache) -> "SettingTrials":
+    def extend(self, runs: Path, cache: DataCache) -> "SettingTrials":
         """Add the next settings of each table in which the best setting of a group is at an end of the grid.
 
         Only groups whose trials are all finished ask for more. Which settings a table tries depends on the finished
         trials alone, not on the order in which they were computed.
         """
-        grown: dict[GroupKey, tuple[Cell, ...]] = {}
-        for places in together(self.planned, _table_of).values():
-            known = {place: self.planned[place] for place in places}
+        extended: dict[GroupKey, tuple[Cell, ...]] = {}
+        for places in together(self.by_group, _table_of).values():
             tried = {}
-            for place, cells in known.items():
+            for place in places:
+                cells = self.by_group[place]
                 tried[place] = cells[: len(self.grid.first(cells[0].config)) * len(_seeds_of(cells))]
             for _ in range(MORE):
-                rates, temperatures = self._asked_for(tried, runs)
+                rates, temperatures = self._wanted_values(tried, runs)
                 if not (rates or temperatures):
                     break
                 for place, cells in tried.items():
-                    wanted = _extended(self._settings_of(cells), rates, temperatures)
-                    tried[place] = (*cells, *self._beyond(cells, known[place], wanted, runs, cache))
-            grown |= tried
-        return replace(self, planned={place: grown[place] for place in self.planned})
+                    wanted = _added_settings(self._settings_of(cells), rates, temperatures)
+                    tried[place] = (*cells, *self._further_trials(cells, self.by_group[place], wanted, runs, cache))
+            extended |= tried
+        return replace(self, by_group={place: extended[place] for place in self.by_group})
 
-    def _asked_for(self, trials: Planned, runs: Path) -> tuple[set[float], set[float]]:
+    def _wanted_values(self, trials: TrialsByGroup, runs: Path) -> tuple[set[float], set[float]]:
         """Return the further rates and the further fixed temperatures that the groups of a table ask for."""
         rates: set[float] = set()
         temperatures: set[float] = set()
         for cells in trials.values():
             picked = self._pick(cells, runs)
             if len(picked.known) == len(picked.tried):
-                rates |= {_rounded(rate) for rate in picked.further_rates}
-                temperatures |= {_rounded(temperature) for temperature in picked.further_temperatures}
+                rates |= {_round_value(rate) for rate in picked.further_rates}
+                temperatures |= {_round_value(temperature) for temperature in picked.further_temperatures}
         return rates, temperatures
 
-    def _beyond(
-        self, cells: Sequence[Cell], known: Sequence[Cell], wanted: Sequence[TrialSetting], runs: Path, cache: DataCache
+    def _further_trials(
+        self,
+        cells: Sequence[Cell],
+        earlier: Sequence[Cell],
+        wanted: Sequence[TrialSetting],
+        runs: Path,
+        cache: DataCache,
     ) -> list[Cell]:
-        """Return a group's trials at further settings: those that are known, or else new ones.
+        """Return a group's trials at further settings: those that were planned earlier, or else new ones.
 
         Args:
             cells: the group's trials so far.
-            known: all trials planned before.
+            earlier: all trials planned before.
             wanted: the further settings.
             runs, cache: as in `SettingTrials.of`.
         """
         first = cells[: len(_seeds_of(cells))]
-        found = []
+        further = []
         for setting in wanted:
-            trials = [cell for cell in known if self.grid.setting(cell.config) == setting]
+            trials = [cell for cell in earlier if self.grid.setting(cell.config) == setting]
             if not trials:  # the trials' own options, at another setting
                 trials = [replace(_at(cell, setting, runs, cache), remarks=()) for cell in first]
-            found += trials
-        return found
+            further += trials
+        return further
 
     @property
     def cells(self) -> list[Cell]:
         """All trials."""
-        return [cell for trials in self.planned.values() for cell in trials]
+        return [cell for trials in self.by_group.values() for cell in trials]
 
     def further_epochs(self) -> int:
         """Return the epochs of the trials that may still be added to these, at most."""
         epochs = 0
-        for cells in self.planned.values():
+        for cells in self.by_group.values():
             further = self.grid.most(cells[0].config) - len(self._settings_of(cells))
             epochs += further * len(_seeds_of(cells)) * cells[0].config.train.epochs
         return epochs
 
-    def chosen(self, runs: Path) -> list[Picked]:
+    def choose(self, runs: Path) -> list[Picked]:
         """Return each group's setting, chosen from the trials finished so far.
 
         Where temperatures are chosen, each group has two: the common one of its table, and its own; their label
         `settings` says which.
         """
-        own = {place: self._pick(cells, runs) for place, cells in self.planned.items()}
+        best = {place: self._pick(cells, runs) for place, cells in self.by_group.items()}
         if not (self.common or self.grid.temperatures):
-            return list(own.values())
+            return list(best.values())
         common = {}
-        for places in together(self.planned, _table_of).values():
-            number = _best_on_average([own[place] for place in places], self._configured(places[0]))
+        for places in together(self.by_group, _table_of).values():
+            number = _best_on_average([best[place] for place in places], self._configured(places[0]))
             for place in places:
-                picked = own[place]
+                picked = best[place]
                 setting = self._configured(place) if number is None else picked.tried[number][0]
                 common[place] = replace(picked, setting=setting, common=True)
         if self.common:
             return list(common.values())
-        return [*_labelled(common.values(), COMMON), *_labelled(own.values(), OWN)]
+        return [*_with_label(common.values(), COMMON), *_with_label(best.values(), OWN)]
 
-    def at_chosen(self, cells: Sequence[Cell], chosen: Sequence[Picked], runs: Path, cache: DataCache) -> list[Cell]:
+    def apply(self, cells: Sequence[Cell], best: Sequence[Picked], runs: Path, cache: DataCache) -> list[Cell]:
         """Return the comparison's cells, each at its group's setting."""
-        setting_of = {group_key(picked.labels): picked.setting for picked in chosen}
+        setting_of = {group_key(picked.labels): picked.setting for picked in best}
         with_settings = []
         for cell in cells:
             setting = setting_of[group_key(cell.labels)]
             if setting != self.grid.setting(cell.config):
-                cell = cell.with_config(setting.applied(cell.given), runs, cache)
+                cell = cell.with_config(setting.apply(cell.given), runs, cache)
             with_settings.append(replace(cell, remarks=()))  # the trials have the same remarks
         return with_settings
 
     def _configured(self, place: GroupKey) -> TrialSetting:
         """Return the setting that a group's configuration names."""
-        return self.grid.setting(self.planned[place][0].config)
+        return self.grid.setting(self.by_group[place][0].config)
 
     def _settings_of(self, cells: Sequence[Cell]) -> list[TrialSetting]:
         """Return the settings of a group's trials, lowest first."""
@@ -233,45 +238,46 @@ class SettingTrials:
         metric = _metric_of(first, self.metric)
         finished: dict[TrialSetting, tuple[RunFolder, ...]] = {}
         for setting in self._settings_of(cells):
-            held = [best_of(runs, cell.hash) for cell in cells if self.grid.setting(cell.config) == setting]
-            folders = tuple(folder for folder in held if folder is not None and folder.status == "finished")
-            if len(folders) == len(held):
+            of_setting = [cell for cell in cells if self.grid.setting(cell.config) == setting]
+            stored = [best_of(runs, cell.hash) for cell in of_setting]
+            folders = tuple(folder for folder in stored if folder is not None and folder.status == "finished")
+            if len(folders) == len(of_setting):
                 finished[setting] = folders
         values = {setting: _read(folders, metric) for setting, folders in finished.items()}
-        means = {setting: each.mean for setting, each in values.items()}
+        means = {setting: of_setting.mean for setting, of_setting in values.items()}
         return Picked(
             labels={axis: label for axis, label in first.labels.items() if axis != "settings"},
             seeds=tuple(_seeds_of(cells)),
             setting=best_setting(means, self.grid.setting(first.config)),
             tried=tuple((setting, means.get(setting)) for setting in self._settings_of(cells)),
             runs=tuple((setting, tuple(folder.run_id for folder in folders)) for setting, folders in finished.items()),
-            queries=max((each.values.shape[1] for each in values.values()), default=0),
+            queries=max((of_setting.values.shape[1] for of_setting in values.values()), default=0),
             generated=first.config.eval.dev == "generated",
             metric=metric,
         )
 
 
-def _labelled(picked: Iterable[Picked], settings: str) -> list[Picked]:
+def _with_label(picked: Iterable[Picked], settings: str) -> list[Picked]:
     """Return these with a label `settings`."""
-    return [replace(each, labels={**each.labels, "settings": settings}) for each in picked]
+    return [replace(group, labels={**group.labels, "settings": settings}) for group in picked]
 
 
-def _extended(tried: Sequence[TrialSetting], rates: set[float], temperatures: set[float]) -> list[TrialSetting]:
+def _added_settings(tried: Sequence[TrialSetting], rates: set[float], temperatures: set[float]) -> list[TrialSetting]:
     """Return the settings that further rates and temperatures add to a grid, so that all pairs are tried."""
     pairs = product(
         [*dict.fromkeys(setting.lr for setting in tried), *sorted(rates)],
         [*dict.fromkeys(setting.temperature for setting in tried), *sorted(temperatures)],
     )
-    known = set(tried)
-    return [setting for setting in (TrialSetting(*pair) for pair in pairs) if setting not in known]
+    settings = [TrialSetting(rate, temperature) for rate, temperature in pairs]
+    return [setting for setting in settings if setting not in tried]
 
 
-def _best_on_average(chosen: Sequence[Picked], configured: TrialSetting) -> int | None:
+def _best_on_average(groups: Sequence[Picked], configured: TrialSetting) -> int | None:
     """Return the place in `tried` of the setting with the highest mean over a table's groups; None if there is none.
 
     Groups without a finished trial do not count; the others must all have finished the setting.
     """
-    rows = [picked for picked in chosen if picked.known]
+    rows = [picked for picked in groups if picked.known]
     if not rows:
         return None
     means = {}
@@ -323,14 +329,14 @@ def _trials(
     return (trials[0], *(replace(trial, remarks=()) for trial in trials[1:]))
 
 
-def _rounded(value: float) -> float:
+def _round_value(value: float) -> float:
     """Round a rate or temperature, so that 0.3 x 0.003 is the same run as 0.0009."""
     return float(f"{value:.6g}")
 
 
 def _at(trial: Cell, setting: TrialSetting, runs: Path, cache: DataCache) -> Cell:
     """Return a trial at another setting."""
-    return trial.with_config(setting.applied(trial.given), runs, cache, settings=str(setting))
+    return trial.with_config(setting.apply(trial.given), runs, cache, settings=str(setting))
 
 
 def _trial(cell: Cell, setting: TrialSetting, dev_seed: int, runs: Path, cache: DataCache) -> Cell:
@@ -354,7 +360,7 @@ def _trial(cell: Cell, setting: TrialSetting, dev_seed: int, runs: Path, cache: 
             closed["dev_fraction"] = max(chosen.dev_fraction, DEV_FRACTION, min(_MOST, float(f"{enough:.3g}")))
     if closed["select"] == "last":
         closed["every"] = cell.config.train.epochs  # only the last epoch is compared
-    config = setting.applied(cell.config).model_copy(update={"eval": chosen.model_copy(update=closed)})
+    config = setting.apply(cell.config).model_copy(update={"eval": chosen.model_copy(update=closed)})
     return cell.with_config(config, runs, cache, settings=str(setting))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from negbench.data.held import reads_pixels
+from negbench.data.images import reads_pixels
 from negbench.data.reading import StoredFeatures
 from negbench.datasets.dataset import QueryRanks
 from negbench.datasets.overlap import overlap

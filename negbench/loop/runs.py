@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from negbench.contracts import Backbone
 from negbench.data.features import feature_budget
-from negbench.data.held import trained_before, unfamiliar
+from negbench.data.images import earlier_training, unfamiliar_images
 from negbench.data.reading import StoredFeatures
 from negbench.data.scene import DataCache, threads
 from negbench.datasets.dataset import Dataset
@@ -110,7 +110,7 @@ def _find_finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: st
 def _remarks(full: ResolvedConfig, cache: DataCache) -> tuple[str, ...]:
     """Return caveats on the weights that a run starts from."""
     outline = cache.outline(full)
-    return (*unfamiliar(full, outline), *trained_before(full, outline))
+    return (*unfamiliar_images(full, outline), *earlier_training(full, outline))
 
 
 @lru_cache(maxsize=4096)

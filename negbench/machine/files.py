@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from negbench.errors import DataError, NegbenchError, cause_among, out_of_memory, quoted
+from negbench.errors import DataError, NegbenchError, cause_among, out_of_memory, short_repr
 from negbench.machine.received import check_regular, opened_file, read_json_text, read_text
 from negbench.machine.viewed import plain_path, shown_picture
 
@@ -43,7 +43,7 @@ def checked_name(name: str, what: str) -> str:
         raise NegbenchError(f"{what} {name}: the MLflow store of the runs folder has this name: give another --name")
     if not re.fullmatch(r"[^\W_][\w.+=@-]{0,99}", name):
         raise NegbenchError(
-            f"{what} {quoted(name)}: expected a plain name of letters, digits, '-', '_' and '.', starting with a "
+            f"{what} {short_repr(name)}: expected a plain name of letters, digits, '-', '_' and '.', starting with a "
             "letter or a digit, at most 100 characters"
         )
     return name
@@ -464,7 +464,7 @@ def _holding(file: IO[Any], path: Path, way: int) -> Iterator[None]:
     kind = os.environ.get(SOFT)
     if kind:
         if kind != "soft":
-            raise NegbenchError(f"{SOFT}={quoted(kind)}: expected soft, or leave it unset for the system's locks")
+            raise NegbenchError(f"{SOFT}={short_repr(kind)}: expected soft, or leave it unset for the system's locks")
         with _held_softly(path, wait=not way & fcntl.LOCK_NB):
             yield
         return

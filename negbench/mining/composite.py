@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from negbench.contracts import BankStrategy, BatchStrategy, ScoreView, Slot, Strategy
-from negbench.errors import OptionError, quoted
+from negbench.errors import OptionError, short_repr
 
 Find = Callable[[str], type[Strategy]]
 
@@ -135,16 +135,16 @@ def _union(name: str, find: Find) -> type[Strategy]:
     parts = [find(part) for part in names]
     if sorted(part.scope for part in parts) != ["batch", "corpus"]:
         raise OptionError(
-            f"strategy {quoted(name)}: a union combines one corpus strategy and one batch strategy, such as "
+            f"strategy {short_repr(name)}: a union combines one corpus strategy and one batch strategy, such as "
             "in-batch+qure"
         )
     corpus_part = next(part for part in parts if part.scope == "corpus")
     other = next(part for part in parts if issubclass(part, BatchStrategy))
     if "triple" in other.corrupts:
-        raise OptionError(f"strategy {quoted(name)}: whole-batch triples cannot be combined with drawn negatives")
+        raise OptionError(f"strategy {short_repr(name)}: whole-batch triples cannot be combined with drawn negatives")
     for part, key in zip(parts, names, strict=True):
         if any(field.name == "shared" for field in dataclasses.fields(part)):
-            raise OptionError(f"strategy {quoted(name)}: {quoted(key)} has an option of its own named 'shared'")
+            raise OptionError(f"strategy {short_repr(name)}: {short_repr(key)} has an option of its own named 'shared'")
     return _make_class(Union, name, names, parts, like=corpus_part)
 
 
@@ -155,11 +155,11 @@ def _switch(name: str, find: Find) -> type[Strategy]:
     read = [text[1] for text in texts if text is not None]
     if last is None or last[2] is not None or len(epochs) != len(texts) - 1 or len(read) != len(texts):
         raise OptionError(
-            f"strategy {quoted(name)}: expected NAME:EPOCHS>NAME, with the epochs that the first lasts, such as "
+            f"strategy {short_repr(name)}: expected NAME:EPOCHS>NAME, with the epochs that the first lasts, such as "
             "all-corpus:5>cirqrs"
         )
     if min(epochs) < 1:
-        raise OptionError(f"strategy {quoted(name)}: a stage must last at least one epoch")
+        raise OptionError(f"strategy {short_repr(name)}: a stage must last at least one epoch")
     parts = [find(part) for part in read]
     return _make_class(Switch, name, read, parts, like=parts[-1], starts=tuple(itertools.accumulate(epochs, initial=0)))
 
@@ -175,7 +175,7 @@ def _make_class(
 ) -> type[Strategy]:
     """Build the class with the options of its parts; other attributes come from the part `like`, or as given."""
     if len(set(names)) != len(names):
-        raise OptionError(f"strategy {quoted(name)} names {quoted(Counter(names).most_common(1)[0][0])} twice")
+        raise OptionError(f"strategy {short_repr(name)} names {short_repr(Counter(names).most_common(1)[0][0])} twice")
     shared = Counter(field.name for part in parts for field in dataclasses.fields(part))
     handed: list[dict[str, str]] = []
     fields: list[tuple[str, Any, Any]] = []

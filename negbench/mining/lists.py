@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError, quoted
+from negbench.errors import DataError, short_repr
 from negbench.files.image_files import Spellings
 from negbench.files.row_files import check_one, names_of, read_rows
 
@@ -34,7 +34,7 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
     keys = next((keys for keys in _KEYS if {*keys} <= {*has}), None)
     if column is None or keys is None:
         lacks = "no column 'query', nor reference, text and target" if column else "no column 'negatives' or 'negative'"
-        raise DataError(f"{path}: {lacks} (it has {', '.join(map(quoted, has))})")
+        raise DataError(f"{path}: {lacks} (it has {', '.join(map(short_repr, has))})")
     ids = {written: image for image, written in dataset.spelled.items()}
     spellings = Spellings(dataset.all_images)
 
@@ -59,8 +59,8 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
         for place in found:
             wanted = dataset.queries[place].target
             if target is not None and read(target) != wanted:
-                where = f"{row.where}: target {quoted(target)}"
-                raise DataError(f"{where}, but the data's is {quoted(wanted)}: mine again")
+                where = f"{row.where}: target {short_repr(target)}"
+                raise DataError(f"{where}, but the data's is {short_repr(wanted)}: mine again")
         if str(values.get("fallback")).lower() not in _KEPT:
             continue
         if column == "negative" and isinstance(values[column], str):
@@ -72,7 +72,7 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
             image = read(name)
             if image not in dataset.column_of:
                 check_one(str(name), row.place(column), lambda part: read(part) in dataset.column_of)
-                raise DataError(f"{row.place(column)}: {dataset.identity} has no image {quoted(name)}")
+                raise DataError(f"{row.place(column)}: {dataset.identity} has no image {short_repr(name)}")
             columns.append(dataset.column_of[image])
         for place in found:
             lists[place] += columns
@@ -81,8 +81,8 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
         own = [getattr(dataset.queries[0], "id" if name == "query" else name) for name in keys]
         theirs = [row.values[name] for name in keys]
         raise DataError(
-            f"{path} lists negatives of no query of {dataset.identity}: {' and '.join(keys)} are {quoted(theirs)} "
-            f"there, {quoted(own)} in the data: is it for other data or a split?"
+            f"{path} lists negatives of no query of {dataset.identity}: {' and '.join(keys)} are {short_repr(theirs)} "
+            f"there, {short_repr(own)} in the data: is it for other data or a split?"
         )
     return lists
 

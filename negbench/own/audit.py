@@ -59,22 +59,22 @@ class AuditResult:
         return pd.DataFrame([head | row for row in self.rows])
 
 
-def run_audit(asked: Audit) -> AuditResult:
+def run_audit(options: Audit) -> AuditResult:
     """Load data and model, apply the strategies, and report what had to be left out.
 
     Raises:
         NegbenchError: a user's mistake; see `open_split` and `audit`.
     """
-    config, strategies, folder = configure(asked, asked.strategies)
+    config, strategies, folder = configure(options, options.strategies)
     reads: set[PlaneName] = set()
     for strategy in strategies.values():
         reads.update(planes_read(strategy, config.mining))
     if config.mining.judge is not None:
         reads.add("judge")
     with progress("audit") as display:
-        scored = open_split(config, asked.split, display, folder, reads, queries=asked.queries, seed=asked.seed)
+        scored = open_split(config, options.split, display, folder, reads, queries=options.queries, seed=options.seed)
         with display.stage("mine"):
-            audited = audit(scored, strategies, asked, skip_oracles=asked.strategies is None)
+            audited = audit(scored, strategies, options, skip_oracles=options.strategies is None)
     notes(audited.remarks)
     return audited
 

@@ -27,13 +27,13 @@ class Remark:
     problem: bool = False
 
 
-def examine(asked: Doctor) -> Iterator[Remark]:
+def examine(options: Doctor) -> Iterator[Remark]:
     """Check one part after the other, and remove what killed processes left."""
-    runs = runs_dir(asked.runs_dir)
-    store = _store(runs, asked.tracking_uri)
+    runs = runs_dir(options.runs_dir)
+    store = _store(runs, options.tracking_uri)
     parts = {"versions": _versions(), "device": _devices(), "runs": _runs(runs), "data": _data(), "mlflow": store}
-    if asked.names_run:
-        parts["run"] = _run(asked)
+    if options.names_run:
+        parts["run"] = _run(options)
     for part, checks in parts.items():
         try:
             for text, problem in checks:
@@ -64,7 +64,7 @@ def _devices() -> Iterator[tuple[str, bool]]:
         yield f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free; train.precision=auto is {precision}", False
 
 
-def _run(asked: Doctor) -> Iterator[tuple[str, bool]]:
+def _run(options: Doctor) -> Iterator[tuple[str, bool]]:
     """Say what a run with these options takes on this machine, and what of its weights and data is missing."""
     from negbench.grid.axes import labels_of
     from negbench.loop.outlook import outlook_lines
@@ -73,7 +73,7 @@ def _run(asked: Doctor) -> Iterator[tuple[str, bool]]:
 
     remarks = list[str]()
     with DATA.lenient() as lacking:
-        config = plan_run(config_of(asked, remarks.append), DATA).config
+        config = plan_run(config_of(options, remarks.append), DATA).config
         lines = outlook_lines(config, DATA)
     labels = labels_of(config)
     length = f"{config.train.epochs} {plural(config.train.epochs or 0, 'epoch')}"

@@ -62,17 +62,17 @@ class EmbeddedFolder:
         return {"name": "precomputed", "images": str(self.images), "texts": str(self.texts)}
 
 
-def embed_folder(asked: Embed) -> EmbeddedFolder:
+def embed_folder(options: Embed) -> EmbeddedFolder:
     """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
-    scan = survey(asked.folder, asked.columns, asked.allow_missing)
-    files, texts = _names_in(scan, asked.gallery, asked.as_shown)
+    scan = survey(options.folder, options.columns, options.allow_missing)
+    files, texts = _names_in(scan, options.gallery, options.as_shown)
     contents, first = _find_distinct(files)
     row = {content: index for index, content in enumerate(first)}
-    _check_room(scan, asked.overwrite)
+    _check_room(scan, options.overwrite)
     with display.progress("embed") as shown:
-        encoded, words, unseen = _encode_all(asked, {name: files[name] for name in first.values()}, texts, shown)
+        encoded, words, unseen = _encode_all(options, {name: files[name] for name in first.values()}, texts, shown)
     pictures = [image_files.path(name) for name, image_files in files.items()]
-    display.notes([*picture_remarks(pictures, as_shown=asked.as_shown, option="--as-shown"), *unseen])
+    display.notes([*picture_remarks(pictures, as_shown=options.as_shown, option="--as-shown"), *unseen])
     images = encoded[[row[contents[name]] for name in files]]
     (scan.folder / IMAGES).unlink(missing_ok=True)  # so that a kill in between leaves no files of two encoders
     with atomic_write(scan.folder / TEXTS, "wb") as file:
@@ -83,16 +83,16 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
     return EmbeddedFolder(scan.folder / IMAGES, scan.folder / TEXTS, *shapes, dataset_of(scan))
 
 
-def outlook(asked: Embed) -> list[str]:
+def outlook(options: Embed) -> list[str]:
     """Embed a batch of images and one of texts; say what is read, and what embedding all takes."""
-    scan = survey(asked.folder, asked.columns, asked.allow_missing)
+    scan = survey(options.folder, options.columns, options.allow_missing)
     shown = display.Display()
-    size = asked.batch_size
-    files, texts = _names_in(scan, asked.gallery, asked.as_shown)
+    size = options.batch_size
+    files, texts = _names_in(scan, options.gallery, options.as_shown)
     _, first = _find_distinct(files)
-    _check_room(scan, asked.overwrite)
+    _check_room(scan, options.overwrite)
     some = list(first.values())[:size]
-    _encode_all(asked, {name: files[name] for name in some}, texts[:size], shown)
+    _encode_all(options, {name: files[name] for name in some}, texts[:size], shown)
     took = shown.seconds["images"] * len(first) / len(some) + shown.seconds["texts"] * len(texts) / len(texts[:size])
     memory = f"{peak_memory_mib()['process']:,.0f} MiB of memory (measured on a batch)"
     reads = f"reads {len(files):,} images ({len(first):,} different ones) and {len(texts):,} texts"
@@ -107,11 +107,11 @@ def _find_distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], d
 
 
 def _encode_all(
-    asked: Embed, files: dict[str, ImageFiles], texts: Sequence[str], shown: display.Display
+    options: Embed, files: dict[str, ImageFiles], texts: Sequence[str], shown: display.Display
 ) -> tuple[Tensor, Tensor, list[str]]:
     """Encode images [N, C] or [N, L, C] and texts [n, C_t] in batches; also say what the encoder does not see."""
-    used = _load_encoder(asked.encoder, asked.device)
-    size = asked.batch_size
+    used = _load_encoder(options.encoder, options.device)
+    size = options.batch_size
     with torch.no_grad():
         with shown.stage("images", total=len(files)) as advance:
             images = used.vectors("encode_image", _decode_batches(files, size), advance)

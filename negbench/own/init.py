@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.analysis.advice import AGES, TEMPERATURES
 from negbench.campaign.forewarn import forewarnings, of_data
-from negbench.data.held import with_features
+from negbench.data.images import with_features
 from negbench.data.scene import DataCache, load_backbone
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, printable

@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from negbench.contracts import Strategy, check_option
 from negbench.contracts.splitmix import splitmix
 from negbench.datasets.galleries import answers_of, several
-from negbench.errors import OptionError, quoted
+from negbench.errors import OptionError, short_repr
 from negbench.files.vector_files import as_floats
 from negbench.metrics.equal_rows import Copies
 from negbench.metrics.ragged import Ragged
@@ -235,7 +235,7 @@ def _check_columns(
         values = np.asarray(row.cpu() if isinstance(row, Tensor) else row)
         if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
             where = f"{name}: query {query} must list rows of the images, whole numbers"
-            raise OptionError(f"{where}, got {quoted(row)}")
+            raise OptionError(f"{where}, got {short_repr(row)}")
         if values.size and not 0 <= values.min() <= values.max() < images:
             raise OptionError(f"{name}: query {query} names an image outside 0 ... {images - 1}")
         first = [] if target is None or not values.size else [int(target[query])]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from negbench.data.scene import threads
 from negbench.display import duration, notes, progress
-from negbench.errors import DataError, OptionError, UnknownNameError, quoted
+from negbench.errors import DataError, OptionError, UnknownNameError, short_repr
 from negbench.files.image_files import Spellings
 from negbench.files.row_files import ENDINGS, FileRow, check_one, names_of, read_rows
 from negbench.files.vector_files import read_list, read_vectors
@@ -55,40 +55,40 @@ class MinedNegatives:
     kept: int = 0
 
 
-def write_negatives(asked: Mine) -> MinedNegatives:
+def write_negatives(options: Mine) -> MinedNegatives:
     """Mine as requested and write the table: .parquet, or .jsonl with one object per row.
 
     Raises:
         NegbenchError: a user's mistake: files or options that do not fit, a strategy that cannot be mined ahead.
     """
-    mined, _ = _mine_rows(asked)
+    mined, _ = _mine_rows(options)
     mined = replace(mined, frame=_drop_repeats(mined.frame))
-    frame = _shape_table(mined.frame, asked)
+    frame = _shape_table(mined.frame, options)
     notes(copies_note(mined.summary, len(mined.frame)))
     mined = replace(mined, kept=frame.index.nunique())
-    if asked.out.suffix == ".parquet":
-        with atomic_write(asked.out, "wb") as file:
+    if options.out.suffix == ".parquet":
+        with atomic_write(options.out, "wb") as file:
             frame.to_parquet(file, index=False)
     else:
-        with atomic_write(asked.out) as file:
+        with atomic_write(options.out) as file:
             known = frame.drop(columns=[*_UNKNOWN], errors="ignore")
             known.to_json(file, orient="records", lines=True, force_ascii=False)
     return mined
 
 
-def outlook(asked: Mine) -> list[str]:
+def outlook(options: Mine) -> list[str]:
     """Mine for a few queries; say what is read, and what mining for all of them takes."""
-    mined, total = _mine_rows(asked, _SAMPLE)
+    mined, total = _mine_rows(options, _SAMPLE)
     count = len(mined.frame)
-    source = mined.source or f"{asked.queries}, {asked.images} and {asked.targets}"
+    source = mined.source or f"{options.queries}, {options.images} and {options.targets}"
     took = f"{duration(mined.seconds * total / max(1, count))} of mining, {peak_memory_mib()['process']:,.0f} MiB"
     return [f"reads {source}: {total:,} queries, {mined.images:,} images", f"{took} (measured on {count:,} queries)"]
 
 
-def _mine_rows(asked: Mine, most: int = 0) -> tuple[MinedNegatives, int]:
+def _mine_rows(options: Mine, most: int = 0) -> tuple[MinedNegatives, int]:
     """Mine for these queries at most, or for all; also return how many there are."""
     keep_memory()
-    return _of_dataset(asked, most) if asked.queries is None else _of_files(asked, most)
+    return _of_dataset(options, most) if options.queries is None else _of_files(options, most)
 
 
 def _drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
@@ -101,28 +101,28 @@ def _drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
     return distinct
 
 
-def _shape_table(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
+def _shape_table(frame: pd.DataFrame, options: Mine) -> pd.DataFrame:
     """Convert the table to the requested format; rows of fixed length omit queries with too few, or that fell back."""
-    if asked.format == "triplets":
+    if options.format == "triplets":
         named = [name for name in ("query", "reference", "text", "target", "fallback") if name in frame]
         long = frame[[*named, "negatives", "scores"]].explode(["negatives", "scores"])
         return long.rename(columns={"negatives": "negative", "scores": "score"}).astype({"score": float})
-    if asked.format not in ("sentence-transformers", "flagembedding"):
+    if options.format not in ("sentence-transformers", "flagembedding"):
         return frame
-    least = asked.draws if asked.format == "sentence-transformers" else 1
+    least = options.draws if options.format == "sentence-transformers" else 1
     full = frame[(frame["negatives"].map(len) >= least) & (frame["fallback"] == NO_FALLBACK)]
     if full.empty:
         raise DataError(f"no query has {least} different negatives without a fallback: lower --draws")
     query = full["text" if "text" in full else "query"]
-    if asked.format == "flagembedding":
+    if options.format == "flagembedding":
         names = {"query": query.map(str), "pos": full["target"].map(lambda image: [str(image)])}
         names |= {"neg": full["negatives"].map(lambda images: [*map(str, images)])}
         judged = {"pos_scores": full["positive"].map(lambda score: [score]), "neg_scores": full["scores"]}
         return pd.DataFrame(names | judged)
-    if asked.with_reference:
+    if options.with_reference:
         query = _with_reference(full)
     columns = {"anchor": query, "positive": full["target"]}
-    columns |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(asked.draws)}
+    columns |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(options.draws)}
     scores = [[own, *others] for own, others in zip(full["positive"], full["scores"], strict=True)]
     return pd.DataFrame({**columns, "score": pd.Series(scores, index=full.index, dtype=object)})
 
@@ -136,15 +136,15 @@ def _with_reference(frame: pd.DataFrame) -> "pd.Series[Any]":
     return pd.Series(cells, index=frame.index, dtype=object)
 
 
-def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
+def _of_dataset(options: Mine, most: int) -> tuple[MinedNegatives, int]:
     """Apply a corpus strategy to a split scored by one model."""
-    config, strategies, folder = configure(asked, asked.strategy)
+    config, strategies, folder = configure(options, options.strategy)
     if len(strategies) > 1:
-        raise OptionError(f"--strategy {asked.strategy}: name one strategy")
+        raise OptionError(f"--strategy {options.strategy}: name one strategy")
     (strategy,) = strategies.values()
     with progress("mine") as display:
         reads = planes_read(strategy, config.mining)
-        scored = open_split(config, asked.split, display, folder, reads, queries=most, seed=asked.seed)
+        scored = open_split(config, options.split, display, folder, reads, queries=most, seed=options.seed)
         notes(scored.remarks)
         queries = [scored.dataset.queries[row] for row in scored.rows.tolist()]  # all, or the sample of a dry run
         images = scored.dataset.images
@@ -152,9 +152,9 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
             mined = mine(
                 scored.task_of(strategy),
                 strategy,
-                refresh=asked.refresh,
-                draws=asked.draws,
-                generator=generator_of(asked.seed, "draws"),
+                refresh=options.refresh,
+                draws=options.draws,
+                generator=generator_of(options.seed, "draws"),
                 progress=advance,
             )
 
@@ -173,34 +173,34 @@ def _of_dataset(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
     frame = pd.DataFrame(columns).join(mined.frame().drop(columns="negatives"))
     total = len(queries)
     if most:
-        total = len(DATA.dataset(config.dataset, asked.split, images=False).queries)
-    source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({scored.model})"
+        total = len(DATA.dataset(config.dataset, options.split, images=False).queries)
+    source = f"{options.split} of {config.dataset.name}, scored by {config.backbone.name} ({scored.model})"
     return MinedNegatives(frame, mined.summary(), len(images), display.seconds["draw"], source), total
 
 
 # --- embeddings in files -------------------------------------------------------------------------------------------
 
 
-def _of_files(asked: Mine, most: int) -> tuple[MinedNegatives, int]:
+def _of_files(options: Mine, most: int) -> tuple[MinedNegatives, int]:
     """Mine from arrays."""
-    plugin_layer(asked.plugin)
-    assert asked.strategy is not None
-    assert asked.queries is not None
-    assert asked.images is not None
-    assert asked.targets is not None
-    mining = _settings(asked.sets)
+    plugin_layer(options.plugin)
+    assert options.strategy is not None
+    assert options.queries is not None
+    assert options.images is not None
+    assert options.targets is not None
+    mining = _settings(options.sets)
     miner = Miner(
-        asked.strategy,
-        draws=asked.draws,
-        seed=asked.seed,
-        refreshes=asked.refresh,
-        normalize=not asked.dot,
-        device=find_device(asked.device),
+        options.strategy,
+        draws=options.draws,
+        seed=options.seed,
+        refreshes=options.refresh,
+        normalize=not options.dot,
+        device=find_device(options.device),
         filters=Filters.of(mining),
     )
-    texts, queries = _vectors("--queries", asked.queries)
-    names, images = _vectors("--images", asked.images, once="image")
-    known = _targets(asked.targets, asked.images, names)
+    texts, queries = _vectors("--queries", options.queries)
+    names, images = _vectors("--images", options.images, once="image")
+    known = _targets(options.targets, options.images, names)
     total = len(known["target"])
     if most:
         queries = queries[:most]
@@ -272,8 +272,8 @@ def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:
             raise DataError(f"{place}: {value} is a row and the id of another: write ids as texts")
         if index is None and text:
             check_one(value, place, lambda part: image(part) is not None)
-            like = f"its ids are like {quoted(names[0])}" if names else "it has no ids"
-            raise DataError(f"{place}: {quoted(value)} is not in {images}: {like}")
+            like = f"its ids are like {short_repr(names[0])}" if names else "it has no ids"
+            raise DataError(f"{place}: {short_repr(value)} is not in {images}: {like}")
         return value if index is None else index  # of what is no text, `Miner` takes whole numbers only
 
     lists: dict[str, list[list[Any]]] = {}

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import HoldsFeatures, PlaneName, Strategy
-from negbench.data.held import unfamiliar, with_features
+from negbench.data.images import unfamiliar_images, with_features
 from negbench.data.scene import DataCache, EncodedSplits, Splits, device_of, open_scene, threads
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display, notes
 from negbench.errors import DataError, OptionError
-from negbench.grid.axes import axis_of, label
+from negbench.grid.axes import label, section_values
 from negbench.loop.checkpoint import stream
 from negbench.loop.mining_task import listed_plane, mining_task, offline_planes
 from negbench.loop.precision import Precision
@@ -64,33 +64,33 @@ class ScoredSplit:
 
 
 def configure(
-    asked: ScoredSplitOptions, strategies: Any
+    options: ScoredSplitOptions, strategies: Any
 ) -> tuple[ResolvedConfig, dict[str, Strategy], RunFolder | None]:
     """Return the strategies' common configuration, the strategies by label, and the run whose weights are used.
 
     Reports the parts of a recipe's system that the backbone or the data set does not support.
 
     Args:
-        asked: model, data set and seed.
-        strategies: names, tables or text as `negbench.grid.axes.expand` takes them; None: the run's, or all
+        options: model, data set and seed.
+        strategies: names, tables or text as `negbench.grid.axes.plugin_sections` takes them; None: the run's, or all
             corpus strategies.
 
     Raises:
         NegbenchError: a user's mistake, such as a batch strategy.
     """
-    recipe, *flags = layers_of(asked)
+    recipe, *flags = layers_of(options)
     recipe.pop("seed", None)  # the seed of its runs, not of the audit
     folder = None
-    base: dict[str, Any] = {"seed": asked.seed}
-    if asked.run is not None:
-        folder = find_run(runs_dir(asked.runs_dir), asked.run)
+    base: dict[str, Any] = {"seed": options.seed}
+    if options.run is not None:
+        folder = find_run(runs_dir(options.runs_dir), options.run)
         folder.check_plugins()
         base = folder.config.model_dump(mode="json")
 
     layers: list[dict[str, Any]] = [{}]  # the run's own strategy
     if strategies is not None or folder is None:
         wanted = "all" if strategies is None else strategies
-        layers = [{"strategy": section} for section in axis_of("strategy", wanted, [recipe, *flags])]
+        layers = [{"strategy": section} for section in section_values("strategy", wanted, [recipe, *flags])]
     if strategies is None and folder is None:
         layers = [layer for layer in layers if registry.make("strategies", layer["strategy"]["name"]).scope == "corpus"]
 
@@ -167,7 +167,7 @@ def open_split(
     own = run is not None and split == "train" and run.config.dataset == config.dataset
     model = "untrained" if run is None else run.run_id
     val = QueryRanks.from_frame(run.ranks()) if run is not None and own else None
-    remarks = (*dataset.remarks, *unfamiliar(config, backbone))
+    remarks = (*dataset.remarks, *unfamiliar_images(config, backbone))
     return ScoredSplit(config, model, scene, task.shard(rows), rows, val, remarks)
 
 

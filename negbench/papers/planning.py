@@ -13,7 +13,7 @@ from negbench.campaign.seeds import look_by_look
 from negbench.display import duration, notes, progress
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axis import GroupKey, group_key
-from negbench.grid.cells import Cell, Outcome, plan
+from negbench.grid.cells import Cell, Outcome, plan_cells
 from negbench.grid.comparison import ComparisonFolder, check_name, default_name
 from negbench.grid.looks import Looks
 from negbench.loop.runs import DATA, plan_run
@@ -64,7 +64,7 @@ class ClaimsPlan:
     """The runs that claims need, look by look; without `--until` there is one look.
 
     Attributes:
-        asked: options.
+        options: of the command.
         claims: to judge.
         looks: after which seeds the claims are judged.
         config: configuration of one run, for what all share: backbone and data set.
@@ -74,7 +74,7 @@ class ClaimsPlan:
         known: values measured at earlier looks.
     """
 
-    asked: Claims
+    options: Claims
     claims: tuple[Claim, ...]
     looks: Looks
     config: ResolvedConfig
@@ -86,12 +86,12 @@ class ClaimsPlan:
     @property
     def runs(self) -> Path:
         """The runs folder."""
-        return runs_dir(self.asked.runs_dir)
+        return runs_dir(self.options.runs_dir)
 
     @property
     def ends(self) -> dict[str, Layer]:
         """End of the labels of a length's runs -> its layer."""
-        return {"": {}} | ({LONG: {"train": {"epochs": self.asked.long}}} if self.asked.long else {})
+        return {"": {}} | ({LONG: {"train": {"epochs": self.options.long}}} if self.options.long else {})
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -100,7 +100,7 @@ class ClaimsPlan:
         All settings of one seed, then the next; planning them fills `undefined` and `remarks`.
         """
         cells = list[Cell]()
-        base = base_layers(self.asked)
+        base = base_layers(self.options)
         seeds = self.looks.first
         wanted: list[str] = []
         for claim in self.claims:
@@ -113,7 +113,7 @@ class ClaimsPlan:
                     system_layer, remarks = with_system([*base, {"system": changes.pop("system")}], DATA)
                     configs = [build_config([system_layer, *base, changes, length, {"seed": seed}]) for seed in seeds]
                     columns = [{"system": name + end}] * len(configs)
-                    cells += plan(configs, self.runs, display, DATA, columns)
+                    cells += plan_cells(configs, self.runs, display, DATA, columns)
                 except NegbenchError as error:
                     self.undefined[name + end] = str(error)
                     continue
@@ -123,8 +123,8 @@ class ClaimsPlan:
     @cached_property
     def folder(self) -> ComparisonFolder:
         """Lists the runs; claims.md and claims.json are written there."""
-        kind = "claims-" if self.asked.until is None else "claims-decided-"
-        path = self.runs / (self.asked.name or default_name(self.cells).replace("compare-", kind))
+        kind = "claims-" if self.options.until is None else "claims-decided-"
+        path = self.runs / (self.options.name or default_name(self.cells).replace("compare-", kind))
         check_name(path, "claims")
         return ComparisonFolder(path, {"kind": "claims"})
 
@@ -140,7 +140,7 @@ class ClaimsPlan:
         """Note what the systems lack here, and ask for the runs that the claims need, look by look."""
         first = Round(self.folder, self.cells)
         notes(self.remarks)
-        return look_by_look(first, self.looks if self.asked.until else None, self.open_settings)
+        return look_by_look(first, self.looks if self.options.until else None, self.open_settings)
 
     def outlook(self) -> list[str]:
         """Say what is undecided after the first look, and what deciding it costs, if its runs are finished."""
@@ -166,7 +166,7 @@ class ClaimsPlan:
         seeds = ", ".join(map(str, self.looks.first))
         if len(self.looks.counts) > 1:
             seeds += f" and more until decided, {self.looks.most} at most"
-        epochs = f", {self.config.train.epochs} and {self.asked.long} epochs" if self.asked.long else ""
+        epochs = f", {self.config.train.epochs} and {self.options.long} epochs" if self.options.long else ""
         return f"data set {self.config.dataset.name}, backbone {self.config.backbone.name}{epochs}, seeds {seeds}"
 
     def open_settings(self, outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
@@ -232,30 +232,30 @@ class ClaimsPlan:
         return found
 
 
-def plan_claims(asked: Claims) -> ClaimsPlan:
+def plan_claims(options: Claims) -> ClaimsPlan:
     """Look up which claims the data can test, and when they are judged.
 
     Raises:
         NegbenchError: a backbone, data set or training that cannot run at all.
     """
-    first = parse_seeds(asked.seeds)
-    claims = selected_claims(asked.only)
-    base = base_layers(asked)
-    looks = Looks.of(asked, first) or Looks(first, len(first))
-    system = recipe_settings(asked.recipe).get("system", PLAIN)  # all else must run with the recipe's
+    first = parse_seeds(options.seeds)
+    claims = selected_claims(options.only)
+    base = base_layers(options)
+    looks = Looks.of(options, first) or Looks(first, len(first))
+    system = recipe_settings(options.recipe).get("system", PLAIN)  # all else must run with the recipe's
     system_layer, _ = with_system([*base, {"system": system}], DATA)
     config = plan_run(build_config([system_layer, *base]), DATA).config
-    if asked.long is not None and asked.long <= config.train.epochs:
-        raise OptionError(f"--long {asked.long} must be more than train.epochs={config.train.epochs}")
+    if options.long is not None and options.long <= config.train.epochs:
+        raise OptionError(f"--long {options.long} must be more than train.epochs={config.train.epochs}")
     missing = {}
     for claim in claims:
         why = lacking(claim.needs, config, DATA)
         if why is not None:
             missing[claim.number] = why
-    return ClaimsPlan(asked, claims, looks, config, missing)
+    return ClaimsPlan(options, claims, looks, config, missing)
 
 
-def base_layers(asked: Claims) -> list[Layer]:
+def base_layers(options: Claims) -> list[Layer]:
     """Return the layers of backbone, data set, training and `loss.tau`, which claims leave open.
 
     A recipe's `system` and `seed` are read elsewhere.
@@ -263,7 +263,7 @@ def base_layers(asked: Claims) -> list[Layer]:
     Raises:
         OptionError: the recipe or `--set` sets anything else.
     """
-    recipe, *flags = layers_of(asked)
+    recipe, *flags = layers_of(options)
     kept = {key: value for key, value in recipe.items() if key not in ("system", "seed")}
     for layer in (kept, *flags):
         others = [key for key in layer if key not in HELD and {key: [*layer[key]]} != {"loss": ["tau"]}]

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from negbench.errors import NegbenchError, OptionError, UnknownNameError, missing_package, quoted
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, missing_package, short_repr
 from negbench.machine.contents import stamp
 from negbench.machine.files import checked_name, sha256_of
 from negbench.plugins import syntax
@@ -113,7 +113,7 @@ class Registry:
             for plugin in by_name.values():
                 if plugin.origin != "built-in" and name in (plugin.origin, _name_of(plugin.module.rpartition(".")[2])):
                     raise NegbenchError(
-                        f"unknown {_SINGULAR[kind]} {quoted(name)}: {plugin.origin} offers '{plugin.name}'"
+                        f"unknown {_SINGULAR[kind]} {short_repr(name)}: {plugin.origin} offers '{plugin.name}'"
                     )
             raise UnknownNameError(_SINGULAR[kind], name, by_name)
         return by_name[name]
@@ -337,7 +337,7 @@ def _coerce(where: str, value: Any, adapter: Any) -> Any:
             problem = error.errors()[0]["msg"].removeprefix("Value error, ")
             several = isinstance(value, str) and re.search(r",\s*\w+\s*=", value) is not None
             apart = "; separate options by ':'" if several else ""
-            raise OptionError(f"{where} = {quoted(value)}: {problem[0].lower()}{problem[1:]}{apart}") from error
+            raise OptionError(f"{where} = {short_repr(value)}: {problem[0].lower()}{problem[1:]}{apart}") from error
         return value  # an object (a Path, a module) that JSON cannot carry: the plug-in checks it
 
 

@@ -114,7 +114,7 @@ def _reads_pictures(folder: RunFolder) -> bool:
     """Whether a backbone of the run reads image files; runs of earlier versions did not store it."""
     if "reads_pictures" in folder.manifest:
         return bool(folder.manifest["reads_pictures"])
-    from negbench.data.held import reads_pixels
+    from negbench.data.images import reads_pixels
 
     return reads_pixels(resolve(folder.config))
 

@@ -321,12 +321,12 @@ def _marked(difference: str, words: str) -> str:
     return difference if look is None else difference + look.group()
 
 
-def leader_text(findings: Findings, asked: Report) -> str:
+def leader_text(findings: Findings, options: Report) -> str:
     """Write the leader tables of a comparison as LaTeX or Markdown, with the columns and budgets asked for."""
-    forms = [form for form in get_args(Paper) if getattr(asked, form)]
-    columns = [name.strip() for name in asked.columns.split(",") if name.strip()]
+    forms = [form for form in get_args(Paper) if getattr(options, form)]
+    columns = [name.strip() for name in options.columns.split(",") if name.strip()]
     leaders = [table for table in tables(findings) if table.name == "table"]
-    epochs = parse_epochs(asked.epochs)
+    epochs = parse_epochs(options.epochs)
     texts = []
     for form in forms:
         texts += [paper_table(leader, form, columns, epochs) for leader in leaders]

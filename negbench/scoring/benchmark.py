@@ -23,7 +23,7 @@ from negbench.store.runfolder import find_run
 RECALL_AT_5 = "recall-at-5"  # a scorer of sets: whether a set holds the target
 
 
-def evaluate(asked: Evaluate) -> tuple[Scores | None, list[Path]]:
+def evaluate(options: Evaluate) -> tuple[Scores | None, list[Path]]:
     """Score the run or the rankings, and write the requested files.
 
     Returns:
@@ -32,34 +32,34 @@ def evaluate(asked: Evaluate) -> tuple[Scores | None, list[Path]]:
     Raises:
         NegbenchError: a user's mistake: files, data or weights that are missing or do not fit.
     """
-    layers = layers_of(asked)
+    layers = layers_of(options)
     written = list[Path]()
     scores: Scores | None
-    if asked.ranks is not None and asked.metric is None:
-        scores = score_file(asked.ranks, layers, asked.split)
-    elif asked.scorer == RECALL_AT_5:
-        dataset = preferences_of(named_dataset(layers, asked.split, "--scorer"))
+    if options.ranks is not None and options.metric is None:
+        scores = score_file(options.ranks, layers, options.split)
+    elif options.scorer == RECALL_AT_5:
+        dataset = preferences_of(named_dataset(layers, options.split, "--scorer"))
         scores = choice_agreement(dataset, dataset.hits.double(), RECALL_AT_5)
     else:
-        folder = find_run(runs_dir(asked.runs_dir), str(asked.run or asked.scorer))
+        folder = find_run(runs_dir(options.runs_dir), str(options.run or options.scorer))
         with progress("evaluate") as display:
-            encoded = encode_run(folder, layers, asked.split, display, check=lambda data: _check(asked, data))
-        scores = _of_run(encoded) if asked.ranks is None else cirqrs_of_file(asked.ranks, encoded)
-        written += [] if asked.submission is None else encoded.write_submission(asked.submission)
-    if scores is not None and asked.out is not None:
-        with atomic_write(asked.out, "wb") as file:
+            encoded = encode_run(folder, layers, options.split, display, check=lambda data: _check(options, data))
+        scores = _of_run(encoded) if options.ranks is None else cirqrs_of_file(options.ranks, encoded)
+        written += [] if options.submission is None else encoded.write_submission(options.submission)
+    if scores is not None and options.out is not None:
+        with atomic_write(options.out, "wb") as file:
             scores.queries.to_parquet(file, index=False)
-        written.append(asked.out)
+        written.append(options.out)
     return scores, written
 
 
-def _check(asked: Evaluate, dataset: Dataset) -> None:
+def _check(options: Evaluate, dataset: Dataset) -> None:
     """Check before encoding that the split has labels, if they are read, that it holds choices or has a server."""
-    if asked.submission is not None:
+    if options.submission is not None:
         submittable(dataset)
-    if asked.scorer is not None and asked.metric is None:
+    if options.scorer is not None and options.metric is None:
         preferences_of(dataset)
-    if asked.metric is None and (asked.out is not None or asked.submission is None):
+    if options.metric is None and (options.out is not None or options.submission is None):
         dataset.require_labels()
 
 

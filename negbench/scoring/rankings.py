@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from negbench.datasets.doubts import FEW, NEARLY, doubts_in_words
-from negbench.errors import NegbenchError, quoted
+from negbench.errors import NegbenchError, short_repr
 from negbench.files.image_files import Spellings
 from negbench.machine.received import check_text, read_bytes
 
@@ -99,7 +99,7 @@ def first_columns(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> 
     top = dataset.top(_listed(dataset, rankings).worst, k, block=_BLOCK)
     short = ((top.scores <= _UNLISTED / 2) & (top.columns >= 0)).any(1).nonzero().flatten().tolist()
     if short:
-        query = quoted(dataset.queries[short[0]].id)
+        query = short_repr(dataset.queries[short[0]].id)
         raise NegbenchError(f"the ranking of query {query} lists fewer than {k} images ({len(short):,} queries)")
     return top.columns
 
@@ -194,12 +194,14 @@ def _listed(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
             column = dataset.column_of.get(image or "", -1)
             if column not in galleries[query.group]:
                 raise NegbenchError(
-                    f"image {quoted(entry)} in the ranking of query {quoted(query.id)} is not in its gallery, "
+                    f"image {short_repr(entry)} in the ranking of query {short_repr(query.id)} is not in its gallery, "
                     f"'{query.group}' of {dataset.card.name} {dataset.split}, whose ids are like "
-                    f"{quoted(dataset.images[int(dataset.groups[query.group][0])])}"
+                    f"{short_repr(dataset.images[int(dataset.groups[query.group][0])])}"
                 )
             if column in listed:
-                raise NegbenchError(f"the ranking of query {quoted(query.id)}: image {quoted(image)} occurs twice")
+                raise NegbenchError(
+                    f"the ranking of query {short_repr(query.id)}: image {short_repr(image)} occurs twice"
+                )
             listed[column] = score
         columns_of.append(torch.tensor(list(listed), dtype=torch.int64))
         scores_of.append(torch.tensor(list(listed.values()), dtype=torch.float32))
@@ -209,7 +211,7 @@ def _listed(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
 def _check_queries(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ranking]:
     """Return the rankings by the data set's query ids, without the header; check that they are for its queries."""
     if not isinstance(rankings, Mapping):
-        raise NegbenchError(f"rankings must map query ids to lists of image ids, got {quoted(rankings)}")
+        raise NegbenchError(f"rankings must map query ids to lists of image ids, got {short_repr(rankings)}")
     names = Spellings(query.id for query in dataset.queries)
     kept = dict[str, Ranking]()
     unknown = list[str]()
@@ -220,18 +222,18 @@ def _check_queries(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[st
         if known is None:
             unknown.append(str(query))
         elif known in kept:
-            raise NegbenchError(f"query {quoted(known)} has two rankings; the second is called {quoted(query)}")
+            raise NegbenchError(f"query {short_repr(known)} has two rankings; the second is called {short_repr(query)}")
         else:
             kept[known] = ranking
     if unknown:
         raise NegbenchError(
-            f"unknown query {quoted(unknown[0])} in the rankings ({len(unknown):,} of {len(kept) + len(unknown):,} are "
-            f"not in {dataset.card.name} {dataset.split}, whose first query is {quoted(dataset.queries[0].id)})"
+            f"unknown query {short_repr(unknown[0])} in the rankings ({len(unknown):,} of {len(kept) + len(unknown):,} "
+            f"are not in {dataset.card.name} {dataset.split}, whose first query is {short_repr(dataset.queries[0].id)})"
         )
     absent = [query.id for query in dataset.queries if query.id not in kept]
     if absent:
         raise NegbenchError(
-            f"no ranking for query {quoted(absent[0])} ({len(absent):,} of {len(dataset.queries):,} queries of "
+            f"no ranking for query {short_repr(absent[0])} ({len(absent):,} of {len(dataset.queries):,} queries of "
             f"{dataset.card.name} {dataset.split} have none)"
         )
     return kept
@@ -239,22 +241,22 @@ def _check_queries(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[st
 
 def _entries(query: Query, ranking: Ranking) -> dict[str, float]:
     """Return image id -> score of each listed image; lists score by place, and equal scores share a place."""
-    where = f"the ranking of query {quoted(query.id)}"
+    where = f"the ranking of query {short_repr(query.id)}"
     if isinstance(ranking, Mapping):
         if any(isinstance(s, bool) or not isinstance(s, int | float) or not math.isfinite(s) for s in ranking.values()):
-            raise NegbenchError(f"{where}: expected a finite score for each image, got {quoted(ranking)}")
+            raise NegbenchError(f"{where}: expected a finite score for each image, got {short_repr(ranking)}")
         place = {score: -float(place) for place, score in enumerate(sorted(set(ranking.values()), reverse=True))}
         return {str(image): place[score] for image, score in ranking.items()}
     if isinstance(ranking, str | bytes) or not isinstance(ranking, Sequence):
         raise NegbenchError(
-            f"{where}: expected a list of image ids, best first, or a score for each id, got {quoted(ranking)}"
+            f"{where}: expected a list of image ids, best first, or a score for each id, got {short_repr(ranking)}"
         )
     listed: dict[str, float] = {}
     for entry in ranking:
         if isinstance(entry, bool) or not isinstance(entry, str | int):
-            raise NegbenchError(f"{where}: expected image ids, got {quoted(entry)}")
+            raise NegbenchError(f"{where}: expected image ids, got {short_repr(entry)}")
         if str(entry) in listed:
-            raise NegbenchError(f"{where}: image {quoted(str(entry))} occurs twice")
+            raise NegbenchError(f"{where}: image {short_repr(str(entry))} occurs twice")
         listed[str(entry)] = -float(len(listed))
     return listed
 

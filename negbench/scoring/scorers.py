@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone, HoldsFeatures
-from negbench.data.held import with_features
+from negbench.data.images import with_features
 from negbench.data.scene import (
     EncodedSplits,
     Split,

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, short_repr
 from negbench.plugins.registry import SECTIONS, checked_options, option_defaults, registry
 from negbench.settings.layers import merge_layers, plugin_section
 
@@ -416,7 +416,7 @@ def _validated(model: type[Model], values: Mapping[str, Any]) -> Model:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         problem = first["msg"][0].lower() + first["msg"][1:]
-        raise OptionError(f"{where} = {quoted(first['input'])}: {problem}") from error
+        raise OptionError(f"{where} = {short_repr(first['input'])}: {problem}") from error
 
 
 def _check_value(key: str, value: Any, depth: int = 0) -> None:
@@ -426,7 +426,7 @@ def _check_value(key: str, value: Any, depth: int = 0) -> None:
             raise OptionError(f"{key}: lists are nested too deeply for any option")
         for name, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             if isinstance(name, str) and not name.isprintable():
-                raise OptionError(f"{key}: {quoted(name)} is not a valid option name")
+                raise OptionError(f"{key}: {short_repr(name)} is not a valid option name")
             _check_value(f"{key}.{name}" if isinstance(value, Mapping) else key, item, depth + 1)
         return
     want = ""
@@ -439,7 +439,7 @@ def _check_value(key: str, value: Any, depth: int = 0) -> None:
     elif not (value is None or isinstance(value, Path)):
         want = "text, a number, true or false, or a list of them"
     if want:
-        raise OptionError(f"{key} = {quoted(value)}: expected {want}")
+        raise OptionError(f"{key} = {short_repr(value)}: expected {want}")
 
 
 def with_default_name(key: str, value: Any) -> Any:
@@ -455,7 +455,7 @@ def _check_keys(values: Mapping[str, Any]) -> None:
             raise UnknownNameError("section", key, RunConfig.model_fields)
         if key in _OWN:
             if not isinstance(value, Mapping):
-                raise OptionError(f"{key} = {quoted(value)}: {key} is a section: --set {key}.KEY=VALUE")
+                raise OptionError(f"{key} = {short_repr(value)}: {key} is a section: --set {key}.KEY=VALUE")
             for name in value:
                 if "accum" in name and key in ("train", "compute"):
                     raise OptionError(
@@ -468,7 +468,7 @@ def _check_keys(values: Mapping[str, Any]) -> None:
                 if name not in _OWN[key].model_fields:
                     raise UnknownNameError("key", f"{key}.{name}", [f"{key}.{n}" for n in _OWN[key].model_fields])
         if key in SECTIONS and not isinstance(value, Mapping):
-            raise OptionError(f"{key} = {quoted(value)}: expected a name")
+            raise OptionError(f"{key} = {short_repr(value)}: expected a name")
 
 
 # --- resolving ---------------------------------------------------------------------------------------------------
@@ -495,7 +495,7 @@ def resolve(config: RunConfig) -> ResolvedConfig:
     for other in config.mining.backbones:
         if _sets_start(other.name, _resolved_plugin("backbone", other)):
             raise OptionError(
-                f"backbone {quoted(other.name)} of a guide or judge: leave out temperature: nothing reads it"
+                f"backbone {short_repr(other.name)} of a guide or judge: leave out temperature: nothing reads it"
             )
     _check_temperature(config, sections["backbone"])
     if not config.eval.reported and config.eval.select == "val":
@@ -535,7 +535,7 @@ def _sets_start(name: str, options: Mapping[str, Any]) -> bool:
 def _check_temperature(config: RunConfig, backbone: Mapping[str, Any]) -> None:
     """Raise OptionError if an option of the backbone's temperature is set, and the loss divides by another."""
     reasons = {
-        "none": f"loss {quoted(config.loss.name)} has no temperature",
+        "none": f"loss {short_repr(config.loss.name)} has no temperature",
         "tau": f"loss.tau = {config.loss.options.get('tau')} fixes the temperature",
         "own": "the loss and the hybrid terms learn temperatures of their own (hybrid.temperature)",
     }
@@ -581,7 +581,7 @@ def _resolved_also(config: RunConfig, sections: Mapping[str, Any]) -> dict[str, 
 def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
-    raise OptionError(f"option value {quoted(value)} cannot be stored as JSON")
+    raise OptionError(f"option value {short_repr(value)} cannot be stored as JSON")
 
 
 def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
@@ -604,7 +604,7 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
         listed = schedule.refresh_epochs
         if list(listed) != sorted(set(listed)) or any(not 0 <= epoch < epochs for epoch in listed):
             wanted = f"must increase within 0..{epochs - 1}"
-            raise OptionError(f"schedule.refresh_epochs {wanted}, got {quoted(list(listed))}")
+            raise OptionError(f"schedule.refresh_epochs {wanted}, got {short_repr(list(listed))}")
     elif schedule.refresh_every is not None:
         listed = tuple(range(warmup, epochs, schedule.refresh_every))
         counts = _counts_under(refresh_epochs(epochs, n_def, rule=rule, warmup=given_warmup), listed)
@@ -615,12 +615,12 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     if start and start not in listed[:1]:
         raise OptionError(
             f"schedule.refresh_epochs must begin with {start}, where the last part of strategy "
-            f"{quoted(config.strategy.name)} starts, got {quoted(list(listed))}"
+            f"{short_repr(config.strategy.name)} starts, got {short_repr(list(listed))}"
         )
     if counts is None:
         counts = tuple(range(len(listed)))
     if len(counts) != len(listed):
-        raise OptionError(f"schedule.refresh_counts must have {len(listed)} numbers, got {quoted(list(counts))}")
+        raise OptionError(f"schedule.refresh_counts must have {len(listed)} numbers, got {short_repr(list(counts))}")
     return {"rule": rule, "n_def": n_def, "warmup": warmup, "refresh_epochs": listed, "refresh_counts": counts}
 
 
@@ -637,7 +637,9 @@ def _start_of_last_part(config: RunConfig, strategy: Any, epochs: int) -> int:
     elif config.schedule.warmup not in (None, start):
         where = f"schedule.warmup is {config.schedule.warmup}: leave it out"
     if start and where:
-        raise OptionError(f"strategy {quoted(config.strategy.name)}: its last part starts at epoch {start}; {where}")
+        raise OptionError(
+            f"strategy {short_repr(config.strategy.name)}: its last part starts at epoch {start}; {where}"
+        )
     return start
 
 

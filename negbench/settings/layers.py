@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, short_repr
 from negbench.machine.received import read_text
 from negbench.plugins import syntax
 from negbench.plugins.registry import SECTIONS, registry
@@ -67,7 +67,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if "plugins" in recipe:
         files = recipe["plugins"]
         if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
-            raise NegbenchError(f"--recipe {path}: plugins must be a list of Python files, got {quoted(files)}")
+            raise NegbenchError(f"--recipe {path}: plugins must be a list of Python files, got {short_repr(files)}")
         recipe["plugins"] = [str((path.parent / file).resolve()) for file in files]
     if "extends" not in recipe:
         return recipe
@@ -108,15 +108,15 @@ def parse_set(text: str) -> tuple[list[str], Any]:
     """Parse 'section.key=value' as (['section', 'key'], value), the value with `parse_value`."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
-        raise OptionError(f"--set {quoted(text)}: expected section.key=value, e.g. --set train.epochs=12")
-    return key.strip().split("."), parse_value(value, f"--set {quoted(key.strip())}")
+        raise OptionError(f"--set {short_repr(text)}: expected section.key=value, e.g. --set train.epochs=12")
+    return key.strip().split("."), parse_value(value, f"--set {short_repr(key.strip())}")
 
 
 def set_layer(text: str) -> dict[str, Any]:
     """Parse 'section.key=value' as a configuration layer."""
     path, value = parse_set(text)
     if len(path) > 2:
-        raise OptionError(f"--set {quoted(text)}: expected section.key=value, e.g. --set train.epochs=12")
+        raise OptionError(f"--set {short_repr(text)}: expected section.key=value, e.g. --set train.epochs=12")
     return {path[0]: value} if len(path) == 1 else {path[0]: {path[1]: value}}
 
 
@@ -127,16 +127,16 @@ def parse_plugin(text: str) -> dict[str, Any]:
     """
     name, *options = re.split(r":(?=\s*\w+\s*=)", text)
     if re.match(r"\s*\w+\s*=", name) and registry.reader_of(name) is None:  # after the comma of a list
-        raise OptionError(f"{quoted(text)} is an option without a name: separate options by ':', as NAME:a=1:b=2")
+        raise OptionError(f"{short_repr(text)} is an option without a name: separate options by ':', as NAME:a=1:b=2")
     if ":" in re.sub(r":\s*\d+\s*>", ">", name) and registry.reader_of(name) is None:
-        raise OptionError(f"{quoted(text)}: expected NAME, or NAME:option=value:option=value")
+        raise OptionError(f"{short_repr(text)}: expected NAME, or NAME:option=value:option=value")
     section: dict[str, Any] = {"name": name.strip()}
     for option in options:
         key, _, value = option.partition("=")
         if key.strip() in section:  # a name is given before the first colon
             why = "in a switch or union, options of the parts follow the last name"
-            raise OptionError(f"{quoted(text)}: {key.strip()} is given twice; {why}")
-        section[key.strip()] = parse_value(value, quoted(text))
+            raise OptionError(f"{short_repr(text)}: {key.strip()} is given twice; {why}")
+        section[key.strip()] = parse_value(value, short_repr(text))
     return section
 
 
@@ -202,19 +202,19 @@ def dataset_layer(name: PluginSpec | None, root: Path | None, allow_missing: boo
     return {"dataset": section} if section else {}
 
 
-def flag_layer(asked: DatasetOptions) -> dict[str, Any]:
+def flag_layer(options: DatasetOptions) -> dict[str, Any]:
     """Return the layer of `--plugin` (first: other flags may name its classes), plug-in flags, and a run's `--seed`."""
-    layer = plugin_layer(asked.plugin) | dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)
-    if isinstance(asked, ModelOptions):
-        layer |= plugin_layer_of("backbone", asked.backbone)
-    if isinstance(asked, RunSettings):
-        layer |= plugin_layer_of("strategy", asked.strategy) | plugin_layer_of("loss", asked.loss)
-        if asked.seed is not None:
-            layer["seed"] = asked.seed
+    layer = plugin_layer(options.plugin) | dataset_layer(options.dataset, options.data_root, options.allow_missing)
+    if isinstance(options, ModelOptions):
+        layer |= plugin_layer_of("backbone", options.backbone)
+    if isinstance(options, RunSettings):
+        layer |= plugin_layer_of("strategy", options.strategy) | plugin_layer_of("loss", options.loss)
+        if options.seed is not None:
+            layer["seed"] = options.seed
     return layer
 
 
-def layers_of(asked: DatasetOptions) -> list[dict[str, Any]]:
+def layers_of(options: DatasetOptions) -> list[dict[str, Any]]:
     """Return the recipe ({} if there is none), the flags and each `--set`, lowest first; register `--plugin`."""
-    recipe = recipe_settings(asked.recipe) if isinstance(asked, ModelOptions) else {}
-    return [recipe, flag_layer(asked), *map(set_layer, asked.sets)]
+    recipe = recipe_settings(options.recipe) if isinstance(options, ModelOptions) else {}
+    return [recipe, flag_layer(options), *map(set_layer, options.sets)]

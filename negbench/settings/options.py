@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, short_repr
 from negbench.machine.files import checked_name
 
 MOVES_SCORES = False
@@ -71,7 +71,7 @@ class Options(BaseModel, defer_build=True):
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | given)
 
     @classmethod
-    def parsed(cls, given: Mapping[str, Any]) -> Self:
+    def from_flags(cls, given: Mapping[str, Any]) -> Self:
         """Create options from flags: field -> value.
 
         Raises:
@@ -90,7 +90,7 @@ class Options(BaseModel, defer_build=True):
             OptionError, UnknownNameError: a value or a key that the command does not accept.
         """
         if recipe is not None and not isinstance(recipe, Mapping):
-            raise OptionError(f"recipe's {table} = {quoted(recipe)}: expected a table, [{table}]")
+            raise OptionError(f"recipe's {table} = {short_repr(recipe)}: expected a table, [{table}]")
         bases = [base for base in type(self).__mro__ if vars(base).get("in_recipe")]
         allowed = []
         for base in bases:
@@ -126,7 +126,7 @@ def _mistake(error: ValidationError, model: type[Options], shown: Callable[[str]
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
         return UnknownNameError("option", name, model.model_fields)
-    return OptionError(f"{shown(name)} {quoted(first['input'])}: {problem[0].lower()}{problem[1:]}")
+    return OptionError(f"{shown(name)} {short_repr(first['input'])}: {problem[0].lower()}{problem[1:]}")
 
 
 def extra_of(field: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from negbench.errors import DataError, RunError, printable_json, quoted
+from negbench.errors import DataError, RunError, printable_json, short_repr
 from negbench.machine.files import (
     SUMS,
     atomic_write,
@@ -202,7 +202,7 @@ class RunFolder:
             if not wrong:
                 return value
             raise DataError(f"{self.path / 'config.json'}: '{wrong[0]}' is missing or of the wrong type: {_AGAIN}")
-        raise DataError(f"{self.path / 'config.json'}: expected an object, got {quoted(value)}: {_AGAIN}")
+        raise DataError(f"{self.path / 'config.json'}: expected an object, got {short_repr(value)}: {_AGAIN}")
 
     @property
     def precision(self) -> str:

@@ -199,14 +199,14 @@ def load_config(
     return build_config([whole])
 
 
-def config_of(asked: Run, note: Note) -> RunConfig:
+def config_of(options: Run, note: Note) -> RunConfig:
     """Return the configuration that the options of a run name; `note` and errors as of `load_config`."""
-    flags = flag_layer(asked)
-    if asked.system:
-        flags["system"] = asked.system
-    if asked.epochs is not None:
-        flags["train"] = {"epochs": asked.epochs}
-    return load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=note)
+    flags = flag_layer(options)
+    if options.system:
+        flags["system"] = options.system
+    if options.epochs is not None:
+        flags["train"] = {"epochs": options.epochs}
+    return load_config(recipe=options.recipe, flags=flags, sets=options.sets, note=note)
 
 
 def variant_remarks(config: RunConfig) -> list[str]:

@@ -27,7 +27,7 @@ from pydantic import BaseModel, StringConstraints, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from negbench.analysis.words import settings_text
-from negbench.errors import NegbenchError, OptionError, RunError, printable_json, quoted, without_secrets
+from negbench.errors import NegbenchError, OptionError, RunError, printable_json, short_repr, without_secrets
 from negbench.grid.comparison import check_name
 from negbench.grid.executors import Notify
 from negbench.machine import files
@@ -357,7 +357,7 @@ def _shown_trial(trial: FrozenTrial) -> FrozenTrial:
     try:
         _Notes.model_validate(trial.user_attrs)
         if trial.state == TrialState.COMPLETE and not isinstance(trial.value, int | float):
-            raise ValueError(f"its value is {quoted(trial.value)}")
+            raise ValueError(f"its value is {short_repr(trial.value)}")
     except ValueError as error:
         why = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
         where = ".".join(map(str, why["loc"]))

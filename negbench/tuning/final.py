@@ -15,7 +15,7 @@ from negbench.campaign.driver import Course, Done, Round
 from negbench.campaign.seeds import look_by_look
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.grid.cells import Cell, plan
+from negbench.grid.cells import Cell, plan_cells
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.loop.runs import DATA
 from negbench.settings.config import resolve
@@ -121,7 +121,7 @@ def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Pat
     """Plan the runs of points, name -> values of knobs, on the whole train split."""
     configs = [spec.space.config(spec.config, point, seed, closed=False) for point in points.values() for seed in seeds]
     names = [f"{spec.config.strategy.name} {name}" for name in points for _ in seeds]
-    return plan(configs, runs, Display(), DATA, [{"strategy": name} for name in names])
+    return plan_cells(configs, runs, Display(), DATA, [{"strategy": name} for name in names])
 
 
 def final_name(study: str) -> str:

@@ -9,7 +9,7 @@ from negbench.campaign.seeds import epochs_of_looks
 from negbench.data.scene import DataCache
 from negbench.display import Display, notes
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.cells import Cell, plan
+from negbench.grid.cells import Cell, plan_cells
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.looks import Looks
 from negbench.grid.setting_trials import DEV_FRACTION, generated_dev
@@ -58,7 +58,7 @@ class StudyPlan:
         runs = folder.parent
         name = folder.name
         configs = [spec.space.config(spec.config, {}, seed) for seed in spec.seeds]
-        trial = plan(configs, folder / "cells", Display(), DATA)
+        trial = plan_cells(configs, folder / "cells", Display(), DATA)
         trial = [replace(cell, folder=cell.folder and f"{name}/cells/{cell.folder}") for cell in trial]
         final = final_cells(spec, {"default": {}}, runs, self.fresh) if self.fresh else []
         ended = 0
@@ -99,41 +99,41 @@ class StudyPlan:
         return [*lines, f"  sampler {spec.sampler}{model}; pruner {spec.pruner}"]
 
 
-def plan_study(asked: Study) -> StudyPlan:
+def plan_study(options: Study) -> StudyPlan:
     """Complete the options from the recipe's table [study], build the search space, and note what does nothing here.
 
     Raises:
         NegbenchError: an unknown key, a value of the wrong type, or invalid settings.
     """
-    asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
-    layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(asked)], DataCache())
+    options = options.over(read_recipe(options.recipe).get("study") if options.recipe else None, "study")
+    layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(options)], DataCache())
     base = build_config([layer])
-    grid = asked.sampler == "grid"
-    space = build_space(base, search=asked.search, fix=asked.fix, grid=grid)
-    if asked.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
+    grid = options.sampler == "grid"
+    space = build_space(base, search=options.search, fix=options.fix, grid=grid)
+    if options.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
         raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")
     rows = [("a trial", corner, resolve(corner)) for corner in space.corners(base)]
-    idle_fixes = _idle_fixes(asked, space, build_space(base, search=asked.search, grid=grid)) if asked.fix else []
-    notes([*remarks, *check_idle(rows, asked.sets, DATA), *idle_fixes])
+    idle_fixes = _idle_fixes(options, space, build_space(base, search=options.search, grid=grid)) if options.fix else []
+    notes([*remarks, *check_idle(rows, options.sets, DATA), *idle_fixes])
     metric = ""
-    pruner = asked.pruner
-    if asked.metric is not None:
+    pruner = options.pruner
+    if options.metric is not None:
         card = plan_run(base, DATA).card
-        metric = resolve_metric(asked.metric, card)
+        metric = resolve_metric(options.metric, card)
         if pruner != "none" and metric and metric not in card.metrics:
             notes([f"no trial is pruned: curves over training have no {label_of(metric)}"])
             pruner = "none"
-    spec = StudySpec.of(base, space, seeds=asked.seeds, sampler=asked.sampler, pruner=pruner, metric=metric)
+    spec = StudySpec.of(base, space, seeds=options.seeds, sampler=options.sampler, pruner=pruner, metric=metric)
     first = max(spec.seeds) + 1
-    fresh = tuple(range(first, first + asked.final_seeds))
+    fresh = tuple(range(first, first + options.final_seeds))
     size = len(spec.listed) if grid else _TRIALS
-    trials = min(asked.trials or size, size) if grid else asked.trials or size
-    name = asked.name or f"study-{spec.config.strategy.name}-{spec.digest}"
-    job = Job(files.runs_dir(asked.runs_dir) / name, spec, asked.storage, trials, asked.tracking_uri)
-    return StudyPlan(job, fresh, Looks.of(asked, fresh))
+    trials = min(options.trials or size, size) if grid else options.trials or size
+    name = options.name or f"study-{spec.config.strategy.name}-{spec.digest}"
+    job = Job(files.runs_dir(options.runs_dir) / name, spec, options.storage, trials, options.tracking_uri)
+    return StudyPlan(job, fresh, Looks.of(options, fresh))
 
 
-def _idle_fixes(asked: Study, space: Space, unfixed: Space) -> list[str]:
+def _idle_fixes(options: Study, space: Space, unfixed: Space) -> list[str]:
     """Remark on each --fix of a key that the search would not vary without it, `unfixed`.
 
     Raises:
@@ -142,7 +142,7 @@ def _idle_fixes(asked: Study, space: Space, unfixed: Space) -> list[str]:
     searched = {name for knob in space.knobs for name in (knob.key, knob.sets)}
     varied = {name for knob in unfixed.knobs for name in (knob.key, knob.sets)}
     remarks = []
-    for key in asked.fix:
+    for key in options.fix:
         if key in searched:
             raise OptionError(f"--fix {key} and --search {key}: leave one of them out")
         if key not in varied:

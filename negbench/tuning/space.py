@@ -15,7 +15,7 @@ from typing import Any
 import optuna
 
 from negbench.contracts import Range, tunable_ranges
-from negbench.errors import OptionError, UnknownNameError, quoted
+from negbench.errors import OptionError, UnknownNameError, short_repr
 from negbench.grid.setting_trials import generated_dev
 from negbench.loop.objective import smallest_gallery
 from negbench.loop.runs import DATA
@@ -318,7 +318,7 @@ def _value(given: str, default: Any, where: str) -> Any:
     """Parse one value, written as in TOML, into the type of the default."""
     value = parse_value(given.strip(), where)
     if not (value is None or isinstance(value, bool | int | float | str)):
-        raise OptionError(f"{where}: expected a number, a text, true or false, got {quoted(value)}")
+        raise OptionError(f"{where}: expected a number, a text, true or false, got {short_repr(value)}")
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float):

@@ -17,7 +17,7 @@ from negbench.analysis.words import label_of
 from negbench.display import log
 from negbench.errors import RunError
 from negbench.grid.compute import Execution
-from negbench.grid.executors import Event, Here, Notify, outcome_of
+from negbench.grid.executors import Event, Here, Notify, last_event
 from negbench.loop.runs import DATA, Bench, plan_run, run_config
 from negbench.loop.types import Callbacks, Log, PlannedRun
 from negbench.machine import files
@@ -255,7 +255,7 @@ class TrialSearch:
                 parents.enter_context(job.parent.working())
             if type(executor) is Here:  # whose events come when a task ends
                 for index, job in enumerate(jobs):
-                    take(outcome_of(serve, index, job, take))
+                    take(last_event(serve, index, job, take))
             else:
                 DATA.clear()  # the workers load their own
                 for event in executor.run(serve, jobs):

@@ -32,7 +32,7 @@ from negbench.machine.signals import Stopped
 from negbench.settings.options import Compare
 from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
-from negbench.tuning import tuned
+from negbench.tuning import equal_tuning
 from negbench.tuning.trials import TrialSearch
 from tests.made import cell, cells, ended
 
@@ -132,7 +132,7 @@ class MadeTrials:
     def cells(self) -> list[Any]:
         return [each for trials in self.trials.values() for each in trials]
 
-    def grown(self, runs: Path, cache: Any) -> "MadeTrials":
+    def extend(self, runs: Path, cache: Any) -> "MadeTrials":
         return MadeTrials({**self.trials, "a": cells("t", (0, 1, 2))})
 
     def further_epochs(self) -> int:
@@ -145,8 +145,8 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> ComparisonPlan:
     plan = ComparisonPlan(Compare(tuned=4), FOLDER, cells("ab", (0, 1, 2)))
     monkeypatch.setattr(compare_course, "open_strategies", lambda folder, rules: until("ABab", ""))
     monkeypatch.setattr(ComparisonPlan, "at_best_settings", lambda self: replace(self, cells=cells("AB", (0, 1, 2))))
-    choice: Any = MadeTrials({"a": cells("t", (0, 1)), "b": cells("u", (0, 1))})
-    return replace(plan, choice=choice)
+    trials: Any = MadeTrials({"a": cells("t", (0, 1)), "b": cells("u", (0, 1))})
+    return replace(plan, trials=trials)
 
 
 def test_rates_come_first_and_say_what_follows(planned):
@@ -166,13 +166,13 @@ def test_equal_tuning_is_a_second_pass(planned, monkeypatch):
     """Its cells come after the looks of the defaults and after the trials; a search that failed has none."""
     config, spec = SimpleNamespace(model_copy=lambda update: update["seed"]), SimpleNamespace(seeds=(9,))
     results = {"A": (Tuning({"strategy": "A"}), [config]), "B": (Tuning({"strategy": "B"}, error="no"), [])}
-    searches: Any = [tuned.Combination({"strategy": name}, (), spec) for name in results]  # type: ignore[arg-type]
-    monkeypatch.setattr(tuned, "_open_study", lambda each, *_: (each, None))
-    monkeypatch.setattr(tuned, "_result", lambda each, *_: results[each.labels["strategy"]])
-    monkeypatch.setattr(tuned, "plan", lambda configs, *_: [cell("aa", seed) for seed in configs])
-    monkeypatch.setattr(tuned, "open_strategies", lambda folder, rules: until(["aa"], ""))
+    searches: Any = [equal_tuning.Combination({"strategy": name}, (), spec) for name in results]  # type: ignore[arg-type]
+    monkeypatch.setattr(equal_tuning, "_open_study", lambda each, *_: (each, None))
+    monkeypatch.setattr(equal_tuning, "_result", lambda each, *_: results[each.labels["strategy"]])
+    monkeypatch.setattr(equal_tuning, "plan_cells", lambda configs, *_: [cell("aa", seed) for seed in configs])
+    monkeypatch.setattr(equal_tuning, "open_strategies", lambda folder, rules: until(["aa"], ""))
     rules = Rules(looks=replace(LOOKS, most=5))
-    course = tuned.compare_and_tune(replace(planned, choice=None), rules, searches, None)
+    course = equal_tuning.compare_and_tune(replace(planned, trials=None), rules, searches, None)
     rounds, done = driven(course)
     assert [each.search is not None for each in rounds] == [False, False, True, False, False]
     assert rounds[0].later == (6 + 4 * 2) * 10 + 4 * 10  # the second pass, four trials of two studies, the looks

@@ -89,7 +89,7 @@ def options_of(words: list[str]) -> Options:
     context = parser.make_context(name, words[len(name.split()) :])
     chosen = {key: value for key, value in context.params.items() if value not in (None, [], ()) and key != "json"}
     fields = COMMANDS[name].model.model_fields
-    return COMMANDS[name].model.parsed({key: value for key, value in chosen.items() if key in fields})
+    return COMMANDS[name].model.from_flags({key: value for key, value in chosen.items() if key in fields})
 
 
 LINES = offered()

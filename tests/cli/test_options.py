@@ -126,9 +126,9 @@ VARIABLES = [  # variable, command, flag that does the same
 def test_variables_of_other_tools_that_are_not_used_are_mentioned(monkeypatch, variable, model, flag):
     monkeypatch.setenv(variable, "somewhere")
     given = {"strategy": "dqe"} if model is Study else {"strategies": "qure,dqe"}
-    assert unused_variables(model.parsed(given)) == [f"{variable} is set and not used: give {flag} to use it here"]
+    assert unused_variables(model.from_flags(given)) == [f"{variable} is set and not used: give {flag} to use it here"]
     option = flag.removeprefix("--").replace("-", "_")
     value = "c" if option == "name" else "sqlite:///x.db"
-    assert unused_variables(model.parsed({**given, option: value})) == []
+    assert unused_variables(model.from_flags({**given, option: value})) == []
     monkeypatch.delenv(variable)
-    assert unused_variables(model.parsed(given)) == []
+    assert unused_variables(model.from_flags(given)) == []

@@ -15,12 +15,12 @@ from PIL import Image
 from negbench.backbones.precomputed import Precomputed
 from negbench.backbones.vectors import Vectors
 from negbench.data import scene
-from negbench.data.held import unfamiliar
+from negbench.data.images import unfamiliar_images
 from negbench.data.reading import PictureSource
 from negbench.data.scene import DataCache
 from negbench.display import Display
 from negbench.errors import DataError, RunError
-from negbench.grid.cells import plan
+from negbench.grid.cells import plan_cells
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import Here
@@ -55,7 +55,7 @@ def test_the_plan_finds_the_runs_that_were_computed(subtests, vector_sets, tmp_p
     grid = configs(vector_sets, "in-batch,all-corpus", "seed=3", *sets)
     for reused in (False, True):
         with subtests.test(reused=reused):
-            cells = plan(grid, tmp_path, Display(), DataCache())
+            cells = plan_cells(grid, tmp_path, Display(), DataCache())
             outcomes = compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
             assert [outcome.error for outcome in outcomes] == [None, None]
             assert [outcome.reused for outcome in outcomes] == [reused, reused]
@@ -74,7 +74,7 @@ def test_a_comparison_loads_data_and_backbone_once(vector_sets, tmp_path, monkey
 
         monkeypatch.setattr(scene, name, counted)
     DATA.clear()
-    cells = plan(configs(vector_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), DATA)
+    cells = plan_cells(configs(vector_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), DATA)
     compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
     DATA.clear()
     assert counts == {"load_split": 2, "load_backbone": 2}  # train and val; the initial weights of two seeds
@@ -162,7 +162,7 @@ def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name)
     files[name].touch()  # the same content
     assert run_config(config, bench).reused
     other = config.model_copy(update={"seed": 1})
-    (cell,) = plan([other], tmp_path / "runs", Display(), DATA)
+    (cell,) = plan_cells([other], tmp_path / "runs", Display(), DATA)
     replaced(files[name])  # after the plan
     with pytest.raises(RunError, match=f"{name} changed after the run was planned"):
         compute_and_log(ComparisonFolder(tmp_path / "runs" / "c"), [cell], Execution(Here(), "none"))
@@ -201,7 +201,7 @@ def test_a_picture_that_changes_while_a_comparison_computes_is_refused(toy_root,
     """Whoever encodes it: the store keeps features by content, so the new picture has features of its own."""
     shutil.copytree(toy_root, tmp_path / "toy")
     sets = [f"dataset.root='{tmp_path / 'toy'}'", "backbone.weights='random'", *FAST]
-    (cell,) = plan(configs(sets, "in-batch"), tmp_path, Display(), DATA)
+    (cell,) = plan_cells(configs(sets, "in-batch"), tmp_path, Display(), DATA)
     (picture, *_), other = sorted((tmp_path / "toy").rglob("*.png")), Image.new("RGB", (32, 32))
     other.save(picture)
     with pytest.raises(RunError, match=f"{picture.name} changed after the run was planned"):
@@ -350,7 +350,7 @@ def test_images_that_a_backbone_does_not_know():
     def said(backbone: str, dataset: str, **options: Any) -> list[str]:
         flags = {"strategy": {"name": "qure"}, "backbone": {"name": backbone, **options}, "dataset": {"name": dataset}}
         config = load_config(flags=flags)
-        return unfamiliar(config, scene.load_backbone(config.backbone, 0))
+        return unfamiliar_images(config, scene.load_backbone(config.backbone, 0))
 
     assert said("tiny", "synthetic") == []
     assert said("tiny", "fashioniq", weights="random") == []

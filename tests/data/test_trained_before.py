@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from negbench.contracts import Backbone, Outline
-from negbench.data.held import trained_before
+from negbench.data.images import earlier_training
 from negbench.settings.config import RunConfig
 from negbench.systems.system import load_config
 
@@ -31,7 +31,7 @@ def weights_of_run(folder: Path, dataset: str, *, finished: bool = True) -> Path
 )
 def test_weights_of_a_run_on_the_same_data(tmp_path, trained, finished, remarked):
     file = weights_of_run(tmp_path / "qure-clip-s0", trained, finished=finished)
-    lines = trained_before(config_of("cirr"), Outline(Backbone, "clip", files=(file, file.with_name("vocab.txt"))))
+    lines = earlier_training(config_of("cirr"), Outline(Backbone, "clip", files=(file, file.with_name("vocab.txt"))))
     want = [
         "backbone.weights: a run trained them on cirr (qure-clip-s0): every strategy begins where that training ended"
     ]
@@ -40,9 +40,9 @@ def test_weights_of_a_run_on_the_same_data(tmp_path, trained, finished, remarked
 
 def test_weights_that_are_fine_tuned():
     outline = Outline(Backbone, "blip2", fine_tuned="they hold their own visual tower")
-    (line,) = trained_before(config_of("cirr"), outline)
+    (line,) = earlier_training(config_of("cirr"), outline)
     assert line == "backbone.weights: they hold their own visual tower: every strategy begins where that training ended"
-    assert trained_before(config_of("cirr"), Outline(Backbone, "blip2")) == []
+    assert earlier_training(config_of("cirr"), Outline(Backbone, "blip2")) == []
 
 
 NAMED = {
@@ -59,7 +59,7 @@ NAMED = {
 
 @pytest.mark.parametrize(("name", "dataset", "whose"), NAMED.values(), ids=NAMED)
 def test_weights_with_the_name_of_published_fine_tuned_ones(name, dataset, whose, tmp_path):
-    lines = trained_before(config_of(dataset), Outline(Backbone, "blip", files=(tmp_path / name,)))
+    lines = earlier_training(config_of(dataset), Outline(Backbone, "blip", files=(tmp_path / name,)))
     begins = "every strategy begins where that training ended"
     assert lines == [f"backbone.weights: {name} is the name under which {whose}: {begins}"]
 
@@ -74,7 +74,7 @@ OTHERS = {
 
 @pytest.mark.parametrize(("name", "dataset"), OTHERS.values(), ids=OTHERS)
 def test_weights_that_are_trained_on_other_data_get_no_remark(name, dataset, tmp_path):
-    assert trained_before(config_of(dataset), Outline(Backbone, "blip", files=(tmp_path / name,))) == []
+    assert earlier_training(config_of(dataset), Outline(Backbone, "blip", files=(tmp_path / name,))) == []
 
 
 SPELLED = {
@@ -91,7 +91,7 @@ SPELLED = {
 @pytest.mark.parametrize(("weights", "dataset", "name", "trained"), SPELLED.values(), ids=SPELLED)
 def test_weights_whose_name_spells_the_data_set(weights, dataset, name, trained, tmp_path):
     config = config_of(dataset, weights)
-    (line,) = trained_before(config, Outline(Backbone, "blip2", files=(tmp_path / "model.safetensors",)))
+    (line,) = earlier_training(config, Outline(Backbone, "blip2", files=(tmp_path / "model.safetensors",)))
     begins = "every strategy begins where that training ended"
     assert line == f"backbone.weights: by their name, {name}, they are trained on {trained}: {begins}"
 
@@ -108,32 +108,32 @@ UNNAMED = {
 @pytest.mark.parametrize("weights", UNNAMED.values(), ids=UNNAMED)
 def test_weights_whose_name_does_not_spell_the_data_set(weights, tmp_path):
     outline = Outline(Backbone, "blip2", files=(tmp_path / "model.safetensors",))
-    assert trained_before(config_of("fashioniq", weights), outline) == []
+    assert earlier_training(config_of("fashioniq", weights), outline) == []
 
 
 def test_a_name_says_what_whole_weights_were_fine_tuned_on(tmp_path):
     """BLIP-2 with its own tower is fine-tuned; which data set it was is unknown without a name."""
     tuned = "they hold their own visual tower"
     named = Outline(Backbone, "blip2", fine_tuned=tuned, files=(tmp_path / "qure_cirr.pth",))
-    assert "by their name, qure_cirr.pth" in trained_before(config_of("cirr"), named)[0]
-    assert trained_before(config_of("fashioniq"), named) == []
+    assert "by their name, qure_cirr.pth" in earlier_training(config_of("cirr"), named)[0]
+    assert earlier_training(config_of("fashioniq"), named) == []
     unnamed = Outline(Backbone, "blip2", fine_tuned=tuned, files=(tmp_path / "best.pth",))
-    assert tuned in trained_before(config_of("fashioniq"), unnamed)[0]
+    assert tuned in earlier_training(config_of("fashioniq"), unnamed)[0]
 
 
 def test_the_record_of_a_run_counts_more_than_its_name(tmp_path):
     file = weights_of_run(tmp_path / "run", "cirr").with_name("fashioniq.safetensors")
-    assert trained_before(config_of("fashioniq"), Outline(Backbone, "clip", files=(file,))) == []
-    (line,) = trained_before(config_of("cirr"), Outline(Backbone, "clip", files=(file,)))
+    assert earlier_training(config_of("fashioniq"), Outline(Backbone, "clip", files=(file,))) == []
+    (line,) = earlier_training(config_of("cirr"), Outline(Backbone, "clip", files=(file,)))
     assert "a run trained them on cirr" in line
 
 
 def test_weights_are_remarked_on_once(tmp_path):
     outline = Outline(Backbone, "blip2", fine_tuned="they hold their own visual tower", files=(tmp_path / "model.pth",))
-    (line,) = trained_before(config_of("cirr"), outline)
+    (line,) = earlier_training(config_of("cirr"), outline)
     assert "model.pth" in line
 
 
 @pytest.mark.parametrize("name", ["model_large.pth", "model.safetensors", "pytorch_model.bin"])
 def test_pretrained_weights_get_no_remark(name, tmp_path):
-    assert trained_before(config_of("cirr"), Outline(Backbone, "blip", files=(tmp_path / name,))) == []
+    assert earlier_training(config_of("cirr"), Outline(Backbone, "blip", files=(tmp_path / name,))) == []

@@ -9,7 +9,7 @@ from negbench.backbones.vectors import Vectors
 from negbench.data import scene
 from negbench.data.scene import DataCache
 from negbench.display import Display
-from negbench.grid.cells import plan
+from negbench.grid.cells import plan_cells
 from negbench.loop.mining_task import offline_planes
 from negbench.mining.planes import EmbeddedPlane
 from negbench.plugins.registry import build
@@ -52,7 +52,7 @@ def test_a_folder_holds_a_world_of_its_own(toy_root):
 
 def test_the_strategies_of_a_seed_share_its_world_and_seeds_share_a_label(tmp_path):
     configs = [config_of(seed, strategy=name) for seed in (0, 1) for name in ("in-batch", "top-k")]
-    cells = plan(configs, tmp_path, Display(), DataCache())
+    cells = plan_cells(configs, tmp_path, Display(), DataCache())
     assert [cell.run.data == cells[0].run.data for cell in cells] == [True, True, False, False]
     assert cells[2].run.data == cells[3].run.data
     assert {cell.labels["backbone"] for cell in cells} == {"vectors(dim=16, tokens=2)"}
@@ -62,7 +62,7 @@ def test_the_strategies_of_a_seed_share_its_world_and_seeds_share_a_label(tmp_pa
 
 def test_two_pinned_worlds_are_told_apart(tmp_path):
     configs = [config_of(seed, f"dataset.world={world}") for world in (3, 4) for seed in (0, 1)]
-    cells = plan(configs, tmp_path, Display(), DataCache())
+    cells = plan_cells(configs, tmp_path, Display(), DataCache())
     assert len({cell.labels["dataset"] for cell in cells[:2]}) == 1
     assert len({cell.labels["dataset"] for cell in cells}) == 2
     assert len({cell.hash for cell in cells}) == 4

@@ -26,10 +26,10 @@ from negbench.display import Display, duration
 from negbench.errors import OptionError
 from negbench.grid import cell_task as grid_task
 from negbench.grid import compute as grid_compute
-from negbench.grid.axes import Axes, expand
+from negbench.grid.axes import Axes, plugin_sections
 from negbench.grid.axis import short
 from negbench.grid.cell_task import Task, compute_task
-from negbench.grid.cells import Cell, Outcome, plan, titles_of
+from negbench.grid.cells import Cell, Outcome, plan_cells, titles_of
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
 from negbench.grid.executors import Event, Here, Processes
@@ -60,7 +60,7 @@ def axes_of(vector_sets: list[str], strategies: str, **given: Any) -> Axes:
 
 
 def planned(axes: Axes, runs: Path) -> list[Cell]:
-    return plan(axes.configs(), runs, Display(), DataCache())
+    return plan_cells(axes.configs(), runs, Display(), DataCache())
 
 
 def compute(axes: Axes, runs: Path) -> list[Outcome]:
@@ -69,7 +69,7 @@ def compute(axes: Axes, runs: Path) -> list[Outcome]:
 
 def test_all_strategies_are_those_that_every_run_can_have():
     """`all` names every built-in strategy but those that need a guide, a judge or listed negatives."""
-    names = {section["name"] for section in expand("strategies", "all")}
+    names = {section["name"] for section in plugin_sections("strategies", "all")}
     built_in = {name for name, plugin in registry.plugins("strategies").items() if plugin.origin == "built-in"}
     assert built_in - names == {"gist", "listed", "rocketqa"}
 

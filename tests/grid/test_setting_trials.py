@@ -143,12 +143,12 @@ def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets, tmp_p
         "chosen by R@10 on 14 queries carved from train (fewer than 1,000) with seed 3: 0.18 for all-corpus" in answer
     )
     assert "lowest tried" not in answer
-    choice = plan_comparison(asked, tmp_path).choice
-    ((place, cells),) = choice.planned.items()
+    trials = plan_comparison(asked, tmp_path).trials
+    ((place, cells),) = trials.by_group.items()
     for count in (3, 4, 5):
-        again = replace(choice, planned={place: cells[:count]}).grown(tmp_path, DataCache())
+        again = replace(trials, by_group={place: cells[:count]}).extend(tmp_path, DataCache())
         assert [cell.hash for cell in again.cells] == [cell.hash for cell in cells], f"the first {count} trials"
-    assert choice.further_epochs() == 2 * cells[0].config.train.epochs  # at the low end, which is not asked for
+    assert trials.further_epochs() == 2 * cells[0].config.train.epochs  # at the low end, which is not asked for
 
 
 class MadeTrials(SettingTrials):
@@ -178,30 +178,30 @@ def test_all_strategies_try_the_same_rates(vector_sets, tmp_path, monkeypatch, c
     values = {("top-k", rate): value / 10 for rate, value in curve.items()}
     values |= {("all-corpus", rate): 0.5 - abs(math.log(rate / 0.5)) / 10 for rate in (0.05, 0.15, 0.5, 1.5, 4.5, 13.5)}
     monkeypatch.setattr(MadeTrials, "values", values)
-    choice = plan_comparison(asked_of(vector_sets, tmp_path), tmp_path).choice
-    grown = MadeTrials(choice.planned).grown(tmp_path, DataCache())
-    for cells in grown.planned.values():
+    trials = plan_comparison(asked_of(vector_sets, tmp_path), tmp_path).trials
+    grown = MadeTrials(trials.by_group).extend(tmp_path, DataCache())
+    for cells in grown.by_group.values():
         found = [(cell.config.train.lr, cell.seed) for cell in cells]
         assert sorted(found) == sorted(product(rates, (3, 1))), cells[0].labels
-    assert grown.grown(tmp_path, DataCache()) == grown
+    assert grown.extend(tmp_path, DataCache()) == grown
 
 
 def test_a_common_rate_has_the_highest_mean_over_the_strategies(vector_sets, tmp_path, monkeypatch):
     own = {"all-corpus": (0.5, 0.4, 0.2), "top-k": (0.1, 0.3, 0.4)}
     made = {(name, rate): value for name, row in own.items() for rate, value in zip((0.15, 0.5, 1.5), row, strict=True)}
     monkeypatch.setattr(MadeTrials, "values", made)
-    choice = plan_comparison(asked_of(vector_sets, tmp_path, lr="common"), tmp_path).choice
-    assert choice.common
-    chosen = MadeTrials(choice.planned, common=True).chosen(tmp_path)
+    trials = plan_comparison(asked_of(vector_sets, tmp_path, lr="common"), tmp_path).trials
+    assert trials.common
+    chosen = MadeTrials(trials.by_group, common=True).choose(tmp_path)
     assert {each.labels["strategy"]: each.setting.lr for each in chosen} == {"all-corpus": 0.5, "top-k": 0.5}
     assert all(each.common for each in chosen)
-    apart = MadeTrials(choice.planned).chosen(tmp_path)
+    apart = MadeTrials(trials.by_group).choose(tmp_path)
     assert {each.labels["strategy"]: each.setting.lr for each in apart} == {"all-corpus": 0.15, "top-k": 1.5}
     monkeypatch.setattr(MadeTrials, "values", {key: value for key, value in made.items() if key != ("top-k", 0.5)})
-    chosen = MadeTrials(choice.planned, common=True).chosen(tmp_path)
+    chosen = MadeTrials(trials.by_group, common=True).choose(tmp_path)
     assert {each.setting.lr for each in chosen} == {1.5}  # of 0.15 and 1.5, the nearer one: both have 0.3
     monkeypatch.setattr(MadeTrials, "values", {})
-    assert {each.setting.lr for each in MadeTrials(choice.planned, common=True).chosen(tmp_path)} == {DOCUMENTED}
+    assert {each.setting.lr for each in MadeTrials(trials.by_group, common=True).choose(tmp_path)} == {DOCUMENTED}
 
 
 def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
@@ -209,7 +209,7 @@ def test_generated_data_have_fresh_queries_for_the_trials(tmp_path):
     sets = ("dataset.train_images=90", "dataset.train_queries=60", "dataset.val_images=90")
     asked = Compare(recipe=Path("world-small"), strategies="top-k", seeds=[2], lr="grid", sets=sets, runs_dir=tmp_path)
     plan = plan_comparison(asked, tmp_path)
-    cache, config = DataCache(), plan.choice.cells[0].config
+    cache, config = DataCache(), plan.trials.cells[0].config
     splits = cache.splits(config)
     reported = cache.splits(plan.cells[0].config)
     assert splits.val is splits.dev
@@ -246,7 +246,7 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, t
     shutil.copytree(computed, runs)
     for each in read_json(runs / "c" / "comparison.json")["rates"]:
         strategy = each["labels"]["strategy"]
-        rates = plan_comparison(asked_of(vector_sets, runs), runs).choice
+        rates = plan_comparison(asked_of(vector_sets, runs), runs).trials
         folders = {cell.config.train.lr: cell.folder for cell in rates.cells if cell.labels["strategy"] == strategy}
         (runs / str(folders[each["lr"]]) / "result.json").unlink()
         about = plan_comparison(asked_of(vector_sets, runs), runs).folder.about["rates"]
@@ -257,12 +257,12 @@ def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets, computed, t
 
 def test_along_dials_and_budgets_and_with_systems_every_group_has_trials(vector_sets, tmp_path):
     dials = plan_comparison(asked_of(vector_sets, tmp_path, dials=("train.epochs=1,2",)), tmp_path)
-    assert len(dials.choice.cells) == 2 * 2 * 3 * 2
+    assert len(dials.trials.cells) == 2 * 2 * 3 * 2
     budgets = plan_comparison(asked_of(vector_sets, tmp_path, epochs="2,4"), tmp_path)
-    assert {(c.labels["epochs"], c.config.train.epochs) for c in budgets.choice.cells} == {("2", 2), ("4", 4)}
+    assert {(c.labels["epochs"], c.config.train.epochs) for c in budgets.trials.cells} == {("2", 2), ("4", 4)}
     assert [each["labels"]["epochs"] for each in budgets.folder.about["rates"]] == ["2", "2", "4", "4"]
     systems = plan_comparison(asked_of(vector_sets, tmp_path, systems="qure"), tmp_path)
-    assert len(systems.choice.planned) == len({(c.labels["system"], c.labels["strategy"]) for c in systems.cells})
+    assert len(systems.trials.by_group) == len({(c.labels["system"], c.labels["strategy"]) for c in systems.cells})
 
 
 def test_a_value_is_the_rate_of_all(vector_sets, tmp_path, subtests):
@@ -270,11 +270,11 @@ def test_a_value_is_the_rate_of_all(vector_sets, tmp_path, subtests):
     sets = (*vector_sets, "train.lr=0.002")
     by_set = plan_comparison(asked_of(vector_sets, tmp_path, lr="fixed", sets=sets), tmp_path)
     assert [cell.hash for cell in by_lr.cells] == [cell.hash for cell in by_set.cells]
-    assert by_lr.choice is None
+    assert by_lr.trials is None
     for given in ({"tuned": 2}, {"dials": ("train.lr=1,2",)}):  # these look for rates themselves
         for lr in (None, "fixed"):
             with subtests.test(lr=lr, **given):
-                assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).choice is None
+                assert plan_comparison(asked_of(vector_sets, tmp_path, lr=lr, **given), tmp_path).trials is None
 
 
 def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
@@ -283,17 +283,17 @@ def test_a_recipe_may_fix_the_rate_and_names_stay_apart(vector_sets, tmp_path):
     common: dict[str, Any] = {"strategies": "top-k", "sets": tuple(vector_sets), "runs_dir": tmp_path}
     asked = (Compare(seeds=1, **common), Compare(recipe=recipe, **common), Compare(seeds=1, tuned=2, **common))
     grid, fixed, tuned = (api.plan_compare(each, print)[0] for each in asked)
-    assert grid.choice is not None
-    assert fixed.choice is None
+    assert grid.trials is not None
+    assert fixed.trials is None
     assert fixed.folder.path.name == f"{grid.folder.path.name}-lr-fixed"
     assert tuned.folder.path.name == f"{grid.folder.path.name}-tuned"
-    assert grid.trials.path.name == f"{grid.folder.path.name}-rates"
+    assert grid.trials_folder.path.name == f"{grid.folder.path.name}-rates"
 
 
 def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tmp_path):
     plan = plan_comparison(asked_of(vector_sets, tmp_path, sets=(*vector_sets, "eval.select=val")), tmp_path)
     assert {cell.config.eval.select for cell in plan.cells} == {"val"}
-    assert {(cell.config.eval.select, cell.config.eval.reported) for cell in plan.choice.cells} == {("dev", False)}
+    assert {(cell.config.eval.select, cell.config.eval.reported) for cell in plan.trials.cells} == {("dev", False)}
 
 
 def test_mistakes(vector_sets, tmp_path, mistakes):

@@ -66,9 +66,9 @@ def near(best: dict[str, tuple[float, Any]]) -> Callable[[str, float, Any], floa
 @pytest.fixture(scope="module")
 def first(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> SettingTrials:
     """The trials of two strategies before any is finished."""
-    choice = plan_comparison(asked_of(vector_sets, tmp_path_factory.mktemp("none")), Path("none")).choice
-    assert choice is not None
-    return choice
+    trials = plan_comparison(asked_of(vector_sets, tmp_path_factory.mktemp("none")), Path("none")).trials
+    assert trials is not None
+    return trials
 
 
 INSIDE = {"all-corpus": (0.5, 0.1), "top-k": (0.5, 0.15)}
@@ -92,13 +92,13 @@ TABLES = {  # best pairs of both strategies -> the rates and the fixed temperatu
 @pytest.mark.parametrize(("best", "rates", "temperatures"), TABLES.values(), ids=TABLES)
 def test_all_strategies_try_all_pairs_and_each_gets_its_best(monkeypatch, first, best, rates, temperatures):
     monkeypatch.setattr(MadeTrials, "value", staticmethod(near(best)), raising=False)
-    grown = MadeTrials(first.planned, grid=BOTH).grown(Path("none"), DataCache())
+    grown = MadeTrials(first.by_group, grid=BOTH).extend(Path("none"), DataCache())
     pairs = {TrialSetting(rate, temperature) for rate in rates for temperature in ("learned", *temperatures)}
-    for cells in grown.planned.values():
+    for cells in grown.by_group.values():
         tried = [BOTH.setting(cell.config) for cell in cells]
         assert len(tried) == len(pairs), cells[0].labels
         assert set(tried) == pairs, cells[0].labels
-    chosen = {(each.labels["strategy"], each.labels["settings"]): each for each in grown.chosen(Path("none"))}
+    chosen = {(each.labels["strategy"], each.labels["settings"]): each for each in grown.choose(Path("none"))}
     for strategy, pair in best.items():
         assert chosen[strategy, "own"].setting == TrialSetting(*pair), strategy
         assert not chosen[strategy, "own"].common, strategy
@@ -110,7 +110,7 @@ def test_the_common_pair_has_the_highest_mean_over_the_strategies(monkeypatch, f
     made = {("all-corpus", 0.5, 0.1): 0.9, ("top-k", 0.5, 0.1): 0.87, ("all-corpus", 1.5, 0.15): 0.8}
     made[("top-k", 1.5, 0.15)] = 0.9
     monkeypatch.setattr(MadeTrials, "value", staticmethod(lambda *place: made.get(place, 0.5)), raising=False)
-    chosen = MadeTrials(first.planned, grid=BOTH).chosen(Path("none"))
+    chosen = MadeTrials(first.by_group, grid=BOTH).choose(Path("none"))
     settings = {(each.labels["strategy"], each.labels["settings"]): each.setting for each in chosen}
     common = TrialSetting(0.5, 0.1)
     assert settings == {
@@ -227,9 +227,9 @@ def test_the_dry_run_counts_trials_and_rows(vector_sets, tmp_path):
         "8 cells (2 strategies x 2 seeds x 2 settings), 0 already finished; first 60 trials of the learning rate and "
         "the temperature, 0 already finished"
     )
-    assert plan.choice is not None
+    assert plan.trials is not None
     epochs = plan.cells[0].config.train.epochs
-    assert plan.choice.further_epochs() == 2 * (7 * 9 - 15) * 2 * epochs  # strategies, settings more, seeds
+    assert plan.trials.further_epochs() == 2 * (7 * 9 - 15) * 2 * epochs  # strategies, settings more, seeds
 
 
 def hashes(plan: ComparisonPlan) -> list[str]:
@@ -239,15 +239,15 @@ def hashes(plan: ComparisonPlan) -> list[str]:
 def test_a_run_at_the_configured_setting_is_that_of_a_comparison_without_the_grid(vector_sets, tmp_path):
     plain = plan_comparison(asked_of(vector_sets, tmp_path, temperature=None, lr="fixed"), tmp_path)
     grid = plan_comparison(asked_of(vector_sets, tmp_path), tmp_path)
-    assert plain.choice is None
+    assert plain.trials is None
     assert sorted(hashes(grid)) == sorted(2 * hashes(plain))
 
 
 def test_a_fixed_temperature_drops_the_options_of_a_learned_one(vector_sets, tmp_path):
     sets = (*vector_sets, "train.temperature_rate=3", "train.temperature_least=0.02")
-    choice = plan_comparison(asked_of(vector_sets, tmp_path, sets=sets, lr="fixed"), tmp_path).choice
-    assert choice is not None
-    options = {BOTH.setting(cell.config).temperature: cell.config.train.temperature_rate for cell in choice.cells}
+    trials = plan_comparison(asked_of(vector_sets, tmp_path, sets=sets, lr="fixed"), tmp_path).trials
+    assert trials is not None
+    options = {BOTH.setting(cell.config).temperature: cell.config.train.temperature_rate for cell in trials.cells}
     assert options == {"learned": 3, 0.07: 1, 0.1: 1, 0.15: 1, 0.3: 1}
 
 
@@ -255,8 +255,8 @@ def test_a_configured_temperature_is_tried_first_and_no_part_of_the_loss_s_name(
     sets = (*vector_sets, "loss.tau=0.05")
     plan = plan_comparison(asked_of(vector_sets, tmp_path, sets=sets, lr="fixed"), tmp_path)
     assert {cell.labels["loss"] for cell in plan.cells} == {"info-nce"}
-    assert plan.choice is not None
-    tried = [BOTH.setting(cell.config).temperature for cell in plan.choice.cells[:6]]
+    assert plan.trials is not None
+    tried = [BOTH.setting(cell.config).temperature for cell in plan.trials.cells[:6]]
     assert tried == [0.05, *TEMPERATURES]
 
 
@@ -274,4 +274,4 @@ def test_temperatures_of_the_hybrid_terms_are_not_chosen(tmp_path):
     with pytest.raises(OptionError, match=r"hybrid terms learn temperatures of their own"):
         plan_comparison(asked_of(sets, tmp_path, **given), tmp_path)
     shared = asked_of((*sets, "hybrid.temperature=backbone"), tmp_path, **given)
-    assert plan_comparison(shared, tmp_path).choice is not None
+    assert plan_comparison(shared, tmp_path).trials is not None

@@ -9,7 +9,7 @@ from negbench.api import make_loss, make_strategy
 from negbench.cli.explain import options_of
 from negbench.contracts import Strategy, relevance, tunable_ranges
 from negbench.errors import NegbenchError
-from negbench.grid.axes import expand, labels_of
+from negbench.grid.axes import labels_of, plugin_sections
 from negbench.loop.identity import code_version
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.passes import Passes
@@ -50,7 +50,7 @@ def test_options_are_those_of_the_parts(subtests):
 
 
 def test_a_composite_is_named_wherever_a_strategy_is(vector_sets):
-    assert expand("strategies", "in-batch+qure:variant=release,all-corpus:2>cirqrs") == (
+    assert plugin_sections("strategies", "in-batch+qure:variant=release,all-corpus:2>cirqrs") == (
         {"name": "in-batch+qure", "variant": "release"},
         {"name": "all-corpus:2>cirqrs"},
     )

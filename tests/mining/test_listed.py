@@ -12,7 +12,7 @@ from negbench.api import make_strategy
 from negbench.benchmarks.triplets import Triplets
 from negbench.data.scene import DataCache
 from negbench.errors import DataError
-from negbench.grid.axes import expand
+from negbench.grid.axes import plugin_sections
 from negbench.loop.mining_task import listed_plane, lists_of
 from negbench.loop.runs import plan_run
 from negbench.own.negatives import write_negatives
@@ -127,7 +127,7 @@ def test_what_mine_wrote_is_mined_again(vector_sets, tmp_path):
     pairs = zip(first[kept]["negatives"], second.frame[kept]["negatives"], strict=True)
     assert all(set(one) == set(other) for one, other in pairs)
     assert lists_of(make_strategy("in-batch+listed", file="n.parquet")) == Path("n.parquet")
-    assert {"name": "listed"} not in expand("strategies", "all")
+    assert {"name": "listed"} not in plugin_sections("strategies", "all")
 
 
 def test_the_file_is_part_of_what_a_run_is(vector_sets, tmp_path):

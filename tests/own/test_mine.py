@@ -43,7 +43,7 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets, tmp_pat
     lines = [json.loads(line) for line in (tmp_path / "n.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["negatives"] for line in lines] == mined.frame["negatives"].tolist()
     with pytest.raises(OptionError, match=r"--out .*\.parquet or \.jsonl"):
-        Mine.parsed({"strategy": "qure", "out": tmp_path / "n.csv", "dataset": "vectors"})
+        Mine.from_flags({"strategy": "qure", "out": tmp_path / "n.csv", "dataset": "vectors"})
 
 
 @pytest.mark.parametrize("strategy", ["qure", "top-k:k=5", "dqe"])

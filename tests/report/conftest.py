@@ -12,7 +12,7 @@ from negbench.analysis.findings import judge_comparison, read_findings
 from negbench.analysis.verdicts import Rules
 from negbench.display import Display
 from negbench.grid.axes import Axes
-from negbench.grid.cells import plan
+from negbench.grid.cells import plan_cells
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
 from negbench.grid.executors import Here
@@ -40,7 +40,7 @@ def compared(toy_sets: list[str], shared_folder: Path, tmp_path_factory: pytest.
     with lock_file(shared_folder / "compared.lock"):
         if not (runs / "small" / "statistics.json").exists():
             axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=sets))
-            cells = plan(axes.configs(), runs, Display(), DATA)
+            cells = plan_cells(axes.configs(), runs, Display(), DATA)
             compute_and_log(ComparisonFolder(runs / "small"), cells, Execution(Here(), "none"))
             judge_comparison(runs, "small", Rules()).write(runs / "small")
     return Path(shutil.copytree(runs, tmp_path_factory.mktemp("compared") / "runs"))

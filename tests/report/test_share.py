@@ -60,7 +60,7 @@ def test_points_that_differ_in_a_path_have_names_of_files():
     assert len({*map(str, columns)}) == 6
     assert columns[4] == {"backbone.texts": "u.npz", "dataset.twins": 1}
     read = dials_of({"dials": plain_dials(axes.axes)})
-    assert [{axis.column: axis.shown(axis.values[0]) for axis in read}] == columns[:1]
+    assert [{axis.column: axis.table_value(axis.values[0]) for axis in read}] == columns[:1]
 
 
 @pytest.fixture(scope="module")

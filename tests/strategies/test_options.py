@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError, quoted
+from negbench.errors import NegbenchError, short_repr
 from negbench.loop.runs import DATA, plan_run
 from negbench.plugins.registry import registry
 from negbench.settings.layers import parse_plugin
@@ -66,7 +66,7 @@ def test_bad_options_are_quoted(subtests):
             with pytest.raises(NegbenchError) as caught:
                 registry.get("strategies", key)(**options)
             assert re.search(message, str(caught.value)), (key, options, str(caught.value))
-            assert quoted(next(iter(options.values()))) in str(caught.value) or options in (TOLD[1][1], TOLD[6][1])
+            assert short_repr(next(iter(options.values()))) in str(caught.value) or options in (TOLD[1][1], TOLD[6][1])
 
 
 # --- pool sizes ------------------------------------------------------------------------------------------------------

@@ -105,14 +105,14 @@ def test_list_shows_them(said):
 
 def test_the_strategies_of_the_papers_are_there():
     """`cir` names the papers' own strategies and their opponents, the negatives of all systems among them."""
-    from negbench.grid.axes import CIR, expand
+    from negbench.grid.axes import CIR, plugin_sections
     from negbench.plugins.registry import registry
     from negbench.systems.system import systems
 
     assert set(CIR) <= set(registry.plugins("strategies"))
     assert {own.negatives["strategy"]["name"] for own in systems().values()} <= set(CIR)
-    assert [section["name"] for section in expand("strategies", "cir")] == list(CIR)
-    assert len(expand("strategies", "all")) > len(CIR)
+    assert [section["name"] for section in plugin_sections("strategies", "cir")] == list(CIR)
+    assert len(plugin_sections("strategies", "all")) > len(CIR)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import look_by_look
 from negbench.display import progress
 from negbench.grid.axis import KEY, Value
-from negbench.grid.cells import Cell, plan
+from negbench.grid.cells import Cell, plan_cells
 from negbench.grid.comparison import together
 from negbench.grid.setting_trials import DEV_FRACTION
 from negbench.loop.runs import DATA
@@ -88,7 +88,7 @@ def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[C
         searches: its combinations, from `combinations`.
         uri: MLflow store of the trials.
     """
-    trials = int(planned.asked.tuned or 0)
+    trials = int(planned.options.tuned or 0)
     runs = planned.folder.path.parent
     count = len(planned.cells)
     for combination in searches:
@@ -122,10 +122,10 @@ def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[C
             configs += [best[0].model_copy(update={"seed": seed}) for seed in seeds]
             columns += [_columns(tuning)] * len(seeds)
     with progress("plan") as display:
-        cells = plan(configs, runs, display, DATA, columns)
+        cells = plan_cells(configs, runs, display, DATA, columns)
     tuned_by: dict[str, Any] = {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}
-    if planned.asked.metric is not None:
-        tuned_by["metric"] = planned.asked.metric
+    if planned.options.metric is not None:
+        tuned_by["metric"] = planned.options.metric
     about = {"tuned": tuned_by}
     folder = replace(planned.folder, about={**planned.folder.about, **about})
     first = Round(folder, cells, default.outcomes, words=words)

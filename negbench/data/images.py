@@ -56,7 +56,7 @@ def reads_pixels(config: ResolvedConfig) -> bool:
     return not all(issubclass(registry.get("backbones", name), HoldsFeatures) for name in names)
 
 
-def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
+def unfamiliar_images(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
     """Return a warning if the backbone's weights were not trained on images like the data set's; else nothing."""
     known = backbone.learned_from
     data = config.dataset.name
@@ -68,7 +68,7 @@ def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
     ]
 
 
-def trained_before(config: RunConfig, backbone: Outline) -> list[str]:
+def earlier_training(config: RunConfig, backbone: Outline) -> list[str]:
     """Return a remark if weights that a run trains are known to be trained on its data set already.
 
     What is known: the record of the run that made them, the name of the file, folder or hub repository, and

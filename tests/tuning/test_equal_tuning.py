@@ -11,19 +11,19 @@ from negbench.analysis.tuned_gain import Tuning
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
-from negbench.grid.cells import plan
+from negbench.grid.cells import plan_cells
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import DATA
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
 from negbench.tuning.book import StudyStore, open_book
-from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, _columns, _result, combinations
+from negbench.tuning.equal_tuning import DEV_FRACTION, SEED, Combination, _columns, _result, combinations
 
 
 def combined(tmp_path: Path, sets: list[str], strategies: str, seeds: int | str = 2) -> list[Combination]:
     configs = Axes.of(Compare(strategies=strategies, seeds=seeds, sets=tuple(sets))).configs()
-    return combinations(plan(configs, tmp_path, Display(), DATA))
+    return combinations(plan_cells(configs, tmp_path, Display(), DATA))
 
 
 OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # the knobs of top-k's search
