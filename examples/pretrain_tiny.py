@@ -26,7 +26,8 @@ from negbench.backbones.tiny import FORMAT, Encoders
 from negbench.contracts import DEFAULT_TEMPERATURE, check_option
 from negbench.datasets.stream import Stream
 from negbench.errors import NegbenchError
-from negbench.worlds._garments import CATEGORIES, mutate, render, sample_attributes, sample_nuisance
+from negbench.worlds._garments import CATEGORIES, mutate, sample_attributes, sample_nuisance
+from negbench.worlds._rendering import render
 from negbench.worlds._synthesis import GENERATOR
 from negbench.worlds._wording import VOCABULARY, describe
 

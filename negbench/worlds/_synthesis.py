@@ -21,7 +21,8 @@ from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.machine.files import lock_file, sha256_of
 from negbench.machine.received import read_json_text
 from negbench.worlds import _garments
-from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, mutate, render, sample_attributes
+from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, mutate, sample_attributes
+from negbench.worlds._rendering import render
 from negbench.worlds._wording import attribute_words, caption_pair
 
 GENERATOR = 2  # raised by every change to a pixel, a word, a query or an id

@@ -16,7 +16,7 @@ from negbench.machine.files import cache_dir
 from negbench.metrics.fixed import DEV_QUERIES
 from negbench.metrics.metric import Metric, precision
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.worlds import _garments, _synthesis, _wording
+from negbench.worlds import _garments, _rendering, _synthesis, _wording
 from negbench.worlds._garments import Attributes
 from negbench.worlds._synthesis import GENERATOR, SPLITS, Spec, attribute_codes, check, ensure, garments_of
 
@@ -79,7 +79,7 @@ class Synthetic(FashionIQFormat):
 
     exchangeable: ClassVar[bool] = True
     generates_dev: ClassVar[bool] = True
-    fixed: ClassVar = (_synthesis.FIXED, _wording.FIXED, _garments.FIXED)
+    fixed: ClassVar = (_synthesis.FIXED, _wording.FIXED, _garments.FIXED, _rendering.FIXED)
 
     garments: Mapping[str, Attributes] = field(default_factory=dict, repr=False)
 

@@ -16,7 +16,8 @@ from negbench.backbones.tiny import BUCKETS, FORMAT, MAX_WORDS, SHIPPED, Encoder
 from negbench.datasets.stream import Stream
 from negbench.errors import WeightsError
 from negbench.plugins.registry import build
-from negbench.worlds._garments import CATEGORIES, render, sample_attributes, sample_nuisance
+from negbench.worlds._garments import CATEGORIES, sample_attributes, sample_nuisance
+from negbench.worlds._rendering import render
 from negbench.worlds._wording import VOCABULARY, describe
 
 TEXTS = [

@@ -12,8 +12,9 @@ from negbench.backbones import vectors as encoders
 from negbench.backbones.vectors import VectorOptions, Vectors
 from negbench.cli.explain import fixed_of
 from negbench.datasets.stream import Stream
-from negbench.worlds import _garments, _synthesis, _wording, emoji
-from negbench.worlds._garments import Attributes, render, sample_nuisance
+from negbench.worlds import _garments, _rendering, _synthesis, _wording, emoji
+from negbench.worlds._garments import Attributes, sample_nuisance
+from negbench.worlds._rendering import render
 from negbench.worlds._synthesis import Spec, fits_one, plan
 from negbench.worlds.emoji import EmojiOptions, EmojiPictures
 
@@ -34,9 +35,26 @@ def another(value: Any) -> Any:
         return value * 0.8
     if isinstance(value, int):
         return value + 1 if value < 10 else value + 20
+    if isinstance(value, dict):
+        return {key: another(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [another(entry) for entry in value]
     if len(value) == 2:
         return value[0] + 2, value[1] + 3
     return value[1:]
+
+
+def less_and_more(value: Any) -> list[tuple[Any, Any]]:
+    """Return much less and much more of a number that is drawn with: one pair, or of a tuple one for each entry."""
+    if isinstance(value, int):
+        return [(value // 4 if value > 3 else value - 1, 4 * value)]
+    if isinstance(value, tuple):
+        pairs = []
+        for place, entry in enumerate(value):
+            for pair in less_and_more(entry):
+                pairs.append(tuple((*value[:place], other, *value[place + 1 :]) for other in pair))
+        return pairs
+    return [(another(value), another(value))]
 
 
 def planned() -> list[Any]:
@@ -48,6 +66,25 @@ def planned() -> list[Any]:
 def photographed() -> list[bytes]:
     """Return the pixels of one garment in many pictures."""
     return [render(GARMENT, sample_nuisance(Stream(0, index))).tobytes() for index in range(24)]
+
+
+def drawn() -> list[bytes]:
+    """Return the pixels of garments that have every neckline, pattern and print, without noise."""
+    pictures = []
+    for index, (neckline, pattern, printed) in enumerate(
+        [
+            ("round", "striped", "star"),
+            ("v", "checked", "heart"),
+            ("square", "dotted", "logo"),
+            ("collar", "colourblock", "none"),
+        ]
+    ):
+        colour = ("grey", "blue", "white", "black")[index]
+        garment = Attributes("dress", colour, "long", neckline, pattern, "long", printed)
+        for backdrop in ("gradient", "blotches"):
+            nuisance = replace(sample_nuisance(Stream(2, index)), backdrop=backdrop, noise=0, brightness=256)
+            pictures.append(render(garment, nuisance).tobytes())
+    return pictures
 
 
 def encoded() -> tuple[list[float], list[int]]:
@@ -72,6 +109,23 @@ def test_each_number_changes_the_data(module, name, monkeypatch):
     assert MADE[module]() != before
 
 
+@pytest.fixture(scope="module")
+def unchanged() -> list[bytes]:
+    return drawn()
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(_rendering.FIXED)])
+def test_each_part_of_a_number_changes_the_drawing(name, unchanged, monkeypatch):
+    fixed = _rendering.FIXED
+    for place, values in enumerate(less_and_more(getattr(fixed, name))):
+        for value in values:
+            monkeypatch.setattr(_rendering, "FIXED", replace(fixed, **{name: value}))
+            if drawn() != unchanged:
+                break
+        else:
+            pytest.fail(f"entry {place} draws nothing else at {values}")
+
+
 @pytest.mark.parametrize(("name", "value"), [("held_out", 0.7), ("changes", 1)])
 def test_each_number_of_the_emoji_changes_them(name, value, tmp_path: Path, toys: ModuleType, monkeypatch):
     pytest.importorskip("resvg_py")
@@ -86,7 +140,7 @@ def test_each_number_of_the_emoji_changes_them(name, value, tmp_path: Path, toys
     ("kind", "name", "modules"),
     [
         ("datasets", "vectors", [_synthesis, _wording]),
-        ("datasets", "synthetic", [_synthesis, _wording, _garments]),
+        ("datasets", "synthetic", [_synthesis, _wording, _garments, _rendering]),
         ("datasets", "emoji", [emoji]),
         ("backbones", "vectors", [encoders]),
         ("datasets", "cirr", []),

@@ -8,7 +8,8 @@ import pytest
 
 from negbench.datasets.stream import Stream
 from negbench.worlds import _garments
-from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, mutate, render, sample_attributes, values
+from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, mutate, sample_attributes, values
+from negbench.worlds._rendering import render
 from negbench.worlds._wording import VOCABULARY, attribute_words, caption_pair, describe, words
 
 

@@ -18,7 +18,8 @@ from negbench.benchmarks.fashioniq import FashionIQ
 from negbench.errors import DataError, OptionError
 from negbench.plugins.registry import build
 from negbench.worlds import _synthesis
-from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, render
+from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of
+from negbench.worlds._rendering import render
 from negbench.worlds._synthesis import GENERATOR, MANIFEST, SPLITS, check, ensure, nuisance_of, plan
 from negbench.worlds._wording import clauses
 from negbench.worlds.synthetic import Spec, Synthetic
