@@ -49,7 +49,7 @@ class Column:
             return "-"
         if isinstance(value, list):
             return spread(value)
-        if self.unit == "word":
+        if self.unit == "word" or isinstance(value, str):
             return str(value)
         if self.unit == "words":
             return ", ".join(value) or "-"

@@ -25,6 +25,7 @@ from negbench.analysis.verdicts import (
     negatives_of,
     round_negatives,
 )
+from negbench.analysis.words import spread_text
 from negbench.grid.axis import AXES, group_key
 from negbench.grid.comparison import together
 from negbench.grid.setting import OWN
@@ -175,7 +176,7 @@ def row_line(row: Verdict) -> dict[str, object]:
         "verdict": verdict,
         "ranks": row.ranks,
         "negatives": negatives_text(row.negatives),
-        metric_column(row.metric).key: row.mean.value,
+        metric_column(row.metric).key: spread_text(row.mean.value, row.sd),
     }
 
 

@@ -46,8 +46,14 @@ def settings_text(values: Mapping[str, Any]) -> str:
 
 def spread(values: Sequence[float]) -> str:
     """'12.34 ± 0.56' in percent: mean and standard deviation over seeds (n - 1), or the mean alone for one seed."""
-    mean = percent(float(np.mean(values)), 2)
-    return f"{mean} ± {percent(float(np.std(values, ddof=1)), 2)}" if len(values) > 1 else mean
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    return spread_text(float(np.mean(values)), deviation)
+
+
+def spread_text(mean: float, deviation: float) -> str:
+    """'12.34 ± 0.56' in percent, or the mean alone where the deviation is NaN, as it is for one seed."""
+    text = percent(mean, 2)
+    return text if math.isnan(deviation) else f"{text} ± {percent(deviation, 2)}"
 
 
 def bracket(low: float, high: float) -> str:

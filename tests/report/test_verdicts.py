@@ -240,6 +240,18 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed)
         assert 0 <= row.mean.low <= row.mean.value <= row.mean.high <= 1, row.strategy
 
 
+def test_a_metric_that_only_ranks_give_has_its_deviation(tmp_path):
+    """The runs store no R@20: its column comes from the verdict, and reads as the others."""
+    groups = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.8)]
+    (table,) = tables_of(groups, Rules(metric="R@20"), main_only=True)
+    rows = verdicts_of(table, Rules())
+    quality = leader_table(groups, rows)["quality"].set_index("strategy")
+    for row in rows:
+        assert quality.loc[row.strategy, "R@20"] == f"{100 * row.mean.value:.2f} ± {100 * row.sd:.2f}"
+    for name in ("in-batch", "a"):
+        assert "±" in quality.loc[name, "R@50"]
+
+
 def test_the_metric_can_be_chosen(tmp_path, subtests):
     groups = [group_of(tmp_path, name, 0.0, loss=loss, seeds=(0,)) for name in ("in-batch", "a") for loss in ("x", "y")]
     for given in ("average/recall_at_50", "average R@50", "R@50"):
