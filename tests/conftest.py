@@ -21,7 +21,7 @@ import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -303,6 +303,29 @@ def logged() -> Iterator[list[logging.LogRecord]]:
     yield records
     logger.setLevel(level)
     logger.removeHandler(handler)
+
+
+@pytest.fixture(scope="session")
+def count_opened() -> Callable[[Path], AbstractContextManager[Counter[str]]]:
+    """Return a context manager that counts, by name, how often the files of a folder are opened in its block."""
+    watched: dict[str, Counter[str]] = {}
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and watched and isinstance(arguments[0], str | os.PathLike):
+            folder, name = os.path.split(arguments[0])
+            if folder in watched:
+                watched[folder][name] += 1
+
+    @contextmanager
+    def counting(folder: Path) -> Iterator[Counter[str]]:
+        watched[str(folder)] = Counter()
+        try:
+            yield watched[str(folder)]
+        finally:
+            del watched[str(folder)]
+
+    sys.addaudithook(note)  # for good: Python removes none
+    return counting
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,40 @@ def test_a_deleted_file_is_listed_no_more(tmp_path):
         files.read_json(tmp_path / "stray")
 
 
+def test_each_listed_file_is_compared_and_opened_once(tmp_path, count_opened):
+    folder = tmp_path / "run"
+    files.seal(folder)
+    for name in ("whole", "twice", "changed", "gone", "pipe", "linked", "large"):
+        files.write_text(folder / name, "a" if name != "large" else "b" * (2 * files._CHUNK + 1))
+    files.write_text(folder / "twice", "written again")
+    (folder / "stray").write_text("not listed")
+    (folder / "changed").write_text("b")
+    for name in ("gone", "pipe", "linked"):
+        (folder / name).unlink()
+    os.mkfifo(folder / "pipe")  # would block
+    (folder / "linked").symlink_to(folder / "whole")
+    with count_opened(folder) as opened:
+        flaws = files.flaws_in(folder)
+    assert flaws == files.Flaws(missing=["gone", "pipe"], damaged=["changed"])
+    assert opened == dict.fromkeys((files.SUMS, "whole", "twice", "changed", "linked", "large"), 1)
+    with (folder / "large").open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"c")
+    assert files.flaws_in(folder).damaged == ["changed", "large"]
+    (folder / "linked").unlink()
+    (folder / "linked").symlink_to("/etc/hostname")
+    with pytest.raises(NegbenchError, match="linked is a link that leads out of "):
+        files.flaws_in(folder)
+
+
+def test_what_is_parsed_is_what_was_compared_with_its_hash(tmp_path, count_opened):
+    files.seal(tmp_path)
+    files.write_json(tmp_path / "a.json", {"a": "\r\n"})
+    with count_opened(tmp_path) as opened:
+        assert files.read_json(tmp_path / "a.json") == {"a": "\r\n"}
+    assert opened == {files.SUMS: 1, "a.json": 1}
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_of_two_processes_that_seal_a_folder_one_loses_nothing(tmp_path, monkeypatch, links):
     made, other = files._temporary, []

@@ -12,12 +12,13 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from negbench.errors import DataError, NegbenchError, cause_among, out_of_memory, short_repr
-from negbench.machine.received import check_regular, opened_file, read_json_text, read_text
+from negbench.machine.received import check_regular, check_text, open_unbuffered, opened_file, read_bytes, read_text
 from negbench.machine.viewed import plain_path, shown_picture
 
 MOVES_SCORES = False  # where files are, not what they contain
@@ -188,10 +189,19 @@ def _without_nan(value: Any) -> Any:
 SUMS = "SHA256SUMS"  # a line for every write: SHA-256, two blanks, name
 _DELETED = 64 * "0"  # listed instead of a hash
 _FIX = "move its folder elsewhere and rerun the command that wrote it"
+_CHUNK = 2**16  # bytes hashed at a time; hashlib.file_digest clears 2**18 for each file, and most files are smaller
 
 
 class DamagedError(NegbenchError):
     """Error: a file's content is not what was written."""
+
+
+@dataclass(frozen=True)
+class Flaws:
+    """Names of files that a sealed folder lists: those that are gone, and those whose content differs."""
+
+    missing: list[str]
+    damaged: list[str]
 
 
 def seal(folder: Path) -> None:
@@ -210,7 +220,16 @@ def seal(folder: Path) -> None:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's content, hexadecimal."""
     with open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return _digest_of(file)
+
+
+def _digest_of(file: io.FileIO | io.BufferedReader | io.BytesIO) -> str:
+    digest = hashlib.sha256()
+    while True:
+        chunk = file.read(_CHUNK)
+        if not chunk:
+            return digest.hexdigest()
+        digest.update(chunk)
 
 
 def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
@@ -269,27 +288,43 @@ def flaw(path: Path) -> str | None:
     Raises:
         OSError: the file is missing or cannot be read.
     """
-    check_own(path)
-    try:
-        lines = _lines_of_sums(path.parent)
-    except FileNotFoundError:
+    lines = _lines_of_sums(check_own(path).parent)
+    if lines is None:
         return None
-    return None if _sum_line(path.name, path) in lines else f"its content does not match {SUMS} beside it"
+    return _mismatch(path.name, sha256_of(path), lines)
 
 
-def damaged_in(folder: Path) -> list[str]:
-    """Return the names of a sealed folder's listed files whose content is not what was written."""
-    try:
-        lines = _lines_of_sums(folder)
-    except FileNotFoundError:
-        return []
-    present = files_in(folder)
+def _mismatch(name: str, digest: str, lines: Sequence[str]) -> str | None:
+    return None if f"{digest}  {name}" in lines else f"its content does not match {SUMS} beside it"
+
+
+def flaws_in(folder: Path) -> Flaws:
+    """Compare each file that a sealed folder lists with its hash; the folder is listed and each file opened once."""
+    missing = list[str]()
+    damaged = list[str]()
+    lines = _lines_of_sums(folder) or []
+    with os.scandir(folder) as entries:
+        present = {entry.name: entry for entry in entries if entry.is_file()}
     written = set(lines)  # a file that was written again has several
-    damaged = []
     for name in _names_of(lines):
-        if name in present and _sum_line(name, check_own(folder / name)) not in written:
+        if name not in present:
+            missing.append(name)
+        elif f"{_digest_in(present[name])}  {name}" not in written:
             damaged.append(name)
-    return damaged
+    return Flaws(missing, damaged)
+
+
+def _digest_in(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return sha256_of(check_own(Path(entry.path)))
+    with open_unbuffered(entry.path, listed=True) as file:
+        return _digest_of(file)
+
+
+def missing_in(folder: Path) -> list[str]:
+    """Return the names of the files that a sealed folder lists and has no more."""
+    present = files_in(folder)
+    return [name for name in names_in(folder) if name not in present]
 
 
 def files_in(folder: Path) -> set[str]:
@@ -300,23 +335,20 @@ def files_in(folder: Path) -> set[str]:
 
 def sums_in(folder: Path) -> dict[str, str]:
     """Return name -> the last hash that a sealed folder lists; none if it is not sealed."""
-    try:
-        return _hashes_of(_lines_of_sums(folder))
-    except FileNotFoundError:
-        return {}
+    return _hashes_of(_lines_of_sums(folder) or [])
 
 
 def names_in(folder: Path) -> list[str]:
     """Return the names of the files that a sealed folder lists, each once; none if it is not sealed."""
+    return _names_of(_lines_of_sums(folder) or [])
+
+
+def _lines_of_sums(folder: Path) -> list[str] | None:
+    """Return the lines of a folder's sums, `HASH  NAME`; None if it is not sealed."""
     try:
-        return _names_of(_lines_of_sums(folder))
+        return read_text(check_own(folder / SUMS), errors="replace").split("\n")
     except FileNotFoundError:
-        return []
-
-
-def _lines_of_sums(folder: Path) -> list[str]:
-    """Return the lines of a folder's sums, as `_sum_line` makes them."""
-    return read_text(check_own(folder / SUMS), errors="replace").split("\n")
+        return None
 
 
 def _hashes_of(lines: Sequence[str]) -> dict[str, str]:
@@ -340,13 +372,24 @@ def intact(path: Path, fix: str = _FIX) -> Iterator[Path]:
         NegbenchError: it is missing or cannot be read; says why.
         ImportError: reading it needs a package that is missing.
     """
-    try:
-        wrong = flaw(path)
-        if wrong:
-            if path.name not in names_in(path.parent):
-                raise DamagedError(f"{path} is not read: {SUMS} beside it does not list it")
-            raise DamagedError(f"{path} is damaged ({wrong}): {fix}")
+    with _in_one_line(path):
+        _refuse(path, flaw(path), fix)
         yield path
+
+
+def _refuse(path: Path, wrong: str | None, fix: str) -> None:
+    """Raise DamagedError if something is wrong with a file."""
+    if wrong:
+        if path.name not in names_in(path.parent):
+            raise DamagedError(f"{path} is not read: {SUMS} beside it does not list it")
+        raise DamagedError(f"{path} is damaged ({wrong}): {fix}")
+
+
+@contextlib.contextmanager
+def _in_one_line(path: Path) -> Iterator[None]:
+    """Say of what fails in this block, in one line, that the file cannot be read, and why."""
+    try:
+        yield
     except (NegbenchError, ImportError):
         raise
     except Exception as error:  # the kinds of json, parquet, zip, pickle, safetensors, and of memory and encodings
@@ -357,8 +400,13 @@ def intact(path: Path, fix: str = _FIX) -> Iterator[Path]:
 
 def read_json(path: Path, fix: str = _FIX) -> Any:
     """Read what `write_json` wrote; errors as in `intact`."""
-    with intact(path, fix):
-        return json.loads(read_json_text(path))
+    with _in_one_line(path):
+        lines = _lines_of_sums(check_own(path).parent)
+        content = read_bytes(path)  # once: what is parsed is what was compared with its hash
+        if lines is not None:
+            _refuse(path, _mismatch(path.name, hashlib.sha256(content).hexdigest(), lines), fix)
+        check_text(path, content)
+        return json.loads(content.decode("utf-8-sig"))
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ def check_regular(path: Path) -> None:
     _check_kind(path, path.stat().st_mode)
 
 
-def _check_kind(path: Path, mode: int) -> None:
+def _check_kind(path: Path | str, mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(21, "Is a directory", str(path))
     if not stat.S_ISREG(mode):
@@ -70,18 +70,28 @@ def _check_kind(path: Path, mode: int) -> None:
 
 
 def opened_file(path: Path) -> io.BufferedReader:
-    """Open a regular file to read its bytes; errors as in `check_regular`.
+    """Open a regular file to read its bytes; errors as in `check_regular`."""
+    return io.BufferedReader(open_unbuffered(path))
+
+
+def open_unbuffered(path: Path | str, *, listed: bool = False) -> io.FileIO:
+    """Open a regular file to read it in large pieces; errors as in `check_regular`.
 
     A FIFO that takes the file's place between the check and the opening does not block either.
+
+    Args:
+        path: the file.
+        listed: a listing of its folder has just called it a regular file: it is not asked again before it is opened.
     """
-    check_regular(path)
+    if not listed:
+        check_regular(Path(path))
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _check_kind(path, os.fstat(handle).st_mode)
+        return io.FileIO(handle)
     except BaseException:
         os.close(handle)
         raise
-    return os.fdopen(handle, "rb")
 
 
 def check_folder(folder: Path) -> None:
@@ -145,15 +155,15 @@ def check_text(path: Path, content: bytes, *, rows: bool = False) -> None:
 
 def read_bytes(path: Path) -> bytes:
     """Read a file whole; errors as in `check_regular` and `check_fits`."""
-    with opened_file(path) as file:
+    with open_unbuffered(path) as file:
         check_fits(path, os.fstat(file.fileno()).st_size)
-        return file.read()
+        return file.readall()
 
 
 def read_text(path: Path, encoding: str = "utf-8", errors: str = "strict") -> str:
     """Read a text whole, with the line ends of Python's text files; errors as in `read_bytes`; UnicodeDecodeError."""
-    with io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding, errors) as text:
-        return text.read()
+    text = read_bytes(path).decode(encoding, errors)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json_text(path: Path) -> str:

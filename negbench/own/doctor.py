@@ -9,12 +9,12 @@ from pathlib import Path
 
 from negbench.analysis.words import plural
 from negbench.errors import NegbenchError
-from negbench.machine.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
+from negbench.machine.files import SUMS, cache_dir, flaws_in, runs_dir, sweep
 from negbench.machine.hardware import cores, has_gpu_driver
 from negbench.machine.versions import versions
 from negbench.settings.command_options import Doctor
 from negbench.store.parents import restore
-from negbench.store.runfolder import RunFolder
+from negbench.store.runfolder import RunFolder, needed
 from negbench.store.tracking import Tracker
 
 
@@ -119,11 +119,11 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
     if removed:
         yield f"{len(removed)} half-written files of killed processes removed", False
     for place in sorted(sealed):
-        folder = RunFolder(place)
-        lost = folder.lost() if folder.status == "finished" else []
-        if lost:
-            yield f"run {folder.run_id} has lost {', '.join(lost)}", True
-        for name in damaged_in(place):
+        flaws = flaws_in(place)
+        lost = needed(flaws.missing)
+        if lost and RunFolder(place).status == "finished":
+            yield f"run {place.name} has lost {', '.join(lost)}", True
+        for name in flaws.damaged:
             yield f"{place / name} is damaged; the command that reads it says what to do", True
 
 
@@ -136,7 +136,7 @@ def _data() -> Iterator[tuple[str, bool]]:
     text, problem = _room(cache_dir())
     yield f"cache {text}", problem
     for place in sorted({path.parent for path in cache_dir().rglob(SUMS)}):
-        for name in damaged_in(place):
+        for name in flaws_in(place).damaged:
             yield f"{place / name} is damaged; it is made again when it is needed", False
 
 

@@ -28,10 +28,9 @@ from negbench.machine.files import (
     SUMS,
     atomic_write,
     delete,
-    files_in,
     intact,
     lock_file,
-    names_in,
+    missing_in,
     read_json,
     seal,
     write_json,
@@ -256,8 +255,7 @@ class RunFolder:
 
     def lost(self) -> list[str]:
         """Return the files that a finished run has lost; its weights may be deleted to save space."""
-        present = files_in(self.path)
-        return [name for name in names_in(self.path) if name not in _SPARE and name not in present]
+        return needed(missing_in(self.path))
 
     def write_error(self, text: str) -> None:
         """Write why the run failed."""
@@ -353,6 +351,11 @@ class RunFolder:
         with intact(self.path / "model.safetensors") as file:
             check_safetensors(file)
             return dict(load_file(file))
+
+
+def needed(names: Sequence[str]) -> list[str]:
+    """Return those of a run's files that a finished run cannot do without."""
+    return [name for name in names if name not in _SPARE]
 
 
 def find_run(runs: Path, name: str) -> RunFolder:

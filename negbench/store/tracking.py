@@ -313,19 +313,17 @@ class Tracker:
             return []
         if statuses is None:
             statuses = self.statuses()
+        shown = self.shown
         copied = []
         for path in sorted(self.root.glob("*/config.json")):
-            folder = RunFolder(path.parent)
-            if folder.status != "finished" or self._has_whole(folder, statuses):
+            note = read_note(path.with_name(NOTE), shown)
+            # a whole copy that the store has, or had before somebody deleted it
+            if note and note.get("whole") and statuses.get(note["run_id"]) in ("deleted", "FINISHED"):
                 continue
-            if self.ensure(folder):
+            folder = RunFolder(path.parent)
+            if folder.status == "finished" and self.ensure(folder):
                 copied.append(folder.run_id)
         return copied
-
-    def _has_whole(self, folder: RunFolder, statuses: Mapping[str, str]) -> bool:
-        """Whether the folder's note names a whole copy that the store has, or had before somebody deleted it."""
-        note = read_note(folder.path / NOTE, self.shown)
-        return note is not None and bool(note.get("whole")) and statuses.get(note["run_id"]) in ("deleted", "FINISHED")
 
     def ensure(self, folder: RunFolder) -> bool:
         """Copy a finished run if the store lacks it and no other process has the folder; return whether it did."""

@@ -101,6 +101,14 @@ def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, said):
     assert [line for line in shown if "GiB free" not in line] == lines
 
 
+def test_every_file_of_a_run_is_opened_once(tmp_path, vector_sets, said, count_opened):
+    """Some 45,000 of 5,000 runs: what is done for each of them counts."""
+    folder = run(config_of(vector_sets, "all-corpus"), tmp_path).folder
+    with count_opened(folder.path) as opened:
+        said("doctor", "--runs-dir", tmp_path, "--tracking-uri", "none")
+    assert opened == {path.name: 1 for path in folder.path.iterdir() if path.name != ".lock"}
+
+
 def test_files_that_are_gone_are_named(subtests, tmp_path, vector_sets, said):
     """Doctor and `load` name a run's missing files; only the weights may be deleted to save space."""
     config = config_of(vector_sets, "qure", "schedule.refresh_epochs=[0,1]")

@@ -101,12 +101,12 @@ def table(runs: Path) -> dict[str, Any]:
 
 def flaws(runs: Path, want: dict[str, Any]) -> list[str]:
     """Return what is wrong in the runs folder of a command that succeeded."""
-    from negbench.machine.files import SUMS, damaged_in
+    from negbench.machine.files import SUMS, flaws_in
 
     metrics = table(runs)
     wrong = [f"another table: {name}" for name in sorted({*want, *metrics}) if want.get(name) != metrics.get(name)]
     wrong += [f"half-written: {path}" for path in runs.rglob("*.partial")]
-    wrong += [f"damaged: {sums.parent / name}" for sums in runs.rglob(SUMS) for name in damaged_in(sums.parent)]
+    wrong += [f"damaged: {sums.parent / name}" for sums in runs.rglob(SUMS) for name in flaws_in(sums.parent).damaged]
     if not (runs / "mlflow.db").exists():
         return wrong
     with closing(sqlite3.connect(runs / "mlflow.db")) as store:

@@ -122,6 +122,12 @@ def test_a_link_to_a_regular_file_is_read_and_a_folder_is_an_error(tmp_path):
         received.read_bytes(tmp_path / "none")
 
 
+def test_a_pipe_that_takes_the_place_of_a_listed_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "listed")
+    with pytest.raises(NegbenchError, match=r"is not read: it is a named pipe"):
+        received.open_unbuffered(tmp_path / "listed", listed=True)
+
+
 def test_a_sweep_does_not_wait_at_a_pipe(tmp_path):
     os.mkfifo(tmp_path / ".x.partial")
     (tmp_path / ".y.partial").touch()

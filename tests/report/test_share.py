@@ -9,7 +9,7 @@ import pytest
 from negbench.cli.main import run as negbench
 from negbench.grid.axes import Axes
 from negbench.grid.axis import dials_of, parse_dial, plain_dials, points_of, short
-from negbench.machine.files import damaged_in, without_folders
+from negbench.machine.files import flaws_in, without_folders
 from tests.vector_files import write_vectors
 
 SECRET = b"alice.secretname"
@@ -98,7 +98,7 @@ def test_nothing_that_is_meant_for_others_names_a_folder(proj):
 def test_a_shared_copy_is_whole_and_reported_with_the_same_table(proj, tmp_path, said):
     shutil.copytree(proj / "copy", tmp_path / "theirs")
     for folder in (tmp_path / "theirs").iterdir():
-        assert damaged_in(folder) == [], folder.name
+        assert flaws_in(folder).damaged == [], folder.name
     said("report", "c", "--runs-dir", tmp_path / "theirs")
     tables = [place / "c" / "report" / "tables" / "table.csv" for place in (proj / "runs", tmp_path / "theirs")]
     assert tables[0].read_text(encoding="utf-8") == tables[1].read_text(encoding="utf-8")
