@@ -42,7 +42,7 @@ API = ("commands", "options", "results", "mining", "strategies", "models", "data
 COMPARE = ("ten_minutes", "emoji", "own_data", "reading_a_comparison", "share")
 MINE = ("other_trainers", "own_encoder", "false_negatives", "judged_negatives")
 PLUG_IN = ("own_strategy", "own_loss", "own_backbone")
-RESULTS = ("findings", "claims", "reproduce", "cards/index")
+RESULTS = ("findings", "findings_tables", "claims", "reproduce", "cards/index")
 INTERNALS = ("architecture", "performance", "scaling", "reliability")
 IMAGES, QUERY_TARGET = 300, 24  # of the picture of a pool
 

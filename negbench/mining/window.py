@@ -2,7 +2,7 @@
 
 At a learned temperature the multiple was fitted on generated worlds with 1 and 16 negatives, after 600 steps, and
 judged on fresh ones with 1, 4 and 16, and on emoji with 1 and 16; at fixed ones it was fitted and judged with 1 and 16
-(`examples/zone_formula.py`; docs/findings.md has the regrets).
+(`examples/zone_formula.py`; docs/findings_tables.md has the regrets).
 """
 
 import math
