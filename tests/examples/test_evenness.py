@@ -17,7 +17,7 @@ def test_the_dial_of_a_world_comes_back(example, decay):
     # every third value, and two pictures of each garment, whose difference is noise alone
     codes = list(itertools.product(range(0, 6, 3), *[range(2)] * 5))
     names = ["".join(map(str, code)) for code in codes]
-    ids = [f"dress-train-0-a{name}-{number:05}" for number, name in enumerate(2 * names)]
+    ids = [f"dress-train-0-{name}-{number:05}" for number, name in enumerate(2 * names)]
     features = Vectors(VectorOptions(decay=decay, dim=512), 0).features_of(ids).mean(1)
     found = module.weights(features, torch.tensor(2 * codes), ["dress"] * len(ids))
     wanted = decay ** np.arange(len(ATTRIBUTES))
