@@ -1,4 +1,4 @@
-"""Fine-tune an open_clip model, text to image, on negatives that negbench mines again before every epoch.
+"""Fine-tune an open_clip model, text to image, with the batch and what negbench mines again before every epoch.
 
 model, _, preprocess = open_clip.create_model_and_transforms("ViT-B-32", pretrained="laion2b_s34b_b79k")
 tokens = open_clip.get_tokenizer("ViT-B-32")(captions)
@@ -28,6 +28,8 @@ def finetune(
 ) -> list[dict[str, float]]:
     """Train an open_clip model on captions [Q, length], each of which describes one of the images [N, 3, H, W].
 
+    The loss is InfoNCE over the images of the batch and the caption's own mined ones.
+
     Args:
         model: open_clip's, or anything with `encode_text`, `encode_image` (both with `normalize`) and `logit_scale`.
         tokens: tokenised captions.
@@ -43,7 +45,8 @@ def finetune(
     miner = negbench.Miner(strategy, draws=draws, seed=seed)
     loss_of = negbench.make_loss("info-nce")
     optimiser = torch.optim.AdamW(model.parameters(), lr=lr)
-    order, summaries = torch.Generator().manual_seed(seed), []
+    order = torch.Generator().manual_seed(seed)
+    summaries = []
     for _ in range(epochs):
         mined = miner.refresh(*embed(model, tokens, images, batch), targets)
         summaries.append(mined.summary())
@@ -52,10 +55,14 @@ def finetune(
             columns = torch.cat([targets[rows, None], mined.negatives[rows]], dim=1)
             distinct, place = columns.unique(return_inverse=True)  # encode each image once even if drawn twice
             text = model.encode_text(tokens[rows], normalize=True)
-            chosen = model.encode_image(images[distinct], normalize=True)[place]
-            scores = torch.einsum("bd,bmd->bm", text, chosen)
+            scores = text @ model.encode_image(images[distinct], normalize=True).T
+            of_batch = scores[:, place[:, 0]]  # [B, B], those of the captions' own images in the diagonal
+            of_mined = scores.gather(1, place[:, 1:])  # [B, M]
+            others = targets[rows, None] != targets[rows]  # another caption's image, unless it is this one's, too
+            allowed = torch.cat([others, torch.ones_like(of_mined, dtype=torch.bool)], dim=1)
             optimiser.zero_grad()
-            loss_of(scores[:, 0], scores[:, 1:], temperature=1 / model.logit_scale.exp()).backward()
+            negatives = torch.cat([of_batch, of_mined], dim=1)
+            loss_of(of_batch.diagonal(), negatives, allowed, temperature=1 / model.logit_scale.exp()).backward()
             optimiser.step()
     return summaries
 

@@ -71,7 +71,7 @@ print("exit status", status)
 
 # %%
 status = negbench_command(
-    f"compare --strategies top-k,in-batch --losses info-nce --seeds 1 --datasets triplets.jsonl {where} "
+    f"compare --strategies in-batch,in-batch+top-k --losses info-nce --seeds 1 --datasets triplets.jsonl {where} "
     "--backbones tiny --set train.epochs=1 --name own --tracking-uri none".split()
 )
 print("exit status", status)

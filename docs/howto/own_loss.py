@@ -58,7 +58,7 @@ Path("soft_margin.py").write_text(SOURCE)
 from negbench.cli.main import run as negbench_command  # the shell's `negbench`
 
 status = negbench_command(
-    "compare --plugin soft_margin.py --losses soft-margin,bradley-terry --strategies top-k,in-batch "
+    "compare --plugin soft_margin.py --losses soft-margin,info-nce --strategies in-batch,in-batch+top-k "
     "--seeds 1 --lr 0.01 --datasets vectors --backbones vectors --set train.epochs=2 "
     "--set dataset.train_images=200 --set dataset.train_queries=100 --set dataset.val_images=200 "
     "--set dataset.val_queries=100 --name own-loss --tracking-uri none --no-report".split()

@@ -51,7 +51,8 @@ print(pool.int().tolist())  # [[0, 0, 1, 1, 0]]
 #
 # ## In a comparison
 #
-# The same class in a file of its own is a plug-in: no fork, no installation. The data set `vectors` knows all relevant
+# The same class in a file of its own is a plug-in: no fork, no installation. `in-batch+below` adds an image that it draws
+# for each query to the batch, and `in-batch` is the batch alone, the baseline. The data set `vectors` knows all relevant
 # images and trains in about a second per run; leave out `--datasets vectors` to use rendered images.
 
 # %%
@@ -82,7 +83,7 @@ Path("below.py").write_text(SOURCE)
 from negbench.cli.main import run as negbench_command  # the shell's `negbench`
 
 status = negbench_command(
-    "compare --plugin below.py --strategies below,top-k,in-batch --baseline in-batch --losses bradley-terry "
+    "compare --plugin below.py --strategies in-batch,in-batch+below,in-batch+top-k --losses info-nce "
     "--seeds 2 --lr 0.01 --datasets vectors --backbones vectors --set train.epochs=2 "
     "--set dataset.train_images=200 --set dataset.train_queries=100 --set dataset.val_images=200 "
     "--set dataset.val_queries=100 "
@@ -91,5 +92,5 @@ status = negbench_command(
 print("exit status", status)
 
 # %% [markdown]
-# The last lines are the answer, mostly undecided after two seeds of two epochs. `negbench report first-try` writes the
+# The last lines are the answer, mostly undecided after two seeds of two epochs, and what to do. `negbench report first-try` writes the
 # page; `negbench study --strategy below --plugin below.py` searches `k` in the range that `tunable` gives.
