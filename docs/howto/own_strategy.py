@@ -51,8 +51,8 @@ print(pool.int().tolist())  # [[0, 0, 1, 1, 0]]
 #
 # ## In a comparison
 #
-# The same class in a file of its own is a plug-in: no fork, no installation. `in-batch+below` adds an image that it draws
-# for each query to the batch, and `in-batch` is the batch alone, the baseline. The data set `vectors` knows all relevant
+# The same class in a file of its own is a plug-in: no fork, no installation. `in-batch` is the batch alone, the
+# baseline; `in-batch+below` adds an image that the rule draws for each query. The data set `vectors` knows all relevant
 # images and trains in about a second per run; leave out `--datasets vectors` to use rendered images.
 
 # %%
@@ -92,5 +92,6 @@ status = negbench_command(
 print("exit status", status)
 
 # %% [markdown]
-# The last lines are the answer, mostly undecided after two seeds of two epochs, and what to do. `negbench report first-try` writes the
-# page; `negbench study --strategy below --plugin below.py` searches `k` in the range that `tunable` gives.
+# The last lines are the answer, mostly undecided after two seeds of two epochs, and what to do. `negbench report
+# first-try` writes the page; `negbench study --strategy below --plugin below.py` searches `k` in the range that
+# `tunable` gives.

@@ -14,7 +14,8 @@ import negbench
 from negbench.cli.main import run as negbench_command  # the shell's `negbench`
 
 # %% [markdown]
-# An example: the batch alone, and with an image that a rule draws for each query; three seeds, on generated vectors (seconds).
+# An example: the batch alone, and with an image that a rule draws for each query; three seeds, on generated
+# vectors (seconds).
 
 # %%
 status = negbench_command(
@@ -40,8 +41,8 @@ print(results.groupby("strategy")[["recall_at_10", "false_negative_rate_draws", 
 # ## The verdicts
 #
 # One row per strategy and metric. `against_baseline` is its mean minus that of the baseline, here the batch alone;
-# `against_baseline_low` and `against_baseline_high` bound its simultaneous interval for the whole table; `verdict` follows
-# from it. `against_best` and `standing` are the same against the best with as many negatives. See
+# `against_baseline_low` and `against_baseline_high` bound its simultaneous interval for the whole table; `verdict`
+# follows from it. `against_best` and `standing` are the same against the best with as many negatives. See
 # [statistics](../statistics.md).
 
 # %%

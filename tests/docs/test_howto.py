@@ -23,7 +23,7 @@ FEWER |= {"=200 ": "=60 ", "=100 ": "=40 "}  # images and queries
 NOTEBOOKS: dict[str, tuple[tuple[str, ...], tuple[str, str] | None]] = {
     "own_strategy": ((r"\[\[0, 0, 1, 1, 0\]\]",), ("first-try", "below")),
     "own_data": (("10 queries against 20 images", "recall_at_10"), None),
-    "reading_a_comparison": (("qure minus in-batch:", r"exit status 0(?s:.*)standing(?s:.*)only"), None),
+    "reading_a_comparison": (("in-batch\\+qure minus in-batch:", r"exit status 0(?s:.*)verdict(?s:.*)baseline"), None),
     "own_loss": ((r"0\.6931\s*\Z",), ("own-loss", "soft-margin")),
     "own_backbone": ((), ("own-backbone", "colours")),
 }
