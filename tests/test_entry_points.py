@@ -1,5 +1,6 @@
 """Third-party plug-ins by entry point: listed without import, made like built-ins, and never replacing one."""
 
+import importlib.metadata
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import negbench
+from negbench.plugins.registry import KINDS
 from tests.plugin_file import PLUGIN
 
 
@@ -33,6 +35,21 @@ def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_mo
         refused(["list", "strategies", asked], f"unknown strategy '{asked}': keep offers 'K-strategy'")
     assert "keep_plugin" not in sys.modules
     assert repr(negbench.make_strategy("K-strategy", k=4)) == "Mine(k=4)"
+
+
+def test_installed_packages_are_looked_through_once_for_all_kinds(site, monkeypatch):
+    install(site, "K-strategy")
+    calls = []
+    look = importlib.metadata.entry_points
+
+    def count() -> importlib.metadata.EntryPoints:
+        calls.append(1)
+        return look()
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", count)
+    names = {kind: negbench.list_plugins(kind) for kind in KINDS}
+    assert [kind for kind in KINDS if "K-strategy" in names[kind]] == ["strategies"]
+    assert len(calls) == 1
 
 
 def test_a_taken_name_is_one_line(site, refused):

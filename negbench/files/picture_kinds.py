@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from negbench.errors import NegbenchError
-from negbench.machine.contents import SETTLED, stamp
-from negbench.machine.files import atomic_write, cache_dir, lock_file, open_file, read_json, seal
+from negbench.machine.contents import SETTLED, remembered, stamp
+from negbench.machine.files import atomic_write, cache_dir, lock_file, open_file, seal
 from negbench.machine.received import opened_picture
 from negbench.machine.viewed import is_transparent, plain_path, shown_path
 
@@ -84,7 +84,7 @@ def picture_kinds(files: Iterable[Path]) -> dict[Path, tuple[str, ...]]:
     """
     files = list(files)
     memory = cache_dir() / "features" / "pictures.json"
-    known = _remembered(memory)
+    known = remembered(memory)
     stamps = {path: [*stamp(path)] for path in files}
     unread = [path for path in files if known.get(str(path.absolute()), [[]])[0] != stamps[path]]
     with ThreadPoolExecutor(8) as pool:
@@ -98,15 +98,8 @@ def picture_kinds(files: Iterable[Path]) -> dict[Path, tuple[str, ...]]:
         with suppress(NegbenchError):  # a cache that cannot be written: the files are read again
             seal(memory.parent)
             with lock_file(memory.with_suffix(".lock")), atomic_write(memory) as file:
-                file.write(json.dumps(_remembered(memory) | fresh))
+                file.write(json.dumps(remembered(memory) | fresh))
     return {path: read[path] if path in read else tuple(known[str(path.absolute())][1]) for path in files}
-
-
-def _remembered(memory: Path) -> dict[str, Any]:
-    try:
-        return dict(read_json(memory)) if memory.exists() else {}
-    except NegbenchError:
-        return {}
 
 
 def _kinds(path: Path) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from negbench.errors import DataError, NegbenchError
 from negbench.machine.files import atomic_write, inside_tar, lock_file, read_json, seal, sha256_of
@@ -30,7 +31,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         DataError: files are missing or cannot be read.
     """
     memory = root / "features" / "hashes.json"
-    known = _remembered(memory) if images else {}
+    known = remembered(memory) if images else {}
     stamped: dict[str, Stamped] = {}
     unread: list[tuple[str, str, list[int]]] = []
     absent: list[tuple[str, Path]] = []
@@ -58,7 +59,7 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         if fresh:
             seal(memory.parent)
             with lock_file(memory.with_suffix(".lock")), atomic_write(memory) as file:
-                file.write(json.dumps(_remembered(memory) | fresh))
+                file.write(json.dumps(remembered(memory) | fresh))
     return {image: bytes.fromhex(str(held[-1])) for image, held in stamped.items()}
 
 
@@ -100,8 +101,11 @@ def digest(files: Mapping[str, Path], root: Path) -> str:
     return hashlib.sha256(json.dumps(hashes).encode()).hexdigest() if files else ""
 
 
-def _remembered(memory: Path) -> dict[str, Stamped]:
-    """Return path -> its cached entry; nothing if the cache is damaged or unreadable, so that it is rebuilt."""
+def remembered(memory: Path) -> dict[str, Any]:
+    """Return path -> its entry in a cache file; none if there is no such file or it is damaged: it is made again.
+
+    A file that has not changed is parsed once: each split of each cell of a plan asks for it. Change no entry.
+    """
     try:
         status = memory.stat()
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED:
@@ -111,8 +115,8 @@ def _remembered(memory: Path) -> dict[str, Stamped]:
         return {}
 
 
-@lru_cache(maxsize=1)  # every cell of a plan asks for it
-def _parsed(memory: Path, *version: int) -> dict[str, Stamped]:
+@lru_cache(maxsize=2)  # hashes, and kinds of pictures
+def _parsed(memory: Path, *version: int) -> dict[str, Any]:
     return dict(read_json(memory))
 
 

@@ -378,13 +378,18 @@ def _holds_plugin(module: str, file: Path) -> bool:
         return True
 
 
-@cache
-def _entry_points(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
-    """Return the plug-ins of packages on `path` (`sys.path`); cached, as reading installed packages is slow."""
-    return tuple(
+def _entry_points(kind: str, path: tuple[str, ...]) -> list[Plugin]:
+    """Return the plug-ins of packages on `path` (`sys.path`)."""
+    return [
         Plugin(kind, point.name, point.module, None, point.dist.name if point.dist else point.value)
-        for point in importlib.metadata.entry_points(group=f"negbench.{kind}")
-    )
+        for point in _installed(path).select(group=f"negbench.{kind}")
+    ]
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> importlib.metadata.EntryPoints:
+    """Return what packages on `path` offer; read once for all kinds, as looking through all packages is slow."""
+    return importlib.metadata.entry_points()
 
 
 # module of an imported plug-in -> it and all that it imports or reads beside it: name -> file, with its stamp then

@@ -12,8 +12,10 @@ from PIL import Image
 
 from negbench.benchmarks.triplets import TripletOptions, Triplets
 from negbench.errors import DataError
+from negbench.files import picture_kinds as kinds_of_pictures
 from negbench.files.image_files import EXTENSIONS, ImageFiles, Spellings, is_picture, read_image, unread_format
 from negbench.files.picture_kinds import picture_kinds, picture_remarks
+from negbench.machine import contents
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import open_file
 from negbench.machine.viewed import plain_path, shown_path
@@ -197,6 +199,23 @@ def test_kinds_of_a_changed_file_are_read_again(tmp_path):
     assert picture_kinds([path])[path] == ()
     picture().convert("CMYK").save(path, "jpeg")
     assert picture_kinds([path])[path] == ("cmyk",)
+
+
+def test_the_kinds_of_unchanged_files_are_read_from_the_cache_once(tmp_path, monkeypatch, count_opened):
+    """Each split of each cell of a plan asks for them."""
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
+    for module in (contents, kinds_of_pictures):
+        monkeypatch.setattr(module, "SETTLED", 0)  # files of a moment ago count as unchanged
+    (tmp_path / "made").mkdir()
+    write_kinds(tmp_path / "made")
+    files = sorted((tmp_path / "made").iterdir())
+    first = picture_kinds(files)
+    with count_opened(tmp_path / "cache" / "features") as opened, count_opened(tmp_path / "made") as read:
+        assert [picture_kinds(files), picture_kinds(files)] == [first, first]
+    assert opened["pictures.json"] == 1
+    assert not read
+    picture().save(tmp_path / "made" / "cmyk.jpg")
+    assert picture_kinds(files)[tmp_path / "made" / "cmyk.jpg"] == ()
 
 
 def test_the_option_applies_orientation_and_transparency(tmp_path):
