@@ -61,7 +61,7 @@ def test_what_moves_nothing_keeps_it(edit):
         (RANKED, "def below_target", "# one more word about it\n\n\ndef below_target"),
         (RANKED, "allowed images that score strictly", "other words: images that score strictly"),
         (RANKED, "return view.allowed & less(", "return (\n        view.allowed\n    ) & less("),
-        ("negbench.mining.checked", "must return finite weights >= 0", "must give weights from 0 on"),
+        ("negbench.mining.ask", "must return finite weights >= 0", "must give weights from 0 on"),
         ("negbench.loop.types", "    epoch: int = 0  # the next one", "    epoch: int = (0)"),
         # only under TYPE_CHECKING
         ("negbench.contracts.backbone", "    from PIL.Image import Image", "    from PIL import Image"),

@@ -34,21 +34,26 @@ def mine(options: Mine) -> dict[str, Any]:
     console = output.console()
     if mined.source:
         console.print(mined.source, highlight=False)
-    short = int((mined.frame["negatives"].map(len) < options.draws).sum())
-    fewer = f" ({short:,} queries have fewer: their pools are smaller)" if short else ""
-    cut = f"; {mined.summary['cut_ties']:,.0f} pools cut a tie" if mined.summary["cut_ties"] else ""
+    with_fewer = int((mined.frame["negatives"].map(len) < options.draws).sum())
+    fewer = ""
+    if with_fewer:
+        fewer = f" ({with_fewer:,} queries have fewer: their pools are smaller)"
+    ties = ""
+    if mined.summary["cut_ties"]:
+        ties = f"; {mined.summary['cut_ties']:,.0f} pools cut a tie"
     fallbacks = int(mined.summary["fallback_below"] + mined.summary["fallback_any"])
     low, middle, high = mined.frame["pool_size"].quantile([0.25, 0.5, 0.75])
     console.print(
         f"{len(mined.frame):,} queries, {options.draws} negatives each{fewer}, from pools of "
         f"{middle:,.0f} images in the middle (quartiles {low:,.0f} and {high:,.0f}) of {mined.images:,}; "
-        f"{fallbacks:,} queries fell back; hardness {mined.summary['hardness']:.4f}{cut}",
+        f"{fallbacks:,} queries fell back; hardness {mined.summary['hardness']:.4f}{ties}",
         highlight=False,
     )
-    out = len(mined.frame) - mined.kept
-    if out and options.format != "triplets":
-        share, mend = 100 * out / len(mined.frame), "lower --draws, or take larger pools, as of top-k:k=100"
-        log.warning("note: %d queries (%.0f %%) fell back or have fewer, and are left out: %s", out, share, mend)
+    left_out = len(mined.frame) - mined.kept
+    if left_out and options.format != "triplets":
+        share = 100 * left_out / len(mined.frame)
+        mend = "lower --draws, or take larger pools, as of top-k:k=100"
+        log.warning("note: %d queries (%.0f %%) fell back or have fewer, and are left out: %s", left_out, share, mend)
     wrong = mined.summary["false_negative_rate_draws"]
     if wrong > 0:
         log.warning("note: %.3g %% of the draws are known to be relevant: %s", 100 * wrong, _LEAVE_OUT)

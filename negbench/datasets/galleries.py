@@ -169,7 +169,7 @@ class Galleries:
         """Groups of rows that ask one query, with reference and texts alike, of several targets."""
         known = ((row, query) for row, query in enumerate(self.queries) if query.target is not None)
         rows = by_key(((query.group, query.reference, query.captions or (query.text,)), row) for row, query in known)
-        return several(rows.values(), [query.target for query in self.queries])
+        return with_several_targets(rows.values(), [query.target for query in self.queries])
 
     @cached_property
     def answers(self) -> Ragged | None:
@@ -178,7 +178,7 @@ class Galleries:
 
         Scores follow `relevant`; masks, false-negative rates and oracles follow this.
         """
-        return answers_of(self.shared_queries, self.target_columns.tolist(), self.relevant)
+        return add_shared_answers(self.shared_queries, self.target_columns.tolist(), self.relevant)
 
     # --- judged negatives ----------------------------------------------------------------------------------------
 
@@ -557,12 +557,12 @@ def by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
     return items
 
 
-def several(same: Iterable[list[int]], target: Sequence[Any]) -> list[list[int]]:
+def with_several_targets(same: Iterable[list[int]], target: Sequence[Any]) -> list[list[int]]:
     """Return the groups of rows that have several targets."""
     return [rows for rows in same if len({target[row] for row in rows}) > 1]
 
 
-def answers_of(same: Sequence[Sequence[int]], target: Sequence[int], relevant: Ragged | None) -> Ragged | None:
+def add_shared_answers(same: Sequence[Sequence[int]], target: Sequence[int], relevant: Ragged | None) -> Ragged | None:
     """Add to Q rows of `relevant` what answers other rows of the same query.
 
     Args:

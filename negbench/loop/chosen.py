@@ -11,7 +11,7 @@ from negbench.contracts.scores import paired_relevance, relevance
 from negbench.contracts.splitmix import uniform
 from negbench.loop.slots import Corrupted, check_triples, corrupted_triples, full_precision
 from negbench.metrics.equal_rows import Copies
-from negbench.mining.checked import answer_of, filter_view, synthetic_of
+from negbench.mining.ask import ask_for_pools, ask_for_synthetic, filter_view
 from negbench.mining.draws import keep
 from negbench.mining.filters import Filters
 from negbench.mining.mined import BatchPools
@@ -99,7 +99,7 @@ def choose(
             views[slot] = (ScoreView(table, torch.zeros(len(table), dtype=torch.int64, device=table.device)), None)
         else:
             view, truth = _view(rule, slot, positive, by_slot[slot], may, inputs)
-            pool = answer_of(rule, view)
+            pool = ask_for_pools(rule, view)
             guide = None
             if "guide" in inputs.planes and slot in OF_TARGETS:
                 guide = of_slot(inputs.planes["guide"], slot)
@@ -164,7 +164,7 @@ def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, inputs: C
 
     with full_precision(pool.device):
         with torch.no_grad():
-            tokens, there = synthetic_of(rule, BankStep(view, pool, inputs.queries.detach(), inputs.bank, random))
+            tokens, there = ask_for_synthetic(rule, BankStep(view, pool, inputs.queries.detach(), inputs.bank, random))
         return Corrupted(paired_relevance(inputs.queries, tokens.to(inputs.queries.dtype)), there)
 
 

@@ -66,7 +66,7 @@ def mining_task(
         excluded=scene.train.excluded(mining),
         relevant=dataset.answers,
         kinds=dataset.kind_table if dataset.kinds else None,
-        kept=scene.train.mined.setdefault(tuple(getattr(mining, name) for name in _EXCLUSIONS), {}),
+        cache=scene.train.mined.setdefault(tuple(getattr(mining, name) for name in _EXCLUSIONS), {}),
         temperature=float(backbone.bounded_temperature.detach()) if temperature is None else temperature,
         filters=Filters.of(mining),
         planes={**live_planes(reads, backbone, scene, embeddings), **planes},

@@ -26,7 +26,7 @@ from negbench.errors import NegbenchError
 from negbench.metrics.equal_rows import Copies
 from negbench.metrics.parts import put
 from negbench.metrics.ranks import count, nearest_below
-from negbench.mining.checked import answer_of, filter_view, inside
+from negbench.mining.ask import as_mask, ask_for_pools, filter_view
 from negbench.mining.draws import draw
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, kind_shares, statistics_of
 from negbench.mining.pool_file import NO_FILES, PoolFiles, overlap, pack, read_pools, row_bytes, write_pools
@@ -85,26 +85,26 @@ def mine(
     with write_pools(files.written, shape) as write:
         for rows, corpus in _blocks(task, 1 + len(strategy.reads)):
             for scored in _score_block(task, rows, corpus, refresh, strategy):
-                answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
-                seed = splitmix(base, task.ids.cpu()[scored.rows]).to(answer.device)
-                drawn = draw(answer, seed, draws, per_epoch=per_epoch)
-                pool = inside(answer)
-                block = statistics_of(scored, pool, drawn) | {"fallback": fallback}
+                pools, fallback = _fall_back(scored, ask_for_pools(strategy, scored.shown))
+                seed = splitmix(base, task.ids.cpu()[scored.rows]).to(pools.device)
+                drawn = draw(pools, seed, draws, per_epoch=per_epoch)
+                in_pool = as_mask(pools)
+                block = statistics_of(scored, in_pool, drawn) | {"fallback": fallback}
                 if task.kinds is not None:
                     block |= _kind_statistics(task, scored, corpus, drawn)
                 block["negatives"] = corpus.columns[drawn.cpu()]
-                block["overlap"] = torch.full((len(pool),), torch.nan)
+                block["overlap"] = torch.full((len(in_pool),), torch.nan)
                 if files != NO_FILES:
-                    bits = pack(pool)
+                    bits = pack(in_pool)
                     block["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]))
                     write(scored.rows, bits)
                 put(columns, {name: value.cpu() for name, value in block.items()}, scored.rows, len(task.queries))
                 free = free and torch.equal(block["pool_size"], scored.room)
-                del scored, answer, pool  # free them before the next block's planes are computed
+                del scored, pools, in_pool  # free them before the next block's planes are computed
             if progress is not None:
                 progress(len(rows))
     if task.kinds is not None:
-        task.kept["kind_random"] = columns["kind_random"]
+        task.cache["kind_random"] = columns["kind_random"]
     stale = refresh > 0 and not free and bool((columns["overlap"] == 1).all())
     copies = torch.isin(task.target.cpu(), torch.cat(Copies.of(task.candidates)).cpu())
     return Mined(**columns, stale=stale, copies=int(copies.sum()))
@@ -163,47 +163,84 @@ def _score_block(
     device = task.queries.device
     width = len(corpus.columns)
     scores = tiled_relevance(task.queries[rows.to(device)], corpus.images, corpus.scores)
-    wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
-    planes: dict[str, Tensor] = {name: task.planes[name].block(rows, corpus.columns) for name in wanted}
-    height = max(1, (_PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES) // width)
-    for top, own, table in zip(range(0, len(rows), height), rows.split(height), scores.split(height), strict=True):
-        bad = (~table.sum(1).isfinite()).nonzero()
-        if len(bad):
-            raise NegbenchError(
-                f"query {int(task.ids[own[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
-                "try a tenth of train.lr, or --set train.precision=fp32"
-            )
-        allowed = relevant = None
-        if task.excluded is not None:
-            allowed = ~task.excluded.select(own).mask(corpus.local, width).to(device)
-        known = torch.zeros(len(own), dtype=torch.bool)
-        if task.relevant is not None:
-            chosen = task.relevant.select(own)
-            relevant = chosen.mask(corpus.local, width).to(device)
-            known = chosen.lengths > 0
-        judged = task.kinds is not None and (strategy.reads_truth or "kind_random" not in task.kept)
-        kinds = _kinds(task, own, corpus.columns, device) if judged else None
-        target = corpus.local[task.target.cpu()[own]].to(device)
-        view = ScoreView(
-            scores=table,
-            target=target,
-            allowed=allowed,  # type: ignore[arg-type]  # None: all but the target
-            refresh=refresh,
-            relevant=relevant if strategy.reads_truth else None,
-            kinds=kinds if strategy.reads_truth else None,
-            temperature=task.temperature,
-            dim=task.queries.shape[1],
-            planes={name: plane[top : top + height] for name, plane in planes.items()},
+    wanted = {*strategy.reads}
+    if task.filters is not None:
+        wanted |= {*task.filters.reads}
+    planes: dict[str, Tensor] = {}
+    for name in wanted & task.planes.keys():
+        planes[name] = task.planes[name].block(rows, corpus.columns)
+    entries = _PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES
+    height = max(1, entries // width)
+    for top in range(0, len(rows), height):
+        part = slice(top, top + height)
+        of_part = {name: plane[part] for name, plane in planes.items()}
+        yield _show_part(task, rows[part], scores[part], of_part, corpus, refresh, strategy)
+
+
+def _show_part(
+    task: MiningTask,
+    rows: Tensor,
+    scores: Tensor,
+    planes: dict[str, Tensor],
+    corpus: _Corpus,
+    refresh: int,
+    strategy: Strategy,
+) -> ScoredBlock:
+    """Return what a strategy sees of b queries, and what their statistics need.
+
+    Args:
+        task: as for `mine`.
+        rows: [b] int64 queries of the task.
+        scores: [b, n] float32.
+        planes: name -> [b, n] float32.
+        corpus: of the queries' gallery group.
+        refresh: as for `mine`.
+        strategy: as for `mine`.
+
+    Raises:
+        NegbenchError: scores that are not finite, a query without any allowed image.
+    """
+    device = scores.device
+    width = scores.shape[1]
+    bad = (~scores.sum(1).isfinite()).nonzero()
+    if len(bad):
+        raise NegbenchError(
+            f"query {int(task.ids[rows[int(bad[0])]])}: its scores contain NaN or infinity; the model diverged: "
+            "try a tenth of train.lr, or --set train.precision=fp32"
         )
-        shown = filter_view(view, task.filters, strategy)
-        room = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
-        alone = (room == 0).nonzero()
-        if len(alone):
-            raise NegbenchError(
-                f"query {int(task.ids[own[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
-                "negative; enlarge the corpus or exclude fewer images"
-            )
-        yield ScoredBlock(own, view, shown, room, relevant, known.to(device), kinds)
+    allowed = None  # all but the target
+    if task.excluded is not None:
+        allowed = ~task.excluded.select(rows).mask(corpus.local, width).to(device)
+    relevant = None
+    has_truth = torch.zeros(len(rows), dtype=torch.bool)
+    if task.relevant is not None:
+        lists = task.relevant.select(rows)
+        relevant = lists.mask(corpus.local, width).to(device)
+        has_truth = lists.lengths > 0
+    kinds = None
+    if task.kinds is not None and (strategy.reads_truth or "kind_random" not in task.cache):
+        kinds = _kinds(task, rows, corpus.columns, device)
+    target = corpus.local[task.target.cpu()[rows]].to(device)
+    view = ScoreView(
+        scores=scores,
+        target=target,
+        allowed=allowed,  # type: ignore[arg-type]
+        refresh=refresh,
+        relevant=relevant if strategy.reads_truth else None,
+        kinds=kinds if strategy.reads_truth else None,
+        temperature=task.temperature,
+        dim=task.queries.shape[1],
+        planes=planes,
+    )
+    shown = filter_view(view, task.filters, strategy)
+    room = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
+    alone = (room == 0).nonzero()
+    if len(alone):
+        raise NegbenchError(
+            f"query {int(task.ids[rows[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
+            "negative; enlarge the corpus or exclude fewer images"
+        )
+    return ScoredBlock(rows, view, shown, room, relevant, has_truth.to(device), kinds)
 
 
 def _kinds(task: MiningTask, rows: Tensor, columns: Tensor, device: torch.device) -> Tensor:
@@ -219,20 +256,20 @@ def _kind_statistics(task: MiningTask, scored: ScoredBlock, corpus: _Corpus, dra
     relevant = None if scored.relevant is None else scored.relevant.gather(1, drawn)
     shares = {"kind_draws": kind_shares(kinds, relevant, torch.ones_like(drawn))}
     if scored.kinds is None:
-        return shares | {"kind_random": task.kept["kind_random"][scored.rows]}
+        return shares | {"kind_random": task.cache["kind_random"][scored.rows]}
     return shares | {"kind_random": kind_shares(scored.kinds, scored.relevant, scored.view.allowed)}
 
 
 # --- pools -------------------------------------------------------------------------------------------------------
 
 
-def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
+def _fall_back(scored: ScoredBlock, pools: Tensor) -> tuple[Tensor, Tensor]:
     """Fill empty pools; return the pools and [b] int8, the fallback that each took."""
     view = scored.shown
-    code = torch.full((len(answer),), NO_FALLBACK, dtype=torch.int8, device=answer.device)
-    empty = (inside(answer).view(torch.uint8).amax(1) == 0).nonzero().squeeze(1)
+    code = torch.full((len(pools),), NO_FALLBACK, dtype=torch.int8, device=pools.device)
+    empty = (as_mask(pools).view(torch.uint8).amax(1) == 0).nonzero().squeeze(1)
     if not len(empty):
-        return answer, code
+        return pools, code
     allowed = view.allowed[empty]
     if view is not scored.view:
         bare = (count(allowed) == 0).nonzero().squeeze(1)  # filters left nothing
@@ -243,8 +280,8 @@ def _fall_back(scored: ScoredBlock, answer: Tensor) -> tuple[Tensor, Tensor]:
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
     column = nearest_below(view.scores, empty, allowed, view.positive)
     some = column >= 0
-    answer = answer.clone()
-    answer[empty[some], column[some]] = 1
-    answer[empty[~some]] = allowed[~some].to(answer.dtype)
+    pools = pools.clone()
+    pools[empty[some], column[some]] = 1
+    pools[empty[~some]] = allowed[~some].to(pools.dtype)
     code[empty] = torch.where(some, BELOW_TARGET, ANY_ALLOWED).to(code.dtype)
-    return answer, code
+    return pools, code

@@ -31,7 +31,7 @@ class MiningTask:
         relevant: per query, columns known to be relevant, the target included; an empty row where nothing is known.
             None: nothing is known of any query beyond its target, and false-negative rates are NaN.
         kinds: ([b] numbers in `ids`, [n] columns) -> [b, n] int8 codes of judged negatives; None: none are known.
-        kept: receives [Q, SHARES] "kind_random" of `Mined`, which no model changes, for the next task of these queries.
+        cache: holds [Q, SHARES] "kind_random" of `Mined`, which no model changes, for the next task of these queries.
         ids: [Q] int64, the queries' numbers in random streams and in messages; default 0..Q-1. `shard` keeps them.
         temperature: > 0, passed to the strategy.
         planes: further scores, by name, for strategies that declare them (`Strategy.reads`), and for `filters`.
@@ -46,7 +46,7 @@ class MiningTask:
     excluded: Ragged | None = None
     relevant: Ragged | None = None
     kinds: Callable[[Tensor, Tensor], Tensor] | None = None
-    kept: dict[str, Tensor] = field(default_factory=dict)
+    cache: dict[str, Tensor] = field(default_factory=dict)
     ids: Tensor = None  # type: ignore[assignment]  # resolved below
     temperature: float = DEFAULT_TEMPERATURE
     planes: Mapping[str, Plane] = field(default_factory=dict)
@@ -58,9 +58,14 @@ class MiningTask:
 
     def shard(self, rows: Tensor) -> MiningTask:
         """Return the task of queries `rows` [R] int64 only; mining gives them the same results as the whole task."""
-        tensors = {name: getattr(self, name) for name in ("queries", "target", "group", "ids")}
-        own = {name: tensor[rows.to(tensor.device)] for name, tensor in tensors.items()}
-        lists = {"excluded": self.excluded, "relevant": self.relevant}
-        own |= {name: kept.select(rows) for name, kept in lists.items() if kept is not None}
-        planes = {name: plane.shard(rows) for name, plane in self.planes.items()}
-        return dataclasses.replace(self, **own, planes=planes, kept={})
+        return dataclasses.replace(
+            self,
+            queries=self.queries[rows.to(self.queries.device)],
+            target=self.target[rows.to(self.target.device)],
+            group=self.group[rows.to(self.group.device)],
+            ids=self.ids[rows.to(self.ids.device)],
+            excluded=None if self.excluded is None else self.excluded.select(rows),
+            relevant=None if self.relevant is None else self.relevant.select(rows),
+            planes={name: plane.shard(rows) for name, plane in self.planes.items()},
+            cache={},
+        )

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from negbench.contracts import Strategy, check_option
 from negbench.contracts.splitmix import splitmix
-from negbench.datasets.galleries import answers_of, several
+from negbench.datasets.galleries import add_shared_answers, with_several_targets
 from negbench.errors import OptionError, short_repr
 from negbench.files.vector_files import as_floats
 from negbench.metrics.equal_rows import Copies
@@ -88,8 +88,12 @@ class Miner:
         check_option("refreshes", refreshes, refreshes >= 0, "at least 0")
         check_option("seed", seed, 0 <= seed < 2**63, "0 ... 2^63 - 1")
         self.strategy: Strategy = strategy
-        self.draws, self.seed, self.refreshes = draws, seed, refreshes
-        self._normalize, self._device, self._filters = normalize, device, filters
+        self.draws = draws
+        self.seed = seed
+        self.refreshes = refreshes
+        self._normalize = normalize
+        self._device = device
+        self._filters = filters
         self._folder = tempfile.TemporaryDirectory(prefix="negbench-miner-")
         self._previous: Path | None = None
         self._shape = (0, 0)
@@ -138,7 +142,8 @@ class Miner:
         )
         if self._previous is not None:
             self._previous.unlink()
-        self._previous, self._shape = pools, shape
+        self._previous = pools
+        self._shape = shape
         self.refreshes += 1
         if mined.stale:
             hint = "was the model trained in between, and were queries and images embedded again?"
@@ -162,13 +167,15 @@ class Miner:
                 "expected query_embeddings [Q, D] and image_embeddings [N, D] or [N, T, D] with the same D, "
                 f"got {tuple(queries.shape)} and {tuple(images.squeeze(1).shape)}"
             )
-        target = _columns("targets", targets, len(queries), len(images))
-        same: dict[int, list[int]] = {}
+        target = _check_targets("targets", targets, len(queries), len(images))
+        equal_queries: dict[int, list[int]] = {}
         copies = Copies.of(queries[:, None])
         for later, first in zip(copies.later.tolist(), copies.first.tolist(), strict=True):
-            same.setdefault(first, [first]).append(later)
+            equal_queries.setdefault(first, [first]).append(later)
         relevant_rows = _check_columns("relevant", relevant, len(queries), len(images), target)
-        relevant_rows = answers_of(several(same.values(), target.tolist()), target.tolist(), relevant_rows)
+        relevant_rows = add_shared_answers(
+            with_several_targets(equal_queries.values(), target.tolist()), target.tolist(), relevant_rows
+        )
         left_out = _check_columns("excluded", excluded, len(queries), len(images))
         if exclude_relevant:
             if relevant_rows is None:
@@ -212,7 +219,7 @@ class Miner:
         return normalize(tensor, dim=-1, eps=_SHORTEST) if self._normalize else tensor
 
 
-def _columns(name: str, given: Any, count: int, images: int) -> Tensor:
+def _check_targets(name: str, given: Any, count: int, images: int) -> Tensor:
     """Return [count] int64 on the CPU; raise OptionError unless they are whole numbers in 0 ... images - 1."""
     values = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
     if values.shape != (count,) or values.dtype.kind not in "iu":

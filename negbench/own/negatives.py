@@ -71,8 +71,8 @@ def write_negatives(options: Mine) -> MinedNegatives:
             frame.to_parquet(file, index=False)
     else:
         with atomic_write(options.out) as file:
-            known = frame.drop(columns=[*_UNKNOWN], errors="ignore")
-            known.to_json(file, orient="records", lines=True, force_ascii=False)
+            everywhere_known = frame.drop(columns=[*_UNKNOWN], errors="ignore")
+            everywhere_known.to_json(file, orient="records", lines=True, force_ascii=False)
     return mined
 
 
@@ -86,9 +86,11 @@ def outlook(options: Mine) -> list[str]:
 
 
 def _mine_rows(options: Mine, most: int = 0) -> tuple[MinedNegatives, int]:
-    """Mine for these queries at most, or for all; also return how many there are."""
+    """Mine for `most` queries, 0: for all; also return how many there are."""
     keep_memory()
-    return _of_dataset(options, most) if options.queries is None else _of_files(options, most)
+    if options.queries is None:
+        return _mine_dataset(options, most)
+    return _mine_files(options, most)
 
 
 def _drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
@@ -104,27 +106,35 @@ def _drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
 def _shape_table(frame: pd.DataFrame, options: Mine) -> pd.DataFrame:
     """Convert the table to the requested format; rows of fixed length omit queries with too few, or that fell back."""
     if options.format == "triplets":
-        named = [name for name in ("query", "reference", "text", "target", "fallback") if name in frame]
-        long = frame[[*named, "negatives", "scores"]].explode(["negatives", "scores"])
+        columns = [name for name in ("query", "reference", "text", "target", "fallback") if name in frame]
+        long = frame[[*columns, "negatives", "scores"]].explode(["negatives", "scores"])
         return long.rename(columns={"negatives": "negative", "scores": "score"}).astype({"score": float})
     if options.format not in ("sentence-transformers", "flagembedding"):
         return frame
     least = options.draws if options.format == "sentence-transformers" else 1
-    full = frame[(frame["negatives"].map(len) >= least) & (frame["fallback"] == NO_FALLBACK)]
+    counts = frame["negatives"].map(len)
+    full = frame[(counts >= least) & (frame["fallback"] == NO_FALLBACK)]
     if full.empty:
         raise DataError(f"no query has {least} different negatives without a fallback: lower --draws")
     query = full["text" if "text" in full else "query"]
     if options.format == "flagembedding":
-        names = {"query": query.map(str), "pos": full["target"].map(lambda image: [str(image)])}
-        names |= {"neg": full["negatives"].map(lambda images: [*map(str, images)])}
-        judged = {"pos_scores": full["positive"].map(lambda score: [score]), "neg_scores": full["scores"]}
-        return pd.DataFrame(names | judged)
+        return pd.DataFrame(
+            {
+                "query": query.map(str),
+                "pos": full["target"].map(lambda image: [str(image)]),
+                "neg": full["negatives"].map(lambda images: [str(image) for image in images]),
+                "pos_scores": full["positive"].map(lambda score: [score]),
+                "neg_scores": full["scores"],
+            }
+        )
     if options.with_reference:
         query = _with_reference(full)
     columns = {"anchor": query, "positive": full["target"]}
-    columns |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(options.draws)}
-    scores = [[own, *others] for own, others in zip(full["positive"], full["scores"], strict=True)]
-    return pd.DataFrame({**columns, "score": pd.Series(scores, index=full.index, dtype=object)})
+    for place in range(options.draws):
+        columns[f"negative_{place + 1}"] = full["negatives"].str[place]
+    scores = [[positive, *others] for positive, others in zip(full["positive"], full["scores"], strict=True)]
+    columns["score"] = pd.Series(scores, index=full.index, dtype=object)
+    return pd.DataFrame(columns)
 
 
 def _with_reference(frame: pd.DataFrame) -> "pd.Series[Any]":
@@ -136,7 +146,7 @@ def _with_reference(frame: pd.DataFrame) -> "pd.Series[Any]":
     return pd.Series(cells, index=frame.index, dtype=object)
 
 
-def _of_dataset(options: Mine, most: int) -> tuple[MinedNegatives, int]:
+def _mine_dataset(options: Mine, most: int) -> tuple[MinedNegatives, int]:
     """Apply a corpus strategy to a split scored by one model."""
     config, strategies, folder = configure(options, options.strategy)
     if len(strategies) > 1:
@@ -181,14 +191,14 @@ def _of_dataset(options: Mine, most: int) -> tuple[MinedNegatives, int]:
 # --- embeddings in files -------------------------------------------------------------------------------------------
 
 
-def _of_files(options: Mine, most: int) -> tuple[MinedNegatives, int]:
+def _mine_files(options: Mine, most: int) -> tuple[MinedNegatives, int]:
     """Mine from arrays."""
     plugin_layer(options.plugin)
     assert options.strategy is not None
     assert options.queries is not None
     assert options.images is not None
     assert options.targets is not None
-    mining = _settings(options.sets)
+    mining = _read_filters(options.sets)
     miner = Miner(
         options.strategy,
         draws=options.draws,
@@ -198,17 +208,17 @@ def _of_files(options: Mine, most: int) -> tuple[MinedNegatives, int]:
         device=find_device(options.device),
         filters=Filters.of(mining),
     )
-    texts, queries = _vectors("--queries", options.queries)
-    names, images = _vectors("--images", options.images, once="image")
-    known = _targets(options.targets, options.images, names)
-    total = len(known["target"])
+    texts, queries = _read_embeddings("--queries", options.queries)
+    names, images = _read_embeddings("--images", options.images, once="image")
+    target, lists = _read_targets(options.targets, options.images, names)
+    total = len(target)
     if most:
         queries = queries[:most]
-        known = {name: values[:most] for name, values in known.items()}
-    target = known.pop("target")
+        target = target[:most]
+        lists = {name: rows[:most] for name, rows in lists.items()}
     with progress("mine") as display, display.stage("draw", total=len(target)) as advance:
         mined = miner.refresh(
-            queries, images, target, **known, exclude_relevant=mining.exclude_relevant, progress=advance
+            queries, images, target, **lists, exclude_relevant=mining.exclude_relevant, progress=advance
         )
     frame = mined.frame()
     frame.insert(0, "query", texts or np.arange(len(frame)))
@@ -225,7 +235,7 @@ def _of_files(options: Mine, most: int) -> tuple[MinedNegatives, int]:
 _SETTINGS = ("mining.exclude_relevant", "mining.margin", "mining.relative_margin", "mining.max_target")
 
 
-def _settings(sets: Sequence[str]) -> MiningConfig:
+def _read_filters(sets: Sequence[str]) -> MiningConfig:
     """Return the filters of `--set`; refuse settings that embeddings in files leave without effect."""
     for text in sets:
         key = ".".join(parse_set(text)[0])
@@ -234,7 +244,7 @@ def _settings(sets: Sequence[str]) -> MiningConfig:
     return build_config([{"strategy": "in-batch"}, *map(set_layer, sets)]).mining
 
 
-def _vectors(flag: str, file: Path, once: str = "") -> tuple[list[str], np.ndarray[Any, Any]]:
+def _read_embeddings(flag: str, file: Path, once: str = "") -> tuple[list[str], np.ndarray[Any, Any]]:
     """Read embeddings and their names, [] where a file has none; `once` as for `read_vectors`."""
     try:
         return read_vectors(file, "", once)
@@ -242,56 +252,58 @@ def _vectors(flag: str, file: Path, once: str = "") -> tuple[list[str], np.ndarr
         raise DataError(f"{flag} {error}") from error
 
 
-def _targets(file: Path, images: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Read `target`, and from a table also the lists `excluded` and `relevant`; ids of images become their rows."""
-    rows = _target_rows(file)
-    has = names_of(rows[0].values if rows else {})
-    if "target" not in has:
+def _read_targets(
+    file: Path, images: Path, names: Sequence[str]
+) -> tuple[np.ndarray[Any, Any], dict[str, list[list[Any]]]]:
+    """Read [Q] targets, and from a table also the lists `excluded` and `relevant`; ids of images become their rows."""
+    rows = _read_target_rows(file)
+    columns = names_of(rows[0].values if rows else {})
+    if "target" not in columns:
         raise DataError(
-            f"--targets {file}: no column 'target' among {', '.join(has)}: name it in the first line, or save a list "
-            "of names, one a line, as .txt"
+            f"--targets {file}: no column 'target' among {', '.join(columns)}: name it in the first line, or save "
+            "a list of names, one a line, as .txt"
         )
     row_of = {name: index for index, name in enumerate(names)}
     spellings = Spellings(names)
     numbered = bool(names) and all(name.isdecimal() for name in names)  # a number is then an id, and no row
 
-    def image(value: Any) -> int | None:
+    def find_row(value: Any) -> int | None:
         if names:
             return row_of.get(spellings.find(str(value)) or "")
         number = re.fullmatch(r"(\d+)(\.0)?", str(value).strip())  # as pandas writes whole numbers with a gap
         return int(number[1]) if number else None
 
-    def found(row: FileRow, column: str, value: Any) -> Any:
+    def row_or_value(row: FileRow, column: str, value: Any) -> Any:
         place = row.place(column)
         if value is None:
             raise DataError(f"{place} is missing")
         text = isinstance(value, str)
         may_be_id = bool(names or row.cells) if text else numbered
-        index = image(value) if may_be_id else None
+        index = find_row(value) if may_be_id else None
         if not text and index not in (None, value) and value < len(names):
             raise DataError(f"{place}: {value} is a row and the id of another: write ids as texts")
         if index is None and text:
-            check_one(value, place, lambda part: image(part) is not None)
+            check_one(value, place, lambda part: find_row(part) is not None)
             like = f"its ids are like {short_repr(names[0])}" if names else "it has no ids"
             raise DataError(f"{place}: {short_repr(value)} is not in {images}: {like}")
         return value if index is None else index  # of what is no text, `Miner` takes whole numbers only
 
     lists: dict[str, list[list[Any]]] = {}
     for name in _LISTS:
-        if name in has:
+        if name in columns:
             lists[name] = []
             for row in rows:
                 entries = row.listed(name, row.values.get(name))
-                lists[name].append([found(row, name, entry) for entry in entries])
-    targets = [found(row, "target", row.values["target"]) for row in rows]
+                lists[name].append([row_or_value(row, name, entry) for entry in entries])
+    targets = [row_or_value(row, "target", row.values["target"]) for row in rows]
     try:
-        column = np.array(targets)
+        target = np.array(targets)
     except ValueError as error:
         raise DataError(f"--targets {file}, column 'target': expected a row or an id in each cell") from error
-    return {"target": column, **lists}
+    return target, lists
 
 
-def _target_rows(file: Path) -> list[FileRow]:
+def _read_target_rows(file: Path) -> list[FileRow]:
     """Read the rows of a table, or of a list of targets: .txt, one a line, or .npy."""
     if file.suffix.lower() in ENDINGS:
         return read_rows(file)

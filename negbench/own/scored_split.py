@@ -164,9 +164,12 @@ def open_split(
             task = mining_task(backbone, scene, config.mining, reads=reads, offline=offline)
         count = min(queries or len(dataset.queries), len(dataset.queries))
         rows = torch.randperm(len(dataset.queries), generator=generator_of(seed, "sample"))[:count].sort().values
-    own = run is not None and split == "train" and run.config.dataset == config.dataset
-    model = "untrained" if run is None else run.run_id
-    val = QueryRanks.from_frame(run.ranks()) if run is not None and own else None
+    model = "untrained"
+    val = None
+    if run is not None:
+        model = run.run_id
+        if split == "train" and run.config.dataset == config.dataset:
+            val = QueryRanks.from_frame(run.ranks())
     remarks = (*dataset.remarks, *unfamiliar_images(config, backbone))
     return ScoredSplit(config, model, scene, task.shard(rows), rows, val, remarks)
 

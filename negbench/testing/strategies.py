@@ -11,7 +11,7 @@ from torch import Tensor
 
 from negbench.contracts import BatchStrategy, Epoch, OrderedBatches, ScoreView, Strategy, SyntheticStrategy
 from negbench.errors import NegbenchError
-from negbench.mining.checked import synthetic_of
+from negbench.mining.ask import ask_for_synthetic
 from negbench.testing.worlds import SIGNS, check_frozen, check_quoted, global_generators, toy_bank_step, toy_view
 
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -179,10 +179,10 @@ class StrategyTestCase:
             column = torch.zeros_like(view.target)
             allowed = view.allowed.scatter(1, column[:, None], False)
             view = _shown(strategy, _changed(view, target=column, allowed=allowed))
-            made, there = synthetic_of(strategy, toy_bank_step(strategy, view, tokens=tokens))
+            made, there = ask_for_synthetic(strategy, toy_bank_step(strategy, view, tokens=tokens))
             assert bool(there.any())
             assert not bool(there[~allowed.any(1)].any())
-            again, _ = synthetic_of(strategy, toy_bank_step(strategy, view, tokens=tokens))
+            again, _ = ask_for_synthetic(strategy, toy_bank_step(strategy, view, tokens=tokens))
             assert torch.equal(made, again)
         assert global_generators() == state
 

@@ -109,7 +109,7 @@ def test_planes_of_a_task_are_those_of_loops(subtests, sets):
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline, temperature=0.3)
     names = (None, None, "exclude_reference", "exclude_relevant", "exclude_subset")
     given = (MiningConfig(**{name: not getattr(MiningConfig(), name)} if name else {}) for name in names)
-    assert len({id(mining_task(opened.backbone, opened.scene, each).kept) for each in given}) == 4
+    assert len({id(mining_task(opened.backbone, opened.scene, each).cache) for each in given}) == 4
     for name in ("target", "reference", "text"):  # read alone
         with subtests.test(name=name):
             one = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=(name,))

@@ -5,7 +5,7 @@ import torch
 
 from negbench.contracts import BankStep, ScoreView
 from negbench.errors import NegbenchError
-from negbench.mining.checked import synthetic_of
+from negbench.mining.ask import ask_for_synthetic
 from negbench.strategies.mochi import Mochi
 from negbench.testing import toy_bank_step
 
@@ -21,7 +21,7 @@ def bank_view(rows: int = 4, images: int = 9) -> ScoreView:
 def answered(answer: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what is made of a plug-in's answer, which may be a function of the step."""
     monkeypatch.setattr(Mochi, "synthetic", lambda self, step: answer(step) if callable(answer) else answer)
-    return synthetic_of(Mochi(), toy_bank_step(Mochi(), bank_view()))
+    return ask_for_synthetic(Mochi(), toy_bank_step(Mochi(), bank_view()))
 
 
 def wrote(step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:

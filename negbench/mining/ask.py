@@ -1,4 +1,4 @@
-"""Check what a strategy returns: the pools of a view, and the synthetic negatives of a step."""
+"""Ask a strategy for the pools of a view, or for the synthetic negatives of a step, and check what it returns."""
 
 import dataclasses
 
@@ -20,52 +20,52 @@ def filter_view(view: ScoreView, filters: Filters | None, strategy: Strategy) ->
     return dataclasses.replace(view, allowed=allowed, planes=planes)
 
 
-def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
+def ask_for_pools(strategy: Strategy, view: ScoreView) -> Tensor:
     """Return the strategy's pools for a corpus or a batch; raise NegbenchError if they violate `Strategy.pool`."""
     before = _versions(view)
-    answer = strategy.pool(view)
+    pools = strategy.pool(view)
     name = type(strategy).__name__
     if _versions(view) != before:  # the loss may use the same score tensor
         raise NegbenchError(f"{name}.pool modified its view; change a copy (.clone())")
-    if not isinstance(answer, Tensor) or answer.shape != view.scores.shape:
-        got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
+    if not isinstance(pools, Tensor) or pools.shape != view.scores.shape:
+        got = tuple(pools.shape) if isinstance(pools, Tensor) else type(pools).__name__
         raise NegbenchError(f"{name}.pool must return a {tuple(view.scores.shape)} tensor, got {got}")
-    if answer.dtype != torch.bool and not answer.is_floating_point():
-        raise NegbenchError(f"{name}.pool must return bool or float weights, got {answer.dtype}")
-    if answer.layout != torch.strided or answer.device != view.scores.device:
-        raise NegbenchError(f"{name}.pool must return a dense tensor on {view.scores.device}, got {answer.device}")
-    if answer.is_floating_point() and not bool((answer.isfinite() & (answer >= 0)).all()):
+    if pools.dtype != torch.bool and not pools.is_floating_point():
+        raise NegbenchError(f"{name}.pool must return bool or float weights, got {pools.dtype}")
+    if pools.layout != torch.strided or pools.device != view.scores.device:
+        raise NegbenchError(f"{name}.pool must return a dense tensor on {view.scores.device}, got {pools.device}")
+    if pools.is_floating_point() and not bool((pools.isfinite() & (pools >= 0)).all()):
         raise NegbenchError(f"{name}.pool must return finite weights >= 0")
-    wrong = inside(answer) > view.allowed
+    wrong = as_mask(pools) > view.allowed
     if wrong.numpy(force=True).any():
         row, column = wrong.nonzero()[0].tolist()
         what = "the target itself" if column == int(view.target[row]) else "an excluded image"
         raise NegbenchError(f"{name}.pool chose {what} (row {row}, column {column}); choose only where view.allowed")
-    return answer
+    return pools
 
 
-def synthetic_of(strategy: SyntheticStrategy, shown: BankStep) -> tuple[Tensor, Tensor]:
+def ask_for_synthetic(strategy: SyntheticStrategy, step: BankStep) -> tuple[Tensor, Tensor]:
     """Return the synthetic negatives; raise NegbenchError if they violate `SyntheticStrategy.synthetic`."""
-    given = (shown.pool, shown.queries, shown.images)
+    inputs = (step.pool, step.queries, step.images)
     name = f"{type(strategy).__name__}.synthetic"
-    before = _versions(shown.view, *given)
-    answer = strategy.synthetic(shown)
-    if _versions(shown.view, *given) != before:
+    before = _versions(step.view, *inputs)
+    answer = strategy.synthetic(step)
+    if _versions(step.view, *inputs) != before:
         raise NegbenchError(f"{name} modified its inputs; change a copy (.clone())")
-    if not isinstance(answer, tuple) or len(answer) != 2 or not all(isinstance(one, Tensor) for one in answer):
+    if not isinstance(answer, tuple) or len(answer) != 2 or not all(isinstance(part, Tensor) for part in answer):
         raise NegbenchError(f"{name} must return two tensors: the tokens, and a mask of those that exist")
-    tokens, there = answer
-    rows, width = shown.queries.shape
-    images = shown.images.shape[1]
+    tokens, present = answer
+    rows, width = step.queries.shape
+    images = step.images.shape[1]
     if tokens.ndim != 4 or (len(tokens), *tokens.shape[2:]) != (rows, images, width):
         raise NegbenchError(f"{name} must return [{rows}, S, {images}, {width}] tokens, got {tuple(tokens.shape)}")
-    if there.shape != tokens.shape[:2] or there.dtype != torch.bool:
+    if present.shape != tokens.shape[:2] or present.dtype != torch.bool:
         expected = f"a {tuple(tokens.shape[:2])} bool tensor"
-        raise NegbenchError(f"{name} must return {expected} as the mask, got {tuple(there.shape)} {there.dtype}")
-    if not tokens.is_floating_point() or any(one.device != shown.images.device for one in answer):
-        raise NegbenchError(f"{name} must return float tokens on {shown.images.device}, got {tokens.dtype}")
+        raise NegbenchError(f"{name} must return {expected} as the mask, got {tuple(present.shape)} {present.dtype}")
+    if not tokens.is_floating_point() or any(part.device != step.images.device for part in answer):
+        raise NegbenchError(f"{name} must return float tokens on {step.images.device}, got {tokens.dtype}")
     norms = torch.linalg.vector_norm(tokens.float(), dim=-1)
-    near = ((norms - 1).abs() < 1e-2) | ~there[:, :, None]  # half precision is off by 1e-3
+    near = ((norms - 1).abs() < 1e-2) | ~present[:, :, None]  # half precision is off by 1e-3
     if not bool((near & norms.isfinite()).all()):  # absent tokens must be finite too: 0 x NaN makes a NaN gradient
         raise NegbenchError(f"{name} must return finite tokens of unit norm")
     return answer
@@ -73,10 +73,10 @@ def synthetic_of(strategy: SyntheticStrategy, shown: BankStep) -> tuple[Tensor, 
 
 def _versions(view: ScoreView, *others: Tensor) -> list[int]:
     """Return how often each tensor of a view and of the others was written to; inference tensors keep no count."""
-    shown = (view.scores, view.target, view.allowed, view.relevant, view.kinds, *view.planes.values(), *others)
-    return [tensor._version for tensor in shown if tensor is not None and not tensor.is_inference()]
+    tensors = (view.scores, view.target, view.allowed, view.relevant, view.kinds, *view.planes.values(), *others)
+    return [tensor._version for tensor in tensors if tensor is not None and not tensor.is_inference()]
 
 
-def inside(answer: Tensor) -> Tensor:
+def as_mask(pools: Tensor) -> Tensor:
     """Return the pools as bool."""
-    return answer if answer.dtype == torch.bool else answer > 0
+    return pools if pools.dtype == torch.bool else pools > 0
