@@ -1,11 +1,12 @@
-"""Add seeds look by look, until what is asked is decided."""
+"""Add seeds look by look, until the verdicts are decided."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from itertools import groupby, product
+from itertools import groupby
+from operator import attrgetter
 
 from negbench.campaign.driver import Course, Done, Round
 from negbench.grid.axis import GroupKey, group_key
@@ -42,26 +43,35 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
     if looks is None or not any(outcome.run_id for outcome in outcomes):
         return Done(folder, outcomes)
     running = {group_key(cell.labels) for cell in cells}
-    blocks = [(seed, [*block]) for seed, block in groupby(cells, lambda cell: cell.seed)]
-    places = [block for seed, block in blocks if seed == cells[0].seed]  # these are repeated at later seeds
+    blocks = _blocks_of_first_seed(cells)  # these are repeated at later seeds
     for number, count in enumerate(looks.counts, 1):
         failed = {group_key(outcome.cell.labels) for outcome in outcomes if outcome.error}
-        left, words = undecided([*first.before, *outcomes], running - failed)
-        running = {*left}
+        still_open, words = undecided([*first.before, *outcomes], running - failed)
+        running = {*still_open}
         without = ", without what failed" if failed else ""
         line = f"look {number}, {count} seeds{without}: {words}"
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
         wanted = {cell.hash for cell in first.cells if group_key(cell.labels) in running}
         new_seeds = looks.seeds(looks.counts[number])[count:]
-        added = list[Cell]()
-        for block, seed in product(places, new_seeds):
-            for cell in block:
-                if cell.hash in wanted:  # all places of a run have the same seeds
-                    added.append(cell.at_seed(seed, first.runs, DATA))
+        added: list[Cell] = []
+        for block in blocks:
+            for seed in new_seeds:
+                for cell in block:
+                    if cell.hash in wanted:  # all cells of a run have the same seeds
+                        added.append(cell.at_seed(seed, first.runs, DATA))
         later = others + epochs_of_looks(added, looks, looks.counts[number])
         outcomes += yield Round(folder, added, [*first.before, *outcomes], later=later, words=[line])
     return Done(folder, outcomes, words=[line])
+
+
+def _blocks_of_first_seed(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Return the cells of the first seed, in blocks of adjacent ones: each shares its data and backbone."""
+    blocks = []
+    for seed, block in groupby(cells, attrgetter("seed")):
+        if seed == cells[0].seed:
+            blocks.append(list(block))
+    return blocks
 
 
 def epochs_of_looks(cells: Sequence[Cell], looks: Looks, count: int) -> float:

@@ -75,8 +75,8 @@ class Cell:
 
 
 def _cell(run: PlannedRun, given: RunConfig, columns: Mapping[str, Value], runs: Path) -> Cell:
-    held = best_of(runs, run.hash)
-    return Cell(run, given, columns, None if held is None else held.run_id, run.remarks)
+    stored = best_of(runs, run.hash)
+    return Cell(run, given, columns, None if stored is None else stored.run_id, run.remarks)
 
 
 def plan_cells(
@@ -100,14 +100,14 @@ def plan_cells(
         NegbenchError: a configuration that cannot run, or missing data; nothing is computed then.
         OptionError: two cells are the same run in the same row.
     """
-    nothing: Mapping[str, Value] = {}
-    cells = list[Cell]()
-    seen = set[tuple[str, str]]()
+    cells: list[Cell] = []
+    seen: set[tuple[str, str]] = set()
     with display.stage("prepare", total=len(configs)) as advance:
-        for config, given in zip(configs, columns or [nothing] * len(configs), strict=True):
+        for number, config in enumerate(configs):
+            values = columns[number] if columns else {}
             run = plan_run(config, cache, runs)
-            cell = _cell(run, config, cell_columns(run.config, run.dataset, given), runs)
-            row = (run.hash, str([(axis, given[axis]) for axis in AXES if axis in given]))
+            cell = _cell(run, config, cell_columns(run.config, run.dataset, values), runs)
+            row = (run.hash, str([(axis, values[axis]) for axis in AXES if axis in values]))
             if row in seen:
                 raise OptionError(
                     f"strategy {cell.labels['strategy']} with seed {config.seed} is named twice: name it once"
@@ -115,11 +115,16 @@ def plan_cells(
             seen.add(row)
             cells.append(cell)
             advance(1)
+    return _shorten_labels(cells)
+
+
+def _shorten_labels(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells with paths in their labels cut to names of files."""
     texts = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
     shortened = []
     for cell in cells:
-        own = {axis: texts[axis][cell.labels[axis]] for axis in texts}
-        shortened.append(replace(cell, columns={**cell.columns, **own}))
+        labels = {axis: short_of[cell.labels[axis]] for axis, short_of in texts.items()}
+        shortened.append(replace(cell, columns={**cell.columns, **labels}))
     return shortened
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -153,15 +153,16 @@ def encode_cells(cells: Sequence[Cell], runs: Path, display: Display) -> None:
         NegbenchError: images that cannot be read, a full disk.
     """
 
-    def encoded(cell: Cell) -> str:  # a backbone that holds its features stores none: check one per data set label
-        brings = issubclass(registry.get("backbones", cell.config.backbone.name), HoldsFeatures)
-        if brings:
+    def features_of(cell: Cell) -> str:
+        """Name the stored features that a cell reads."""
+        brings_features = issubclass(registry.get("backbones", cell.config.backbone.name), HoldsFeatures)
+        if brings_features:  # it stores none: check one cell per data set label
             return f"{cell.labels['backbone']} {cell.labels['dataset']}"
         precision = started_precision(cell.run, runs) or cell.config.train.precision
         return f"{cell.run.data} {precision}"
 
-    for alike in together(cells, encoded).values():
-        open_run(alike[0].run, display, DATA, runs)
+    for cells_alike in together(cells, features_of).values():
+        open_run(cells_alike[0].run, display, DATA, runs)
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -226,28 +227,37 @@ def executor_of(
         if workers is not None or address is not None or len(given) < 6:
             raise OptionError("--executor jobs:FOLDER takes the folder, and neither --workers nor --address")
         return Jobs(Path(given.removeprefix("jobs:")))
-    chosen = parse_plugin(given)
-    name = chosen.pop("name")
-    if name not in ("pool", "ray"):
+    options = parse_plugin(given)
+    name = options.pop("name")
+    if name == "ray":
+        _check_ray(given, options)
+        return Ray.open([files.cache_dir(), runs], address, most=workers, **options)
+    if name != "pool":
         raise UnknownNameError("executor", name, ("pool", "ray", "jobs"))
-    for key, value in chosen.items():
-        if name == "pool" or key not in ("cpus", "gpus"):
-            raise UnknownNameError("option", key, ("cpus", "gpus") if name == "ray" else (), where=f"--executor {name}")
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or value < 0 or (key == "cpus" and value == 0) or (value > 1 and value % 1):
+    for key in options:
+        raise UnknownNameError("option", key, (), where="--executor pool")
+    if address is not None:
+        raise OptionError("--address needs --executor ray")
+    if workers is None or workers == 1:
+        return Here()
+    devices = gpus()
+    if 0 < len(devices) < workers:
+        shared = "1 GPU" if len(devices) == 1 else f"{len(devices)} GPUs"
+        notes([f"{workers} workers share {shared}"])
+    preload = ("pandas", "pyarrow.parquet")
+    if uri != "none":
+        preload += _TRACKING
+    return Processes(workers, preload=preload, devices=devices)
+
+
+def _check_ray(given: str, options: Mapping[str, Any]) -> None:
+    """Refuse options of `--executor ray` that are none, or no number of CPUs or GPUs."""
+    for key, value in options.items():
+        if key not in ("cpus", "gpus"):
+            raise UnknownNameError("option", key, ("cpus", "gpus"), where="--executor ray")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or value < 0 or (key == "cpus" and value == 0) or (value > 1 and value % 1):
             raise OptionError(f"--executor {given}: {key} must be a whole number or a fraction of one, got {value!r}")
-    if name == "pool":
-        if address is not None:
-            raise OptionError("--address needs --executor ray")
-        late = ("pandas", "pyarrow.parquet", *(() if uri == "none" else _TRACKING))
-        if workers in (None, 1):
-            return Here()
-        devices = gpus()
-        if 0 < len(devices) < workers:
-            shared = "1 GPU" if len(devices) == 1 else f"{len(devices)} GPUs"
-            notes([f"{workers} workers share {shared}"])
-        return Processes(workers, preload=late, devices=devices)
-    return Ray.open([files.cache_dir(), runs], address, most=workers, **chosen)
 
 
 def gpus() -> tuple[str, ...]:

@@ -116,10 +116,15 @@ class Processes:
             _end(self.idle)
 
         def start() -> None:
-            taken = {worker.place for worker in (*active.values(), *self.idle)}
-            place = next(place for place in itertools.count() if place not in taken)
-            own = {"CUDA_VISIBLE_DEVICES": self.devices[place % len(self.devices)]} if self.devices else {}
-            worker = self.idle.pop() if self.idle else _Worker.start(function, self.preload, place, own)
+            if self.idle:
+                worker = self.idle.pop()
+            else:
+                taken = {worker.place for worker in active.values()}
+                place = next(place for place in itertools.count() if place not in taken)
+                environment = dict(os.environ)
+                if self.devices:
+                    environment["CUDA_VISIBLE_DEVICES"] = self.devices[place % len(self.devices)]
+                worker = _Worker.start(function, self.preload, place, environment)
             worker.take(pending)
             active[worker.pipe] = worker
 
@@ -170,10 +175,10 @@ class _Worker:
     index: int = -1  # index of its task
 
     @classmethod
-    def start(cls, function: Function, preload: Sequence[str], place: int, own: Mapping[str, str]) -> Self:
+    def start(cls, function: Function, preload: Sequence[str], place: int, environment: Mapping[str, str]) -> Self:
         context = _context(function, preload)
         ours, theirs = context.Pipe()
-        arguments = (function, theirs, {**os.environ, **own})
+        arguments = (function, theirs, environment)
         process = context.Process(target=_serve, args=arguments, daemon=True)  # a daemon dies with us
         process.start()
         theirs.close()

@@ -65,24 +65,30 @@ def plan_run(config: RunConfig, cache: DataCache, runs: Path | None = None) -> P
     """
     full = resolve(config)
     options = config.dataset.options
-    own_world = options.get("world") is not None or options.get("root") is not None  # a folder holds one world
+    # one world for all seeds: tables name it; else they name the kind of world
+    one_world = options.get("world") is not None or options.get("root") is not None
     if runs is not None:
-        finished = _find_finished(full, cache, runs, "val" if own_world else "kind")
+        finished = _find_finished(full, cache, runs, "val" if one_world else "kind")
         if finished is not None:
             return finished
     splits = cache.splits(full)  # first: data are sooner put right than weights
+    _check_parts(full, splits.train, cache)
+    val = splits.val
+    dataset = part_name(val.identity if one_world else val.kind, [splits.train, val])
+    return PlannedRun(full, dataset, val.card, _contents(full, cache), _remarks(full, cache), socket.gethostname())
+
+
+def _check_parts(full: ResolvedConfig, train: Dataset, cache: DataCache) -> None:
+    """Raise NegbenchError if strategy, loss, backbone and train split do not fit each other."""
     backbone = cache.outline(full)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
-    check_objective(strategy, loss, full.hybrid, backbone, splits.train, full.mining)
-    check_galleries(strategy, splits.train)
-    check_batches(full.train, len(splits.train.queries))
-    check_clean(full, splits.train)
+    check_objective(strategy, loss, full.hybrid, backbone, train, full.mining)
+    check_galleries(strategy, train)
+    check_batches(full.train, len(train.queries))
+    check_clean(full, train)
     planes_read(strategy, full.mining, loss)
-    check_listed(strategy, splits.train)
-    val = splits.val
-    dataset = part_name(val.identity if own_world else val.kind, [splits.train, val])
-    return PlannedRun(full, dataset, val.card, _contents(full, cache), _remarks(full, cache), socket.gethostname())
+    check_listed(strategy, train)
 
 
 def _find_finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: str) -> PlannedRun | None:
@@ -119,21 +125,28 @@ def _record(folder: Path, _changed: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _contents(config: ResolvedConfig, cache: DataCache, made: Sequence[str] = ()) -> str:
-    """Identify what a run reads, by the contents of its files as they are now; `made`: identities of data without."""
-    outline, *others = [cache.outline(described) for described in (config, *_beside(config))]
-    named = [f"{other.key} {other.weights}" for other in others]
-    read = [*map(_digest, _mining_files(config)), digest(read_files(config), files.cache_dir())]
+    """Identify what a run reads, by the contents of its files as they are now.
+
+    Args:
+        config: of the run.
+        cache: loads data and backbones.
+        made: identities of data that are made and have no files; none: the data are read.
+    """
+    others = [cache.outline(other) for other in _with_other_backbones(config)]
+    beside_data = [cache.outline(config).key, *(f"{other.key} {other.weights}" for other in others)]
+    beside_data += [_digest(path) for path in _mining_files(config)]
+    beside_data.append(digest(read_files(config), files.cache_dir()))
     if made:
-        return " ".join([*made, outline.key, *named, *read])
+        return " ".join([*made, *beside_data])
     splits = cache.splits(config)
-    parts = [splits.identity, splits.pictures(), outline.key, *named, *read]
+    parts = [splits.identity, splits.pictures(), *beside_data]
     rule: Any = registry.get("strategies", config.strategy.name)
     if rule.reads_truth and splits.train.wrong_digest:
         parts.append(splits.train.wrong_digest)
     return " ".join(parts)
 
 
-def _beside(config: ResolvedConfig) -> list[ResolvedConfig]:
+def _with_other_backbones(config: ResolvedConfig) -> list[ResolvedConfig]:
     """Return the configuration with each backbone that is a guide or a judge in place of its own."""
     others = map(config.other_backbone, config.mining.backbones)
     return [config.model_copy(update={"backbone": other}) for other in others]
@@ -173,11 +186,11 @@ def open_run(
     with display.stage("prepare"):
         planned = plan_run(run.config if isinstance(run, PlannedRun) else run, cache)
         if isinstance(run, PlannedRun) and planned.hash != run.hash:
-            raise _differs(run, cache)
+            raise _changed_error(run, cache)
 
         def check() -> None:
             if _contents(planned.config, cache) != planned.data:
-                raise _differs(planned, cache)
+                raise _changed_error(planned, cache)
 
         if precision is None and runs is not None:
             precision = started_precision(planned, runs)
@@ -189,11 +202,19 @@ def open_run(
         step = StepPlan.of(planned.config, backbone, started={})
         splits = cache.splits(planned.config)
         scene = cache.scene(planned.config, splits, backbone, computing.device, display)
-        opened: dict[str, Any] = {"backbone": backbone, "scene": scene, "display": display}
-        values = {field.name: getattr(planned, field.name) for field in fields(planned)}
-        values["remarks"] = (*planned.remarks, *scene.unseen)
-        made = OpenRun(**values, splits=splits, check=check, precision=computing, step=step, **opened)
-        return replace(made, step=fitting_plan(made))
+        of_plan: dict[str, Any] = {field.name: getattr(planned, field.name) for field in fields(planned)}
+        of_plan["remarks"] = (*planned.remarks, *scene.unseen)
+        opened = OpenRun(
+            **of_plan,
+            splits=splits,
+            backbone=backbone,
+            scene=scene,
+            display=display,
+            check=check,
+            precision=computing,
+            step=step,
+        )
+        return replace(opened, step=fitting_plan(opened))
 
 
 def started_precision(planned: PlannedRun, runs: Path) -> str | None:
@@ -205,15 +226,16 @@ def started_precision(planned: PlannedRun, runs: Path) -> str | None:
     return precision
 
 
-def _differs(run: PlannedRun, cache: DataCache) -> RunError:
+def _changed_error(run: PlannedRun, cache: DataCache) -> RunError:
     """Say why this run is not the one that was planned."""
     host = socket.gethostname()
     config = run.config
     if host != run.host:
         return RunError(f"node {host} has different code, data or weights than the planning machine: sync them")
-    read = [path for described in (config, *_beside(config)) for path in cache.files(described)]
-    every = {*read, *_mining_files(config), *read_files(config).values(), *modules_of(config).values()}
-    last = max(every, key=lambda path: stamp(path)[2:3])  # the time of the inode's change
+    paths = {*_mining_files(config), *read_files(config).values(), *modules_of(config).values()}
+    for with_backbone in (config, *_with_other_backbones(config)):
+        paths |= {*cache.files(with_backbone)}
+    last = max(paths, key=lambda path: stamp(path)[2:3])  # the time of the inode's change
     return RunError(f"{last} changed after the run was planned: nothing of it is stored; rerun the command")
 
 
@@ -300,11 +322,11 @@ def in_precision(run: OpenRun, precision: Precision, cache: DataCache, display: 
 def hold_features(run: OpenRun) -> None:
     """Hold as many stored features on the run's device as its steps leave room for; say so where some are read."""
     source = run.scene.source
-    asked = run.config.compute.feature_memory_gib
     if not isinstance(source, StoredFeatures):
         return
-    if asked is not None:
-        budget = int(asked * 2**30)
+    gibibytes = run.config.compute.feature_memory_gib
+    if gibibytes is not None:
+        budget = int(gibibytes * 2**30)
     elif source.device.type == "cuda":
         step = step_memory(run, run.step)
         budget = feature_budget(source.device, source.held_bytes, sum(step.values()))
@@ -319,7 +341,7 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:
     """Compute or resume an opened run in its folder, whose lock the caller holds; see `run_config`."""
     with (
         threads(run.config.compute.threads),
-        _recorded(run, folder, bench) as (log, live),
+        _recording(run, folder, bench) as (log, live),
         run.display.live(folder.run_id),
         assemble_team(run, folder) as team,
     ):
@@ -329,7 +351,7 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:
 
 
 @contextmanager
-def _recorded(run: OpenRun, folder: RunFolder, bench: Bench) -> Iterator[tuple[Log, RunLog]]:
+def _recording(run: OpenRun, folder: RunFolder, bench: Bench) -> Iterator[tuple[Log, RunLog]]:
     """Yield the log function for a run's curves and its MLflow copy; write a failure of the block to error.txt."""
     (folder.path / "error.txt").unlink(missing_ok=True)
     with bench.tracker.run(folder, run.config.flat(), {**record.tags(run), **bench.tags}) as live:

@@ -36,7 +36,7 @@ from negbench.plugins.registry import registry
 from negbench.settings.config import ResolvedConfig
 from negbench.store.runfolder import RunFolder
 
-_HELD = 2**20  # scores of batches whose statistics are computed together
+_WAITING = 2**20  # scores of batches whose statistics are computed together
 
 
 def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         run.team.share_weights(run.backbone)
         now = ModelCache(run, parts.objective, state)
         stages = stages_of(strategy, config)
-        carded = observe.card_epochs(config, stages)
-        now.expect(*_embedded_now(now, stages, carded))
+        card_epochs = observe.card_epochs(config, stages)
+        now.expect(*_embedded_now(now, stages, card_epochs))
         if state.step == 0:
             state.baselines = observe.score_untrained(now, log)
             observe.keep_curves(now, folder, "start")
@@ -75,22 +75,22 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
                 _refresh(now, parts, stage, folder, log)
             elif stage.strategy.scope == "batch":
                 state.negatives = None
-            if state.epoch in carded and not resumed:
+            if state.epoch in card_epochs and not resumed:
                 observe.note_regime(now, log)
             if _leaves_out(config, state.epoch) and not resumed:
-                made = now.embeddings(run.scene.train)
-                state.clean = clean_queries(config, run.scene, made, parts.objective.divisor, state.epoch)
+                embeddings = now.embeddings(run.scene.train)
+                state.clean = clean_queries(config, run.scene, embeddings, parts.objective.divisor, state.epoch)
             now.clear()
             # mined pairs stay fixed for their refresh interval; texts and other pairs are the epoch's
-            kept = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
-            epoch = state.interval_start if kept else state.epoch
+            keeps_pairs = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
+            epoch = state.interval_start if keeps_pairs else state.epoch
             parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config), state.hardest_share)
             run.team.announce("epoch", stages.index(stage), epoch)
             batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
             loss = train_epoch(run, parts, state, batches, checkpoints, progress)
             log(_epoch_values(run, parts, state, loss), state.step, state.epoch)
             state.end_epoch()
-            now.expect(*_embedded_now(now, stages, carded))
+            now.expect(*_embedded_now(now, stages, card_epochs))
             if _is_scored(now):
                 score(now, log)
             checkpoints.after_epoch()
@@ -138,13 +138,13 @@ def _leaves_out(config: ResolvedConfig, epoch: int) -> bool:
     return config.train.clean_after is not None and epoch >= config.train.clean_after
 
 
-def _embedded_now(now: ModelCache, stages: Sequence[Stage], carded: Collection[int]) -> list[Split | None]:
+def _embedded_now(now: ModelCache, stages: Sequence[Stage], card_epochs: Collection[int]) -> list[Split | None]:
     """Return the splits that are embedded between the last step and the next one: for the curve, a refresh or a card.
 
     Args:
         now: the model, before its first step or after an epoch.
         stages: of the run.
-        carded: epochs before which the regime card is taken; it is also taken at the end.
+        card_epochs: epochs before which the regime card is taken; it is also taken at the end.
     """
     scene = now.run.scene
     epoch = now.state.epoch
@@ -154,7 +154,7 @@ def _embedded_now(now: ModelCache, stages: Sequence[Stage], carded: Collection[i
         splits += [scene.val, scene.also]
     elif _is_scored(now):
         splits += [scene.val, scene.dev, scene.also]
-    if stage is None or epoch in carded:
+    if stage is None or epoch in card_epochs:
         splits += [scene.train, scene.val]
     elif epoch in stage.refreshes or _leaves_out(now.run.config, epoch):
         splits.append(scene.train)
@@ -216,11 +216,11 @@ def train_epoch(
         NegbenchError: the mean is not finite.
         PausedError: memory is used up; the checkpoint has all steps before.
     """
-    held = list[BatchPools]()  # whose statistics are not computed yet
+    waiting: list[BatchPools] = []  # their statistics are not computed yet
 
     def settle() -> None:
-        state.statistics += batch_statistics(held)
-        held.clear()
+        state.statistics += batch_statistics(waiting)
+        waiting.clear()
         state.hardest_share = parts.objective.hardest_share
 
     def save() -> None:
@@ -243,10 +243,10 @@ def train_epoch(
             state.step += 1
             state.negatives_seen += result.negatives
             if result.pools is not None:
-                held.append(result.pools)
+                waiting.append(result.pools)
             if result.shared is not None:
                 state.statistics += shared_statistics(result.shared)
-            if held and len(held) * held[-1].scores.numel() >= _HELD:
+            if waiting and len(waiting) * waiting[-1].scores.numel() >= _WAITING:
                 settle()
             if progress is not None:
                 progress.stepped(state.losses, len(batch.rows))
@@ -333,13 +333,13 @@ def shared_statistics(shared: Tensor) -> list[tuple[int, dict[str, float]]]:
 
 
 def batch_behaviour(statistics: list[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Average over an epoch's batches, weighted by their rows; what no batch knows is NaN."""
+    """Average over an epoch's batches, weighted by their rows; NaN if no batch has the statistic."""
     means = {}
     for name in statistics[0][1]:
-        known = [(rows, batch[name]) for rows, batch in statistics if not math.isnan(batch[name])]
+        with_value = [(rows, batch[name]) for rows, batch in statistics if not math.isnan(batch[name])]
         # a batch without negatives has pools of size 0, but no hardness and no rates
         count = sum(rows for rows, batch in statistics if name == "pool_size" or not math.isnan(batch[name]))
-        means[name] = sum(rows * value for rows, value in known) / count if count else math.nan
+        means[name] = sum(rows * value for rows, value in with_value) / count if count else math.nan
     return means
 
 
@@ -359,6 +359,7 @@ def score(now: ModelCache, log: Log) -> None:
     values |= now.also()
     main = (dev or scored.metrics)[scene.val.dataset.card.main]
     if run.config.eval.select != "last" and main > state.best:
-        state.best, state.best_epoch = main, state.epoch
-        state.best_weights = {k: v.detach().clone() for k, v in trained_state(run.backbone).items()}
+        state.best = main
+        state.best_epoch = state.epoch
+        state.best_weights = {name: weight.detach().clone() for name, weight in trained_state(run.backbone).items()}
     log(values, state.step, state.epoch - 1)

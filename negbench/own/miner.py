@@ -173,9 +173,8 @@ class Miner:
         for later, first in zip(copies.later.tolist(), copies.first.tolist(), strict=True):
             equal_queries.setdefault(first, [first]).append(later)
         relevant_rows = _check_columns("relevant", relevant, len(queries), len(images), target)
-        relevant_rows = add_shared_answers(
-            with_several_targets(equal_queries.values(), target.tolist()), target.tolist(), relevant_rows
-        )
+        shared = with_several_targets(equal_queries.values(), target.tolist())
+        relevant_rows = add_shared_answers(shared, target.tolist(), relevant_rows)
         left_out = _check_columns("excluded", excluded, len(queries), len(images))
         if exclude_relevant:
             if relevant_rows is None:

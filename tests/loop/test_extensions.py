@@ -290,5 +290,5 @@ def test_an_order_that_is_none_is_told(vector_sets, tmp_path, monkeypatch):
 def test_statistics_are_those_of_all_batches_however_many_are_held(vector_sets, tmp_path, monkeypatch):
     config = config_of(vector_sets, "in-batch", "train.epochs=2")
     together = run(config, tmp_path / "together").folder.result["behaviour"]
-    monkeypatch.setattr("negbench.loop.train._HELD", 1)
+    monkeypatch.setattr("negbench.loop.train._WAITING", 1)
     assert run(config, tmp_path / "each").folder.result["behaviour"] == together
