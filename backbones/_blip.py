@@ -218,7 +218,7 @@ class BlipFamily(Composed):
 
     @classmethod
     def skeleton(cls, options: FamilyOptions, seed: int) -> Self:
-        """See `Skeletal`."""
+        """See `BuildsWithoutWeights`."""
         sizes, config = cls._missing_sizes(options), None
         with suppress(WeightsError):  # not here: as published
             source = cls._source(options)

@@ -169,7 +169,7 @@ class Clip(TwoTowers):
 
     @classmethod
     def skeleton(cls, options: ClipOptions, seed: int) -> Self:
-        """See `Skeletal`."""
+        """See `BuildsWithoutWeights`."""
         try:
             blueprint = options.blueprint(seed)
         except WeightsError:  # not here

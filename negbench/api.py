@@ -100,7 +100,7 @@ def run(
         NegbenchError: a user's mistake, raised before anything is computed if possible.
     """
     from negbench.display import Display, progress_console
-    from negbench.loop.runs import DATA, Bench, run_config
+    from negbench.loop.runs import DATA, RunContext, run_config
 
     given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
     given |= {"recipe": recipe, "sets": tuple(sets) or None}
@@ -108,9 +108,9 @@ def run(
     display = Display(progress_console())
     named = {"system": options.system} if options.system else {}
     with display.live():
-        bench = Bench.open(options.runs_dir, options.tracking_uri)
+        context = RunContext.open(options.runs_dir, options.tracking_uri)
         planned = plan_of(options)
-        return run_config(planned, replace(bench, cache=DATA, display=display, tags=named))
+        return run_config(planned, replace(context, cache=DATA, display=display, tags=named))
 
 
 def plan_of(options: Run) -> PlannedRun:

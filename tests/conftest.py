@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
     from playwright.sync_api import Browser, Page
 
-    from negbench.loop.runs import Bench
+    from negbench.loop.runs import RunContext
     from negbench.loop.types import OpenRun
     from negbench.settings.config import RunConfig
     from negbench.store.runfolder import RunFolder
@@ -481,14 +481,14 @@ def toy_sets(toy_root: Path) -> list[str]:
 @pytest.fixture(scope="session")
 def finished(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFolder]:
     """Return a function that gives a run, computed once, by a setting of `eval`; tests change only copies."""
-    from negbench.loop.runs import Bench, run_config
+    from negbench.loop.runs import RunContext, run_config
     from negbench.systems.system import load_config
 
-    bench = Bench.open(tmp_path_factory.mktemp("finished"), "none")
+    context = RunContext.open(tmp_path_factory.mktemp("finished"), "none")
 
     def computed(setting: str, strategy: str = "qure") -> RunFolder:
         sets = [*vector_sets, f"eval.{setting}", "eval.dev_fraction=0.2"]
-        return run_config(load_config(flags={"strategy": {"name": strategy}}, sets=sets), bench).folder
+        return run_config(load_config(flags={"strategy": {"name": strategy}}, sets=sets), context).folder
 
     return computed
 
@@ -503,20 +503,20 @@ def ui_commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[s
 
 
 @pytest.fixture(scope="session")
-def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
-    """Return a function that interrupts a run by Ctrl-C in the first step of an epoch; gives a `Bench` to resume."""
-    from negbench.loop.runs import DATA, Bench, run_config
+def interrupted() -> Callable[[RunConfig, Path, int], RunContext]:
+    """Return a function that interrupts a run by Ctrl-C in the first step of an epoch; returns what resumes it."""
+    from negbench.loop.runs import DATA, RunContext, run_config
     from negbench.loop.types import Callbacks, State
 
-    def compute(config: RunConfig, where: Path, epoch: int) -> Bench:
+    def compute(config: RunConfig, where: Path, epoch: int) -> RunContext:
         def stop(parts: object, state: State, batch: object) -> None:
             if state.epoch == epoch:
                 raise KeyboardInterrupt
 
-        bench = replace(Bench.open(where, "none"), cache=DATA)
+        context = replace(RunContext.open(where, "none"), cache=DATA)
         with pytest.raises(KeyboardInterrupt):
-            run_config(config, replace(bench, callbacks=Callbacks(stepped=stop)))
-        return bench
+            run_config(config, replace(context, callbacks=Callbacks(stepped=stop)))
+        return context
 
     return compute
 

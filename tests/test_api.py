@@ -11,7 +11,7 @@ import pytest
 
 import negbench
 from negbench.errors import NegbenchError
-from negbench.grid.executors import Event, Function, Here
+from negbench.grid.executors import Event, Function, InProcess
 from negbench.grid.looks import Looks
 from tests.plugin_file import ANSWER, PLUGIN
 
@@ -20,7 +20,7 @@ def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_fla
     """With an executor of the user's; progress goes to the logger."""
     tasks = list[Any]()
 
-    class Counting(Here):
+    class Counting(InProcess):
         def run(self, function: Function, some: Sequence[Any]) -> Iterator[Event]:
             tasks.extend(some)
             return super().run(function, some)
@@ -84,7 +84,7 @@ def test_what_no_configuration_can_name_is_one_line():
     with pytest.raises(NegbenchError, match=r"strategies \[3\]: input should be a valid string"):
         negbench.Compare(strategies=[3])
     with pytest.raises(NegbenchError, match="an executor object has its own workers"):
-        negbench.compare(negbench.Compare(executor=Here(), workers=2))
+        negbench.compare(negbench.Compare(executor=InProcess(), workers=2))
     with pytest.raises(NegbenchError, match="workers 0: input should be greater than or equal to 1"):
         negbench.Compare(workers=0)
     with pytest.raises(NegbenchError, match="unknown option 'strategie': did you mean 'strategies'"):

@@ -24,7 +24,7 @@ from negbench.grid.axes import Axes
 from negbench.grid.cells import Cell, plan_cells
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
-from negbench.grid.executors import Executor, Here
+from negbench.grid.executors import Executor, InProcess
 from negbench.machine.files import SUMS
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
@@ -168,7 +168,7 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(two_nodes, vector
     warnings = [r.getMessage().partition(": ")[2] for r in logged if r.levelno >= logging.WARNING]
     assert warnings == ["its node died: tried again"]
     assert capfd.readouterr().out == ""  # Ray's output stays out of standard output
-    alone = computed(vector_sets, here, Here())
+    alone = computed(vector_sets, here, InProcess())
     assert folders.keys() == alone.keys()
     assert len(folders) == 4
     assert len(list(there.glob("*/config.json"))) == 4  # no cell has two folders

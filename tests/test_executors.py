@@ -10,7 +10,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from negbench.grid.compute import executor_of, gpus
-from negbench.grid.executors import GRACE, Function, Here, Processes
+from negbench.grid.executors import GRACE, Function, InProcess, Processes
 from negbench.machine.signals import stop_on_signals
 from tests.cluster_tasks import cling, close, close_at_once, device_of, own, parent_of, task
 
@@ -18,7 +18,7 @@ from tests.cluster_tasks import cling, close, close_at_once, device_of, own, par
 @pytest.mark.parametrize("workers", [1, 2])
 def test_failures_stop_nothing(workers):
     tasks = [1, "mistake", 2, "fault", 3] + (["die", 4, "die", 5] if workers > 1 else [])
-    with nullcontext(Here()) if workers == 1 else Processes(workers) as executor:
+    with nullcontext(InProcess()) if workers == 1 else Processes(workers) as executor:
         events = list(executor.run(task, tasks))
     ends = {e.index: e for e in events if e.kind != "note"}
     assert len(ends) == len(tasks)

@@ -74,7 +74,7 @@ class Outlines(Protocol):
 
 
 @runtime_checkable
-class Skeletal(Protocol):
+class BuildsWithoutWeights(Protocol):
     """A backbone that can be built without reading its weights, so that planning knows the memory of its steps."""
 
     @classmethod

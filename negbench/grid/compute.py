@@ -18,7 +18,7 @@ from negbench.grid.cells import Cell, Outcome, titles_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder, together
 from negbench.grid.estimate import Forecast
-from negbench.grid.executors import Executor, Here, Processes
+from negbench.grid.executors import Executor, InProcess, Processes
 from negbench.grid.jobs import Jobs
 from negbench.loop.runs import DATA, open_run, started_precision
 from negbench.machine import files
@@ -239,7 +239,7 @@ def executor_of(
     if address is not None:
         raise OptionError("--address needs --executor ray")
     if workers is None or workers == 1:
-        return Here()
+        return InProcess()
     devices = gpus()
     if 0 < len(devices) < workers:
         shared = "1 GPU" if len(devices) == 1 else f"{len(devices)} GPUs"

@@ -57,7 +57,7 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True)
-class Here:
+class InProcess:
     """Computes tasks in this process, in the order given."""
 
     workers: ClassVar[int] = 1

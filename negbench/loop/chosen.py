@@ -9,7 +9,7 @@ from torch import Tensor
 from negbench.contracts import BankStep, BatchStrategy, Calls, QueryInputs, ScoreView, Slot, SyntheticStrategy
 from negbench.contracts.scores import paired_relevance, relevance
 from negbench.contracts.splitmix import uniform
-from negbench.loop.slots import Corrupted, check_triples, corrupted_triples, full_precision
+from negbench.loop.slots import SlotNegatives, check_triples, corrupted_triples, full_precision
 from negbench.metrics.equal_rows import Copies
 from negbench.mining.ask import ask_for_pools, ask_for_synthetic, filter_view
 from negbench.mining.draws import keep
@@ -83,12 +83,12 @@ def slot_scores(
 
 def choose(
     rule: BatchStrategy, by_slot: Mapping[Slot, Tensor], allowed: Mapping[Slot, Tensor], inputs: ChoiceInputs
-) -> tuple[dict[Slot, Corrupted], BatchPools]:
+) -> tuple[dict[Slot, SlotNegatives], BatchPools]:
     """Return the negatives chosen in each slot, thinned to `inputs.kept`, and one slot's for statistics.
 
     These describe "target" if the strategy corrupts it, else the strategy's first slot.
     """
-    slots = dict[Slot, Corrupted]()
+    slots = dict[Slot, SlotNegatives]()
     views = dict[Slot, tuple[ScoreView, Tensor | None]]()
     positive = by_slot["target"].diagonal()[:, None]
     for slot in rule.corrupts:
@@ -104,12 +104,12 @@ def choose(
             if "guide" in inputs.planes and slot in OF_TARGETS:
                 guide = of_slot(inputs.planes["guide"], slot)
             if slot == "bank":
-                slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:], None if guide is None else guide[:, 1:])
+                slots[slot] = SlotNegatives.of(by_slot[slot], pool[:, 1:], None if guide is None else guide[:, 1:])
             else:
-                slots[slot] = Corrupted.of(by_slot[slot], pool, guide)
+                slots[slot] = SlotNegatives.of(by_slot[slot], pool, guide)
             views[slot] = (view, truth)
             if slot == "bank" and isinstance(rule, SyntheticStrategy):
-                slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, inputs)])
+                slots[slot] = SlotNegatives.side_by_side([slots[slot], _synthetic(rule, view, pool, inputs)])
     kept = _keep_some(slots, inputs)
     shown: Slot = "target" if "target" in slots else rule.corrupts[0]
     view, truth = views[shown]
@@ -151,7 +151,7 @@ def of_slot(table: Tensor, slot: Slot) -> Tensor:
     return own.T if slot == "query" else own
 
 
-def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, inputs: ChoiceInputs) -> Corrupted:
+def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, inputs: ChoiceInputs) -> SlotNegatives:
     """Return the negatives that the strategy synthesises from embeddings."""
     assert inputs.bank is not None
     assert inputs.seed is not None
@@ -165,10 +165,10 @@ def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, inputs: C
     with full_precision(pool.device):
         with torch.no_grad():
             tokens, there = ask_for_synthetic(rule, BankStep(view, pool, inputs.queries.detach(), inputs.bank, random))
-        return Corrupted(paired_relevance(inputs.queries, tokens.to(inputs.queries.dtype)), there)
+        return SlotNegatives(paired_relevance(inputs.queries, tokens.to(inputs.queries.dtype)), there)
 
 
-def _keep_some(slots: dict[Slot, Corrupted], inputs: ChoiceInputs) -> dict[Slot, Corrupted]:
+def _keep_some(slots: dict[Slot, SlotNegatives], inputs: ChoiceInputs) -> dict[Slot, SlotNegatives]:
     """Keep `inputs.kept` random negatives per query, uniformly over all slots together; weights stay."""
     if inputs.kept is None:
         return slots
@@ -179,7 +179,7 @@ def _keep_some(slots: dict[Slot, Corrupted], inputs: ChoiceInputs) -> dict[Slot,
     return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
 
 
-def _weights(part: Corrupted, view: ScoreView, in_front: bool) -> Tensor:
+def _weights(part: SlotNegatives, view: ScoreView, in_front: bool) -> Tensor:
     """Return the [B, M] weights of a slot's images; with `in_front` the view's first column is the target.
 
     Synthetic negatives follow the images and are in no view.

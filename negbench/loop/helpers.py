@@ -35,7 +35,7 @@ _PATIENCE = timedelta(days=7)  # helpers wait while the first process mines and 
 
 
 @dataclass(frozen=True)
-class Assignment:
+class HelperTask:
     """What a helper is to do.
 
     Attributes:
@@ -88,7 +88,7 @@ def assemble_team(run: OpenRun, folder: RunFolder) -> Iterator[Team]:
     with tempfile.TemporaryDirectory(prefix="negbench-") as place:
         meeting = Path(place) / "meeting"
         teams = [Team(number, count) for number in range(count)]
-        tasks = [Assignment(planned, folder.path, team, meeting, run.step, run.precision.name) for team in teams[1:]]
+        tasks = [HelperTask(planned, folder.path, team, meeting, run.step, run.precision.name) for team in teams[1:]]
         helpers = [start_helper(task) for task in tasks]
         ending = threading.Event()
         if torch.cuda.is_available():  # elsewhere a collective fails by itself when its other side is gone
@@ -129,7 +129,7 @@ def join(team: Team, meeting: Path) -> None:
     )
 
 
-def start_helper(task: Assignment) -> Any:
+def start_helper(task: HelperTask) -> Any:
     """Start a helper's process; its interface is that of `subprocess.Popen`, with pipes of text."""
     command = [sys.executable, "-P", "-m", "negbench.loop.helper"]
     helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)

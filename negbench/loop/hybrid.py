@@ -29,7 +29,7 @@ from negbench.contracts import Backbone, Calls, ComposesTexts, Loss, Outline, Qu
 from negbench.data.scene import Tokens, allowed_triples, frozen_texts
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.loop.slots import Corrupted, corrupted_triples, loss_of_slots
+from negbench.loop.slots import SlotNegatives, corrupted_triples, loss_of_slots
 from negbench.mining.composite import slots_of
 from negbench.settings.config import HybridConfig
 
@@ -205,7 +205,7 @@ class HybridTerms:
         rows = (reference.present & target.present)[:, None]
         with torch.autocast(device.type, enabled=False):
             scores = composed @ embedded.T
-            slots: dict[Slot, Corrupted] = {}
+            slots: dict[Slot, SlotNegatives] = {}
             for slot in corrupts:
                 if slot == "triple":
                     slots[slot] = self._triples(members, reference, target, cross, embedded, rows)
@@ -218,19 +218,19 @@ class HybridTerms:
                 else:
                     corrupted = torch.einsum("ijd,id->ij" if slot == "modification" else "jid,id->ij", cross, embedded)
                     valid = reference.distinct if slot == "reference" else torch.ones_like(rows)
-                slots[slot] = Corrupted(corrupted, (members.allowed[slot].cpu() & valid & rows).to(device))
+                slots[slot] = SlotNegatives(corrupted, (members.allowed[slot].cpu() & valid & rows).to(device))
             return loss_of_slots(self.loss, self.config.slots, scores.diagonal(), slots, temperature)
 
     def _triples(
         self, members: Members, reference: _Texts, target: _Texts, cross: Tensor, embedded: Tensor, rows: Tensor
-    ) -> Corrupted:
+    ) -> SlotNegatives:
         """Let the strategy choose among the triples whose texts all exist, for the queries that have both texts."""
         same = [text.number[:, None] == text.number[None, :] for text in (reference, target)]
         allowed = allowed_triples(same[0], ~members.allowed["modification"].cpu(), same[1])
         allowed = allowed & members.allowed["triple"].cpu() & reference.present[:, None, None] & target.present
         cube = relevance(cross.flatten(0, 1), embedded[:, None]).view(*cross.shape[:2], -1)
         chosen = corrupted_triples(self.strategy, cube, allowed.to(cube.device))
-        return Corrupted(chosen.scores, chosen.mask & rows.to(cube.device), chosen.weights)
+        return SlotNegatives(chosen.scores, chosen.mask & rows.to(cube.device), chosen.weights)
 
     def _matching(self, texts: Tensor, images: Tensor, own: _Texts, temperature: Tensor) -> Tensor:
         """Return RITM or TITM of [B, D] texts and [B, T, D] images: text-to-image plus image-to-text loss."""

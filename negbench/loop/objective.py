@@ -33,7 +33,7 @@ from negbench.loop.hybrid import HybridTerms, LossScalars, Members, check_hybrid
 from negbench.loop.memory import Memory
 from negbench.loop.mining_task import planes_read
 from negbench.loop.passes import Passes
-from negbench.loop.slots import Corrupted, LossExtras, full_precision, joined, loss_of_slots
+from negbench.loop.slots import LossExtras, SlotNegatives, full_precision, joined, loss_of_slots
 from negbench.mining.composite import Composite, batch_rule, batch_rules, shares_draws
 from negbench.mining.filters import Filters
 from negbench.mining.mined import BatchPools
@@ -86,7 +86,7 @@ class _Scores:
     """
 
     positive: Tensor
-    slots: dict[Slot, Corrupted]
+    slots: dict[Slot, SlotNegatives]
     extras: LossExtras
     pools: BatchPools | None
     members: Members
@@ -108,7 +108,7 @@ class _Chosen:
     """
 
     positive: Tensor
-    slots: dict[Slot, Corrupted]
+    slots: dict[Slot, SlotNegatives]
     pools: BatchPools
     allowed: dict[Slot, Tensor]
     images: dict[Slot, Tensor]
@@ -400,7 +400,7 @@ class Objective(nn.Module):
             guide = self._guide_scores(batch.rows, distinct)
             if guide is not None:
                 guide = guide.gather(1, position.to(guide.device))  # [B, 1 + M]
-            drawn = Corrupted(
+            drawn = SlotNegatives(
                 scores=scores[:, 1:],
                 mask=torch.ones_like(scores[:, 1:], dtype=torch.bool),
                 guide=None if guide is None else guide[:, 1:],
@@ -408,11 +408,11 @@ class Objective(nn.Module):
             others = self._draws_of_others(batch, made, chosen[:, 0], _Images(distinct, embedded), position[:, 1:])
         if others is not None:
             theirs = self._guide_scores(batch.rows, others.columns)
-            drawn = Corrupted.side_by_side([drawn, Corrupted(others.scores, others.mask, guide=theirs)])
+            drawn = SlotNegatives.side_by_side([drawn, SlotNegatives(others.scores, others.mask, guide=theirs)])
         own = chosen[:, 0]
         rule = batch_rule(self.strategy)  # a union adds members to the draws
         choice = None if rule is None else self._choose(rule, batch, made, own)
-        slots = dict[Slot, Corrupted]({"target": drawn}) if choice is None else joined(drawn, choice.slots)
+        slots = dict[Slot, SlotNegatives]({"target": drawn}) if choice is None else joined(drawn, choice.slots)
         joins = choice is not None and "target" in choice.slots
         with full_precision(self.device):
             aspects = []
@@ -676,7 +676,7 @@ class Objective(nn.Module):
         """Whether images of the corpus that weigh little get no gradient of their own."""
         return self.loss.least_weight > 0 and torch.is_grad_enabled()
 
-    def _spare(self, positive: Tensor, slots: Mapping[Slot, Corrupted], extras: LossExtras, used: Tensor) -> None:
+    def _spare(self, positive: Tensor, slots: Mapping[Slot, SlotNegatives], extras: LossExtras, used: Tensor) -> None:
         """Leave out the gradient of candidates that weigh less than `least_weight` for every query.
 
         Args:

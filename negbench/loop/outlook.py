@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from negbench.contracts import Backbone, HoldsFeatures, Loss
-from negbench.contracts.optional import Skeletal
+from negbench.contracts.optional import BuildsWithoutWeights
 from negbench.data.scene import DataCache, Splits, device_of
 from negbench.display import duration, log
 from negbench.errors import NegbenchError, OptionError
@@ -58,7 +58,7 @@ class Outlook:
 
     @classmethod
     def of(cls, config: ResolvedConfig, cache: DataCache, started: str | None = None) -> "Outlook":
-        """Return the estimates of a planned run; weights need not be there if the backbone is `Skeletal`.
+        """Return the estimates of a planned run; weights need not be there if the backbone is `BuildsWithoutWeights`.
 
         `started`: the precision that an interrupted run was started in.
         """
@@ -219,7 +219,7 @@ class Outlook:
 def backbone_of(config: ResolvedConfig, cache: DataCache) -> Backbone:
     """Return the backbone without weights if its class can, else loaded."""
     cls = registry.get("backbones", config.backbone.name)
-    if issubclass(cls, Skeletal):
+    if issubclass(cls, BuildsWithoutWeights):
         return cls.skeleton(checked_options(cls, config.backbone.options, config.backbone.name), config.seed)
     return cache.backbone(config)
 

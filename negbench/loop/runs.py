@@ -243,7 +243,7 @@ def _changed_error(run: PlannedRun, cache: DataCache) -> RunError:
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
+class RunContext:
     """Environment that computes and stores runs.
 
     Args:
@@ -264,37 +264,42 @@ class Bench:
 
     @classmethod
     def open(cls, runs_dir: Path | None = None, tracking_uri: str | None = None) -> Self:
-        """Open a bench; `runs_dir` defaults to NEGBENCH_RUNS or ./runs, the store to its sqlite file ("none": none)."""
+        """Open folder and store.
+
+        Args:
+            runs_dir: default: NEGBENCH_RUNS, or ./runs.
+            tracking_uri: the MLflow store; default: the folder's sqlite file; "none": none.
+        """
         root = files.runs_dir(runs_dir)
         return cls(root, Tracker.open(root, tracking_uri))
 
 
-def run_config(config: RunConfig | PlannedRun, bench: Bench) -> RunResult:
+def run_config(config: RunConfig | PlannedRun, context: RunContext) -> RunResult:
     """Compute a run, resume it if it was interrupted, or read its result if it is finished.
 
     Args:
         config: as read; or the run, if it is planned.
-        bench: computes and stores the run.
+        context: computes and stores the run.
 
     Raises:
         NegbenchError: a user's mistake, where possible before anything is computed.
     """
-    run = replace(open_run(config, bench.display, bench.cache, bench.runs), callbacks=bench.callbacks)
-    check_room(run, bench.runs)
+    run = replace(open_run(config, context.display, context.cache, context.runs), callbacks=context.callbacks)
+    check_room(run, context.runs)
     for line in opened_lines(run):
         log.info("%s", line)
-    with claim_folder(bench.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, found):
+    with claim_folder(context.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, found):
         if found == "reuse":
-            lacking = None if "experiment" in bench.tags else bench.tracker.copy_lacking(folder)
+            lacking = None if "experiment" in context.tags else context.tracker.copy_lacking(folder)
             return RunResult(folder, folder.result, tracking_error=lacking, reused=True)
         if found == "resume":  # "auto" may have meant something else on the machine that started it
             started = folder.manifest.get("started", {})
             precision = Precision.of(run.config, started.get("precision"))
-            run = in_precision(run, precision, bench.cache, bench.display)
+            run = in_precision(run, precision, context.cache, context.display)
             step = StepPlan.of(run.config, run.backbone, {**vars(run.step), **started})
             run = replace(run, step=step)
         hold_features(run)
-        return compute_run(run, folder, bench)
+        return compute_run(run, folder, context)
 
 
 def _bound_temperature(backbone: Backbone, train: TrainConfig) -> None:
@@ -337,11 +342,11 @@ def hold_features(run: OpenRun) -> None:
         log.info("%s", source)
 
 
-def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:
+def compute_run(run: OpenRun, folder: RunFolder, context: RunContext) -> RunResult:
     """Compute or resume an opened run in its folder, whose lock the caller holds; see `run_config`."""
     with (
         threads(run.config.compute.threads),
-        _recording(run, folder, bench) as (log, live),
+        _recording(run, folder, context) as (log, live),
         run.display.live(folder.run_id),
         assemble_team(run, folder) as team,
     ):
@@ -351,10 +356,10 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench) -> RunResult:
 
 
 @contextmanager
-def _recording(run: OpenRun, folder: RunFolder, bench: Bench) -> Iterator[tuple[Log, RunLog]]:
+def _recording(run: OpenRun, folder: RunFolder, context: RunContext) -> Iterator[tuple[Log, RunLog]]:
     """Yield the log function for a run's curves and its MLflow copy; write a failure of the block to error.txt."""
     (folder.path / "error.txt").unlink(missing_ok=True)
-    with bench.tracker.run(folder, run.config.flat(), {**record.tags(run), **bench.tags}) as live:
+    with context.tracker.run(folder, run.config.flat(), {**record.tags(run), **context.tags}) as live:
 
         def log(values: Mapping[str, float], step: int, epoch: int) -> None:
             live.metrics(values, step)

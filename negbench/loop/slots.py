@@ -21,7 +21,7 @@ _MOST_SCORES = 2**26  # in one tensor of triples: 256 MiB in float32
 
 
 @dataclass(frozen=True)
-class Corrupted:
+class SlotNegatives:
     """Negatives of one slot.
 
     Attributes:
@@ -37,12 +37,12 @@ class Corrupted:
     guide: Tensor | None = None
 
     @classmethod
-    def of(cls, scores: Tensor, pool: Tensor, guide: Tensor | None = None) -> Corrupted:
+    def of(cls, scores: Tensor, pool: Tensor, guide: Tensor | None = None) -> SlotNegatives:
         """Build from the pool that `Strategy.pool` returned for `scores`."""
         return cls(scores, pool > 0, pool if pool.is_floating_point() else None, guide)
 
     @classmethod
-    def side_by_side(cls, parts: Sequence[Corrupted]) -> Corrupted:
+    def side_by_side(cls, parts: Sequence[SlotNegatives]) -> SlotNegatives:
         """Concatenate the columns of all parts."""
         weighted = any(part.weights is not None for part in parts)
         # 1 for each negative of a part without weights
@@ -60,14 +60,14 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def joined(drawn: Corrupted, members: Mapping[Slot, Corrupted]) -> dict[Slot, Corrupted]:
+def joined(drawn: SlotNegatives, members: Mapping[Slot, SlotNegatives]) -> dict[Slot, SlotNegatives]:
     """Join a union's negatives by slot: in "target" each query's draws [B, M], then the batch's members [B, B].
 
     An image that is both a draw and a member counts twice, like one that is drawn twice.
     """
     if "target" not in members:
         return {"target": drawn, **members}
-    return {**members, "target": Corrupted.side_by_side([drawn, members["target"]])}
+    return {**members, "target": SlotNegatives.side_by_side([drawn, members["target"]])}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def loss_of_slots(
     loss: Loss,
     how: SlotSum,
     positive: Tensor,
-    slots: Mapping[Slot, Corrupted],
+    slots: Mapping[Slot, SlotNegatives],
     temperature: Tensor,
     extras: LossExtras | None = None,
 ) -> Tensor:
@@ -121,7 +121,7 @@ def loss_of_slots(
     aspects = extras.aspects if home == "target" else ()
     if how == "joint" and len(slots) > 1:
         aspects = [_pad_to_slots(aspect, slots) for aspect in aspects]
-        slots = {home: Corrupted.side_by_side(list(slots.values()))}
+        slots = {home: SlotNegatives.side_by_side(list(slots.values()))}
     values = list[Tensor]()
     for slot, part in slots.items():
         given = LossInput(
@@ -150,7 +150,7 @@ def loss_of_slots(
     return sum(values[1:], values[0])
 
 
-def _pad_to_slots(aspect: AspectScores, slots: Mapping[Slot, Corrupted]) -> AspectScores:
+def _pad_to_slots(aspect: AspectScores, slots: Mapping[Slot, SlotNegatives]) -> AspectScores:
     """Extend an aspect's negatives to the columns of all slots; triples of other slots have no sub-query."""
     parts = [
         aspect.negatives if slot == "target" else torch.full_like(part.scores, _NO_SCORE)
@@ -172,7 +172,7 @@ def check_triples(batch: int, wide: int, what: str) -> None:
         )
 
 
-def corrupted_triples(strategy: Strategy, cube: Tensor, allowed: Tensor) -> Corrupted:
+def corrupted_triples(strategy: Strategy, cube: Tensor, allowed: Tensor) -> SlotNegatives:
     """Return the triples that a strategy chooses for a batch, the same for each of its B queries.
 
     Args:
@@ -192,4 +192,4 @@ def corrupted_triples(strategy: Strategy, cube: Tensor, allowed: Tensor) -> Corr
     chosen = (pool[0] > 0).nonzero().squeeze(1)
     check_triples(len(cube), len(chosen), "triples chosen")
     rows = (scores[:, chosen], pool[:, chosen])
-    return Corrupted.of(*(row.expand(len(cube), -1) for row in rows))
+    return SlotNegatives.of(*(row.expand(len(cube), -1) for row in rows))

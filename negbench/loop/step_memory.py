@@ -181,7 +181,7 @@ class CallMemory:
 
 @dataclass(frozen=True, eq=False)
 class Architecture:
-    """A backbone as its shapes: real or without weights (`Skeletal`), on any device; tracing does not change it.
+    """A backbone as its shapes: real, or built without weights, on any device; tracing does not change it.
 
     Attributes:
         backbone: its parameters may be on torch's meta device.

@@ -17,8 +17,8 @@ from negbench.analysis.words import label_of
 from negbench.display import log
 from negbench.errors import RunError
 from negbench.grid.compute import Execution
-from negbench.grid.executors import Event, Here, Notify, last_event
-from negbench.loop.runs import DATA, Bench, plan_run, run_config
+from negbench.grid.executors import Event, InProcess, Notify, last_event
+from negbench.loop.runs import DATA, RunContext, plan_run, run_config
 from negbench.loop.types import Callbacks, Log, PlannedRun
 from negbench.machine import files
 from negbench.plugins.registry import registry
@@ -85,7 +85,7 @@ class Trials:
         self._job, self._spec = job, job.spec
         self._tracker = Tracker.open(job.folder.parent, job.uri)
         cells = job.folder / "cells"
-        self._bench = Bench(cells, Tracker.open(cells, "none"), DATA)  # MLflow shows the trial, not its cells
+        self._bench = RunContext(cells, Tracker.open(cells, "none"), DATA)  # MLflow shows the trial, not its cells
 
     def __call__(self, trial: optuna.Trial) -> float:
         """Return a trial's mean score on the dev part, in per cent.
@@ -253,7 +253,7 @@ class TrialSearch:
         with ExitStack() as parents:
             for _, job in self.studies:
                 parents.enter_context(job.parent.working())
-            if type(executor) is Here:  # whose events come when a task ends
+            if type(executor) is InProcess:  # whose events come when a task ends
                 for index, job in enumerate(jobs):
                     take(last_event(serve, index, job, take))
             else:

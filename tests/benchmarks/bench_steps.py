@@ -40,7 +40,7 @@ from PIL import Image
 from negbench.display import Display
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch
-from negbench.loop.runs import DATA, Bench, open_run, run_config
+from negbench.loop.runs import DATA, RunContext, open_run, run_config
 from negbench.loop.step_memory import Architecture, StepRows, step_memory, step_operations
 from negbench.loop.types import Callbacks, State
 from negbench.machine.free_memory import size
@@ -107,9 +107,9 @@ def compute(asked: argparse.Namespace, folder: Path) -> None:
 
     config = configuration(asked, write_data(folder, asked.pictures, asked.steps * asked.batch))
     stop_on_signals()
-    bench = replace(Bench.open(folder / asked.runs, "none"), cache=DATA, callbacks=Callbacks(stepped=stepped))
+    context = replace(RunContext.open(folder / asked.runs, "none"), cache=DATA, callbacks=Callbacks(stepped=stepped))
     try:
-        result = run_config(config, bench)
+        result = run_config(config, context)
     except Stopped as error:
         print(f"stopped by {error}", flush=True)
         raise SystemExit(error.code) from None

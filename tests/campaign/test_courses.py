@@ -24,7 +24,7 @@ from negbench.errors import NegbenchError
 from negbench.grid.cells import Outcome
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution
-from negbench.grid.executors import Event, Here
+from negbench.grid.executors import Event, InProcess
 from negbench.grid.looks import Looks
 from negbench.grid.setting_trials import SettingGrid
 from negbench.machine import files
@@ -244,7 +244,7 @@ def computing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def carry(course: Course, said: list[str]) -> Any:
-    return carry_out(course, Execution(Here(), "none"), said.append)
+    return carry_out(course, Execution(InProcess(), "none"), said.append)
 
 
 def one_round(asked: Round, **more: Any) -> Course:
@@ -282,7 +282,7 @@ def test_a_price_is_told_from_twenty_cells_on(computing, tmp_path, monkeypatch, 
     monkeypatch.setattr(driver.Forecast, "price", lambda self, asked, runs: [f"{len(list(asked))} cells, {self.later}"])
     for count, want in ((19, []), (20, ["20 cells, (0.0, 5.0)"])):
         with subtests.test(count=count):
-            said, execution = list[str](), Execution(Here(), "none")
+            said, execution = list[str](), Execution(InProcess(), "none")
             asked = Round(ComparisonFolder(tmp_path / "c"), cells("a", range(count)), later=5.0)
             with suppress(NegbenchError), carry_out(one_round(asked), execution, said.append):
                 pass

@@ -12,7 +12,7 @@ from negbench.cli.command import unused_variables
 from negbench.cli.main import app
 from negbench.errors import NegbenchError
 from negbench.grid.compute import executor_of
-from negbench.grid.executors import Here, Processes
+from negbench.grid.executors import InProcess, Processes
 from negbench.machine.files import checked_name
 from negbench.settings.options import Compare, Study
 
@@ -83,7 +83,7 @@ def test_where_tasks_run_is_checked(refused, monkeypatch, tmp_path, mistakes):
 
 
 def test_the_pool_is_what_there_is_without_a_word(tmp_path):
-    assert executor_of("pool", None, None, tmp_path, None) == Here()
+    assert executor_of("pool", None, None, tmp_path, None) == InProcess()
     assert executor_of("pool", None, 3, tmp_path, None) == Processes(3)
     preloads = [executor_of("pool", None, 3, tmp_path, uri).preload for uri in (None, "none")]
     assert ["mlflow.tracking" in names for names in preloads] == [True, False]

@@ -23,9 +23,9 @@ from negbench.errors import DataError, RunError
 from negbench.grid.cells import plan_cells
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
-from negbench.grid.executors import Here
+from negbench.grid.executors import InProcess
 from negbench.loop import record
-from negbench.loop.runs import DATA, Bench, compute_run, open_run, plan_run, run_config
+from negbench.loop.runs import DATA, RunContext, compute_run, open_run, plan_run, run_config
 from negbench.loop.types import Callbacks
 from negbench.machine.contents import content_hashes, stamp
 from negbench.plugins.registry import build, registry
@@ -56,7 +56,7 @@ def test_the_plan_finds_the_runs_that_were_computed(subtests, vector_sets, tmp_p
     for reused in (False, True):
         with subtests.test(reused=reused):
             cells = plan_cells(grid, tmp_path, Display(), DataCache())
-            outcomes = compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
+            outcomes = compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(InProcess(), "none"))
             assert [outcome.error for outcome in outcomes] == [None, None]
             assert [outcome.reused for outcome in outcomes] == [reused, reused]
     assert not list(tmp_path.glob("*-2"))
@@ -75,16 +75,16 @@ def test_a_comparison_loads_data_and_backbone_once(vector_sets, tmp_path, monkey
         monkeypatch.setattr(scene, name, counted)
     DATA.clear()
     cells = plan_cells(configs(vector_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), DATA)
-    compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(Here(), "none"))
+    compute_and_log(ComparisonFolder(tmp_path / "c"), cells, Execution(InProcess(), "none"))
     DATA.clear()
     assert counts == {"load_split": 2, "load_backbone": 2}  # train and val; the initial weights of two seeds
 
 
 def test_a_shared_backbone_starts_every_run_anew(vector_sets, tmp_path):
-    shared = Bench.open(tmp_path / "shared", "none")
+    shared = RunContext.open(tmp_path / "shared", "none")
     for config in configs(vector_sets, "in-batch,all-corpus,hycole"):
         together = run_config(config, shared)
-        alone = run_config(config, Bench.open(tmp_path / "alone", "none"))
+        alone = run_config(config, RunContext.open(tmp_path / "alone", "none"))
         assert together.metrics == alone.metrics, config.strategy.name
         assert together.folder.metrics() == alone.folder.metrics(), config.strategy.name
         left, right = together.folder.weights(), alone.folder.weights()
@@ -152,24 +152,24 @@ def replaced(file: Path) -> None:
 def test_what_changes_while_python_runs_is_read_again_or_refused(tmp_path, name):
     """Regression: yesterday's numbers for rewritten embeddings; those of a new guide under the hash of the old one."""
     config, files = changing(tmp_path / "d")
-    bench = Bench.open(tmp_path / "runs", "none")
-    first = run_config(config, bench)
+    context = RunContext.open(tmp_path / "runs", "none")
+    first = run_config(config, context)
     replaced(files[name])
-    again, alone = run_config(config, bench), run_config(config, Bench.open(tmp_path / "alone", "none"))
+    again, alone = run_config(config, context), run_config(config, RunContext.open(tmp_path / "alone", "none"))
     assert not again.reused
     assert again.run_id == alone.run_id != first.run_id
     assert again.metrics == alone.metrics
     files[name].touch()  # the same content
-    assert run_config(config, bench).reused
+    assert run_config(config, context).reused
     other = config.model_copy(update={"seed": 1})
     (cell,) = plan_cells([other], tmp_path / "runs", Display(), DATA)
     replaced(files[name])  # after the plan
     with pytest.raises(RunError, match=f"{name} changed after the run was planned"):
-        compute_and_log(ComparisonFolder(tmp_path / "runs" / "c"), [cell], Execution(Here(), "none"))
+        compute_and_log(ComparisonFolder(tmp_path / "runs" / "c"), [cell], Execution(InProcess(), "none"))
     assert best_of(tmp_path / "runs", cell.hash) is None
     callbacks = Callbacks(refreshed=lambda *_: replaced(files[name]))  # while it trains
     with pytest.raises(RunError, match=f"{name} changed after the run was planned"):
-        run_config(other, replace(bench, callbacks=callbacks))
+        run_config(other, replace(context, callbacks=callbacks))
 
 
 def test_a_plugin_that_was_imported_again_is_loaded_again(subtests, vector_sets, own_registry):
@@ -186,15 +186,15 @@ def test_a_guide_that_was_another_one_only_while_it_was_read_is_refused(tmp_path
     """Regression: with the old file back, the results of the new one were "already finished"."""
     config, files = changing(tmp_path / "d")
     kept = files["guide.trec"].read_bytes()
-    bench = Bench.open(tmp_path / "runs", "none")
-    bench = replace(bench, callbacks=Callbacks(refreshed=lambda *_: files["guide.trec"].write_bytes(kept)))
-    opened = replace(open_run(config, Display(), bench.cache), callbacks=bench.callbacks)
+    context = RunContext.open(tmp_path / "runs", "none")
+    context = replace(context, callbacks=Callbacks(refreshed=lambda *_: files["guide.trec"].write_bytes(kept)))
+    opened = replace(open_run(config, Display(), context.cache), callbacks=context.callbacks)
     replaced(files["guide.trec"])
     with (
-        claim_folder(bench.runs, opened.name, opened.hash, lambda: record.manifest(opened)) as (folder, _),
+        claim_folder(context.runs, opened.name, opened.hash, lambda: record.manifest(opened)) as (folder, _),
         pytest.raises(RunError, match=r"guide\.trec changed"),
     ):
-        compute_run(opened, folder, bench)
+        compute_run(opened, folder, context)
 
 
 def test_a_picture_that_changes_while_a_comparison_computes_is_refused(toy_root, tmp_path):
@@ -262,12 +262,12 @@ def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(aspects, tmp_path
     sets = ["dataset='vectors'", "dataset.train_images=60", "dataset.train_queries=70", "dataset.val_images=40"]
     sets += ["dataset.val_queries=20", "backbone='vectors'", "backbone.hidden=8", "train.epochs=2", "schedule.n_def=1"]
     grid = configs(sets, "in-batch,top-k,hycole", f"backbone.attribute_weights={str(aspects).lower()}")
-    bench = Bench.open(tmp_path, "none")
-    once = [run_config(config, bench).details["metrics"] for config in grid]
+    context = RunContext.open(tmp_path, "none")
+    once = [run_config(config, context).details["metrics"] for config in grid]
     assert sorted(count for count in asked if count > 2) == [20, 70]  # one and two show what texts take
     monkeypatch.setattr(scene, "frozen_texts", lambda backbone, tokens: tokens)  # encode each batch separately
-    bench = Bench.open(tmp_path / "each", "none")
-    assert [run_config(config, bench).details["metrics"] for config in grid] == once
+    context = RunContext.open(tmp_path / "each", "none")
+    assert [run_config(config, context).details["metrics"] for config in grid] == once
     assert len(asked) > 20
 
 
@@ -305,7 +305,7 @@ def test_what_is_left_out_is_no_member_of_a_batch_either(vector_sets, tmp_path, 
     behaviour = {}
     for given in (False, True):
         (config,) = configs(vector_sets, "in-batch", f"mining.{option}={str(given).lower()}", "train.batch_size=24")
-        behaviour[given] = run_config(config, Bench.open(tmp_path, "none")).details["behaviour"]
+        behaviour[given] = run_config(config, RunContext.open(tmp_path, "none")).details["behaviour"]
     if option == "exclude_relevant":
         assert behaviour[False]["false_negative_rate_pool"] > 0
         assert behaviour[True]["false_negative_rate_pool"] == behaviour[True]["false_negative_rate_draws"] == 0

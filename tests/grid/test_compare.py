@@ -32,9 +32,9 @@ from negbench.grid.cell_task import Task, compute_task
 from negbench.grid.cells import Cell, Outcome, plan_cells, titles_of
 from negbench.grid.comparison import ComparisonFolder, check_name
 from negbench.grid.compute import Execution
-from negbench.grid.executors import Event, Here, Processes
+from negbench.grid.executors import Event, InProcess, Processes
 from negbench.loop import identity
-from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.loop.runs import RunContext, plan_run, run_config
 from negbench.machine.files import read_json, write_json
 from negbench.plugins.registry import registry
 from negbench.report import finish as finish_of
@@ -64,7 +64,9 @@ def planned(axes: Axes, runs: Path) -> list[Cell]:
 
 
 def compute(axes: Axes, runs: Path) -> list[Outcome]:
-    return grid_compute.compute_and_log(ComparisonFolder(runs / "c"), planned(axes, runs), Execution(Here(), "none"))
+    return grid_compute.compute_and_log(
+        ComparisonFolder(runs / "c"), planned(axes, runs), Execution(InProcess(), "none")
+    )
 
 
 def test_all_strategies_are_those_that_every_run_can_have():
@@ -163,7 +165,7 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(vector_set
     """Workers are prepared before images are encoded; a finished comparison prepares none."""
     calls: list[str] = []
     monkeypatch.setattr(Processes, "prepare", lambda self, function: calls.append(function.__name__))
-    monkeypatch.setattr(Processes, "run", lambda self, function, tasks: Here().run(function, tasks))
+    monkeypatch.setattr(Processes, "run", lambda self, function, tasks: InProcess().run(function, tasks))
     monkeypatch.setattr(grid_compute, "encode_cells", lambda *given: calls.append("encoded"))
 
     def calls_of_a_comparison() -> list[str]:
@@ -455,7 +457,7 @@ def test_a_finished_run_on_a_made_world_is_planned_without_making_it(more, tmp_p
     monkeypatch.setattr(vectors, "_parts", lambda *spec, **lines: made.append("") or parts(*spec, **lines))
     flags: dict[str, Any] = {"strategy": {"name": "oracle-after-target"}}
     config = load_config(flags=flags, sets=[*_SMALL, *more])
-    run = run_config(config, Bench.open(tmp_path, "none"))
+    run = run_config(config, RunContext.open(tmp_path, "none"))
 
     def found(config: RunConfig = config) -> bool:
         """Whether the run is planned, and equal to one whose world was made; True if none was made."""

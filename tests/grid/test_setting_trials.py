@@ -15,7 +15,7 @@ from negbench import api
 from negbench.campaign.plan import plan_comparison
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
-from negbench.grid.executors import Here
+from negbench.grid.executors import InProcess
 from negbench.grid.setting import Picked, TrialSetting, best_setting
 from negbench.grid.setting_trials import SettingTrials
 from negbench.loop.runs import plan_run
@@ -237,7 +237,7 @@ def test_what_was_chosen_is_told_kept_for_more_seeds_and_found_again(vector_sets
     assert all(f"{rate:g} for" in line and strategy in line for strategy, rate in rates.items())
     assert "with seeds 3 and 1" in line
     assert len(list(computed.glob("*/result.json"))) == 4 + count
-    monkeypatch.setattr(Here, "run", None)  # nothing is computed
+    monkeypatch.setattr(InProcess, "run", None)  # nothing is computed
     assert api.compare(asked_of(vector_sets, computed)).cells["run"].notna().all()
 
 

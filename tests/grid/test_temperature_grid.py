@@ -11,7 +11,7 @@ from negbench import api
 from negbench.campaign.plan import ComparisonPlan, plan_comparison
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
-from negbench.grid.executors import Here
+from negbench.grid.executors import InProcess
 from negbench.grid.setting import Picked, TrialSetting, best_setting
 from negbench.grid.setting_trials import SettingGrid, SettingTrials
 from negbench.machine.files import read_json
@@ -158,14 +158,14 @@ def computed(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -
     """A comparison that was killed after three trials, and run again: its options, runs, and its answer."""
     runs = tmp_path_factory.mktemp("temperatures")
     asked = asked_of(vector_sets, runs, lr="fixed")
-    whole = Here.run
+    whole = InProcess.run
 
-    def killed(self: Here, function: Any, tasks: Sequence[Any]) -> Iterator[Any]:
+    def killed(self: InProcess, function: Any, tasks: Sequence[Any]) -> Iterator[Any]:
         yield from whole(self, function, tasks[:3])
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Here, "run", killed)
+        patch.setattr(InProcess, "run", killed)
         with pytest.raises(KeyboardInterrupt):
             api.compare(asked)
     assert len(list(runs.glob("*/result.json"))) == 3
@@ -208,7 +208,7 @@ def test_a_rerun_shares_the_trials_and_the_tables_have_a_column_for_each_setting
     assert len(trials) == len({run.run_id for run in trials})
     document = read_json(runs / "c" / "comparison.json")
     assert len(trials) == sum(len(row["tried"]) for row in document["rates"] if not row["common"])
-    monkeypatch.setattr(Here, "run", None)  # nothing is computed
+    monkeypatch.setattr(InProcess, "run", None)  # nothing is computed
     again = api.compare(asked)
     assert again.answer == answer
     assert any("Temperatures, chosen by R@10" in line for line in answer)

@@ -17,7 +17,7 @@ from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
 from negbench.loop.passes import Passes
-from negbench.loop.runs import Bench, run_config
+from negbench.loop.runs import RunContext, run_config
 from negbench.loop.types import Callbacks, OpenRun, State
 from negbench.mining.mined import batch_statistics
 from negbench.mining.planes import images_of
@@ -274,9 +274,9 @@ def test_a_run_has_the_order_of_its_strategy(vector_sets, tmp_path):
         targets = parts.objective.scene.train.dataset.target_columns[batch.rows]
         repeats[name] += len(targets) - len(targets.unique())
 
-    bench = dataclasses.replace(Bench.open(tmp_path, "none"), callbacks=Callbacks(stepped=stepped))
+    context = dataclasses.replace(RunContext.open(tmp_path, "none"), callbacks=Callbacks(stepped=stepped))
     for name in ("in-batch", "no-duplicates"):
-        run_config(config_of(vector_sets, name, "train.epochs=1"), bench)
+        run_config(config_of(vector_sets, name, "train.epochs=1"), context)
     assert repeats["in-batch"] > 0
     assert repeats["no-duplicates"] == 0
 

@@ -12,7 +12,7 @@ from negbench.api import make_strategy
 from negbench.display import Display
 from negbench.loop.observe import card_epochs
 from negbench.loop.remarks import remarks_of
-from negbench.loop.runs import Bench, run_config
+from negbench.loop.runs import RunContext, run_config
 from negbench.loop.schedule import stages_of
 from negbench.loop.types import State
 from negbench.mining.regime import Regime
@@ -60,20 +60,20 @@ def test_runs_share_what_is_observed_before_their_first_step(vector_sets, tmp_pa
 
         monkeypatch.setattr(home, slowly)
 
-    def of(strategy: str, bench: Bench, *more: str) -> tuple[dict[str, Any], Counter[str]]:
+    def of(strategy: str, context: RunContext, *more: str) -> tuple[dict[str, Any], Counter[str]]:
         taken.clear()
-        return run_config(config_of(vector_sets, strategy, *more), bench).folder.result, Counter(taken)
+        return run_config(config_of(vector_sets, strategy, *more), context).folder.result, Counter(taken)
 
-    alone, whole = of("in-batch", Bench.open(tmp_path / "alone", "none"))
-    bench = Bench.open(tmp_path / "beside", "none")
-    of("qure", bench)
-    beside, rest = of("in-batch", bench)
+    alone, whole = of("in-batch", RunContext.open(tmp_path / "alone", "none"))
+    context = RunContext.open(tmp_path / "beside", "none")
+    of("qure", context)
+    beside, rest = of("in-batch", context)
     assert whole - rest == dict.fromkeys(whole, 1)
     assert beside["seconds"].keys() == alone["seconds"].keys()
     assert beside["seconds"]["evaluate"] > 4 * 0.1  # what the first run took counts for both
     for name in ("metrics", "mistakes", "baselines", "regime", "regime_by_refresh"):
         assert beside[name] == alone[name], name
-    assert of("in-batch", bench, "mining.exclude_relevant=true")[1] == whole  # another setting, another card
+    assert of("in-batch", context, "mining.exclude_relevant=true")[1] == whole  # another setting, another card
 
 
 @pytest.mark.parametrize("strategy", ["qure", "in-batch"])

@@ -24,9 +24,9 @@ from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell
 from negbench.grid.compute import encode_cells
 from negbench.loop import helper
-from negbench.loop.helpers import Assignment
+from negbench.loop.helpers import HelperTask
 from negbench.loop.precision import Precision, automatic
-from negbench.loop.runs import DATA, Bench, plan_run, run_config
+from negbench.loop.runs import DATA, RunContext, plan_run, run_config
 from negbench.loop.step_plan import StepPlan
 from negbench.machine.team import Team
 from negbench.plugins.registry import registry
@@ -105,7 +105,7 @@ def test_a_resumed_run_keeps_the_precision_that_it_started_in(sets, tmp_path, in
     threads = torch.get_num_threads()
     assert started.items() >= {"device": "cpu", "precision": "bf16", "threads": threads}.items()
     earlier.write_manifest(manifest)
-    kept, mixed = (run(config, bench.runs).folder.weights() for bench in halves)
+    kept, mixed = (run(config, context.runs).folder.weights() for context in halves)
     for name, value in straight.weights().items():
         assert torch.equal(kept[name], value), name
     assert any(not torch.equal(mixed[name], value) for name, value in kept.items())
@@ -115,17 +115,17 @@ class _JoinedError(Exception):
     """Ends a helper once it has opened its run."""
 
 
-def encode(config: RunConfig, bench: Bench) -> None:
+def encode(config: RunConfig, context: RunContext) -> None:
     columns = {"backbone": "vectors", "dataset": "vectors"}
-    encode_cells([Cell(plan_run(config, DATA), config, columns)], bench.runs, Display())
+    encode_cells([Cell(plan_run(config, DATA), config, columns)], context.runs, Display())
 
 
-def warn(config: RunConfig, bench: Bench) -> None:
-    forewarnings([config], 0.01, Display(), DataCache(), runs=bench.runs)
+def warn(config: RunConfig, context: RunContext) -> None:
+    forewarnings([config], 0.01, Display(), DataCache(), runs=context.runs)
 
 
-def help_with(config: RunConfig, bench: Bench) -> None:
-    task = Assignment(plan_run(config, DATA), bench.runs, Team(1, 2), Path(), StepPlan(), precision="bf16")
+def help_with(config: RunConfig, context: RunContext) -> None:
+    task = HelperTask(plan_run(config, DATA), context.runs, Team(1, 2), Path(), StepPlan(), precision="bf16")
     with pytest.raises(_JoinedError):
         helper._help(task)
 

@@ -25,7 +25,7 @@ from negbench.loop import train as loop
 from negbench.loop.checkpoint import TrainingParts, stream
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
-from negbench.loop.runs import Bench, run_config
+from negbench.loop.runs import RunContext, run_config
 from negbench.loop.schedule import Stage, rate_schedule
 from negbench.loop.types import State
 from negbench.losses.bradley_terry import BradleyTerry
@@ -40,7 +40,7 @@ from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.runs import run, untrained
 
-Interrupted = Callable[[RunConfig, Path, int], Bench]
+Interrupted = Callable[[RunConfig, Path, int], RunContext]
 
 # --- plug-ins that record --------------------------------------------------------------------------------------------
 
@@ -681,12 +681,12 @@ def test_checkpoints_pause_in_proportion_to_what_they_cost(vector_sets, tmp_path
     config = config_of(vector_sets, *sets, strategy="qure", loss="info-nce")
     straight = run(config, tmp_path / "straight")
     monkeypatch.setattr(checkpoint, "PAUSE", 1e9)
-    bench = interrupted(config, tmp_path / "halves", 3)
+    context = interrupted(config, tmp_path / "halves", 3)
     folder = RunFolder(tmp_path / "halves" / straight.run_id)
     assert folder.checkpoint()["state"]["epoch"] == 1
     kept = {path.name for path in folder.path.glob("pools-*")}  # the checkpoint's and the last refresh's
     assert kept == {"pools-00.bits", "pools-03.bits"}
-    assert outcome(run_config(config, bench).folder) == outcome(straight.folder)
+    assert outcome(run_config(config, context).folder) == outcome(straight.folder)
 
 
 @pytest.fixture(scope="module")

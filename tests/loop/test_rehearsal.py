@@ -10,7 +10,7 @@ import torch
 from negbench.data.scene import DataCache
 from negbench.loop import observe, pools, rehearsal, train
 from negbench.loop.rehearsal import Rehearsals, _Parts
-from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.loop.runs import RunContext, plan_run, run_config
 from negbench.mining import curves
 from negbench.scoring import evaluation
 from negbench.settings.config import PluginConfig
@@ -46,7 +46,7 @@ def test_each_part_is_counted_as_often_as_a_run_does_it(strategy, sets, vector_s
 
     for (module, name), part in PARTS.items():
         monkeypatch.setattr(module, name, partial(spied, part, getattr(module, name)))
-    run_config(planned, Bench(tmp_path, Bench.open(tmp_path, "none").tracker, cache=cache))
+    run_config(planned, RunContext(tmp_path, RunContext.open(tmp_path, "none").tracker, cache=cache))
     for part in {*PARTS.values()}:
         for other in PARTS.values():
             monkeypatch.setattr(_Parts, other, lambda *_, is_it=other == part: float(is_it))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import AspectScores, LossInput, Slot
-from negbench.loop.slots import Corrupted, LossExtras, loss_of_slots
+from negbench.loop.slots import LossExtras, SlotNegatives, loss_of_slots
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.losses.info_nce import InfoNCE
 from negbench.losses.margin_kl import MarginKL
@@ -30,7 +30,7 @@ def test_a_loss_takes_each_slot_or_all_together(loss, names, weighted):
     """Weights stay with their slot; sub-queries belong to the target slot, candidates to that or else to the first."""
     more = isinstance(loss, MarginKL)  # the others read nothing but the negatives
     weights = {slot: WEIGHTS if slot == weighted else PLAIN for slot in names}
-    slots = {slot: Corrupted(SCORES[slot], OTHERS, WEIGHTS if slot == weighted else None) for slot in names}
+    slots = {slot: SlotNegatives(SCORES[slot], OTHERS, WEIGHTS if slot == weighted else None) for slot in names}
 
     def aspects(among: Sequence[Slot]) -> list[AspectScores]:
         seen = torch.cat([SUB_QUERY if slot == "target" else torch.full((2, 2), -99.0) for slot in among], 1)

@@ -30,7 +30,7 @@ def started(monkeypatch: pytest.MonkeyPatch, forked: Callable[..., Any]) -> list
     """Start helpers as forked processes, which inherit all imports; return those started."""
     processes = list[Any]()
 
-    def start(task: helpers.Assignment) -> Any:
+    def start(task: helpers.HelperTask) -> Any:
         processes.append(forked(partial(help_run, task)))
         return processes[-1]
 

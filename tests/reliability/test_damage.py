@@ -19,7 +19,7 @@ from negbench.api import load
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, RunError
 from negbench.grid.comparison import ComparisonFolder
-from negbench.loop.runs import Bench
+from negbench.loop.runs import RunContext
 from negbench.machine import contents
 from negbench.machine.files import SUMS, DamagedError, intact
 from negbench.metrics.curve_file import Curves
@@ -73,7 +73,7 @@ def finished(bench: Path) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def halfway(
-    tmp_path_factory: pytest.TempPathFactory, vector_sets: list[str], interrupted: Callable[..., Bench]
+    tmp_path_factory: pytest.TempPathFactory, vector_sets: list[str], interrupted: Callable[..., RunContext]
 ) -> RunFolder:
     """Return a run that was interrupted after its first epoch."""
     runs = tmp_path_factory.mktemp("halfway")

@@ -28,7 +28,7 @@ from negbench.cli.main import run as command_line
 from negbench.errors import NegbenchError
 from negbench.grid.jobs import Trusted, compute_line
 from negbench.loop import train as loop
-from negbench.loop.runs import Bench, run_config
+from negbench.loop.runs import RunContext, run_config
 from negbench.machine.files import SUMS
 from negbench.settings.config import RunConfig, flatten
 from negbench.store.runfolder import RunFolder
@@ -408,7 +408,7 @@ def test_checkpoints(subtests, vector_sets, run, tmp_path):
     """Damaged checkpoints in folders without hashes (older versions); with hashes each is refused at once."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     with pytest.raises(NegbenchError, match="enough"):
-        run_config(config, Bench.open(tmp_path / "runs", "none"))
+        run_config(config, RunContext.open(tmp_path / "runs", "none"))
     kept = RunFolder(next((tmp_path / "runs").glob("qure-*")))
     (kept.path / SUMS).unlink()
     (kept.path / "error.txt").unlink()
@@ -438,7 +438,7 @@ def test_ranks(sources, vector_sets, run, tmp_path):
     lists = {query.id: split.images[:5] for query in split.queries}
     lines = [f"{q} Q0 {i} {n + 1} {9 - n} x\n" for q, images in lists.items() for n, i in enumerate(images)]
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "train.epochs=1"])
-    folder = run_config(config, Bench.open(tmp_path / "done", "none")).folder
+    folder = run_config(config, RunContext.open(tmp_path / "done", "none")).folder
     as_json = lambda value: json.dumps(value).encode()  # noqa: E731
     kinds = {
         "json": changed(lists, JSONS).map(as_json) | spoilt(as_json(lists)),

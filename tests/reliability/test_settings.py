@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from negbench.api import plan_of
 from negbench.contracts import tunable_ranges
 from negbench.errors import NegbenchError
-from negbench.loop.runs import Bench, run_config
+from negbench.loop.runs import RunContext, run_config
 from negbench.plugins.registry import SECTIONS, option_defaults, options_class, registry
 from negbench.settings.config import RunConfig
 from negbench.settings.options import Run
@@ -146,13 +146,15 @@ def outcome(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) ->
             strategy, loss, more = BASES[base]
             data = [text for text in vector_sets if not (text.startswith("schedule.") and strategy == "in-batch")]
             sets = (*data, *more, *([setting] if setting else []))
-            bench = Bench.open(tmp_path_factory.mktemp("settings"), "none")  # no run is read again for another setting
-            asked = Run(strategy=strategy, loss=loss, sets=sets, tracking_uri="none", runs_dir=bench.runs)
+            context = RunContext.open(
+                tmp_path_factory.mktemp("settings"), "none"
+            )  # no run is read again for another setting
+            asked = Run(strategy=strategy, loss=loss, sets=sets, tracking_uri="none", runs_dir=context.runs)
             lines = list[str]()
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("negbench.api.notes", lines.extend)
                 planned = plan_of(asked)
-            result = run_config(planned, bench)
+            result = run_config(planned, context)
             stored = untimed([result.folder.result[name] for name in STORED])
             curve = untimed(result.folder.metrics())
             weights = result.folder.weights()

@@ -15,7 +15,7 @@ from negbench.grid.axes import Axes
 from negbench.grid.cells import plan_cells
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log
-from negbench.grid.executors import Here
+from negbench.grid.executors import InProcess
 from negbench.loop.runs import DATA
 from negbench.machine.files import lock_file, seal, write_json, write_text
 from negbench.report.build import comparison_page, write_report
@@ -41,7 +41,7 @@ def compared(toy_sets: list[str], shared_folder: Path, tmp_path_factory: pytest.
         if not (runs / "small" / "statistics.json").exists():
             axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=sets))
             cells = plan_cells(axes.configs(), runs, Display(), DATA)
-            compute_and_log(ComparisonFolder(runs / "small"), cells, Execution(Here(), "none"))
+            compute_and_log(ComparisonFolder(runs / "small"), cells, Execution(InProcess(), "none"))
             judge_comparison(runs, "small", Rules()).write(runs / "small")
     return Path(shutil.copytree(runs, tmp_path_factory.mktemp("compared") / "runs"))
 

@@ -22,7 +22,7 @@ from negbench.cli.main import run as negbench
 from negbench.data import scene
 from negbench.errors import NegbenchError, RunError, UnknownNameError
 from negbench.grid.compute import Execution
-from negbench.grid.executors import Here
+from negbench.grid.executors import InProcess
 from negbench.loop.runs import DATA, plan_run
 from negbench.metrics.fixed import DEV_QUERIES
 from negbench.report.loaded import StudyResult
@@ -54,7 +54,7 @@ def spec_of(sets: list[str], **changed: Any) -> StudySpec:
 
 def small_study(sets: list[str], runs: Path, *, trials: int = 3, uri: str = "none", **changed: Any) -> StudyStore:
     job = Job(runs / "s", spec_of(sets, **changed), None, trials, uri)
-    TrialSearch([(book := job.open(), job)]).run(Execution(Here()))
+    TrialSearch([(book := job.open(), job)]).run(Execution(InProcess()))
     return book
 
 
@@ -197,7 +197,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(vector_
         book.work(dying, print)
     (before,) = book.frozen()
     watched(lambda epoch: pytest.fail("it was trained"))
-    TrialSearch([(book, job)]).run(Execution(Here()))
+    TrialSearch([(book, job)]).run(Execution(InProcess()))
     (again,) = book.frozen()
     assert [100 * again.value] == values  # Optuna holds per cent
     assert again.user_attrs["runs"] == before.user_attrs["runs"]
@@ -268,7 +268,7 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
     base = load_config(flags={"strategy": {"name": "shifted-top-k"}}, sets=[*vector_sets, *DEV])
     spec = StudySpec.of(base, build_space(base, search=["strategy.start=0:5:log"], fix=["strategy.stop-start"]))
     book = (job := Job(tmp_path / "s", spec, None, 2, "http://127.0.0.1:9")).open()
-    TrialSearch([(book, job)]).run(Execution(Here()))
+    TrialSearch([(book, job)]).run(Execution(InProcess()))
     assert capsys.readouterr().err.count("2 of 2 runs, and the summary of 's' are not copied: rerun") == 1
     monkeypatch.setattr(os, "execve", lambda *command: None)
     monkeypatch.setattr(subprocess, "Popen", lambda command: None)
