@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
+from sqlalchemy import Engine, event
 
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
@@ -23,6 +24,7 @@ from negbench.machine import signals
 from negbench.machine.files import write_json
 from negbench.store import patience, tracking
 from negbench.store.copies import NOTE
+from negbench.store.parents import restore
 from negbench.store.run_result import RunResult
 from negbench.store.runfolder import RunFolder, final_values
 from negbench.store.tracking import Tracker, default_uri, log_values
@@ -195,6 +197,34 @@ def test_ui_asks_the_store_for_no_single_run_that_is_whole(tmp_path, vector_sets
     monkeypatch.setattr(Tracker, "state", lambda self, note, *known: asked.append(note) or state(self, note, *known))
     assert Tracker.open(tmp_path).copy_missing() == []
     assert asked == []
+
+
+def test_many_runs_ask_no_more_of_the_store_than_one(tmp_path):
+    """What `ui` and `doctor` do before anything else, for thousands of runs."""
+    tracker = Tracker.open(tmp_path)
+    client = tracker.client()
+    statements = []
+
+    def note(*given: Any) -> None:
+        statements.append(given[2])
+
+    counts = []
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        for number in (1, 5):
+            for place in range(number):
+                folder = tmp_path / f"run-{number}-{place}"
+                run_id = client.create_run("0").info.run_id
+                client.set_terminated(run_id)
+                write_json(folder / "config.json", {})
+                write_json(folder / "result.json", {})
+                write_json(folder / NOTE, {"uri": tracker.shown, "run_id": run_id, "token": "", "whole": True})
+            statements.clear()
+            assert list(restore(tracker)) == []
+            counts.append(len(statements))
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.fixture
