@@ -193,7 +193,15 @@ def _draw(rows: pd.DataFrame, x: str, strategies: Sequence[str], marks: Sequence
         beside = 0.06 * (number - (len(strategies) - 1) / 2)  # so that intervals do not cover each other
         at = [places[value] + beside for value in line[x]]
         reach = np.array([line["gain"] - line["low"], line["high"] - line["gain"]])
-        axes.errorbar(at, line["gain"], yerr=reach, color=PALETTE[number], fmt="o-", elinewidth=0.8, label=strategy)
+        axes.errorbar(
+            at,
+            line["gain"],
+            yerr=reach,
+            color=PALETTE[number],
+            fmt="o-",
+            elinewidth=0.8,
+            label=strategy.removeprefix("in-batch+"),
+        )
     axes.axhline(0, color=GREY, linewidth=1)
     for mark in marks:
         value, _, name = mark.partition(":")

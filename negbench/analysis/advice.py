@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 from negbench.analysis.contrasts import CONTRAST, TEMPERATURE, setting_of
 from negbench.analysis.findings import Findings
-from negbench.analysis.frame import key_of, seconds_per_seed
+from negbench.analysis.frame import config_of, key_of, seconds_per_seed
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.verdicts import OVER_ALL, beside_batch
-from negbench.analysis.words import estimate_text, in_points, join_names, label_of, percent, plural
+from negbench.analysis.words import capitalize, estimate_text, in_points, join_names, label_of, percent, plural
 from negbench.display import duration
 from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.comparison import together
 from negbench.grid.setting import COMMON, OWN
+from negbench.mining.measured_gain import RULE, where_mining_gained
 from negbench.settings.config import LEARNED
 
 TEMPERATURES = "--dial loss.tau=learned,0.07,0.15"
@@ -86,6 +87,23 @@ def advice(findings: Findings) -> list[str]:
             text = f"{trained[0][0].dataset}, {trained[0][0].backbone}: {text}"
         lines += [*_temperatures(findings.contrasts, trained[0][0]), text]
     return lines
+
+
+def measured_elsewhere(findings: Findings) -> list[str]:
+    """Say that beside such a batch mining gained on other data.
+
+    [] where it gained nowhere, where its rule was compared, and where the batch alone is no baseline.
+    """
+    rows = findings.main
+    if not beside_batch(rows) or any(row.facts.get("plugin") == RULE.partition(":")[0] for row in rows):
+        return []
+    lines = []
+    for cells in findings.groups:
+        train = config_of(cells).train
+        gained = where_mining_gained(train.batch_size, train.epochs)
+        if gained:
+            lines.append(f"{capitalize(gained)}.")
+    return list(dict.fromkeys(lines))
 
 
 def _settings(findings: Findings, tables: Sequence[Sequence[Verdict]]) -> list[Setting]:

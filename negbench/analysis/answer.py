@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from negbench.analysis.advice import advice
+from negbench.analysis.advice import advice, measured_elsewhere
 from negbench.analysis.columns import WORDS
 from negbench.analysis.contrasts import CONTRAST, TEMPERATURE, contrast_text
 from negbench.analysis.cutoffs import wide_cutoffs
@@ -53,7 +53,7 @@ def say(findings: Findings) -> list[str]:
 
     First the `headlines`; then what else tables say, what is undecided, what the intervals cover, the regime, learning
     rates, unfinished training, what tuning gained, and what is drawn; last, where strategies stand beside the batch,
-    what to do.
+    where such a batch was seen to gain, and what to do.
     """
     if not findings.verdicts:
         return []
@@ -80,6 +80,7 @@ def say(findings: Findings) -> list[str]:
     groups = sort_alike(findings.plain, verdicts)
     lines += draws_answer(groups)
     lines += kinds_answer(groups)
+    lines += measured_elsewhere(findings)
     lines += advice(findings)
     return lines
 

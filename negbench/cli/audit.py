@@ -27,4 +27,6 @@ def audit(options: Audit) -> dict[str, Any]:
         why = "without the batch, best in generated worlds at this train.num_negatives, on emoji level with the best"
         why += f"; {where_judged()}; beside a batch no window is known (docs/findings.md)"
         console.print(f"window  {audited.window}: {why}", highlight=False)
+    if audited.gained:
+        console.print(f"batch   {audited.gained} (docs/findings.md)", highlight=False)
     return audited.plain()

@@ -16,6 +16,7 @@ from negbench.contracts import PlaneName, Strategy
 from negbench.data.scene import threads
 from negbench.display import notes, progress
 from negbench.loop.mining_task import planes_read
+from negbench.mining.measured_gain import where_mining_gained
 from negbench.mining.mine import mine
 from negbench.mining.planes import Plane, images_of
 from negbench.mining.regime import regime
@@ -46,6 +47,7 @@ class AuditResult:
     window: str  # strategy that draws from the likely best place in the ranking; '' where none was judged
     rows: list[dict[str, Any]]
     remarks: list[str]
+    gained: str = ""  # what was measured beside such a batch, after as many passes; '' where nothing was
 
     def plain(self) -> dict[str, Any]:
         """Return the result as plain values, for JSON."""
@@ -134,6 +136,7 @@ def audit(
         window=best,
         rows=rows,
         remarks=remarks,
+        gained=where_mining_gained(scored.config.train.batch_size, scored.config.train.epochs),
     )
 
 

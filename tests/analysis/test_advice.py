@@ -164,7 +164,8 @@ def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_pa
     assert sorted({(run.config.loss.options["tau"], run.config.divisor) for run in runs}, key=str) == [
         (0.15, "tau"), (None, "backbone"),
     ]  # fmt: skip
-    *_, temperatures, last = found.answer
+    *_, elsewhere, temperatures, last = found.answer
+    assert elsewhere.startswith("Your batch of 24 and 2 passes are where mining gained on emoji: ")
     assert re.fullmatch(
         r"For the batch alone the best temperature is (learned|0\.15) \(R@10 [\d.]+ %\), "
         r"[\d.-]+ \[.*\] points above (0\.15|learned)\.",

@@ -56,6 +56,10 @@ def test_the_sample_is_of_the_train_queries(scored):
 def test_rates_are_those_of_loops(scored):
     audited = audit(scored, {"top": make_strategy("top-k", k=5)}, OPTIONS)
     (row,) = audited.rows
+    train = scored.config.train
+    assert audited.gained.startswith(
+        f"your batch of {train.batch_size} and {train.epochs} passes are where mining gained"
+    )
     false, hardness = [], []
     for query in range(20):
         scores, columns, target, relevant = loops(scored, query)

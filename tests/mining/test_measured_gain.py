@@ -1,0 +1,44 @@
+"""What audit and answers say of a batch beside which a mined negative gained."""
+
+from pathlib import Path
+
+import pytest
+
+from negbench.mining import measured_gain
+from negbench.mining.measured_gain import ON_EMOJI, MeasuredGain, where_mining_gained
+
+TABLES = (Path(__file__).parents[2] / "docs" / "findings_tables.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "passes", "points"),
+    [
+        (16, 3, "2.0"),
+        (8, 3, "2.0"),
+        (16, 1, "2.0"),
+        (32, 3, "1.0"),
+        (17, 2, "1.0"),
+        (16, 4, ""),
+        (33, 3, ""),
+        (128, 1, ""),
+    ],
+)
+def test_the_smallest_batch_that_holds_yours_speaks(batch_size, passes, points, monkeypatch):
+    rows = (
+        MeasuredGain(32, 3, 1.0, 0.5, 1.5),
+        MeasuredGain(16, 3, 2.0, 1.0, 3.0),
+        MeasuredGain(128, 3, 0.5, -0.5, 1.5),
+    )
+    monkeypatch.setattr(measured_gain, "ON_EMOJI", rows)
+    text = where_mining_gained(batch_size, passes)
+    if not points:
+        assert text == ""
+        return
+    assert f"added {points} [" in text
+    assert text.startswith(f"your batch of {batch_size} and {passes} pass")
+    assert text.endswith("compare: --strategies in-batch,in-batch+shifted-top-k:start=8:stop=16")
+
+
+@pytest.mark.parametrize("row", ON_EMOJI, ids=lambda row: f"{row.batch_size}-{row.passes}")
+def test_the_numbers_are_those_of_the_findings(row):
+    assert f"{row.points:+.1f} [{row.low:.1f}, {row.high:.1f}]" in TABLES
