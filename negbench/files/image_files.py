@@ -174,8 +174,12 @@ class ImageFiles:
         for *folders, name in map(_parts, lacking):
             found = there.get(name)
             if found:
-                near = max(found, key=lambda path: _shared(path, folders))
-                return f"; there is {short_repr(near.relative_to(self.root).as_posix())}: name images by such paths"
+                near = max(found, key=lambda path: _shared(path, folders)).relative_to(self.root)
+                text = f"; there is {short_repr(near.as_posix())}: name images by such paths"
+                above = near.parts[: len(near.parts) - 1 - len(folders)]
+                if above and [*near.parts[len(above) : -1]] == folders:  # only the first folders are left out
+                    text += f", or move what {short_repr('/'.join(above))} holds into {self.root}"
+                return text
         return ""
 
     def _difference(self, image: str, near: Sequence[Path]) -> str:

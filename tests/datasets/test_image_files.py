@@ -74,6 +74,7 @@ def test_where_no_id_names_a_file_one_is_shown(tmp_path):
         write(tmp_path / name)
     for known, images, shown in (
         ((), ["C:/old/z/9.jpg", "C:/old/y/1.jpg"], "; there is 'a/y/1.jpg': name images by such paths; put them there"),
+        ((), ["y/1.jpg"], f"'a/y/1.jpg': name images by such paths, or move what 'a' holds into {tmp_path}; put"),
         ((), ["y/3"], "(no file); put them there"),
         (("2",), ["old/y/1.jpg"], "(no file); there is 'a/y/1.jpg', in another folder or of another spelling; put"),
     ):
