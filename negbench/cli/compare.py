@@ -18,7 +18,7 @@ def _outlook(options: Compare, say: Callable[[str], None]) -> Any:
 
 @command.of(
     Compare,
-    "negbench compare --strategies cir --losses bradley-terry --seeds 3",
+    "negbench compare --losses info-nce --strategies in-batch,in-batch+qure,in-batch+top-k --seeds 3",
     "negbench compare --recipe world --dial dataset.twins=1,2,4 --strategies qure,in-batch",
     "negbench compare --systems all --strategies cir --seeds 5 --workers 2",
     "negbench compare --strategies qure,dqe --tuned 40",
