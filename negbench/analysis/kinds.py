@@ -101,7 +101,7 @@ def draws_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
             parts.append(f"{names[0]} draws nearest the top of the ranking ({rank}) and {furthest}")
     if false:
         most = max(false, key=lambda name: false[name])
-        if false[most] > 0:
+        if percent(false[most]) != percent(0.0):
             said = f"{percent(false[most])} % of the draws of {most} are false negatives"
             if len(false) > 1:
                 said += ", the largest share"

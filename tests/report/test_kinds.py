@@ -4,6 +4,7 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from negbench.analysis.answer import say
@@ -12,6 +13,7 @@ from negbench.analysis.frame import folders_of, mean_of, shared_value
 from negbench.analysis.kinds import draws_answer, kind_shares, kinds_answer
 from negbench.analysis.leader import sort_alike
 from negbench.analysis.statistics import over_seeds
+from negbench.grid.axis import AXES
 from negbench.metrics.fixed import KINDS
 from negbench.report.charts import _figure
 from negbench.report.figures import parts_of
@@ -99,3 +101,18 @@ def test_the_answer_says_who_draws_highest_and_lowest_and_whose_draws_are_most_o
     assert f" and {low} furthest from it ({ranks[low]:,.0f}); " in line
     assert f"{100 * false[most]:.1f} % of the draws of {most} are false negatives, the largest share." in line
     assert line in say(findings)
+
+
+@pytest.mark.parametrize(
+    ("share", "lines"),
+    [
+        (0.0004, []),  # it would print as 0.0 %
+        (0.0006, ["Draws: 0.1 % of the draws of a are false negatives, the largest share."]),
+    ],
+)
+def test_a_share_of_false_draws_that_rounds_to_nothing_is_no_largest_share(share, lines):
+    groups = []
+    for name, value in (("a", share), ("b", 0.0)):
+        columns = {axis: [""] for axis in AXES} | {"strategy": [name], "seed": [0]}
+        groups.append(pd.DataFrame(columns | {"behaviour/false_negative_rate_draws": [value]}))
+    assert draws_answer(groups) == lines
