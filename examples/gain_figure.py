@@ -9,8 +9,8 @@ best temperature and rate of every row, and the commands that run each row at it
 Run those commands. `draw` reads what they left, and draws the gain of every row over the batch alone, each at its own
 temperature and rate, as tables and as one picture:
 
-    python examples/gain_figure.py draw runs/bs-trials runs/bs-8-* runs/bs-32-* runs/bs-128-* --by train.batch_size \
-        --panels train.epochs --out gain.svg
+    python examples/gain_figure.py draw runs/bs-8-* runs/bs-32-* runs/bs-128-* --trials runs/bs-trials \
+        --by train.batch_size --panels train.epochs --out gain.svg
 
 The first of `--by` is the figure's x axis. Intervals are simultaneous for a panel's differences on one metric. They
 hold given the temperatures and rates that the trials chose.
@@ -170,6 +170,8 @@ def _cell(rows: pd.DataFrame) -> str:
 def chart(found: pd.DataFrame, x: str, panels: Sequence[str], metrics: Sequence[str], marks: Sequence[str]) -> Chart:
     """Draw a row of panels for each metric: the gain against the first setting, a line for each strategy.
 
+    Where a metric has one panel, they stand side by side.
+
     `marks`: 'VALUE:NAME', a vertical line at a value of `x`.
     """
     strategies = list(dict.fromkeys(found["strategy"]))
@@ -182,6 +184,8 @@ def chart(found: pd.DataFrame, x: str, panels: Sequence[str], metrics: Sequence[
         for panel, rows in split:
             title = ", ".join([label_of(metric), _named(panel)]) if panel else label_of(metric)
             drawn.append(Panel(title, partial(_draw, rows, x, strategies, marks)))
+    if across == 1:
+        across = len(metrics)
     return Chart("gain", "", "", tuple(drawn), across)
 
 
@@ -217,12 +221,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     steps = parser.add_subparsers(dest="step", required=True)
     choosing = steps.add_parser("choose", help="print each row's best pair, and commands")
-    choosing.add_argument("trials", type=Path)
+    choosing.add_argument("trials", type=Path, nargs="+")
     choosing.add_argument("--command", default="negbench compare --recipe RECIPE")
     choosing.add_argument("--name", default="gain", help="names of the comparisons begin with it")
     drawing = steps.add_parser("draw", help="print tables, write a picture")
-    drawing.add_argument("trials", type=Path)
     drawing.add_argument("folders", type=Path, nargs="+")
+    drawing.add_argument("--trials", type=Path, action="append", required=True, help="by which pairs were chosen")
     drawing.add_argument("--panels", default="", help="settings that part the panels")
     drawing.add_argument("--metrics", default=",".join(METRICS), help="of the picture")
     drawing.add_argument("--mark", action="append", default=[], help="VALUE:NAME on the x axis")
@@ -232,7 +236,7 @@ def main() -> None:
         step.add_argument("--metric", default="recall_at_10", help="by which pairs were chosen")
     options = parser.parse_args()
     by = options.by.split(",")
-    pairs = best_pairs(cells_of([options.trials], [*by, *PAIR]), by, options.metric)
+    pairs = best_pairs(cells_of(options.trials, [*by, *PAIR]), by, options.metric)
     if options.step == "choose":
         print(pairs.to_string(index=False))
         print("\n".join(commands(pairs, by, options.command, options.name)))

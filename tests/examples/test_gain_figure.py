@@ -93,7 +93,9 @@ def test_intervals_hold_for_all_settings_of_a_panel(gain, runs):
 
 
 def test_the_command_prints_tables_and_writes_a_small_picture(gain, runs, monkeypatch, capsys):
-    words = f"gain_figure.py draw {runs}/trials {runs}/reported --by {BY[0]} --out {runs}/a.svg --mark 16:emoji"
+    words = (
+        f"gain_figure.py draw {runs}/reported --trials {runs}/trials --by {BY[0]} --out {runs}/a.svg --mark 16:emoji"
+    )
     monkeypatch.setattr("sys.argv", words.split())
     gain.main()
     printed = capsys.readouterr().out
