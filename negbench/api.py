@@ -342,4 +342,8 @@ def _silent() -> Any:
 
 def _say(console: Console) -> Callable[[str], None]:
     """Return a function that prints a line as it is."""
-    return lambda line: console.print(line, highlight=False, soft_wrap=True)
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True)
+
+    return say

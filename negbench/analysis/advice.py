@@ -74,7 +74,11 @@ def advice(findings: Findings) -> list[str]:
             tables.append(rows)
     if not tables:
         return []
-    places = together(tables, lambda rows: (rows[0].dataset, rows[0].backbone, rows[0].settings))
+
+    def place(rows: Sequence[Verdict]) -> tuple[str, str, str]:
+        return rows[0].dataset, rows[0].backbone, rows[0].settings
+
+    places = together(tables, place)
     lines = []
     for members in places.values():
         longest = max(int(rows[0].epochs or 0) for rows in members)

@@ -151,7 +151,11 @@ def warm_ups(groups: Sequence[pd.DataFrame]) -> str:
 
 def _tables(rows: Sequence[Verdict]) -> dict[TableKey, list[Verdict]]:
     """Group rows by their tables: over all first, then by training budget."""
-    ordered_rows = sorted(rows, key=lambda row: (OVER_ALL not in row.table_key, int(row.epochs or 0)))
+
+    def place(row: Verdict) -> tuple[bool, int]:
+        return OVER_ALL not in row.table_key, int(row.epochs or 0)
+
+    ordered_rows = sorted(rows, key=place)
     return together(ordered_rows, lambda row: row.table_key)
 
 

@@ -65,8 +65,11 @@ def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.ra
     seen = there.astype(np.float64)
     variance = np.ones((chains, strategies))
     mean = np.zeros((chains, strategies))
-    degrees, scale = np.full((chains, 1), 5.0), np.ones((chains, 1))
-    squares, sums, level = (values**2).sum(axis=1), values.sum(axis=1), np.maximum(count, 1)
+    degrees = np.full((chains, 1), 5.0)
+    scale = np.ones((chains, 1))
+    squares = (values**2).sum(axis=1)
+    sums = values.sum(axis=1)
+    level = np.maximum(count, 1)
     half = _DEGREES / 2
     constant = half * np.log(half) - scipy.special.gammaln(half)
     precision = 1 / variance

@@ -218,8 +218,12 @@ class ValueTable:
 
     def seeds_by_values(self) -> list[int]:
         """Return all seeds in an order that depends on their values alone."""
-        every = {seed for rows in self._rows.values() for seed in rows}
-        return sorted(every, key=lambda seed: [self._value_bytes(name, seed) for name in sorted(self._rows)])
+        seeds = {seed for rows in self._rows.values() for seed in rows}
+
+        def bytes_of(seed: int) -> list[bytes]:
+            return [self._value_bytes(name, seed) for name in sorted(self._rows)]
+
+        return sorted(seeds, key=bytes_of)
 
     def _value_bytes(self, name: str, seed: int) -> bytes:
         """Return a row's values, sorted within strata; nothing if there is no such row."""

@@ -30,7 +30,11 @@ def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> list[str
     others = [name for name in TABLE_AXES if name != axis]
     compared = [row for row in verdicts if getattr(row, axis) and OVER_ALL not in row.table_key]
     level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - verdicts[0].alpha):g} %)"
-    along = together(compared, lambda row: tuple(getattr(row, name) for name in others))
+
+    def place(row: Verdict) -> tuple[str, ...]:
+        return tuple(getattr(row, name) for name in others)
+
+    along = together(compared, place)
     lines = []
     compared_values: dict[str, None] = {}
     for rows in along.values():

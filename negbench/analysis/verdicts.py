@@ -211,7 +211,11 @@ def tables_of(
         UnknownNameError: a data set has no such metric.
         RunError: two runs of one data set whose stored ranks are of different queries.
     """
-    by_table = together(groups, lambda group: tuple(shared_value(group, axis) for axis in TABLE_AXES))
+
+    def place_of(group: pd.DataFrame) -> tuple[str, ...]:
+        return tuple(shared_value(group, axis) for axis in TABLE_AXES)
+
+    by_table = together(groups, place_of)
     seen: dict[str, KnownQueries] = {}
     tables = []
     for place, members in sorted(by_table.items()):
@@ -305,7 +309,11 @@ def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
 def alike_but(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[list[VerdictTable]]:
     """Group tables that differ in these axes only."""
     rest = [axis for axis in TABLE_AXES if axis not in axes]
-    return list(together(tables, lambda table: tuple(table.labels.get(axis, "") for axis in rest)).values())
+
+    def place(table: VerdictTable) -> tuple[str, ...]:
+        return tuple(table.labels.get(axis, "") for axis in rest)
+
+    return list(together(tables, place).values())
 
 
 def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:

@@ -87,7 +87,8 @@ def with_interval(value: float, low: float, high: float, *, sign: bool = True) -
 def span(values: Iterable[Any], text: Callable[[Any], str] = percent) -> str:
     """'7.0 to 8.2' in percent, from the lowest to the highest value; '7.0' where both ends print alike."""
     ordered = sorted(values)
-    lowest, highest = text(ordered[0]), text(ordered[-1])
+    lowest = text(ordered[0])
+    highest = text(ordered[-1])
     return lowest if lowest == highest else f"{lowest} to {highest}"
 
 

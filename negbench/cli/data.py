@@ -1,5 +1,6 @@
 """`negbench data`: fetch and check data sets, and store their features."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ from negbench.cli import command, output
 from negbench.settings.command_options import EncodeData, FetchData, VerifyData
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from negbench.datasets.verify import Verification
 
 SHOWN = 10  # problems of one kind to print on the terminal
@@ -36,10 +39,19 @@ def fetch(options: FetchData) -> None:
     typer.echo(f"fetched in {time.perf_counter() - started:.0f} s")
     started = time.perf_counter()
     with Progress(transient=True) as progress:
-        task = progress.add_task("draw", total=None)
-        count = draw(out, lambda done, total: progress.update(task, completed=done, total=total))
+        count = draw(out, _bar(progress, "draw"))
     typer.echo(f"{count:,} pictures drawn in {time.perf_counter() - started:.0f} s")
     typer.echo(f"use them with --dataset emoji --data-root {out}")
+
+
+def _bar(progress: "Progress", name: str) -> Callable[[int, int], None]:
+    """Add a bar; return the function that moves it to (done, total)."""
+    task = progress.add_task(name, total=None)
+
+    def move(done: int, total: int) -> None:
+        progress.update(task, completed=done, total=total)
+
+    return move
 
 
 @command.of(
@@ -63,14 +75,13 @@ def verify(options: VerifyData) -> dict[str, Any]:
     section |= {path[-1]: value for path, value in map(parse_set, options.sets)}
     console = Console(stderr=True)  # standard output is for the report
     with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("decode", total=None)
         verification = check(
             section.pop("name"),
             section,
             splits=options.split,
             images=not options.annotations,
             workers=options.workers,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
+            progress=_bar(progress, "decode"),
         )
     document = asdict(verification)
     if not output.wants_json():

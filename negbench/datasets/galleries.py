@@ -521,7 +521,11 @@ class Galleries:
         galleries = [self.groups[query.group] for query in self.queries]
         for doubt in doubts_of_table(scores, galleries, self.target_columns):
             _log.warning("note: %s", doubt)
-        return self.measure(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)])
+
+        def score_block(rows: Tensor, columns: Tensor) -> Tensor:
+            return scores[rows.to(device)][:, columns.to(device)]
+
+        return self.measure(score_block)
 
     def measure(self, score_block: ScoreBlock) -> dict[str, float]:
         """Compute the benchmark's metrics from a model's scores (as for `rank`)."""

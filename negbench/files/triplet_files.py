@@ -394,10 +394,14 @@ def _check_separators(rows: Sequence[TripletRow]) -> None:
     names = set[str]()
     for row in rows:
         names.update(name for name in row.listed("target") if not re.search(r"[|,;\t]", name))
+
+    def is_name(part: str) -> bool:
+        return part in names or is_picture(part)
+
     for row, column in product(rows, ("target", *LISTS)):
         for entry in row.listed(column):
             if entry not in names:
-                check_one(entry, f"{row.where}, column '{column}'", lambda part: part in names or is_picture(part))
+                check_one(entry, f"{row.where}, column '{column}'", is_name)
 
 
 def _with_splits(rows: Sequence[TripletRow], *, by_name: bool) -> list[TripletRow]:

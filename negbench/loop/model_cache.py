@@ -94,7 +94,11 @@ class ModelCache:
         run = self.run
         if not run.scene.train.dataset.redraws:
             return run.scene
-        return self.once("pairs", lambda: run.scene.at_epoch(run.backbone, self.state.epoch, run.config))
+
+        def draw_pairs() -> EncodedSplits:
+            return run.scene.at_epoch(run.backbone, self.state.epoch, run.config)
+
+        return self.once("pairs", draw_pairs)
 
     def task(self, scene: EncodedSplits, strategy: Strategy | None = None) -> MiningTask:
         """Embed the train split with the current model, with the planes that the strategy reads."""

@@ -41,7 +41,11 @@ def note_regime(now: ModelCache, log: Log) -> None:
     state = now.state
     ranks = now.scored().ranks
     note = f"epoch {state.epoch}"
-    card = now.once("regime", lambda: regime(now.task(now.mined_scene()), ranks).summary(), "regime", note)
+
+    def take_card() -> dict[str, float]:
+        return regime(now.task(now.mined_scene()), ranks).summary()
+
+    card = now.once("regime", take_card, "regime", note)
     state.regime.append({"epoch": float(state.epoch), **card})
     log({f"regime/{name}": value for name, value in card.items() if not math.isnan(value)}, state.step, state.epoch)
 

@@ -274,7 +274,11 @@ def opened_lines(run: OpenRun) -> list[str]:
     Raises:
         OptionError: a step cannot fit.
     """
-    return _lines(lambda: Outlook(run.config, run.splits, Architecture.of(run), run.precision.device))
+
+    def make() -> Outlook:
+        return Outlook(run.config, run.splits, Architecture.of(run), run.precision.device)
+
+    return _lines(make)
 
 
 def _lines(make: Callable[[], Outlook]) -> list[str]:

@@ -248,7 +248,11 @@ class Architecture:
 
     def _traced(self, name: str, rows: int, recompute: bool) -> CallMemory:
         part = f"{name} {rows} {self.precision}{' recomputed' if recompute else ''}"
-        return CallMemory(**self._kept(part, lambda: asdict(trace(self, name, rows, recompute=recompute))))
+
+        def trace_call() -> dict[str, Any]:
+            return asdict(trace(self, name, rows, recompute=recompute))
+
+        return CallMemory(**self._kept(part, trace_call))
 
     def _kept(self, part: str, make: Callable[[], Any]) -> Any:
         file = cache_dir() / "steps" / f"{self._key}.json"

@@ -28,8 +28,10 @@ class Copies(NamedTuple):
         """Find the copies among [N, T, D] rows, or among `rows[chosen]`."""
         if chosen is None and len(rows) <= _FEW and rows.device.type == "cpu":
             return cls._of_few(rows.detach())
-        keys = keys_of(rows) if chosen is None else keys_of(rows)[chosen]
-        return cls.by_key(keys, lambda some: rows[some if chosen is None else chosen[some]])
+        keys = keys_of(rows)
+        if chosen is None:
+            return cls.by_key(keys, lambda some: rows[some])
+        return cls.by_key(keys[chosen], lambda some: rows[chosen[some]])
 
     @classmethod
     def _of_few(cls, rows: Tensor) -> Self:

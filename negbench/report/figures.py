@@ -103,9 +103,13 @@ class ChartData:
 
     def by_loss(self) -> Iterable[tuple[str, list[pd.DataFrame]]]:
         """Yield each loss with its groups, in the order of the strategies."""
+
+        def place(group: pd.DataFrame) -> int:
+            return self.strategies.index(shared_value(group, "strategy"))
+
         for loss in self.losses:
             groups = groups_of(self.results[self.results["loss"] == loss])
-            yield loss, sorted(groups, key=lambda group: self.strategies.index(shared_value(group, "strategy")))
+            yield loss, sorted(groups, key=place)
 
 
 def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -> list[ChartData]:

@@ -165,7 +165,11 @@ def _by_picture(
             queries.setdefault(f"{number}", tables["tokens"].new_zeros(count, width))
         blocks.merge(tables)
         blocks.merge(queries, place)
-        copies = Copies.by_key(tables["keys"], lambda some: scene.features(backbone, pictures[some.cpu()]))
+
+        def features_of(rows: Tensor) -> Tensor:
+            return scene.features(backbone, pictures[rows.cpu()])
+
+        copies = Copies.by_key(tables["keys"], features_of)
     levelled = copies.level(tables["tokens"][None])[0]
     alone = functional.normalize(levelled.mean(1), dim=-1)[place.to(device)]
     candidates = levelled[torch.searchsorted(pictures, images).to(device)]

@@ -392,7 +392,12 @@ def best_of(runs: Path, config_hash: str) -> RunFolder | None:
     """Return a run's newest finished folder, else its newest folder; None if there is none."""
     folders = runs_of(runs, config_hash)
     finished = [folder for folder in folders if folder.status == "finished"]
-    return max(finished or folders, key=lambda folder: (folder.path / "config.json").stat().st_mtime_ns, default=None)
+    return max(finished or folders, key=_written_at, default=None)
+
+
+def _written_at(folder: RunFolder) -> int:
+    """Return when a run was planned, in ns."""
+    return (folder.path / "config.json").stat().st_mtime_ns
 
 
 @contextmanager

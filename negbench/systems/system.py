@@ -118,7 +118,8 @@ class System:
             registry.add_file(Path(path))
         known = option_defaults(registry.get("backbones", config.backbone.name))
         head = {"name": config.backbone.name} | {name: value for name, value in HEAD.items() if name in known}
-        components, remarks = [Component("base head", BASE, {"backbone": head})], list[str]()
+        components = [Component("base head", BASE, {"backbone": head})]
+        remarks: list[str] = []
         for part in (part for part in self.parts if part.factor in factors):
             why = part.lacking(config, cache)
             if why is None and "backbone" in part.layer:
@@ -155,7 +156,8 @@ def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, 
         if factor not in FACTORS:
             raise UnknownNameError("factor of a system", factor, FACTORS)
     chosen = {factor: system(str(name)) for factor, name in factors.items()}
-    parts, remarks = list[Component](), list[str]()
+    parts: list[Component] = []
+    remarks: list[str] = []
     for own in dict.fromkeys(choice.name for choice in chosen.values()):
         of_own = [name for name in FACTORS if chosen[name].name == own]
         own_parts, missing = systems()[own].carried(given, cache, of_own)

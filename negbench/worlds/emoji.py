@@ -290,9 +290,13 @@ def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
     for family, looks in by_key(world.images).items():
         varied = tuple(len({*values}) > 1 for values in zip(*looks, strict=True))
         kinds.setdefault(varied, []).append(family)
+
+    def place(family: str) -> bytes:
+        return hashlib.sha256(f"{seed} {family}".encode()).digest()
+
     held_out: set[str] = set()
     for families in kinds.values():
-        families.sort(key=lambda family: hashlib.sha256(f"{seed} {family}".encode()).digest())
+        families.sort(key=place)
         held_out.update(families[: round(FIXED.held_out * len(families))])
     return [emoji for emoji in world.images if (emoji.family in held_out) == (split == "val")]
 
