@@ -87,20 +87,13 @@ def _choice(chosen: Sequence[Picked], how: str, covered: Sequence[GroupKey]) -> 
             outside.append(name)
     sentences = []
     what = _what(chosen[0])
-    title = _TITLES[what]
-    if len(failed) < len(chosen):
-        if chosen[0].common:
-            title += ", one for each table"
-            how += " as the best on average"
-        sentences.append(f"{title}, chosen {how}: {_members(chosen)}.")
-    if len(failed) < len(chosen) and not chosen[0].common:
-        if not outside:
-            sentences.append("The intervals contain what this choice leaves open.")
-        elif len(outside) == len(chosen) - len(failed):
-            sentences.append(f"The intervals leave out that other {what}s might be better.")
-        else:
-            named = join_names(outside, _NAMED)
-            sentences.append(f"The intervals leave out that other {what}s of {named} might be better.")
+    finished = len(chosen) - len(failed)
+    if finished and chosen[0].common:
+        title = f"{_TITLES[what]}, one for each table"
+        sentences.append(f"{title}, chosen {how} as the best on average: {_members(chosen)}.")
+    elif finished:
+        sentences.append(f"{_TITLES[what]}, chosen {how}: {_members(chosen)}.")
+        sentences.append(_intervals_contain(what, outside, finished))
     if at_end:
         end = "is the highest or the lowest tried; a better one may lie beyond"
         if what == "setting":
@@ -109,6 +102,15 @@ def _choice(chosen: Sequence[Picked], how: str, covered: Sequence[GroupKey]) -> 
     if failed:
         sentences.append(f"All trials of {join_names(failed, _NAMED)} failed, so the configured {what} was used.")
     return sentences
+
+
+def _intervals_contain(what: str, outside: Sequence[str], finished: int) -> str:
+    """Say whether the intervals contain what the choice of a setting leaves open; `outside`: groups whose do not."""
+    if not outside:
+        return "The intervals contain what this choice leaves open."
+    if len(outside) == finished:
+        return f"The intervals leave out that other {what}s might be better."
+    return f"The intervals leave out that other {what}s of {join_names(outside, _NAMED)} might be better."
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from negbench.grid.cells import Cell, Outcome, titles_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder, together
 from negbench.grid.estimate import Forecast
-from negbench.grid.executors import Executor, InProcess, Processes
+from negbench.grid.executors import Event, Executor, InProcess, Processes
 from negbench.grid.jobs import Jobs
 from negbench.loop.runs import DATA, open_run, started_precision
 from negbench.machine import files
@@ -87,17 +87,12 @@ def compute_and_log(
     first: dict[str, Cell] = {}  # by hash: each run is computed once, and labelled as its first cell
     for cell in cells:
         first.setdefault(cell.hash, cell)
-    remarks: dict[str, None] = {}
-    for cell in first.values():
-        remarks |= dict.fromkeys(cell.remarks)
-    notes(remarks)
-    todo: list[Cell] = []
     by_hash: dict[str, Outcome] = {}
     for cell in first.values():
         if cell.step(runs) == "reuse":
             by_hash[cell.hash] = Outcome(cell, cell.folder, None, True)
-        else:
-            todo.append(cell)
+    todo = [cell for cell in first.values() if cell.hash not in by_hash]
+    notes(_remarks(first.values()))
 
     def outcomes() -> list[Outcome]:
         """Return the outcomes so far; cells of one run share its outcome."""
@@ -105,13 +100,7 @@ def compute_and_log(
 
     if not todo and folder.holds([*before, *outcomes()]):
         return outcomes()  # nothing to compute, and nothing to write
-    if todo and isinstance(executor, Processes):
-        executor.prepare(compute_task)  # takes as long as everything before the first cell
-    if not executor.elsewhere:  # else the first worker that asks encodes; the others wait for the store's lock
-        with progress("prepare") as display:
-            encode_cells(todo, runs, display)
-    if executor.elsewhere or executor.workers > 1:
-        DATA.clear()  # free a large backbone here, as the workers load their own
+    _prepare(todo, runs, executor)
     titles = titles_of(cells)
     parent = folder.parent(execution.tracking_uri)
     parent.open()
@@ -126,11 +115,7 @@ def compute_and_log(
             if event.kind == "note":
                 log.warning("%s: %s", titles[cell.hash], event.value)
                 continue
-            if event.kind == "done":
-                run_id, reused = event.value
-                outcome = Outcome(cell, run_id, None, reused)
-            else:
-                outcome = Outcome(cell, None, event.value, False)
+            outcome = _outcome(cell, event)
             by_hash[cell.hash] = outcome
             if event.detail:  # the traceback, for a bug report
                 files.write_text(folder.path / f"fault-{cell.hash[:8]}.txt", event.detail)
@@ -139,6 +124,33 @@ def compute_and_log(
     for outcome in failures(by_hash.values()):
         log.error("FAILED %s: %s", titles[outcome.cell.hash], outcome.error)
     return outcomes()
+
+
+def _remarks(cells: Iterable[Cell]) -> list[str]:
+    """Return what a reader must know about these cells, each remark once."""
+    remarks: dict[str, None] = {}
+    for cell in cells:
+        remarks |= dict.fromkeys(cell.remarks)
+    return list(remarks)
+
+
+def _prepare(cells: Sequence[Cell], runs: Path, executor: Executor) -> None:
+    """Encode what these cells read, unless other machines do, and free what only workers need."""
+    if cells and isinstance(executor, Processes):
+        executor.prepare(compute_task)  # takes as long as everything before the first cell
+    if not executor.elsewhere:  # else the first worker that asks encodes; the others wait for the store's lock
+        with progress("prepare") as display:
+            encode_cells(cells, runs, display)
+    if executor.elsewhere or executor.workers > 1:
+        DATA.clear()  # free a large backbone here, as the workers load their own
+
+
+def _outcome(cell: Cell, event: Event) -> Outcome:
+    """Return what became of a cell from the last event of its task."""
+    if event.kind == "done":
+        run_id, reused = event.value
+        return Outcome(cell, run_id, None, reused)
+    return Outcome(cell, None, event.value, False)
 
 
 def encode_cells(cells: Sequence[Cell], runs: Path, display: Display) -> None:

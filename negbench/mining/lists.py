@@ -1,13 +1,15 @@
 """Read negatives that somebody else chose for the queries of a data set, as `negbench mine` writes them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from negbench.contracts import Query
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, short_repr
 from negbench.files.image_files import Spellings
-from negbench.files.row_files import check_one, names_of, read_rows
+from negbench.files.row_files import FileRow, check_one, names_of, read_rows
 
 _KEYS = (("query",), ("reference", "text", "target"), ("text", "target"))
 _IMAGES = ("reference", "target")
@@ -29,60 +31,31 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
         DataError: a file that cannot be read, lacks a column, or is for other data; names the row.
     """
     rows = [replace(row, values=_rename_columns(row.values)) for row in read_rows(path)]
-    has = names_of(rows[0].values if rows else {})
-    column = next((name for name in ("negatives", "negative") if name in has), None)
-    keys = next((keys for keys in _KEYS if {*keys} <= {*has}), None)
-    if column is None or keys is None:
-        lacks = "no column 'query', nor reference, text and target" if column else "no column 'negatives' or 'negative'"
-        raise DataError(f"{path}: {lacks} (it has {', '.join(map(short_repr, has))})")
-    ids = {written: image for image, written in dataset.spelled.items()}
-    spellings = Spellings(dataset.all_images)
-
-    def read(value: Any) -> str:
-        name = str(value).strip()
-        return ids.get(name) or spellings.find(name) or name
-
+    column, keys = _find_columns(path, rows)
+    spelling = _Spelling(dataset)
     places: dict[tuple[str | None, ...], list[int]] = {}
     for place, query in enumerate(dataset.queries):
-        key = (query.id,) if keys == ("query",) else tuple(getattr(query, name) for name in keys)
-        places.setdefault(key, []).append(place)
+        places.setdefault(_key_of_query(query, keys), []).append(place)
     lists: list[list[int]] = [[] for _ in dataset.queries]
-    known = 0
+    any_known = False
     for row in rows:
-        values = row.values
-        key_of_row = tuple(read(values[name]) if name in _IMAGES else str(values[name]).strip() for name in keys)
-        found = places.get(key_of_row, ())
-        known += len(found)
-        if not found:
+        of_row = places.get(_key_of_row(row, keys, spelling), [])
+        if not of_row:
             continue
-        target = values.get("target")
-        for place in found:
-            wanted = dataset.queries[place].target
-            if target is not None and read(target) != wanted:
-                where = f"{row.where}: target {short_repr(target)}"
-                raise DataError(f"{where}, but the data's is {short_repr(wanted)}: mine again")
-        if str(values.get("fallback")).lower() not in _KEPT:
+        any_known = True
+        for place in of_row:
+            _check_target(row, dataset.queries[place], spelling)
+        if str(row.values.get("fallback")).lower() not in _KEPT:
             continue
-        if column == "negative" and isinstance(values[column], str):
-            names = [values[column]]
-        else:
-            names = row.listed(column, values[column])
-        columns = []
-        for name in names:
-            image = read(name)
-            if image not in dataset.column_of:
-                check_one(str(name), row.place(column), lambda part: read(part) in dataset.column_of)
-                raise DataError(f"{row.place(column)}: {dataset.identity} has no image {short_repr(name)}")
-            columns.append(dataset.column_of[image])
-        for place in found:
+        columns = _read_images(row, column, spelling)
+        for place in of_row:
             lists[place] += columns
-    if not known:
-        row = rows[0]
-        own = [getattr(dataset.queries[0], "id" if name == "query" else name) for name in keys]
-        theirs = [row.values[name] for name in keys]
+    if not any_known:
+        ours = list(_key_of_query(dataset.queries[0], keys))
+        theirs = [rows[0].values[name] for name in keys]
         raise DataError(
             f"{path} lists negatives of no query of {dataset.identity}: {' and '.join(keys)} are {short_repr(theirs)} "
-            f"there, {short_repr(own)} in the data: is it for other data or a split?"
+            f"there, {short_repr(ours)} in the data: is it for other data or a split?"
         )
     return lists
 
@@ -95,3 +68,77 @@ def _rename_columns(values: dict[str, Any]) -> dict[str, Any]:
         negatives = [value for name, value in values.items() if name.startswith("negative_") and value is not None]
         return {"text": values["anchor"], "target": values["positive"], "negatives": negatives}
     return values
+
+
+def _find_columns(path: Path, rows: Sequence[FileRow]) -> tuple[str, tuple[str, ...]]:
+    """Return the column that lists negatives, and those that tell the query.
+
+    Raises:
+        DataError: there are none.
+    """
+    columns = names_of(rows[0].values if rows else {})
+    listing = [name for name in ("negatives", "negative") if name in columns]
+    telling = [keys for keys in _KEYS if {*keys} <= {*columns}]
+    if listing and telling:
+        return listing[0], telling[0]
+    lacks = "no column 'query', nor reference, text and target" if listing else "no column 'negatives' or 'negative'"
+    raise DataError(f"{path}: {lacks} (it has {', '.join(map(short_repr, columns))})")
+
+
+class _Spelling:
+    """The images of a data set by the names that a file may give them."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self._ids = {written: image for image, written in dataset.spelled.items()}
+        self._spellings = Spellings(dataset.all_images)
+
+    def image(self, value: Any) -> str:
+        """Return the id of the image that this cell names; the name as it is if there is none."""
+        name = str(value).strip()
+        return self._ids.get(name) or self._spellings.find(name) or name
+
+    def is_image(self, value: Any) -> bool:
+        """Whether this cell names an image of the corpus."""
+        return self.image(value) in self.dataset.column_of
+
+
+def _key_of_query(query: Query, keys: Sequence[str]) -> tuple[str | None, ...]:
+    return tuple(query.id if name == "query" else getattr(query, name) for name in keys)
+
+
+def _key_of_row(row: FileRow, keys: Sequence[str], spelling: _Spelling) -> tuple[str, ...]:
+    key = []
+    for name in keys:
+        value = row.values[name]
+        key.append(spelling.image(value) if name in _IMAGES else str(value).strip())
+    return tuple(key)
+
+
+def _check_target(row: FileRow, query: Query, spelling: _Spelling) -> None:
+    """Raise DataError if the row has a target, and it is not the query's."""
+    target = row.values.get("target")
+    if target is not None and spelling.image(target) != query.target:
+        where = f"{row.where}: target {short_repr(target)}"
+        raise DataError(f"{where}, but the data's is {short_repr(query.target)}: mine again")
+
+
+def _read_images(row: FileRow, column: str, spelling: _Spelling) -> list[int]:
+    """Return the columns of the corpus that a row lists.
+
+    Raises:
+        DataError: an image that the data do not have.
+    """
+    value = row.values[column]
+    if column == "negative" and isinstance(value, str):
+        names: Sequence[Any] = [value]
+    else:
+        names = row.listed(column, value)
+    dataset = spelling.dataset
+    columns = []
+    for name in names:
+        if not spelling.is_image(name):
+            check_one(str(name), row.place(column), spelling.is_image)
+            raise DataError(f"{row.place(column)}: {dataset.identity} has no image {short_repr(name)}")
+        columns.append(dataset.column_of[spelling.image(name)])
+    return columns

@@ -263,44 +263,69 @@ def _read_targets(
             f"--targets {file}: no column 'target' among {', '.join(columns)}: name it in the first line, or save "
             "a list of names, one a line, as .txt"
         )
-    row_of = {name: index for index, name in enumerate(names)}
-    spellings = Spellings(names)
-    numbered = bool(names) and all(name.isdecimal() for name in names)  # a number is then an id, and no row
-
-    def find_row(value: Any) -> int | None:
-        if names:
-            return row_of.get(spellings.find(str(value)) or "")
-        number = re.fullmatch(r"(\d+)(\.0)?", str(value).strip())  # as pandas writes whole numbers with a gap
-        return int(number[1]) if number else None
-
-    def row_or_value(row: FileRow, column: str, value: Any) -> Any:
-        place = row.place(column)
-        if value is None:
-            raise DataError(f"{place} is missing")
-        text = isinstance(value, str)
-        may_be_id = bool(names or row.cells) if text else numbered
-        index = find_row(value) if may_be_id else None
-        if not text and index not in (None, value) and value < len(names):
-            raise DataError(f"{place}: {value} is a row and the id of another: write ids as texts")
-        if index is None and text:
-            check_one(value, place, lambda part: find_row(part) is not None)
-            like = f"its ids are like {short_repr(names[0])}" if names else "it has no ids"
-            raise DataError(f"{place}: {short_repr(value)} is not in {images}: {like}")
-        return value if index is None else index  # of what is no text, `Miner` takes whole numbers only
-
+    finder = _RowFinder(images, names)
     lists: dict[str, list[list[Any]]] = {}
     for name in _LISTS:
         if name in columns:
             lists[name] = []
             for row in rows:
                 entries = row.listed(name, row.values.get(name))
-                lists[name].append([row_or_value(row, name, entry) for entry in entries])
-    targets = [row_or_value(row, "target", row.values["target"]) for row in rows]
+                lists[name].append([finder.row_or_value(row, name, entry) for entry in entries])
+    targets = [finder.row_or_value(row, "target", row.values["target"]) for row in rows]
     try:
         target = np.array(targets)
     except ValueError as error:
         raise DataError(f"--targets {file}, column 'target': expected a row or an id in each cell") from error
     return target, lists
+
+
+class _RowFinder:
+    """Rows of the image embeddings by what a table of targets calls them.
+
+    Args:
+        images: file of the embeddings, for messages.
+        names: ids of the images; none: the file has none, and tables give rows.
+    """
+
+    def __init__(self, images: Path, names: Sequence[str]) -> None:
+        self.images = images
+        self.names = names
+        self._row_of = {name: index for index, name in enumerate(names)}
+        self._spellings = Spellings(names)
+        self._ids_are_numbers = bool(names) and all(name.isdecimal() for name in names)
+
+    def find(self, value: Any) -> int | None:
+        """Return the row of an id, or of a number if there are no ids; None if there is none."""
+        if self.names:
+            return self._row_of.get(self._spellings.find(str(value)) or "")
+        number = re.fullmatch(r"(\d+)(\.0)?", str(value).strip())  # as pandas writes whole numbers with a gap
+        return int(number[1]) if number else None
+
+    def is_image(self, value: Any) -> bool:
+        """Whether this is the id of an image, or a number if there are no ids."""
+        return self.find(value) is not None
+
+    def row_or_value(self, row: FileRow, column: str, value: Any) -> Any:
+        """Return the row of the image that a cell names; the cell as it is if it is no text and no id.
+
+        `Miner` then takes whole numbers only.
+
+        Raises:
+            DataError: an empty cell, an unknown id, or a number that is a row and the id of another.
+        """
+        place = row.place(column)
+        if value is None:
+            raise DataError(f"{place} is missing")
+        is_text = isinstance(value, str)
+        may_be_id = bool(self.names or row.cells) if is_text else self._ids_are_numbers
+        index = self.find(value) if may_be_id else None
+        if not is_text and index not in (None, value) and value < len(self.names):
+            raise DataError(f"{place}: {value} is a row and the id of another: write ids as texts")
+        if index is None and is_text:
+            check_one(value, place, self.is_image)
+            like = f"its ids are like {short_repr(self.names[0])}" if self.names else "it has no ids"
+            raise DataError(f"{place}: {short_repr(value)} is not in {self.images}: {like}")
+        return value if index is None else index
 
 
 def _read_target_rows(file: Path) -> list[FileRow]:
