@@ -229,7 +229,14 @@ def test_nothing_is_multiplied_by_a_condition():
         pytest.param("(n > 1) * 's'", True, id="on the left"),
         pytest.param("'s' * (a and b > 1)", True, id="part of a condition"),
         pytest.param("def f(said: bool): return block() * said", True, id="annotated name"),
+        pytest.param("(not x) * [1]", True, id="not on the left"),
+        pytest.param("bool(x) * [1]", True, id="bool on the left"),
+        pytest.param("text *= n > 1", True, id="in place"),
+        pytest.param("-(n > 1) * 's'", True, id="negative"),
+        pytest.param("if x:\n    said: bool = y\n's' * said", True, id="annotated within"),
+        pytest.param("def f(said: bool | None): return 's' * said", True, id="bool or None"),
         pytest.param("4 * (n > 1)", False, id="number"),
+        pytest.param("count *= 2", False, id="a number in place"),
         pytest.param("'-' * width", False, id="no condition"),
     ],
 )
@@ -245,6 +252,8 @@ def multiplied_conditions(tree: ast.Module) -> list[int]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             known = known | {each.arg for each in given if _is_bool(each.annotation)} | _annotated_bool(node.body)
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult) and _is_condition(node.value, known):
+            lines.append(node.lineno)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             for factor, other in ((node.left, node.right), (node.right, node.left)):
                 if _is_condition(factor, known) and not _is_number(other):
@@ -258,11 +267,20 @@ def multiplied_conditions(tree: ast.Module) -> list[int]:
 
 
 def _annotated_bool(body: list[ast.stmt]) -> set[str]:
-    annotated = [node for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
-    return {node.target.id for node in annotated if _is_bool(node.annotation)}
+    """Return the names that these statements, and those within them, annotate as bool; other scopes are left out."""
+    names = set()
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_bool(node.annotation):
+            names.add(node.target.id)
+        names |= _annotated_bool([child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)])
+    return names
 
 
 def _is_bool(annotation: ast.expr | None) -> bool:
+    if isinstance(annotation, ast.BinOp):  # bool | None
+        return _is_bool(annotation.left) or _is_bool(annotation.right)
     return isinstance(annotation, ast.Name) and annotation.id == "bool"
 
 
@@ -272,7 +290,7 @@ def _is_condition(node: ast.expr, known: set[str]) -> bool:
     if isinstance(node, ast.BoolOp):
         return any(_is_condition(value, known) for value in node.values)
     if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.Not)
+        return isinstance(node.op, ast.Not) or _is_condition(node.operand, known)
     return isinstance(node, ast.Compare) or (isinstance(node, ast.Name) and node.id in known)
 
 
