@@ -104,6 +104,8 @@ def measured_elsewhere(findings: Findings) -> list[str]:
     lines = []
     for cells in findings.groups:
         train = config_of(cells).train
+        if train.batch_size is None or train.epochs is None:
+            continue
         gained = where_mining_gained(train.batch_size, train.epochs)
         if gained:
             lines.append(f"{capitalize(gained)}.")

@@ -31,10 +31,10 @@ def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> list[str
     compared = [row for row in verdicts if getattr(row, axis) and OVER_ALL not in row.table_key]
     level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - verdicts[0].alpha):g} %)"
 
-    def place(row: Verdict) -> tuple[str, ...]:
+    def values_of_others(row: Verdict) -> tuple[str, ...]:
         return tuple(getattr(row, name) for name in others)
 
-    along = together(compared, place)
+    along = together(compared, values_of_others)
     lines = []
     compared_values: dict[str, None] = {}
     for rows in along.values():

@@ -256,7 +256,7 @@ def executor_of(
     if 0 < len(devices) < workers:
         shared = "1 GPU" if len(devices) == 1 else f"{len(devices)} GPUs"
         notes([f"{workers} workers share {shared}"])
-    preload = ("pandas", "pyarrow.parquet")
+    preload: tuple[str, ...] = ("pandas", "pyarrow.parquet")
     if uri != "none":
         preload += _TRACKING
     return Processes(workers, preload=preload, devices=devices)

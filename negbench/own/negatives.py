@@ -129,12 +129,12 @@ def _shape_table(frame: pd.DataFrame, options: Mine) -> pd.DataFrame:
         )
     if options.with_reference:
         query = _with_reference(full)
-    columns = {"anchor": query, "positive": full["target"]}
+    pairs = {"anchor": query, "positive": full["target"]}
     for place in range(options.draws):
-        columns[f"negative_{place + 1}"] = full["negatives"].str[place]
+        pairs[f"negative_{place + 1}"] = full["negatives"].str[place]
     scores = [[positive, *others] for positive, others in zip(full["positive"], full["scores"], strict=True)]
-    columns["score"] = pd.Series(scores, index=full.index, dtype=object)
-    return pd.DataFrame(columns)
+    pairs["score"] = pd.Series(scores, index=full.index, dtype=object)
+    return pd.DataFrame(pairs)
 
 
 def _with_reference(frame: pd.DataFrame) -> "pd.Series[Any]":

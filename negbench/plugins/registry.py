@@ -387,7 +387,7 @@ def _entry_points(kind: str, path: tuple[str, ...]) -> list[Plugin]:
 
 
 @cache
-def _installed(path: tuple[str, ...]) -> importlib.metadata.EntryPoints:
+def _installed(path: tuple[str, ...]) -> "importlib.metadata.SelectableGroups | importlib.metadata.EntryPoints":
     """Return what packages on `path` offer; read once for all kinds, as looking through all packages is slow."""
     return importlib.metadata.entry_points()
 

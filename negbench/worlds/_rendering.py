@@ -1,6 +1,6 @@
 """Pictures of the synthetic garments: a renderer whose pixels are the same on any machine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,7 +71,7 @@ class DrawingNumbers:
     top: int = 150
     waist: int = 400
     bottom: int = 960
-    widths: Mapping[str, tuple[int, int, int]] = field(default_factory=lambda: WIDTHS)
+    widths: Mapping[str, Sequence[int]] = field(default_factory=lambda: WIDTHS)
     lengths: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: LENGTHS)
     fall: int = 5
     sleeves: Mapping[str, int] = field(default_factory=lambda: SLEEVES)
