@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import negbench
+from negbench.cli.main import run as command
 from negbench.loop.runs import DATA
 from negbench.settings.config import build_config
 from negbench.settings.layers import set_layer
@@ -81,3 +83,23 @@ def test_hycole_runs(texts, fashioniq, tmp_path):
     assert remarks == (() if texts else NO_TEXTS)
     terms = {"icm", "tcm", "ritm", "titm"} if texts else {"icm"}
     assert set(details["temperatures"]) == {"backbone", *terms}
+
+
+def test_practice_own_encodes_once_and_ends_in_recalls_and_a_card(fashioniq, tmp_path, monkeypatch, capsys):
+    """The two commands of the recipe, with few rows, one rate and one batch size."""
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
+    data = ["--dataset", "fashioniq", "--data-root", str(fashioniq)]
+    toy = ["--set", "backbone.init=random", "--set", "backbone.size=toy", "--set", "compute.device=cpu"]
+    assert command(["data", "encode", "--backbone", "clip", *data, *toy]) == 0
+    assert " encoded, 0 stored before" in capsys.readouterr().out
+    few = ["--strategies", "in-batch,in-batch+all-corpus", "--seeds", "2", "--epochs", "1", "--set", "eval.every=1"]
+    few += ["--dial", "train.batch_size=18", "--lr", "0.001", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
+    assert command(["compare", "--recipe", "practice-own", *data, *toy, *few, "--no-report", "--name", "own"]) == 0
+    results = negbench.load("own", runs_dir=tmp_path).results
+    assert {*results["settings"]} == {"common", "own"}
+    for metric in ("average/recall_at_10", "average/recall_at_50"):
+        assert results[metric].between(0, 100).all()
+    assert command(["report", "own", "--card", "--galleries", "0", "--runs-dir", str(tmp_path)]) == 0
+    card = json.loads((tmp_path / "own" / "card.json").read_text())
+    assert {row["strategy"] for row in card["rows"]} == {"in-batch", "in-batch+all-corpus"}
+    assert all("average/recall_at_50" in row["metrics"] for row in card["rows"])
