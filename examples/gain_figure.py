@@ -209,6 +209,8 @@ def _draw(rows: pd.DataFrame, x: str, strategies: Sequence[str], marks: Sequence
     axes.axhline(0, color=GREY, linewidth=1)
     for mark in marks:
         value, _, name = mark.partition(":")
+        if not values[0] <= float(value) <= values[-1]:
+            continue  # this panel has no such place
         at = float(np.interp(float(value), values, range(len(values))))
         axes.axvline(at, color=GREY, linewidth=0.8, linestyle=":")
         axes.annotate(name, (at, 1), (3, -8), ("data", "axes fraction"), "offset points", color=GREY, fontsize=7)

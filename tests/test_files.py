@@ -108,7 +108,7 @@ def test_each_listed_file_is_compared_and_opened_once(tmp_path, count_opened):
     (folder / "linked").symlink_to(folder / "whole")
     with count_opened(folder) as opened:
         flaws = files.flaws_in(folder)
-    assert flaws == files.Flaws(missing=["gone", "pipe"], damaged=["changed"])
+    assert flaws == files.DamagedFiles(missing=["gone", "pipe"], damaged=["changed"])
     assert opened == dict.fromkeys((files.SUMS, "whole", "twice", "changed", "linked", "large"), 1)
     with (folder / "large").open("rb+") as file:
         file.seek(-1, os.SEEK_END)

@@ -197,7 +197,7 @@ class DamagedError(NegbenchError):
 
 
 @dataclass(frozen=True)
-class Flaws:
+class DamagedFiles:
     """Names of files that a sealed folder lists: those that are gone, and those whose content differs."""
 
     missing: list[str]
@@ -298,7 +298,7 @@ def _mismatch(name: str, digest: str, lines: Sequence[str]) -> str | None:
     return None if f"{digest}  {name}" in lines else f"its content does not match {SUMS} beside it"
 
 
-def flaws_in(folder: Path) -> Flaws:
+def flaws_in(folder: Path) -> DamagedFiles:
     """Compare each file that a sealed folder lists with its hash; the folder is listed and each file opened once."""
     missing = list[str]()
     damaged = list[str]()
@@ -311,7 +311,7 @@ def flaws_in(folder: Path) -> Flaws:
             missing.append(name)
         elif f"{_digest_in(present[name])}  {name}" not in written:
             damaged.append(name)
-    return Flaws(missing, damaged)
+    return DamagedFiles(missing, damaged)
 
 
 def _digest_in(entry: os.DirEntry[str]) -> str:

@@ -13,7 +13,7 @@ RULE = "in-batch+shifted-top-k:start=8:stop=16"
 
 
 @dataclass(frozen=True)
-class MeasuredGain:
+class MeasuredDifference:
     """A gain of `RULE` over the batch alone, in points of R@10, with its interval.
 
     Args:
@@ -32,10 +32,10 @@ class MeasuredGain:
 
 
 ON_EMOJI = (
-    MeasuredGain(8, 3, 8.4, 4.4, 12.5),
-    MeasuredGain(16, 3, 5.6, 3.0, 8.1),
-    MeasuredGain(32, 3, 3.9, 1.6, 6.2),
-    MeasuredGain(128, 3, 1.0, 0.2, 1.8),
+    MeasuredDifference(8, 3, 8.4, 4.4, 12.5),
+    MeasuredDifference(16, 3, 5.6, 3.0, 8.1),
+    MeasuredDifference(32, 3, 3.9, 1.6, 6.2),
+    MeasuredDifference(128, 3, 1.0, 0.2, 1.8),
 )
 
 

@@ -103,9 +103,13 @@ class ChartData:
 
     def by_loss(self) -> Iterable[tuple[str, list[pd.DataFrame]]]:
         """Yield each loss with its groups, in the order of the strategies."""
+
+        def place(group: pd.DataFrame) -> int:
+            return self.strategies.index(shared_value(group, "strategy"))
+
         for loss in self.losses:
             groups = groups_of(self.results[self.results["loss"] == loss])
-            yield loss, sorted(groups, key=lambda group: self.strategies.index(shared_value(group, "strategy")))
+            yield loss, sorted(groups, key=place)
 
 
 def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -> list[ChartData]:
@@ -254,17 +258,8 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
     """Draw lines from the top: each loss's name, if given, above its rows. The best of those compared is bold."""
     rows = [line for line in lines if not isinstance(line, str)]
     margin = 100 * rows[0].margin
-    ends = [margin, -margin]
-    for row in rows:
-        estimate = question.estimate(row)
-        if estimate is not None:
-            ends += [100 * estimate.low, 100 * estimate.high]
-    room = 0.05 * (max(ends) - min(ends))
-    compared = _block if question is _BEST else attrgetter("loss")
-    best = {}  # the highest mean of several rows that are compared
-    for key, members in together(rows, compared).items():
-        if len(members) > 1:
-            best[key] = max(row.mean.value for row in members)
+    left, right = _ends(rows, question)
+    bold = _best_rows(rows, question)
     whole = axes.get_figure(root=True)
     small = whole is not None and whole.get_figwidth() < 6
     beside = axes.get_yaxis_transform()
@@ -287,7 +282,7 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
             axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
         color, marker = VERDICTS.get(question.verdict(row), (GREY, "o"))
         for title, end, text in shown:
-            weight = "bold" if title == columns[0][0] and row.mean.value == best.get(compared(row)) else "normal"
+            weight = "bold" if title == columns[0][0] and row in bold else "normal"
             tint = color if title == question.column else "black"
             write(text(row), y, end, fontsize=8, weight=weight, color=tint)
         estimate = question.estimate(row)
@@ -296,13 +291,9 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
         if estimate:
             axes.plot([100 * estimate.low, 100 * estimate.high], [y, y], color=color, linewidth=1.6)
             axes.plot([100 * estimate.value], [y], marker, color=color, markersize=5.5)
-    named = {y: row for y, row in enumerate(lines) if not isinstance(row, str)}
-    names = []
-    for row in named.values():
-        is_baseline = row.verdict == "baseline" and question is not _BEST
-        names.append(f"{row.marked_label} (baseline)" if is_baseline else row.marked_label)
-    axes.set_yticks(list(named), names)
-    axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room))
+    heights = [y for y, line in enumerate(lines) if not isinstance(line, str)]
+    axes.set_yticks(heights, [_tick(row, question) for row in rows])
+    axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(left, right))
     axes.set_xlabel(question.axis)
     if small:
         axes.locator_params(axis="x", nbins=3)
@@ -310,6 +301,36 @@ def _forest(lines: Sequence[Verdict | str], question: _Question, columns: Sequen
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
+
+
+def _ends(rows: Sequence[Verdict], question: _Question) -> tuple[float, float]:
+    """Return the ends of the axis, in points: all intervals and the margin, with some room."""
+    margin = 100 * rows[0].margin
+    ends = [margin, -margin]
+    for row in rows:
+        estimate = question.estimate(row)
+        if estimate is not None:
+            ends += [100 * estimate.low, 100 * estimate.high]
+    room = 0.05 * (max(ends) - min(ends))
+    return min(ends) - room, max(ends) + room
+
+
+def _best_rows(rows: Sequence[Verdict], question: _Question) -> list[Verdict]:
+    """Return the rows with the highest mean of several that are compared."""
+    compared = _block if question is _BEST else attrgetter("loss")
+    best: list[Verdict] = []
+    for members in together(rows, compared).values():
+        if len(members) > 1:
+            highest = max(row.mean.value for row in members)
+            best += [row for row in members if row.mean.value == highest]
+    return best
+
+
+def _tick(row: Verdict, question: _Question) -> str:
+    """Return a row's name beside the chart."""
+    if row.verdict == "baseline" and question is not _BEST:
+        return f"{row.marked_label} (baseline)"
+    return row.marked_label
 
 
 # --- against the epoch -------------------------------------------------------------------------------------------

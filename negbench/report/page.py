@@ -142,8 +142,12 @@ def _template() -> Template:
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals.update(sort_key=sort_key, is_number=is_number, drawn=_drawn, wide=_wide)
-    environment.globals["kind"] = lambda part: type(part).__name__.lower()
-    environment.filters["prose"] = lambda text: Markup(_prose(text))
+    environment.globals["kind"] = _kind
+
+    def markup(text: str) -> Markup:
+        return Markup(_prose(text))
+
+    environment.filters["prose"] = markup
     return environment.get_template("page.html.j2")
 
 
@@ -203,6 +207,11 @@ _WHOLE = re.compile(
     r"|[+-]?[\d.]+ \[[+-]?[\d.]+, [+-]?[\d.]+\]"
 )
 _JOINT = re.compile(r"(?:(?<=\w)|(?<=</span>))([+|:]|&gt;)(?=[\w<])")  # in combined names: in-batch+qure
+
+
+def _kind(part: object) -> str:
+    """Return the name of a part's class, as the template asks for it: 'table', 'chart'."""
+    return type(part).__name__.lower()
 
 
 def _prose(text: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from negbench.mining import measured_gain
-from negbench.mining.measured_gain import ON_EMOJI, MeasuredGain, where_mining_gained
+from negbench.mining.measured_gain import ON_EMOJI, MeasuredDifference, where_mining_gained
 
 TABLES = (Path(__file__).parents[2] / "docs" / "findings_tables.md").read_text(encoding="utf-8")
 
@@ -25,9 +25,9 @@ TABLES = (Path(__file__).parents[2] / "docs" / "findings_tables.md").read_text(e
 )
 def test_the_smallest_batch_that_holds_yours_speaks(batch_size, passes, points, monkeypatch):
     rows = (
-        MeasuredGain(32, 3, 1.0, 0.5, 1.5),
-        MeasuredGain(16, 3, 2.0, 1.0, 3.0),
-        MeasuredGain(128, 3, 0.5, -0.5, 1.5),
+        MeasuredDifference(32, 3, 1.0, 0.5, 1.5),
+        MeasuredDifference(16, 3, 2.0, 1.0, 3.0),
+        MeasuredDifference(128, 3, 0.5, -0.5, 1.5),
     )
     monkeypatch.setattr(measured_gain, "ON_EMOJI", rows)
     text = where_mining_gained(batch_size, passes)
