@@ -59,8 +59,12 @@ def _option_of(setting: str) -> str:
 def best_pairs(trials: pd.DataFrame, by: Sequence[str], metric: str) -> pd.DataFrame:
     """Return the pair with the highest mean over the trials' seeds: a row for each setting and strategy.
 
-    Of pairs with the same mean the one with the lower temperature, then the lower rate.
+    Of pairs with the same mean the one with the lower temperature, then the lower rate. Ends the program if pairs of
+    one row were tried with different numbers of seeds, as their means are no choice then.
     """
+    counts = trials.groupby([*by, "strategy", *PAIR])["seed"].nunique()
+    if (counts.groupby([*by, "strategy"]).nunique() > 1).any():
+        raise SystemExit("some pairs were tried with fewer seeds than others of their row: finish the trials first")
     means = trials.groupby([*by, "strategy", *PAIR], as_index=False, sort=True)[f"metrics/{metric}"].mean()
     best = means.groupby([*by, "strategy"], sort=False)[f"metrics/{metric}"].idxmax()
     return means.loc[best].rename(columns={f"metrics/{metric}": metric}).reset_index(drop=True)

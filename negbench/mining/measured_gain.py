@@ -42,8 +42,8 @@ ON_EMOJI = (
 def where_mining_gained(batch_size: int, passes: int) -> str:
     """Say what an image of ranks 8 to 15 gained beside the smallest measured batch that holds this one.
 
-    A gain shrinks with the batch and with the passes, so it was measured for a smaller batch or fewer passes, too, if
-    its own are no smaller; "" where none was measured, or none was decided.
+    The gain shrank with the batch and with the passes wherever both were measured; fewer than 3 passes were not, so the
+    sentence names the passes of its row. "" where none was measured with as large a batch and as many passes.
 
     Args:
         batch_size: queries of a batch.
@@ -54,9 +54,9 @@ def where_mining_gained(batch_size: int, passes: int) -> str:
         return ""
     row = min(holding, key=lambda row: (row.batch_size, row.passes))
     return (
-        f"your batch of {batch_size} and {_passes(passes)} are where mining gained on emoji: an image of ranks 8 to 15 "
-        f"added {row.points:.1f} [{row.low:.1f}, {row.high:.1f}] points of R@10 to a batch of {row.batch_size} after "
-        f"{_passes(row.passes)}; compare: --strategies in-batch,{RULE}"
+        f"your batch of {batch_size} and {_passes(passes)} are no more than those with which mining gained on emoji: "
+        f"an image of ranks 8 to 15 added {row.points:.1f} [{row.low:.1f}, {row.high:.1f}] points of R@10 to a batch "
+        f"of {row.batch_size} after {_passes(row.passes)} over 4,000 queries; compare: --strategies in-batch,{RULE}"
     )
 
 

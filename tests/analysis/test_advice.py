@@ -165,7 +165,9 @@ def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_pa
         (0.15, "tau"), (None, "backbone"),
     ]  # fmt: skip
     *_, elsewhere, temperatures, last = found.answer
-    assert elsewhere.startswith("Your batch of 24 and 2 passes are where mining gained on emoji: ")
+    assert elsewhere.startswith(
+        "Your batch of 24 and 2 passes are no more than those with which mining gained on emoji: "
+    )
     assert re.fullmatch(
         r"For the batch alone the best temperature is (learned|0\.15) \(R@10 [\d.]+ %\), "
         r"[\d.-]+ \[.*\] points above (0\.15|learned)\.",

@@ -35,6 +35,14 @@ def means(folder, name):
     return results.groupby(["train.batch_size", "strategy", "loss.tau"])["recall_at_10"].mean()
 
 
+def test_trials_with_unequal_seeds_choose_nothing(gain, runs):
+    trials = gain.cells_of([runs / "reported"], [*BY, *gain.PAIR])
+    assert len(gain.best_pairs(trials, BY, "recall_at_10")) > 0
+    unfinished = trials.drop(trials.index[0])
+    with pytest.raises(SystemExit, match="fewer seeds than others of their row"):
+        gain.best_pairs(unfinished, BY, "recall_at_10")
+
+
 def test_a_row_takes_the_pair_that_is_best_in_the_trials(gain, runs):
     pairs = gain.best_pairs(gain.cells_of([runs / "trials"], [*BY, *gain.PAIR]), BY, "recall_at_10")
     found = means(runs, "trials")
@@ -48,7 +56,7 @@ def test_a_row_takes_the_pair_that_is_best_in_the_trials(gain, runs):
 
 def test_of_equal_pairs_the_lower_temperature_then_the_lower_rate(gain):
     rows = [(8, "a", 0.15, 0.1, 0.5), (8, "a", 0.07, 0.3, 0.5), (8, "a", 0.07, 0.1, 0.5), (8, "a", 0.03, 0.1, 0.4)]
-    trials = pd.DataFrame(rows, columns=[*BY, "strategy", *gain.PAIR, "metrics/recall_at_10"])
+    trials = pd.DataFrame(rows, columns=[*BY, "strategy", *gain.PAIR, "metrics/recall_at_10"]).assign(seed=0)
     pairs = gain.best_pairs(trials, BY, "recall_at_10")
     assert pairs[gain.PAIR].to_numpy().tolist() == [[0.07, 0.1]]
 
@@ -94,7 +102,8 @@ def test_intervals_hold_for_all_settings_of_a_panel(gain, runs):
 
 def test_the_command_prints_tables_and_writes_a_small_picture(gain, runs, monkeypatch, capsys):
     words = (
-        f"gain_figure.py draw {runs}/reported --trials {runs}/trials --by {BY[0]} --out {runs}/a.svg --mark 16:emoji"
+        f"gain_figure.py draw {runs}/reported --trials {runs}/trials --by {BY[0]} --out {runs}/a.svg "
+        "--mark 16:emoji --mark 9999:elsewhere"
     )
     monkeypatch.setattr("sys.argv", words.split())
     gain.main()
@@ -105,3 +114,4 @@ def test_the_command_prints_tables_and_writes_a_small_picture(gain, runs, monkey
     assert len(drawn) < 200_000
     for word in ("emoji", "R@10", "points over the batch alone"):
         assert word in drawn
+    assert "elsewhere" not in drawn  # no panel reaches to 9,999

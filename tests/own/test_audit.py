@@ -58,7 +58,7 @@ def test_rates_are_those_of_loops(scored):
     (row,) = audited.rows
     train = scored.config.train
     assert audited.gained.startswith(
-        f"your batch of {train.batch_size} and {train.epochs} passes are where mining gained"
+        f"your batch of {train.batch_size} and {train.epochs} passes are no more than those with which mining gained"
     )
     false, hardness = [], []
     for query in range(20):
