@@ -22,13 +22,16 @@ MANY = 20  # runs from which a command rehearses before it starts: of fewer, the
 class Forecast:
     """Time, memory and disk space of the rest of a command, refined by every run.
 
-    A run takes as long as finished ones of its place in the grid, whatever their rate; else as rehearsed; else as long
-    per epoch as all finished ones.
+    A run takes as long as finished ones of its place in the grid, whatever their rate; else as rehearsed; else what all
+    finished ones took for each step of training and, besides, for each epoch: with other batch sizes, the number of
+    steps differs.
 
     Attributes:
         later: epochs of all runs that follow the cells that are being computed, at least and at most.
         known, rehearsed: seconds of finished runs by place, and of a rehearsed one; 0 if it cannot be rehearsed.
-        epochs, stored, memory: of the finished runs: epochs and bytes in total, and the most MiB that a process took.
+        epochs, steps, training, stored: of the finished runs in total: epochs, steps for each train query, seconds of
+            training, and bytes.
+        memory: the most MiB that a process of a finished run took.
         computed: number of runs that this command computed.
     """
 
@@ -36,6 +39,8 @@ class Forecast:
     known: dict[GroupKey, list[float]] = field(default_factory=dict)
     rehearsed: dict[GroupKey, float] = field(default_factory=dict)
     epochs: int = 0
+    steps: float = 0.0
+    training: float = 0.0
     stored: int = 0
     memory: float = 0.0
     computed: int = 0
@@ -45,6 +50,8 @@ class Forecast:
         result = RunFolder(folder).result
         self.known.setdefault(_place(cell), []).append(sum(result["seconds"].values()))
         self.epochs += cell.config.train.epochs
+        self.steps += _steps(cell)
+        self.training += result["seconds"]["train"]
         self.stored += sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
         self.memory = max(self.memory, result["peak_memory_mib"]["process"])
 
@@ -56,22 +63,34 @@ class Forecast:
 
     def seconds(self, cells: Collection[Cell]) -> tuple[float, float]:
         """Return what these cells and all that follows take, at least and at most; zeros if that is unknown."""
-        per_epoch = sum(map(sum, self.known.values())) / max(1, self.epochs)  # of all finished runs
-        times = [self._seconds_of(cell, per_epoch) for cell in cells]
+        times = [self._seconds_of(cell) for cell in cells]
         if not all(times):
             return 0.0, 0.0
         epochs = sum(cell.config.train.epochs for cell in cells)
         if epochs:
             per_epoch = sum(times) / epochs
+        else:
+            per_epoch = self._finished_seconds() / max(1, self.epochs)
         least, most = self.later
         return per_epoch * (epochs + least), per_epoch * (epochs + most)
 
-    def _seconds_of(self, cell: Cell, per_epoch: float) -> float:
-        """Return what one cell takes: as finished runs of its place, as rehearsed, or as all runs do per epoch."""
+    def _seconds_of(self, cell: Cell) -> float:
+        """Return what one cell takes: as finished runs of its place, as rehearsed, or by steps and epochs."""
         finished = self.known.get(_place(cell))
         if finished:
             return fmean(finished)
-        return self.rehearsed.get(_place(cell)) or per_epoch * cell.config.train.epochs
+        rehearsed = self.rehearsed.get(_place(cell))
+        if rehearsed:
+            return rehearsed
+        if not self.epochs:
+            return 0.0
+        per_step = self.training / self.steps
+        per_epoch = (self._finished_seconds() - self.training) / self.epochs
+        return per_step * _steps(cell) + per_epoch * cell.config.train.epochs
+
+    def _finished_seconds(self) -> float:
+        """Return what all finished runs took in total."""
+        return sum(sum(taken) for taken in self.known.values())
 
     def text(self, todo: Collection[Cell], workers: int, *, elsewhere: bool = False) -> str:
         """Say how long the rest takes.
@@ -115,9 +134,23 @@ class Forecast:
         memory = self.memory or peak_memory_mib()["process"]
         others = "the other" if self.known else "the"
         what = f"{others} {len(left)} runs: {time} of computing"
-        source = "" if {*map(_place, left)} <= self.known.keys() else " (rehearsed on this machine)"
-        return [f"{what}; {memory:,.0f} MiB of memory for each worker{source}"]
+        return [f"{what}; {memory:,.0f} MiB of memory for each worker{self._say_source(left)}"]
+
+    def _say_source(self, cells: Iterable[Cell]) -> str:
+        """Say from what the time of cells is estimated whose place has no finished run; nothing if each has one."""
+        rehearsed = [self.rehearsed[place] for place in map(_place, cells) if place not in self.known]
+        sources = []
+        if any(rehearsed):
+            sources.append("rehearsed on this machine")
+        if not all(rehearsed):
+            sources.append("from runs with other settings")
+        return f" ({', or '.join(sources)})" if sources else ""
 
 
 def _place(cell: Cell) -> GroupKey:
     return group_key({**cell.labels, "settings": ""})
+
+
+def _steps(cell: Cell) -> float:
+    """Return a run's number of optimiser steps for each train query."""
+    return cell.config.train.epochs / cell.config.train.batch_size

@@ -205,7 +205,7 @@ def test_seeds_are_told_apart_by_their_values():
 
 
 @pytest.mark.parametrize(("kernel", "threads"), [("Haswell", 4), ("Prescott", 1)])
-def test_pinned_verdicts_are_the_same_with_any_blas_kernel_and_number_of_threads(kernel, threads):
+def test_pinned_verdicts_are_the_same_in_another_process_with_any_blas_kernel_and_threads(kernel, threads):
     """The first kind of pins: if they change, verdicts change, which CHANGELOG notes under `[scores]`.
 
     OpenBLAS takes the kernel's name, other libraries do not know it.

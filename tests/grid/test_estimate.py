@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from negbench.analysis.verdicts import Rules
 from negbench.campaign.compare import compare_cells
 from negbench.campaign.plan import plan_comparison
@@ -42,6 +44,36 @@ def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer,
     assert "about 50 s to 2 min with 2 workers" in estimate.text([again, others[1]], 2, elsewhere=True)
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "epochs", "seconds"),
+    [(8, 4, 30 + 10), (16, 4, 15 + 10), (64, 4, 3.75 + 10), (2, 4, 120 + 10), (16, 8, 30 + 20)],
+    ids=["the same size", "twice the size", "eight times", "a quarter", "twice the size and the epochs"],
+)
+def test_runs_of_another_batch_size_take_as_long_for_each_step_and_besides_for_each_epoch(
+    longer, tmp_path, batch_size, epochs, seconds
+):
+    """Finished: four epochs in batches of 8 queries; 30 s of training, 10 s of all else."""
+    finished, *_ = planned([*longer, "train.batch_size=8"], tmp_path, "1")
+    estimate = Forecast()
+    estimate.add(finished, computed(tmp_path / "finished", 40.0))
+    settings = [*longer, f"train.batch_size={batch_size}", f"train.epochs={epochs}"]
+    *_, top_k = planned(settings, tmp_path, "1")  # another place
+    assert estimate.seconds([top_k]) == pytest.approx((seconds, seconds))
+
+
+def test_a_dry_run_prices_batch_sizes_without_finished_runs_by_their_steps(longer, tmp_path, monkeypatch):
+    """Of three sizes one is finished, with 18 s of training and 6 s of all else; none can be rehearsed."""
+    monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 0.0)
+    dial = ("train.batch_size=4,8,16",)
+    settings = tuple(setting for setting in longer if not setting.startswith("train.batch_size"))
+    options = Compare(strategies="top-k", seeds="1", sets=settings, dials=dial, lr="fixed", name="c")
+    cells = list(plan_comparison(options, tmp_path).cells)
+    assert [cell.config.train.batch_size for cell in cells] == [4, 8, 16]
+    cells[1] = replace(cells[1], folder=computed(tmp_path / "eight", 24.0).name)
+    line = "the other 2 runs: 57 s of computing; 30 MiB of memory for each worker (from runs with other settings)"
+    assert Forecast().price(cells, tmp_path) == [line]  # 36 + 6 and 9 + 6 seconds
+
+
 def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(subtests, longer, tmp_path):
     """Two groups of four epochs a run and two seeds; up to four further rates of each, at each seed."""
     plan = plan_comparison(Compare(strategies="all-corpus,top-k", seeds="3,1", sets=tuple(longer)), tmp_path)
@@ -64,5 +96,5 @@ def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_
     assert estimate.seconds(cells[2:]) == (170.0, 170.0)  # a run that was computed is known, no longer rehearsed
     assert Forecast().price(cells[:3], tmp_path) == [f"the other 1 runs: 20 s {text}"]
     monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 100.0 * (run.config.strategy.name == "all-corpus"))
-    assert Forecast().price(cells, tmp_path)[0].startswith(f"the other 4 runs: 80 s {text}")
+    assert Forecast().price(cells, tmp_path)[0].startswith(f"the other 4 runs: 80 s {text} (from")
     assert Forecast().price(cells[2:], tmp_path) == Forecast().price(cells[:2], tmp_path) == []  # unknown; nothing left
