@@ -19,6 +19,10 @@ import negbench
 # negative), `weights` [B, M], `temperature`. Scores may have any sign, and may be NaN where `mask` is False; `gap`,
 # s- - s+ of each negative, is safe to use. `mean_over_rows` averages the valid negatives of each query, then the
 # queries. The class is a frozen dataclass; its fields are the options, checked by their types.
+#
+# Two declarations in the class say what a loss lacks: `uses_temperature = False` if it reads no temperature, and
+# `monotone = False` if it can be flat in a score, as a hinge, or can fall while a negative's score rises. The test
+# suite below names the one that is missing.
 
 # %%
 SOURCE = '''

@@ -20,7 +20,11 @@ import negbench
 #
 # `view.scores` is [B, N], one row per query; higher is better, any sign. `view.positive` is [B], the target's score.
 # `view.allowed` is [B, N]: images that may be negatives at all. `view.window(eligible, k)` is the k best of some.
-# Return a mask [B, N], or weights >= 0.
+# Return a mask [B, N], or weights >= 0, which are drawn in proportion.
+#
+# A rule uses no random numbers, and a query's pool depends on its own scores alone: which other queries share the view
+# differs between machines. Chance comes with the draws, made for all strategies alike: return a wider pool, or
+# weights. What should change over time may depend on `view.refresh`, the count of this refresh.
 
 
 # %%
@@ -47,7 +51,23 @@ pool = Below(k=2).pool(view)
 print(pool.int().tolist())  # [[0, 0, 1, 1, 0]]
 
 # %% [markdown]
-# `negbench.testing` has the test suite that every strategy passes; see [contributing](../contributing.md).
+# ## Test it
+#
+# This runs the test suite that every strategy passes; it needs pytest. It says which rule a pool breaks.
+#
+# ```python
+# import pytest
+# from negbench.testing import StrategyTestCase
+# from below import Below
+#
+#
+# class TestBelow(StrategyTestCase):
+#     @pytest.fixture
+#     def strategy(self):
+#         return Below()
+# ```
+#
+# What else a strategy may read and declare is in [contributing](../contributing.md).
 #
 # ## In a comparison
 #

@@ -61,7 +61,7 @@ def _of_recipe(options: Compare) -> str | None:
 def open_strategies(
     folder: ComparisonFolder, rules: Rules
 ) -> Callable[[Sequence[Outcome], Collection[GroupKey]], tuple[Collection[GroupKey], str]]:
-    """Return a function that says which strategies need more seeds, and what these cost, as `looked` takes it."""
+    """Return a function that says which strategies need more seeds, and what these cost, as `look_by_look` takes it."""
     runs = folder.path.parent
 
     def undecided(outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:

@@ -71,8 +71,9 @@ class LossTestCase:
             value = loss(positive, negatives, toy.mask, toy.weights, temperature=0.5)
             of_positive, of_negatives = _gradients(value, positive, negatives)
             if loss.monotone:
-                assert (of_positive < 0).all()
-                assert (of_negatives[toy.mask] > 0).all()
+                flat = "a loss that is flat in a score, or falls as a negative's rises, must declare monotone = False"
+                assert (of_positive < 0).all(), flat
+                assert (of_negatives[toy.mask] > 0).all(), flat
             else:
                 assert (of_positive <= 0).all()
                 assert (of_negatives.sum(1) >= -1e-12).all()
@@ -161,7 +162,8 @@ class LossTestCase:
         fixed = dataclasses.replace(loss, tau=0.2)
         assert fixed(*toy, temperature=1.0) == loss(*toy, temperature=0.2)
         assert loss(*toy) == loss(*toy, temperature=0.07)
-        assert loss(*toy, temperature=0.2) != loss(*toy, temperature=1.0)
+        unread = "a loss that reads no temperature must declare uses_temperature = False"
+        assert loss(*toy, temperature=0.2) != loss(*toy, temperature=1.0), unread
 
     def test_aspects(self, loss: Loss) -> None:
         """A loss without a term for sub-queries refuses them; one with a term changes with them."""

@@ -51,12 +51,12 @@ def _only_allowed(pool: Tensor, view: ScoreView) -> None:
     assert not ((pool > 0) & ~view.allowed).any()
 
 
-def _same(got: Tensor, want: Tensor) -> None:
-    """Assert equal masks, or weights equal up to rounding."""
+def _same(got: Tensor, want: Tensor, why: str) -> None:
+    """Assert equal masks, or weights equal up to rounding; `why` they must be is a part of the message."""
     if got.dtype == want.dtype == torch.bool:
-        assert torch.equal(got, want)
+        assert torch.equal(got, want), why
     else:
-        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(got, want, msg=lambda text: f"{why}\n{text}")
 
 
 class StrategyTestCase:
@@ -121,7 +121,7 @@ class StrategyTestCase:
             tensors = {name: getattr(view, name) for name in names} | dict(view.planes)
             before = {name: tensor.clone() for name, tensor in tensors.items()}
             pool = strategy.pool(view)
-            _same(dataclasses.replace(strategy).pool(_changed(view)), pool)
+            _same(dataclasses.replace(strategy).pool(_changed(view)), pool, "the same view must give the same pool")
             pool.zero_()
             for name, tensor in tensors.items():
                 assert torch.equal(tensor, before[name]), name
@@ -133,7 +133,10 @@ class StrategyTestCase:
             order = torch.randperm(len(view.target), generator=torch.Generator().manual_seed(7))
             parts = [order] if isinstance(strategy, BatchStrategy) else order.split(2)
             rows = [strategy.pool(_of_tables(view, itemgetter(part), view.target[part])) for part in parts]
-            _same(torch.cat(rows), strategy.pool(view)[order])
+            why = "a query's pool must not depend on the order of the queries"
+            if not isinstance(strategy, BatchStrategy):
+                why = "a query's pool must not depend on which other queries are in the view: use no random numbers"
+            _same(torch.cat(rows), strategy.pool(view)[order], why)
 
     def test_columns_are_permutable(self, strategy: Strategy) -> None:
         """Where no scores tie, the corpus index does not matter."""
@@ -141,7 +144,7 @@ class StrategyTestCase:
             view = _shown(strategy, toy_view(30, 30, seed=11, sign=sign))
             order = torch.randperm(30, generator=torch.Generator().manual_seed(7))
             moved = _of_tables(view, lambda t, order=order: t[:, order], order.argsort()[view.target])  # type: ignore[misc]
-            _same(strategy.pool(moved), strategy.pool(view)[:, order])
+            _same(strategy.pool(moved), strategy.pool(view)[:, order], "the order of the images must not matter")
 
     def test_disallowed_images_are_as_if_absent(self, strategy: Strategy) -> None:
         """The score of a disallowed image has no effect."""
@@ -151,7 +154,7 @@ class StrategyTestCase:
             for score in (-0.96875, 0.96875):
                 planes = {name: plane.masked_fill(absent, score) for name, plane in view.planes.items()}
                 other = _changed(view, scores=view.scores.masked_fill(absent, score), planes=planes)
-                _same(strategy.pool(other), want)
+                _same(strategy.pool(other), want, "scores of images that are not `view.allowed` must not matter")
 
     def test_only_oracles_read_the_ground_truth(self, strategy: Strategy) -> None:
         """A strategy that knows the relevant images declares `reads_truth`, and refuses to run without them."""
@@ -160,7 +163,8 @@ class StrategyTestCase:
                 strategy.pool(_changed(_shown(strategy, toy_view(8, 8)), relevant=None))
             return
         for view in _views(strategy):
-            _same(strategy.pool(_changed(view, relevant=None, kinds=None)), strategy.pool(view))
+            blind = strategy.pool(_changed(view, relevant=None, kinds=None))
+            _same(blind, strategy.pool(view), "a rule that reads `view.relevant` must declare reads_truth = True")
 
     def test_planes_may_be_partial(self, strategy: Strategy) -> None:
         """A file of scores may lack pairs: their scores are NaN, which must not reach a pool."""

@@ -1,7 +1,7 @@
 """Every registered loss passes the plug-in authors' suite, and the suite tells what breaks its rules."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -48,10 +48,23 @@ class Upside(Complement):
 
 def test_a_formula_that_is_not_monotone_may_say_so():
     LossTestCase().test_direction(Complement())
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="must declare monotone = False"):
         LossTestCase().test_direction(Claimed())
     with pytest.raises(AssertionError):
         LossTestCase().test_direction(Upside())
+
+
+@dataclass(frozen=True)
+class Cold(Complement):
+    """The same loss at one temperature, which it does not say."""
+
+    def value(self, given: LossInput) -> Tensor:
+        return super().value(replace(given, temperature=0.07))
+
+
+def test_a_loss_without_a_temperature_has_to_say_so():
+    with pytest.raises(AssertionError, match="must declare uses_temperature = False"):
+        LossTestCase().test_tau(Cold())
 
 
 REFUSED: list[tuple[str, dict[str, object], str]] = [

@@ -78,10 +78,19 @@ BROKEN: list[tuple[Strategy, str]] = [
 ]
 
 
-def test_a_broken_rule_is_caught():
-    for strategy, test in BROKEN:
-        with pytest.raises(AssertionError):
-            getattr(StrategyTestCase(), test)(strategy)
+@pytest.mark.parametrize(("strategy", "test"), BROKEN, ids=[f"{n} {test}" for n, (_, test) in enumerate(BROKEN)])
+def test_a_broken_rule_is_caught(strategy, test):
+    with pytest.raises(AssertionError):
+        getattr(StrategyTestCase(), test)(strategy)
+
+
+def test_a_rule_with_random_numbers_is_told_why_it_may_have_none():
+    def random_rows(view: ScoreView) -> Tensor:
+        generator = torch.Generator().manual_seed(view.refresh)
+        return torch.rand(len(view.scores), 1, generator=generator) < 0.5
+
+    with pytest.raises(AssertionError, match="use no random numbers"):
+        StrategyTestCase().test_rows_are_independent(_where(random_rows))
 
 
 def test_a_plane_must_be_declared():
