@@ -13,6 +13,7 @@ from negbench.analysis.frame import NUMBERS, first_run, folders_of, groups_of, s
 from negbench.analysis.verdict_record import Verdict
 from negbench.errors import OptionError, UnknownNameError
 from negbench.grid.axis import AXES
+from negbench.metrics.names import find_metric
 from negbench.scoring.values import KnownQueries, values_of
 
 POINTS = 100  # a share of 1 is 100 points
@@ -65,7 +66,7 @@ def per_query(results: pd.DataFrame, metric: str) -> NDArray[np.float64]:
     """[cells, queries] values of a metric, in points, in the order of the rows: 100 for a hit at 10, say.
 
     The mean over a row is the cell's metric; where the metric averages over groups of queries (FashionIQ's categories),
-    the mean of the groups' means is.
+    the mean of the groups' means is. `metric` is named as `find_metric` takes it: `average/recall_at_10`, `R@10`.
 
     Raises:
         UnknownNameError: the cells have no such metric, or it is no mean over queries.
@@ -78,11 +79,12 @@ def per_query(results: pd.DataFrame, metric: str) -> NDArray[np.float64]:
     seen: dict[str, KnownQueries] = {}
     for cells in groups_of(results):
         dataset = shared_value(cells, "dataset")
-        values = values_of(folders_of(cells), [metric], seen.setdefault(dataset, {}))
-        if metric not in values:
-            names = list(first_run(cells).result["metrics"])
+        names = list(first_run(cells).result["metrics"])
+        name = find_metric(metric, names) or metric
+        values = values_of(folders_of(cells), [name], seen.setdefault(dataset, {}))
+        if name not in values:
             raise UnknownNameError("metric", metric, names, where=f"the results on {dataset}")
-        rows |= dict(zip(cells.index, POINTS * values[metric].values, strict=True))
+        rows |= dict(zip(cells.index, POINTS * values[name].values, strict=True))
     counts = sorted({len(row) for row in rows.values()})
     if len(counts) > 1:
         several = " and ".join(map(str, counts))

@@ -78,7 +78,7 @@ class Comparison:
         """[cells, queries] values of a metric in points: one row for each row of `results`, in its order.
 
         Args:
-            metric: name of a column of `results`.
+            metric: a column of `results`, or the name that tables print: `average/recall_at_10`, `R@10`.
             cells: rows of `results`, in any order [default: all].
 
         Raises:

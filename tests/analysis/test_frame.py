@@ -88,6 +88,21 @@ def test_values_per_query_are_in_the_order_of_the_rows(results):
     np.testing.assert_allclose(means, shown_results(results)["average/recall_at_10"])
 
 
+@pytest.mark.parametrize(
+    ("printed", "column"),
+    [
+        ("R@10", "average/recall_at_10"),
+        ("average R@10", "average/recall_at_10"),
+        ("recall_at_10", "average/recall_at_10"),
+        ("dress R@10", "dress/recall_at_10"),
+    ],
+    ids=["average", "average in full", "without a group", "one group"],
+)
+def test_a_metric_may_be_named_as_tables_print_it(results, printed, column):
+    results = results.reset_index(drop=True)
+    np.testing.assert_array_equal(per_query(results, printed), per_query(results, column))
+
+
 CHOSEN: dict[str, list[int]] = {
     "a group's rows apart": [0, 2, 1],
     "seeds turned": [1, 2, 0],
