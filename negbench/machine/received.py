@@ -262,10 +262,13 @@ def _check_entry(pack: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> N
 # --- tables --------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
 def open_parquet(
     path: Path, columns: Sequence[str] | None = None, content: bytes | None = None
-) -> pyarrow.parquet.ParquetFile:
+) -> Iterator[pyarrow.parquet.ParquetFile]:
     """Open a parquet file after finding out, by its footer and the headers of its pages, what it unpacks to.
+
+    It is closed at the end of the `with` block.
 
     Args:
         path: the file.
@@ -285,15 +288,16 @@ def open_parquet(
         return opened_file(path) if content is None else pyarrow.BufferReader(content)
 
     check_fits(path, _FOOTER * _footer_length(path, source()))
-    file = ParquetFile(source())
-    total = 0
-    try:
-        for count in unpacked_size(source, file, columns):
-            total += count
-            check_unpacked(path, total)
-    except PagesError as error:
-        raise DataError(f"{path} is damaged ({error}): write it again") from error
-    return file
+    with source() as opened:
+        file = ParquetFile(opened)
+        total = 0
+        try:
+            for count in unpacked_size(source, file, columns):
+                total += count
+                check_unpacked(path, total)
+        except PagesError as error:
+            raise DataError(f"{path} is damaged ({error}): write it again") from error
+        yield file
 
 
 def _footer_length(path: Path, source: Any) -> int:
@@ -311,12 +315,12 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None, content: byte
     """Read a parquet file, or some columns of it, as an Arrow table; arguments and errors as in `open_parquet`."""
     import pyarrow
 
-    file = open_parquet(path, columns, content)
-    batches = file.iter_batches(ROWS, columns=None if columns is None else list(columns))
-    schema = file.schema_arrow
-    if columns is not None:
-        schema = pyarrow.schema([schema.field(name) for name in schema.names if name in columns], schema.metadata)
-    table = pyarrow.Table.from_batches(batches, schema)
+    with open_parquet(path, columns, content) as file:
+        batches = file.iter_batches(ROWS, columns=None if columns is None else list(columns))
+        schema = file.schema_arrow
+        if columns is not None:
+            schema = pyarrow.schema([schema.field(name) for name in schema.names if name in columns], schema.metadata)
+        table = pyarrow.Table.from_batches(batches, schema)
     pyarrow.default_memory_pool().release_unused()  # what it took to decode, which Arrow would keep
     return table
 

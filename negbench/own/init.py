@@ -328,7 +328,8 @@ def _columns_of_pictures(file: Path) -> list[str]:
     import pyarrow
 
     try:
-        schema = open_parquet(file).schema_arrow
+        with open_parquet(file) as parquet:
+            schema = parquet.schema_arrow
     except (NegbenchError, OSError, pyarrow.ArrowException):
         return []
     columns = []
@@ -357,7 +358,8 @@ def _keys(file: Path) -> set[str]:
     if file.suffix == ".parquet":
         import pyarrow
 
-        schema = open_parquet(file).schema_arrow
+        with open_parquet(file) as parquet:
+            schema = parquet.schema_arrow
         types = {field.name: field.type for field in schema}
         numeric = {name: "f4" for name, kind in types.items() if pyarrow.types.is_primitive(kind)}
         numbered = numbered_columns(numeric)

@@ -5,6 +5,7 @@ Each bomb is opened in a child that may take little memory: without the check, t
 """
 
 import ast
+import gc
 import io
 import os
 import resource
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import warnings
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -671,3 +673,14 @@ def test_nothing_reads_past_the_door():
             if reads and not known and name not in CHECKED | DOOR:
                 past.append(f"{name}:{node.lineno}: {call}")
     assert past == []
+
+
+@pytest.mark.parametrize("columns", [None, ["ids"], ["absent"]], ids=["all", "one", "none"])
+def test_a_table_is_closed_once_it_is_read(tmp_path, columns):
+    """Python warns of a file that its garbage collection closes."""
+    parquet.write_table(pa.table({"ids": ["a", "b"], "n": [1, 2]}), tmp_path / "t.parquet")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        received.read_parquet(tmp_path / "t.parquet", columns)
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
