@@ -168,29 +168,42 @@ def _can_draw() -> bool:
 
 
 def plan_compare(options: Compare, say: Callable[[str], None]) -> tuple[ComparisonPlan, Rules, Course]:
-    """Plan what `compare` would compute, and say how much of it is finished; nothing is computed before its course is.
+    """Plan what `compare` would compute, and say how much of it is finished; nothing is computed yet.
+
+    Returns:
+        The plan; how strategies will be compared; and the course, a generator of the rounds to compute (`carry_out`).
 
     Raises:
         NegbenchError: a user's mistake, or data that are missing.
     """
     from negbench.analysis.deciding import rules_of
     from negbench.campaign.compare import compare_cells
-    from negbench.campaign.plan import over_recipe, plan_comparison
+    from negbench.campaign.plan import plan_comparison, with_recipe
 
-    planned = plan_comparison(over_recipe(options), files.runs_dir(options.runs_dir))
+    planned = plan_comparison(with_recipe(options), files.runs_dir(options.runs_dir))
     rules = rules_of(planned.options, planned.cells)
     say(planned.line())
     if planned.options.tuned is None:
-        return planned, rules, compare_cells(planned, rules)
+        course = compare_cells(planned, rules)
+    else:
+        course = _tuned_course(planned, rules, options.tracking_uri, say)
+    return planned, rules, course
+
+
+def _tuned_course(
+    planned: ComparisonPlan, rules: Rules, tracking_uri: str | None, say: Callable[[str], None]
+) -> Course:
+    """Return the course of a comparison with `--tuned`, and say which strategies have something to tune."""
     from negbench.tuning.equal_tuning import combinations, compare_and_tune
 
-    searches = combinations(planned.cells, planned.options.metric)
+    options = planned.options
+    searches = combinations(planned.cells, options.metric)
     fixed = dict.fromkeys(search.labels["strategy"] for search in searches if search.spec is None)
     count = sum(search.spec is not None for search in searches)
-    say(f"tuning: {planned.options.tuned} trials for each of {count} strategies, on a dev part")
+    say(f"tuning: {options.tuned} trials for each of {count} strategies, on a dev part")
     if fixed:
         say(f"nothing to tune: {', '.join(fixed)}")
-    return planned, rules, compare_and_tune(planned, rules, searches, options.tracking_uri)
+    return compare_and_tune(planned, rules, searches, tracking_uri)
 
 
 def study(asked: Study | None = None, *, console: Console | None = None, **options: Any) -> StudyResult:

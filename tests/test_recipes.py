@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from negbench.campaign.plan import over_recipe
+from negbench.campaign.plan import with_recipe
 from negbench.data.scene import load_split
 from negbench.errors import NegbenchError
 from negbench.grid.axes import Axes
@@ -58,7 +58,7 @@ def sets_of(name: str, root_of: RootOf) -> list[str]:
 def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
     """Return the recipe's axes; of its dials, none."""
     path = path_of(recipe) if isinstance(recipe, str) else recipe
-    axes = Axes.of(over_recipe(Compare(recipe=path, sets=tuple(sets), **given)))
+    axes = Axes.of(with_recipe(Compare(recipe=path, sets=tuple(sets), **given)))
     return axes.without(*(dial.key for dial in axes.dials))
 
 
@@ -91,7 +91,7 @@ def test_a_world_draws_alike(name):
     assert {config.dataset.name for config in configs} == {config.backbone.name for config in configs} == {"vectors"}
     if name not in ("premise-slots", "world-systems"):
         assert {config.train.num_negatives for config in configs} == {1}
-    dials = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
+    dials = [parse_dial(text) for text in with_recipe(Compare(recipe=path_of(name))).dials]
     assert bool(dials) == (name not in ("demo-single", "world", "world-paper", "world-small", "world-systems"))
     assert len({config.train.epochs for config in configs}) == 1 + (name in ("world", "world-paper"))
     for dial in dials:
@@ -148,7 +148,7 @@ def test_recipes_of_pictures_differ_in_what_they_name_alone(name):
     alike |= {"mining.exclude_reference": True, "eval.reported": name != "emoji-rates"}  # rates are chosen without val
     for config in configs:
         assert config.flat().items() >= alike.items(), config.strategy.name
-    asked = over_recipe(Compare(recipe=path_of(name)))
+    asked = with_recipe(Compare(recipe=path_of(name)))
     assert (asked.systems, asked.losses) == (("all", None) if name == "emoji-systems" else (None, ["info-nce"]))
     assert tuple(asked.negatives) == {"emoji-equal": (1, 32), "emoji-rates": (), "emoji-systems": ()}.get(name, (1,))
     rates = {"train.lr": (3e-4, 1e-3, 3e-3), "train.num_negatives": (1, 32)}
@@ -233,7 +233,7 @@ def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name, root_of)
 
 
 def test_hycoles_table_4_moves_the_towers_rate_and_the_negatives(root_of):
-    (dial,) = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(TABLE_4))).dials]
+    (dial,) = [parse_dial(text) for text in with_recipe(Compare(recipe=path_of(TABLE_4))).dials]
     assert (dial.key, dial.values) == ("backbone.gamma", (0, 0.001, 1.0))
     configs = [resolve(config).flat() for config in axes_of(TABLE_4, sets_of(TABLE_4, root_of), seeds=1).configs()]
     assert [flat["strategy.name"] for flat in configs] == ["hycole", "in-batch-cube"]
@@ -242,7 +242,7 @@ def test_hycoles_table_4_moves_the_towers_rate_and_the_negatives(root_of):
 
 def test_recipes_on_worlds_redefine_as_often_as_they_say():
     def refreshes(name: str) -> list[tuple[int, ...]]:
-        (dial,) = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
+        (dial,) = [parse_dial(text) for text in with_recipe(Compare(recipe=path_of(name))).dials]
         sets = [f"{dial.key}={value}" for value in dial.values]
         configs = [load_config(recipe=path_of(name), flags={"strategy": {"name": "qure"}}, sets=[one]) for one in sets]
         return [resolve(config).schedule.refresh_epochs or () for config in configs]

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from negbench.analysis.contrasts import CONTRAST, TEMPERATURE, setting_of
+from negbench.analysis.contrasts import CONTRAST, OF_LOSS, TEMPERATURE, loss_of, setting_of
 from negbench.analysis.findings import Findings
 from negbench.analysis.frame import config_of, key_of, seconds_per_seed
 from negbench.analysis.verdict_record import Estimate, Verdict
@@ -31,7 +31,7 @@ RATES = "--lr grid"
 
 @dataclass(frozen=True)
 class Setting:
-    """The batch alone, and strategies beside it, at one temperature, learning rate and age of pools.
+    """The batch alone, and strategies beside it, under one loss, at one temperature, learning rate and age of pools.
 
     Attributes:
         batch: verdict on the batch alone.
@@ -39,6 +39,7 @@ class Setting:
         temperature: 'learned', '0.07'; 'none' for a loss without one.
         rate: train.lr, or 'own' where rates were chosen.
         refresh_every: epochs between two definitions of a pool; None: the published number of definitions.
+        loss: name of the loss, without its options.
     """
 
     batch: Verdict
@@ -46,6 +47,7 @@ class Setting:
     temperature: str
     rate: str
     refresh_every: int | None = None
+    loss: str = ""
 
     @property
     def hopeful(self) -> list[Verdict]:
@@ -89,7 +91,7 @@ def advice(findings: Findings) -> list[str]:
         text = recommend(settings, seconds_per_seed(findings.groups))
         if len(places) > 1:
             text = f"{trained[0][0].dataset}, {trained[0][0].backbone}: {text}"
-        lines += [*_temperatures(findings.contrasts, trained[0][0]), text]
+        lines += [*_temperatures(findings.contrasts, trained[0][0], _best_of(settings).loss), text]
     return lines
 
 
@@ -124,8 +126,13 @@ def _settings(findings: Findings, tables: Sequence[Sequence[Verdict]]) -> list[S
             continue
         temperature, rate, refresh_every = setting_of(cells)
         others = tuple(row for row in rows if row is not batch)
-        settings.append(Setting(batch, others, temperature, "own" if chosen else rate, refresh_every))
+        settings.append(Setting(batch, others, temperature, "own" if chosen else rate, refresh_every, loss_of(cells)))
     return settings
+
+
+def _best_of(settings: Sequence[Setting]) -> Setting:
+    """Return the setting that is best for the batch alone."""
+    return max(settings, key=lambda setting: setting.batch.mean.value)
 
 
 def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) -> str:
@@ -134,15 +141,21 @@ def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) ->
     What counts is the setting that is best for the batch alone: only a strategy that stays ahead there is worth mining.
 
     Args:
-        settings: one or more, of one data set and loss.
+        settings: one or more, of one data set.
         seconds: group -> how long one of its seeds takes.
     """
-    best = max(settings, key=lambda setting: setting.batch.mean.value)
-    place = (best.temperature, best.rate)
-    at_best = [setting for setting in settings if (setting.temperature, setting.rate) == place]
+    best = _best_of(settings)
+    of_loss = [setting for setting in settings if setting.loss == best.loss]
+    at_best = [setting for setting in of_loss if (setting.temperature, setting.rate) == (best.temperature, best.rate)]
     elsewhere = [setting for setting in settings if setting not in at_best]
-    several = {setting.temperature for setting in settings}
-    where = f" at {_named(best, 'temperature')}, the best for the batch alone" if len(several) > 1 else ""
+    several = {setting.temperature for setting in of_loss}
+    where = ""
+    if len(of_loss) < len(settings):
+        where += f" with {best.loss}"
+    if len(several) > 1:
+        where += f" at {_named(best, 'temperature')}"
+    if where:
+        where += ", the best for the batch alone"
     margin = in_points(best.batch.margin)
     ahead = [setting for setting in at_best if setting.ahead]
     if ahead:
@@ -151,7 +164,7 @@ def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) ->
         missing = []
         if len(several) < 2 and best.temperature != "none" and best.batch.settings != OWN:
             missing.append(CHOOSE_TEMPERATURES)
-        if best.rate != "own" and len({setting.rate for setting in settings}) < 2:
+        if best.rate != "own" and len({setting.rate for setting in of_loss}) < 2:
             missing.append(RATES)
         if missing:
             return _tune_first(row, best, missing)
@@ -162,11 +175,19 @@ def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) ->
     lost = [(setting, row) for setting in elsewhere for row in setting.ahead]
     if lost:
         setting, row = max(lost, key=lambda pair: _lead(pair[1]).value)
-        knob = "learning rate" if setting.temperature == best.temperature else "temperature"
+        if setting.loss != best.loss:
+            first = "Choose the loss"
+            there = f"with {setting.loss}"
+            here = f"with {best.loss}"
+        else:
+            knob = "learning rate" if setting.temperature == best.temperature else "temperature"
+            first = f"Tune the {knob}"
+            there = f"at {_named(setting, knob)}"
+            here = f"at {_named(best, knob)}"
         return (
-            f"Tune the {knob} first: {row.strategy} is ahead of the batch by {_points(row)} at "
-            f"{_named(setting, knob)}, but at {_named(best, knob)}, where the batch alone is best "
-            f"({percent(best.batch.mean.value)} %), nothing is by more than {margin}: do not mine there."
+            f"{first} first: {row.strategy} is ahead of the batch by {_points(row)} {there}, but {here}, where the "
+            f"batch alone is best ({percent(best.batch.mean.value)} %), nothing is by more than {margin}: do not mine "
+            "there."
         )
     return f"Do not mine: nothing is ahead of the batch by more than {margin}{where}."
 
@@ -244,16 +265,23 @@ def _not_decided(rows: Sequence[Verdict], batch: Verdict, seconds: Mapping[Group
     )
 
 
-def _temperatures(contrasts: Sequence[Verdict], at: Verdict) -> list[str]:
-    """Say what the temperature does for the batch alone in the tables of a verdict's kind; [] where one was run."""
+def _temperatures(contrasts: Sequence[Verdict], at: Verdict, loss: str) -> list[str]:
+    """Say what the temperature does for the batch alone in the tables of a verdict's kind; [] where one was run.
+
+    Args:
+        contrasts: of the comparison.
+        at: a verdict of one of these tables.
+        loss: the one to speak of.
+    """
     rows = []
     for row in contrasts:
         alike = all(getattr(row, axis) == getattr(at, axis) for axis in ("dataset", "backbone", "settings", "epochs"))
-        if row.facts[CONTRAST] == TEMPERATURE and alike:
+        if row.facts[CONTRAST] == TEMPERATURE and alike and row.facts.get(OF_LOSS, loss) == loss:
             rows.append(row)
     if not rows:
         return []
     best, *rest = sorted(rows, key=lambda row: -row.mean.value)
     parts = [f"{estimate_text(row.behind_best, sign=False)} points above {row.strategy}" for row in rest]
     metric = f"{label_of(best.metric)} {percent(best.mean.value)} %"
-    return [f"For the batch alone the best temperature is {best.strategy} ({metric}), {', '.join(parts)}."]
+    of_loss = f" of {loss}" if OF_LOSS in best.facts else ""
+    return [f"For the batch alone the best temperature{of_loss} is {best.strategy} ({metric}), {', '.join(parts)}."]

@@ -58,16 +58,16 @@ def say(findings: Findings) -> list[str]:
     if not findings.verdicts:
         return []
     verdicts = findings.main
-    lines = list(dict.fromkeys([*headlines(findings), *_below(findings)]))
+    lines = list(dict.fromkeys([*headlines(findings), *_lines_below(findings)]))
     lines += turns_by_metric(findings.verdicts)
-    lines += _left(findings.groups)
+    lines += _missing_images(findings.groups)
     undecided = open_pairs(findings.groups, [row for row in verdicts if OVER_ALL not in row.table_key])
     if undecided:
         lines.append(f"{capitalize(undecided)}.")
     warm_up = warm_ups(findings.groups)
     if warm_up:
         lines.append(warm_up)
-    lines += _covers(verdicts)
+    lines += _what_intervals_cover(verdicts)
     lines += _saturated(verdicts)
     lines += wide_cutoffs(findings.groups, findings.verdicts)
     lines += _regime(findings.groups)
@@ -77,7 +77,7 @@ def say(findings: Findings) -> list[str]:
     lines += trained_out(findings.groups, verdicts)
     tuned_by = (findings.document.get("tuned") or {}).get("metric", "")
     lines += tuned_answer(tunings_of(findings.document), findings.gains, tuned_by)
-    groups = sort_alike(findings.plain, verdicts)
+    groups = sort_alike(findings.shown_groups, verdicts)
     lines += draws_answer(groups)
     lines += kinds_answer(groups)
     lines += measured_elsewhere(findings)
@@ -93,10 +93,10 @@ def headlines(findings: Findings) -> list[str]:
     if not findings.verdicts:
         return []
     if findings.point_axes:
-        return _points(findings.point_axes, findings.main)[:1]
-    orders = _orders(findings)
-    over_all = [place for place in orders if OVER_ALL in place]
-    lines = [orders[place][0] for place in over_all or orders]
+        return _describe_points(findings.point_axes, findings.main)[:1]
+    lines_of_tables = _describe_tables(findings)
+    over_all = [place for place in lines_of_tables if OVER_ALL in place]
+    lines = [lines_of_tables[place][0] for place in over_all or lines_of_tables]
     if len(lines) > _TABLES:
         lines = [_tally(list(_tables(findings.main).values()))]
     contrasts = _tables([row for row in findings.contrasts if row.facts[CONTRAST] != TEMPERATURE])
@@ -106,18 +106,18 @@ def headlines(findings: Findings) -> list[str]:
     return lines
 
 
-def _below(findings: Findings) -> list[str]:
+def _lines_below(findings: Findings) -> list[str]:
     """Return what the tables say besides the headlines."""
     if findings.point_axes:
-        lines = _points(findings.point_axes, findings.main)[1:]
+        lines = _describe_points(findings.point_axes, findings.main)[1:]
         if unequal_steps(findings.groups):
             lines.append(
                 "Points of equally many epochs differ in their numbers of steps: the table of points has them."
             )
         return [*lines, *turns(findings.main)]
-    orders = list(_orders(findings).values())
-    first = [lines[0] for lines in orders]
-    rest = [line for lines in orders for line in lines[1:]]
+    lines_of_tables = list(_describe_tables(findings).values())
+    first = [lines[0] for lines in lines_of_tables]
+    rest = [line for lines in lines_of_tables for line in lines[1:]]
     return [*first, *rest, *turns(findings.main)]
 
 
@@ -159,7 +159,7 @@ def _tables(rows: Sequence[Verdict]) -> dict[TableKey, list[Verdict]]:
     return together(ordered_rows, lambda row: row.table_key)
 
 
-def _orders(findings: Findings) -> dict[TableKey, list[str]]:
+def _describe_tables(findings: Findings) -> dict[TableKey, list[str]]:
     """Describe every table."""
     tables = _tables(findings.main)
     second = _tables(_second_metric(findings))
@@ -169,13 +169,13 @@ def _orders(findings: Findings) -> dict[TableKey, list[str]]:
         epochs = max((config_of(cells).train.epochs or 0 for cells in findings.groups), default=0)
         after = "".join(f", after {each} ({epochs} {plural(epochs, 'epoch')})" for each in steps.values())
     prefixes = _prefixes(list(tables), steps)
-    orders = {}
+    lines_of_tables = {}
     for place, table in tables.items():
-        lines = _order(table, after)
+        lines = _describe_table(table, after)
         if beside_batch(table) and place in second:
             lines.insert(1, _against_baseline(second[place]))
-        orders[place] = [prefixes[place] + line for line in lines]
-    return orders
+        lines_of_tables[place] = [prefixes[place] + line for line in lines]
+    return lines_of_tables
 
 
 def _second_metric(findings: Findings) -> list[Verdict]:
@@ -225,7 +225,7 @@ def _prefixes(tables: Sequence[TableKey], steps: Mapping[str, str] | None = None
     return prefixes
 
 
-def _order(rows: Sequence[Verdict], after: str) -> list[str]:
+def _describe_table(rows: Sequence[Verdict], after: str) -> list[str]:
     """Describe a table: who is best with equally many negatives, then numbers of negatives, then a chosen baseline.
 
     Where another number has the highest mean of all, the first line says so.
@@ -236,15 +236,18 @@ def _order(rows: Sequence[Verdict], after: str) -> list[str]:
         if len(blocks) > 1:
             counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in rows)
             lines.append(f"Negatives per query and step: {counts}.")
-        return [*lines, *_ends(rows)]
+        return [*lines, *_collapsed_and_identical(rows)]
     if beside_batch(rows):
-        return [_against_baseline(rows, f" beside the batch{after}") + _unlike_batch(rows), *_ends(rows)]
+        return [
+            _against_baseline(rows, f" beside the batch{after}") + _unlike_batch(rows),
+            *_collapsed_and_identical(rows),
+        ]
     lines = []
     for count, members in blocks.items():
         if len(members) > 1 or len(blocks) == 1:
-            lines += _block(members, f"{negatives_words(count)} per query and step{after}")
+            lines += _describe_block(members, f"{negatives_words(count)} per query and step{after}")
     if len(blocks) > 1:
-        numbers = _numbers(blocks, "" if lines else after)
+        numbers = _compare_numbers_of_negatives(blocks, "" if lines else after)
         usual = next(iter(blocks.values()))
         if lines and max(rows, key=lambda row: row.mean.value) not in usual:
             lines[0] += f" {numbers}"
@@ -252,39 +255,39 @@ def _order(rows: Sequence[Verdict], after: str) -> list[str]:
             lines.append(numbers)
     if rows[0].baseline_asked and len(rows) > 1:
         lines.append(_against_asked(rows))
-    return [*lines, *_ends(rows)]
+    return [*lines, *_collapsed_and_identical(rows)]
 
 
-def _block(rows: Sequence[Verdict], where: str) -> list[str]:
+def _describe_block(rows: Sequence[Verdict], where: str) -> list[str]:
     """Say who is best of the strategies with one number of negatives, and how far each other one is behind."""
     standing = [row for row in rows if row.standing != "collapsed"] or rows
     best, *rest = sorted(standing, key=lambda row: -row.mean.value)
     losers = [row for row in rest if row.standing == "worse"]
-    text = f"{label_of(best.metric)} with {where}: {_mean(best)} is "
+    text = f"{label_of(best.metric)} with {where}: {_name_and_mean(best)} is "
     if not rest:
         return [f"{text}the only strategy."]
-    lines = [f"{text}{'; '.join([best.standing, *_others(best, rest, losers)])}."]
+    lines = [f"{text}{'; '.join([best.standing, *_describe_others(best, rest, losers)])}."]
     if losers:
-        behind = first_names([_loss(row, best) for row in losers], _NAMED)
+        behind = first_names([_name_and_gap(row, best) for row in losers], _NAMED)
         lines.append(f"Behind {best.strategy}: {behind}.")
     return lines
 
 
-def _numbers(blocks: Mapping[str, Sequence[Verdict]], after: str) -> str:
+def _compare_numbers_of_negatives(blocks: Mapping[str, Sequence[Verdict]], after: str) -> str:
     """Compare the highest of each number of negatives with the highest of all."""
     highest = [max(members, key=lambda row: row.mean.value) for members in blocks.values()]
     first, *rest = sorted(highest, key=lambda row: -row.mean.value)
     parts = []
     for row in rest:
         if row.behind_highest is None:  # over several tables
-            parts.append(f"{_with(row)} follows")
+            parts.append(f"{_with_negatives(row)} follows")
         else:
-            parts.append(f"{_with(row)} is {estimate_text(row.behind_highest, sign=False)} points behind")
-    text = f"Whatever the number of negatives, {_with(first)} has the highest {label_of(first.metric)}{after}"
+            parts.append(f"{_with_negatives(row)} is {estimate_text(row.behind_highest, sign=False)} points behind")
+    text = f"Whatever the number of negatives, {_with_negatives(first)} has the highest {label_of(first.metric)}{after}"
     return f"{text}; {', '.join(parts)}."
 
 
-def _with(row: Verdict) -> str:
+def _with_negatives(row: Verdict) -> str:
     count = "an unrecorded number" if math.isnan(row.negatives) else negatives_text(row.negatives)
     return f"{row.marked_label} with {count} ({percent(row.mean.value)} %)"
 
@@ -308,7 +311,7 @@ def _against_asked(rows: Sequence[Verdict]) -> str:
     return f"{text} The baseline has {baselines} per query and step, but {', '.join(counts)}."
 
 
-def _ends(rows: Sequence[Verdict]) -> list[str]:
+def _collapsed_and_identical(rows: Sequence[Verdict]) -> list[str]:
     """Write a line on a table's strategies with collapsed runs, and one on each set that scores identically."""
     lines = []
     collapsed = [
@@ -325,7 +328,7 @@ def _ends(rows: Sequence[Verdict]) -> list[str]:
     return lines
 
 
-def _others(best: Verdict, rest: Sequence[Verdict], losers: Sequence[Verdict]) -> list[str]:
+def _describe_others(best: Verdict, rest: Sequence[Verdict], losers: Sequence[Verdict]) -> list[str]:
     """Say which strategies score like the best, are equal to it, are undecided against it, and lose."""
     parts = []
     alike = [row for row in rest if row.strategy in best.identical]
@@ -334,10 +337,10 @@ def _others(best: Verdict, rest: Sequence[Verdict], losers: Sequence[Verdict]) -
     near = [row for row in rest if row not in [*alike, *losers]]
     equal = [row for row in near if row.standing == "equal"]
     if equal:
-        parts.append(f"{_near(equal)} {WORDS['equal'].format('it', in_points(best.margin))}")
+        parts.append(f"{_names_and_means(equal)} {WORDS['equal'].format('it', in_points(best.margin))}")
     undecided = [row for row in near if row.standing != "equal"]
     if undecided:
-        text = f"{_near(undecided)} {WORDS['undecided'].format('it', in_points(best.margin))}"
+        text = f"{_names_and_means(undecided)} {WORDS['undecided'].format('it', in_points(best.margin))}"
         ahead = [row.against_best.high if row.against_best else math.nan for row in undecided]
         if all(most <= best.margin for most in ahead):
             text += f", but at most {percent(max(ahead), 2)} points ahead"
@@ -348,7 +351,7 @@ def _others(best: Verdict, rest: Sequence[Verdict], losers: Sequence[Verdict]) -
     return parts
 
 
-def _near(rows: Sequence[Verdict]) -> str:
+def _names_and_means(rows: Sequence[Verdict]) -> str:
     """'a and b (45.0 to 46.2 %) are'."""
     return f"{_names(rows)} ({span([row.mean.value for row in rows])} %) {_is(rows)}"
 
@@ -370,9 +373,9 @@ def _against_baseline(rows: Sequence[Verdict], where: str = "") -> str:
     metric = f"{label_of(rows[0].metric)}{where}"
     baseline = next((row for row in rows if row.verdict == "baseline"), None)
     if baseline is None:
-        return f"{metric}: {', '.join(map(_mean, rows[:_NAMED]))}; no run of the baseline is finished."
+        return f"{metric}: {', '.join(map(_name_and_mean, rows[:_NAMED]))}; no run of the baseline is finished."
     if len(rows) == 1:
-        return f"{metric}: {_mean(baseline)} is the only strategy."
+        return f"{metric}: {_name_and_mean(baseline)} is the only strategy."
     parts: list[str] = []
     for verdict, words in WORDS.items():
         members = [row for row in by_negatives(rows) if row.verdict == verdict]
@@ -396,7 +399,7 @@ def _points_lost(row: Verdict, best: Verdict) -> float:
     return row.behind_best.value if row.behind_best else best.mean.value - row.mean.value
 
 
-def _loss(row: Verdict, best: Verdict) -> str:
+def _name_and_gap(row: Verdict, best: Verdict) -> str:
     """Say by how much a strategy loses to the best with equally many negatives."""
     text = f"{row.marked_label} by {100 * _points_lost(row, best):.2f}"
     if row.behind_best:
@@ -404,14 +407,14 @@ def _loss(row: Verdict, best: Verdict) -> str:
     return f"{text} points"
 
 
-def _mean(row: Verdict) -> str:
+def _name_and_mean(row: Verdict) -> str:
     return f"{row.marked_label} ({percent(row.mean.value)} %)"
 
 
 # --- many points -------------------------------------------------------------------------------------------------
 
 
-def _points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[str]:
+def _describe_points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[str]:
     """Say which strategies are best along these axes, at how many points and where."""
     at_points = {}  # point -> its verdicts, best first
     for point in points_of(axes):
@@ -443,7 +446,7 @@ def _points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[str]:
     return lines
 
 
-def _left(groups: Sequence[pd.DataFrame]) -> list[str]:
+def _missing_images(groups: Sequence[pd.DataFrame]) -> list[str]:
     """Say of which data sets images are missing, and how much of them is left."""
     names = dict.fromkeys(shared_value(cells, "dataset") for cells in groups)
     partial = [name for name in names if whole_name(name)[1]]
@@ -473,7 +476,7 @@ def open_pairs(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict]) -> s
     priced = [row for row in undecided if row.more_seeds > 0]
     if priced:
         seeds = max(row.more_seeds for row in priced)
-        computing = duration(_price(groups, priced))
+        computing = duration(_seconds_to_decide(groups, priced))
         text += f"; about {seeds:.0f} more {'seeds' if seeds > 1 else 'seed'} ({computing} of computing) "
         text += f"should decide {'them' if several else 'it'}"
     if any(row.more_seeds < 0 for row in undecided):
@@ -481,13 +484,13 @@ def open_pairs(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict]) -> s
     return text
 
 
-def _price(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> float:
+def _seconds_to_decide(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> float:
     """Return the seconds that the further seeds of these strategies take."""
     seconds = seconds_per_seed(groups)
     return sum(row.more_seeds * seconds.get(group_key(vars(row)), 0) for row in rows)
 
 
-def _covers(verdicts: Sequence[Verdict]) -> list[str]:
+def _what_intervals_cover(verdicts: Sequence[Verdict]) -> list[str]:
     """Count the verdicts against the best, or against a baseline that was asked for; say what the intervals cover."""
     if any(row.baseline_asked for row in verdicts):
         words = [row.verdict for row in verdicts if row.against_baseline]

@@ -1,21 +1,23 @@
 """Losses, backbones and temperatures compared: each one's mean over the strategies that all of them trained."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import pandas as pd
 
-from negbench.analysis.frame import config_of, first_run, key_of
+from negbench.analysis.frame import config_of, first_run, key_of, shared_value
 from negbench.analysis.setting_choice import SettingChoice
 from negbench.analysis.temperature import temperature_of
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import OVER_ALL, VerdictTable, alike_but, batch_alone, side_by_side
 from negbench.analysis.words import estimate_text, in_points, label_of
 from negbench.grid.axis import group_key
+from negbench.grid.comparison import together
 from negbench.scoring.values import Values
 
 CONTRAST = "contrast"  # the fact of a row that names its axis; its `strategy` is a value of that axis
 TEMPERATURE = "temperature"  # its value where the rows are temperatures of the batch alone
+OF_LOSS = "of_loss"  # the fact that names the loss of a row of temperatures, where several losses have several
 _AXES = ("loss", "backbone")
 
 
@@ -64,6 +66,11 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     )
 
 
+def loss_of(cells: pd.DataFrame) -> str:
+    """Return the name of a group's loss, without its options."""
+    return config_of(cells).loss.name
+
+
 def setting_of(cells: pd.DataFrame) -> tuple[str, str, int | None]:
     """Return a group's temperature ('learned', '0.07', 'none'), learning rate, and epochs between its refreshes."""
     config = config_of(cells)
@@ -73,34 +80,57 @@ def setting_of(cells: pd.DataFrame) -> tuple[str, str, int | None]:
 def temperatures(groups: Sequence[pd.DataFrame], tables: Sequence[VerdictTable]) -> list[VerdictTable]:
     """Return tables whose rows are temperatures: the batch alone, beside which others stand, at each of them.
 
-    Of several tables with one temperature (other rates, or ages of pools), the one with the highest mean stands for it.
+    A table is of one loss, whose options may differ. Where several losses were compared, the
+    fact `OF_LOSS` of its rows names it.
     """
-    by_key = {key_of(cells): cells for cells in groups}
+    cells_of = {key_of(cells): cells for cells in groups}
+    batches: dict[VerdictTable, pd.DataFrame] = {}  # table -> its cells of the batch alone
+    for table in tables:
+        cells = cells_of.get(group_key({**table.labels, "strategy": batch_alone(table.plugins)}))
+        if cells is not None:
+            batches[table] = cells
     found = []
-    for members in alike_but(("loss", "point"), tables):
-        values: dict[str, Values] = {}
-        choices: dict[str, tuple[SettingChoice, ...]] = {}
-        for table in members:
-            alone = batch_alone(table.plugins)
-            cells = by_key.get(group_key({**table.labels, "strategy": alone}))
-            if alone is None or cells is None:
-                continue
-            temperature = setting_of(cells)[0]
-            of_batch = table.values[table.main][alone]
-            if temperature in values and of_batch.mean <= values[temperature].mean:
-                continue
-            values[temperature] = of_batch
-            choices[temperature] = table.choices.get(table.main, {}).get(alone, ())
-        if len(values) < 2:
-            continue
-        main = members[0].main
-        labels = {**members[0].labels, "loss": OVER_ALL}
-        if "point" in labels:
-            labels["point"] = OVER_ALL
-        facts = {temperature: {CONTRAST: TEMPERATURE} for temperature in values}
-        chosen = {temperature: of_rate for temperature, of_rate in choices.items() if of_rate}
-        found.append(VerdictTable(labels, main, {main: values}, facts=facts, choices={main: chosen}))
+    for members in alike_but(("loss", "point"), list(batches)):
+        by_loss = together(members, lambda table: loss_of(batches[table]))
+        for loss, of_loss in by_loss.items():
+            facts = {CONTRAST: TEMPERATURE}
+            if len(by_loss) > 1:
+                facts[OF_LOSS] = loss
+            joined = _temperature_table({table: batches[table] for table in of_loss}, facts)
+            if joined is not None:
+                found.append(joined)
     return found
+
+
+def _temperature_table(batches: Mapping[VerdictTable, pd.DataFrame], facts: Mapping[str, str]) -> VerdictTable | None:
+    """Return the table of one loss's temperatures; None if there is one temperature alone.
+
+    Of several tables with one temperature (other rates, or ages of pools), the one with the highest mean stands for it.
+
+    Args:
+        batches: table -> its cells of the batch alone.
+        facts: of every row.
+    """
+    values: dict[str, Values] = {}
+    choices: dict[str, tuple[SettingChoice, ...]] = {}
+    for table, cells in batches.items():
+        alone = shared_value(cells, "strategy")
+        temperature = setting_of(cells)[0]
+        of_batch = table.values[table.main][alone]
+        if temperature in values and of_batch.mean <= values[temperature].mean:
+            continue
+        values[temperature] = of_batch
+        choices[temperature] = table.choices.get(table.main, {}).get(alone, ())
+    if len(values) < 2:
+        return None
+    first = next(iter(batches))
+    labels = {**first.labels, "loss": OVER_ALL}
+    if "point" in labels:
+        labels["point"] = OVER_ALL
+    chosen = {temperature: of_rate for temperature, of_rate in choices.items() if of_rate}
+    return VerdictTable(
+        labels, first.main, {first.main: values}, facts=dict.fromkeys(values, facts), choices={first.main: chosen}
+    )
 
 
 def contrast_text(rows: Sequence[Verdict]) -> str:

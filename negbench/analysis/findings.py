@@ -23,7 +23,7 @@ from negbench.grid.setting import COMMON, OWN
 from negbench.loop.step_plan import StepPlan
 from negbench.scoring.values import check_metrics
 
-PLAIN = ("", DEFAULT, OWN)  # settings of the runs whose figures a page shows
+SHOWN_SETTINGS = ("", DEFAULT, OWN)  # settings of the runs whose figures a page shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +87,10 @@ class Findings:
         return [verdict for verdict in self.verdicts if verdict.main]
 
     @property
-    def plain(self) -> list[pd.DataFrame]:
+    def shown_groups(self) -> list[pd.DataFrame]:
         """The groups whose figures a page shows: no points, no systems, settings as published or each row's own."""
         results = self.results
-        shown = (results["point"] == "") & (results["system"] == "") & results["settings"].isin(PLAIN)
+        shown = (results["point"] == "") & (results["system"] == "") & results["settings"].isin(SHOWN_SETTINGS)
         return groups_of(results[shown])
 
     def notes(self) -> list[str]:
@@ -149,11 +149,11 @@ def judge_comparison(runs: Path, name: str, rules: Rules) -> Findings:
     groups = groups_of(results)
     tables = tables_of(groups, rules, read_trials(runs, document))
     rules = _divide_alpha(results, rules)
-    every = list(tables)
+    all_tables = list(tables)
     if not document.get("dials"):  # points are data sets, so there is nothing over all of them
-        every = [*over_all(tables), *tables, *contrasts(tables)]
-    every += temperatures(groups, tables)
-    verdicts = [verdict for table in every for verdict in verdicts_of(table, rules)]
+        all_tables = [*over_all(tables), *tables, *contrasts(tables)]
+    all_tables += temperatures(groups, tables)
+    verdicts = [verdict for table in all_tables for verdict in verdicts_of(table, rules)]
     verdicts += gains_of(tables, tunings_of(document), rules)
     return _findings_of(results, document, [verdict.rounded() for verdict in verdicts])
 

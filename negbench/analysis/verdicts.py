@@ -472,8 +472,7 @@ def _verdicts(
     """Build the verdict on each strategy from the tests of one metric."""
     counts = {name: round_negatives(table.negatives.get(name, math.nan)) for name in tests.means}
     collapsed = [name for name, ends in table.ends.items() if ends.collapsed]
-    of_system = any("own" in facts for facts in table.facts.values())
-    asked = rules.baseline is not None or of_system or batch_alone(table.plugins) is not None
+    asked = _asks_for_baseline(table, rules)
     if rules.looks is not None:
         pairs = rules.looks.pairs
     else:
@@ -500,15 +499,10 @@ def _verdicts(
         if name == baseline:
             verdict = "baseline"
         values = all_values[name]
-        open_pairs = []  # the other strategies
-        prices = []
+        open_pairs: dict[str, Difference] = {}  # the other strategy -> the undecided test against it
         for (one, other), test in undecided.items():
             if name in (one, other):
-                open_pairs.append(one if other == name else other)
-                prices.append(more_seeds(test, rules.margin, nested=values.nested))
-        price = max(prices, default=math.nan)
-        if math.inf in prices:
-            price = -1.0
+                open_pairs[one if other == name else other] = test
         ends = table.ends.get(name, Ends()) if metric == table.main else Ends()
         yield Verdict(
             **table.labels,
@@ -539,13 +533,27 @@ def _verdicts(
             margin=rules.margin,
             alpha=rules.alpha,
             undecided=tuple(open_pairs),
-            more_seeds=price,
+            more_seeds=_seeds_to_decide(open_pairs.values(), rules.margin, nested=values.nested),
             covers=_covers(values),
             collapsed=len(ends.collapsed),
             identical=ends.identical,
             unmoved=ends.unmoved,
             facts=table.facts.get(name, {}),
         )
+
+
+def _asks_for_baseline(table: VerdictTable, rules: Rules) -> bool:
+    """Whether the question is a difference to a baseline: one is named, a system's own, or the batch alone."""
+    of_system = any("own" in facts for facts in table.facts.values())
+    return rules.baseline is not None or of_system or batch_alone(table.plugins) is not None
+
+
+def _seeds_to_decide(tests: Iterable[Difference], margin: float, *, nested: bool) -> float:
+    """Return how many more seeds decide all these tests; -1: no number would; NaN: one seed, or no test."""
+    counts = [more_seeds(test, margin, nested=nested) for test in tests]
+    if math.inf in counts:
+        return -1.0
+    return max(counts, default=math.nan)
 
 
 def round_negatives(negatives: float) -> float:

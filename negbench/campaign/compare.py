@@ -13,25 +13,25 @@ from negbench.grid.setting import OWN
 from negbench.loop.runs import DATA
 
 
-def compare_cells(planned: ComparisonPlan, rules: Rules, later: float = 0.0) -> Course:
+def compare_cells(planned: ComparisonPlan, rules: Rules, later_epochs: float = 0.0) -> Course:
     """Ask for all that a comparison needs.
 
     Args:
         planned: its plan.
         rules: how strategies are compared.
-        later: epochs of the runs that may follow it.
+        later_epochs: epochs of the runs that may follow it.
     """
     trials: Sequence[Outcome] = ()
     if planned.trials is not None:
-        planned, trials = yield from _choose_settings(planned, rules, later)
-    first = Round(planned.folder, planned.cells, later=later)
+        planned, trials = yield from _choose_settings(planned, rules, later_epochs)
+    first = Round(planned.folder, planned.cells, later_epochs=later_epochs)
     undecided = open_strategies(planned.folder, rules)
     done = yield from look_by_look(first, rules.looks, undecided)
     return replace(done, trials=trials)
 
 
 def _choose_settings(
-    planned: ComparisonPlan, rules: Rules, later: float
+    planned: ComparisonPlan, rules: Rules, later_epochs: float
 ) -> Generator[Round, Sequence[Outcome], tuple[ComparisonPlan, list[Outcome]]]:
     """Ask for the trials of each group, then for further ones where a grid goes on.
 
@@ -41,16 +41,16 @@ def _choose_settings(
     trials = planned.trials
     assert trials is not None
     if rules.looks is not None:
-        later += epochs_of_looks(planned.cells, rules.looks, len(rules.looks.first))
+        later_epochs += epochs_of_looks(planned.cells, rules.looks, len(rules.looks.first))
     if planned.settings_open:
-        later += _epochs_of_own(planned.cells)
+        later_epochs += _epochs_of_own(planned.cells)
     outcomes: list[Outcome] = []
     while True:
         computed = {outcome.cell.hash for outcome in outcomes}
         missing = [cell for cell in trials.cells if cell.hash not in computed]
         if not missing:
             return replace(planned, trials=trials).at_best_settings(), outcomes
-        further = later + trials.further_epochs()
+        further = later_epochs + trials.further_epochs()
         outcomes += yield Round(planned.trials_folder, missing, list(outcomes), planned.cells, further)
         trials = trials.extend(planned.folder.path.parent, DATA)
 

@@ -46,7 +46,7 @@ class Round:
         cells: to compute.
         before: outcomes of other cells that the folder lists.
         ahead: cells that follow whatever comes out.
-        later: epochs of all other runs that may follow, at most.
+        later_epochs: epochs of all other runs that may follow, at most.
         words: lines to print first.
         search: to compute in place of cells.
     """
@@ -55,12 +55,12 @@ class Round:
     cells: Sequence[Cell] = ()
     before: Sequence[Outcome] = ()
     ahead: Sequence[Cell] = ()
-    later: float = 0.0
+    later_epochs: float = 0.0
     words: Sequence[str] = ()
     search: Search | None = None
 
     @property
-    def certain(self) -> Sequence[Cell]:
+    def command_cells(self) -> Sequence[Cell]:
         """The cells of the command itself: those ahead, if this round only prepares them."""
         return self.ahead or self.cells
 
@@ -71,7 +71,7 @@ class Round:
 
     def price(self, estimate: Forecast) -> list[str]:
         """Say what this round and all that follows take, as `Forecast.price`."""
-        estimate.later = (0.0, self.later)
+        estimate.later = (0.0, self.later_epochs)
         return estimate.price((*self.ahead, *self.cells), self.runs)
 
     def say_finished(self) -> str:
@@ -190,7 +190,7 @@ def _drive(course: Course, execution: Execution, say: Callable[[str], None], mar
     """Compute a course's rounds, and lock the folders that list cells, until `locks` is closed."""
     folders: dict[Path, ComparisonFolder] = {}
     current: Round = next(course)
-    cells = current.certain
+    cells = current.command_cells
     try:
         if len(cells) >= MANY:
             for line in current.price(execution.estimate):
@@ -221,7 +221,7 @@ def _drive(course: Course, execution: Execution, say: Callable[[str], None], mar
 def _lock(current: Round, folders: dict[Path, ComparisonFolder], locks: ExitStack) -> None:
     """Lock the folder of a round's cells, unless an earlier round has; it is added to `folders`."""
     if current.search is None and current.folder.path not in folders:
-        locks.enter_context(current.folder.hold())
+        locks.enter_context(current.folder.lock())
         folders[current.folder.path] = current.folder
 
 
@@ -230,7 +230,7 @@ def _compute(current: Round, execution: Execution, say: Callable[[str], None]) -
     for line in current.words:
         say(line)
     left = {cell.hash: cell.config.train.epochs for cell in current.ahead if cell.step(current.runs) != "reuse"}
-    execution.estimate.later = (sum(left.values()), sum(left.values()) + current.later)
+    execution.estimate.later = (sum(left.values()), sum(left.values()) + current.later_epochs)
     if current.search is None:
         return compute_and_log(current.folder, current.cells, execution, current.before)
     current.search.run(execution)

@@ -101,7 +101,7 @@ class ComparisonPlan:
         return replace(self, cells=cells, folder=replace(self.folder, about=about))
 
 
-def over_recipe(options: Compare) -> Compare:
+def with_recipe(options: Compare) -> Compare:
     """Complete the options from the recipe's table [compare]; options that were given win.
 
     Raises:
@@ -128,7 +128,7 @@ def plan_comparison(options: Compare, runs: Path) -> ComparisonPlan:
     """Resolve every cell of the axes and look for it among the finished runs.
 
     Args:
-        options: the options, including the recipe's (`over_recipe`).
+        options: the options, including the recipe's (`with_recipe`).
         runs: runs folder.
 
     Raises:
@@ -137,13 +137,7 @@ def plan_comparison(options: Compare, runs: Path) -> ComparisonPlan:
     axes = Axes.of(options)
     _check_axes(options, axes)
     parts = _plan_parts(options, axes, runs)
-    cells = parts.cells
-    rows = []
-    for cell in cells:
-        name = " ".join(cell.labels[axis] for axis in ("strategy", "point") if axis in cell.labels)
-        rows.append((name, cell.given, cell.config))
-    idle = check_idle(rows, (*options.sets, *options.dials), DATA)
-    remarks = list(dict.fromkeys([*parts.remarks, *idle]))
+    remarks = list(dict.fromkeys([*parts.remarks, *_idle_settings(options, parts.cells)]))
     about: dict[str, Any] = {}
     if axes.dials:
         about["dials"] = plain_dials(axes.dials)
@@ -151,19 +145,10 @@ def plan_comparison(options: Compare, runs: Path) -> ComparisonPlan:
         about["left_out"] = parts.left_out
     if remarks:
         about["remarks"] = remarks
-    folder = _folder(options, runs, cells, about)
+    folder = _folder(options, runs, parts.cells, about)
     notes([*remarks, *(_skipped(place) for place in parts.left_out)])
-    planned = ComparisonPlan(options, folder, cells, size=_size(axes, cells))
-    rates = options.lr in (None, "grid", "common") and not _searches_rates(axes)
-    grid = SettingGrid(rates, temperatures=options.temperature == "grid")
-    if not (grid.rates or grid.temperatures):
-        return planned
-    if grid.temperatures:
-        _check_temperatures(cells)
-    trials = SettingTrials.of(planned.cells, runs, DATA, options.metric, common=options.lr == "common", grid=grid)
-    planned = replace(planned, trials=trials)
-    check_name(planned.trials_folder.path, "comparison")
-    return planned.at_best_settings()
+    planned = ComparisonPlan(options, folder, parts.cells, size=_size(axes, parts.cells))
+    return _plan_trials(planned, axes, runs)
 
 
 @dataclass(frozen=True)
@@ -209,6 +194,38 @@ def _plan_parts(options: Compare, axes: Axes, runs: Path) -> _PlannedParts:
         assert failure is not None  # every combination failed
         raise failure
     return _PlannedParts(cells, left_out, remarks)
+
+
+def _idle_settings(options: Compare, cells: Sequence[Cell]) -> list[str]:
+    """Return a remark on each setting that does nothing in some cells.
+
+    Raises:
+        OptionError: a setting does nothing in any cell.
+    """
+    rows = []
+    for cell in cells:
+        name = " ".join(cell.labels[axis] for axis in ("strategy", "point") if axis in cell.labels)
+        rows.append((name, cell.given, cell.config))
+    return check_idle(rows, (*options.sets, *options.dials), DATA)
+
+
+def _plan_trials(planned: ComparisonPlan, axes: Axes, runs: Path) -> ComparisonPlan:
+    """Add the trials that choose learning rates and temperatures, unless the options fix both.
+
+    Returns:
+        The plan with its trials; its cells have the settings that the finished ones chose.
+    """
+    options = planned.options
+    rates = options.lr in (None, "grid", "common") and not _searches_rates(axes)
+    grid = SettingGrid(rates, temperatures=options.temperature == "grid")
+    if not (grid.rates or grid.temperatures):
+        return planned
+    if grid.temperatures:
+        _check_temperatures(planned.cells)
+    trials = SettingTrials.of(planned.cells, runs, DATA, options.metric, common=options.lr == "common", grid=grid)
+    planned = replace(planned, trials=trials)
+    check_name(planned.trials_folder.path, "comparison")
+    return planned.at_best_settings()
 
 
 def _place(cell: Cell) -> tuple[str, ...]:

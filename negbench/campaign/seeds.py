@@ -36,9 +36,9 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
     cells = first.cells
     folder = first.folder
     started = time.monotonic()
-    others = first.later
+    others = first.later_epochs
     if looks is not None:
-        first = replace(first, later=first.later + epochs_of_looks(cells, looks, len(looks.first)))
+        first = replace(first, later_epochs=first.later_epochs + epochs_of_looks(cells, looks, len(looks.first)))
     outcomes = list((yield first))
     if looks is None or not any(outcome.run_id for outcome in outcomes):
         return Done(folder, outcomes)
@@ -60,8 +60,8 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
                 for cell in block:
                     if cell.hash in wanted:  # all cells of a run have the same seeds
                         added.append(cell.at_seed(seed, first.runs, DATA))
-        later = others + epochs_of_looks(added, looks, looks.counts[number])
-        outcomes += yield Round(folder, added, [*first.before, *outcomes], later=later, words=[line])
+        later_epochs = others + epochs_of_looks(added, looks, looks.counts[number])
+        outcomes += yield Round(folder, added, [*first.before, *outcomes], later_epochs=later_epochs, words=[line])
     return Done(folder, outcomes, words=[line])
 
 

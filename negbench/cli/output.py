@@ -129,7 +129,7 @@ def show_plan(outlook: Outlook, options: Any) -> dict[str, Any]:
         say(line)
     if first is None:
         return {"notes": lines}
-    cells = [{**c.labels, "seed": c.seed, "hash": c.hash, "step": c.step(first.runs)} for c in first.certain]
+    cells = [{**c.labels, "seed": c.seed, "hash": c.hash, "step": c.step(first.runs)} for c in first.command_cells]
     return {"cells": cells, "notes": lines}
 
 

@@ -226,7 +226,7 @@ class ComparisonFolder:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock the folder, so that two commands of one name do not mix their cells; the second one waits.
 
         A folder that cannot be written is not locked, because it can only be read.
@@ -248,10 +248,10 @@ class ComparisonFolder:
 
     def settle(self, outcomes: Iterable[Outcome]) -> None:
         """Write comparison.json, unless it names these cells and no others."""
-        if not self.holds(outcomes, exactly=True):
+        if not self.lists(outcomes, exactly=True):
             self.write(outcomes)
 
-    def holds(self, outcomes: Iterable[Outcome], *, exactly: bool = False) -> bool:
+    def lists(self, outcomes: Iterable[Outcome], *, exactly: bool = False) -> bool:
         """Whether comparison.json names these cells; unless `exactly`, it may name more, e.g. those of a later look."""
         path = self.path / "comparison.json"
         if not path.exists():

@@ -98,7 +98,7 @@ def compute_and_log(
         """Return the outcomes so far; cells of one run share its outcome."""
         return [replace(by_hash[cell.hash], cell=cell) for cell in cells if cell.hash in by_hash]
 
-    if not todo and folder.holds([*before, *outcomes()]):
+    if not todo and folder.lists([*before, *outcomes()]):
         return outcomes()  # nothing to compute, and nothing to write
     _prepare(todo, runs, executor)
     titles = titles_of(cells)

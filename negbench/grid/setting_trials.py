@@ -116,10 +116,10 @@ class SettingTrials:
     ) -> "SettingTrials":
         """Plan each group's trials from its first cells, with those that finished ones ask for."""
         by_group = {}
-        for place, members in together(cells, lambda cell: _group_of(cell.labels)).items():
+        for group, members in together(cells, lambda cell: _group_of(cell.labels)).items():
             by_seed = {cell.seed: cell for cell in reversed(members)}  # of the common and the own setting, one
             first = [by_seed[seed] for seed in _seeds_of(members)][:TRIAL_SEEDS]
-            by_group[place] = _trials(first, grid.first(first[0].config), runs, cache)
+            by_group[group] = _trials(first, grid.first(first[0].config), runs, cache)
         return cls(by_group, metric, common, grid).extend(runs, cache)
 
     def extend(self, runs: Path, cache: DataCache) -> "SettingTrials":
@@ -129,20 +129,22 @@ class SettingTrials:
         trials alone, not on the order in which they were computed.
         """
         extended: dict[GroupKey, tuple[Cell, ...]] = {}
-        for places in together(self.by_group, _table_of).values():
-            tried = {}
-            for place in places:
-                cells = self.by_group[place]
-                tried[place] = cells[: len(self.grid.first(cells[0].config)) * len(_seeds_of(cells))]
+        for groups in together(self.by_group, _table_of).values():
+            tried = {group: self._first_trials(self.by_group[group]) for group in groups}
             for _ in range(MORE):
                 rates, temperatures = self._wanted_values(tried, runs)
                 if not (rates or temperatures):
                     break
-                for place, cells in tried.items():
+                for group, cells in tried.items():
                     wanted = _added_settings(self._settings_of(cells), rates, temperatures)
-                    tried[place] = (*cells, *self._further_trials(cells, self.by_group[place], wanted, runs, cache))
+                    tried[group] = (*cells, *self._further_trials(cells, self.by_group[group], wanted, runs, cache))
             extended |= tried
-        return replace(self, by_group={place: extended[place] for place in self.by_group})
+        return replace(self, by_group={group: extended[group] for group in self.by_group})
+
+    def _first_trials(self, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+        """Return a group's trials without those of further settings, which stand behind them."""
+        settings = self.grid.first(cells[0].config)
+        return cells[: len(settings) * len(_seeds_of(cells))]
 
     def _wanted_values(self, trials: TrialsByGroup, runs: Path) -> tuple[set[float], set[float]]:
         """Return the further rates and the further fixed temperatures that the groups of a table ask for."""
@@ -199,16 +201,16 @@ class SettingTrials:
         Where temperatures are chosen, each group has two: the common one of its table, and its own; their label
         `settings` says which.
         """
-        best = {place: self._pick(cells, runs) for place, cells in self.by_group.items()}
+        best = {group: self._pick(cells, runs) for group, cells in self.by_group.items()}
         if not (self.common or self.grid.temperatures):
             return list(best.values())
         common = {}
-        for places in together(self.by_group, _table_of).values():
-            number = _best_on_average([best[place] for place in places], self._configured(places[0]))
-            for place in places:
-                picked = best[place]
-                setting = self._configured(place) if number is None else picked.tried[number][0]
-                common[place] = replace(picked, setting=setting, common=True)
+        for groups in together(self.by_group, _table_of).values():
+            index = _best_on_average([best[group] for group in groups], self._configured(groups[0]))
+            for group in groups:
+                picked = best[group]
+                setting = self._configured(group) if index is None else picked.tried[index][0]
+                common[group] = replace(picked, setting=setting, common=True)
         if self.common:
             return list(common.values())
         return [*_with_label(common.values(), COMMON), *_with_label(best.values(), OWN)]
@@ -224,9 +226,9 @@ class SettingTrials:
             with_settings.append(replace(cell, remarks=()))  # the trials have the same remarks
         return with_settings
 
-    def _configured(self, place: GroupKey) -> TrialSetting:
+    def _configured(self, group: GroupKey) -> TrialSetting:
         """Return the setting that a group's configuration names."""
-        return self.grid.setting(self.by_group[place][0].config)
+        return self.grid.setting(self.by_group[group][0].config)
 
     def _settings_of(self, cells: Sequence[Cell]) -> list[TrialSetting]:
         """Return the settings of a group's trials, lowest first."""
@@ -273,7 +275,7 @@ def _added_settings(tried: Sequence[TrialSetting], rates: set[float], temperatur
 
 
 def _best_on_average(groups: Sequence[Picked], configured: TrialSetting) -> int | None:
-    """Return the place in `tried` of the setting with the highest mean over a table's groups; None if there is none.
+    """Return the index in `tried` of the setting with the highest mean over a table's groups; None if there is none.
 
     Groups without a finished trial do not count; the others must all have finished the setting.
     """
@@ -296,9 +298,9 @@ def _group_of(labels: Mapping[str, str]) -> GroupKey:
     return group_key({**labels, "settings": ""})
 
 
-def _table_of(place: GroupKey) -> tuple[str, ...]:
+def _table_of(group: GroupKey) -> tuple[str, ...]:
     """Return what all groups of a table share: the labels of its group without the strategy."""
-    return tuple(label for axis, label in zip(AXES, place, strict=True) if axis != "strategy")
+    return tuple(label for axis, label in zip(AXES, group, strict=True) if axis != "strategy")
 
 
 def _seeds_of(cells: Sequence[Cell]) -> list[int]:
@@ -348,19 +350,19 @@ def _trial(cell: Cell, setting: TrialSetting, dev_seed: int, runs: Path, cache: 
         dev_seed: which part of train that is, unless the configuration says so: one for all seeds.
         runs, cache: as in `SettingTrials.of`.
     """
-    chosen = cell.config.eval
-    closed: dict[str, Any] = {"reported": False, "select": "dev" if chosen.select == "val" else chosen.select}
-    closed |= generated_dev(cell.config)
-    if "dev" not in closed:
+    own_eval = cell.config.eval
+    changes: dict[str, Any] = {"reported": False, "select": "dev" if own_eval.select == "val" else own_eval.select}
+    changes |= generated_dev(cell.config)
+    if "dev" not in changes:
         if cell.given.eval.dev_seed is None:
-            closed["dev_seed"] = dev_seed
-        if chosen.reported:
-            plain = cell.config.model_copy(update={"eval": chosen.model_copy(update={"select": "last"})})
+            changes["dev_seed"] = dev_seed
+        if own_eval.reported:
+            plain = cell.config.model_copy(update={"eval": own_eval.model_copy(update={"select": "last"})})
             enough = DEV_QUERIES / len(cache.splits(plain).train.queries)
-            closed["dev_fraction"] = max(chosen.dev_fraction, DEV_FRACTION, min(_MOST, float(f"{enough:.3g}")))
-    if closed["select"] == "last":
-        closed["every"] = cell.config.train.epochs  # only the last epoch is compared
-    config = setting.apply(cell.config).model_copy(update={"eval": chosen.model_copy(update=closed)})
+            changes["dev_fraction"] = max(own_eval.dev_fraction, DEV_FRACTION, min(_MOST, float(f"{enough:.3g}")))
+    if changes["select"] == "last":
+        changes["every"] = cell.config.train.epochs  # only the last epoch is compared
+    config = setting.apply(cell.config).model_copy(update={"eval": own_eval.model_copy(update=changes)})
     return cell.with_config(config, runs, cache, settings=str(setting))
 
 

@@ -67,8 +67,8 @@ def _help(task: HelperTask) -> None:
                 evaluation.help_embed(run.backbone, run.scene, *values)
             elif what == "epoch":
                 stage, epoch = values
-                parts.objective.take(stages[stage].strategy)
-                parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config))
+                parts.objective.use_strategy(stages[stage].strategy)
+                parts.objective.use_epoch(run.scene.at_epoch(run.backbone, epoch, config))
                 run.backbone.train()
             elif what == "step":
                 batch, state.step = values

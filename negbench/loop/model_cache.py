@@ -56,7 +56,7 @@ class ModelCache:
         self._values.clear()
         self.due = ()
 
-    def expect(self, *splits: Split | None) -> None:
+    def expect_embedded(self, *splits: Split | None) -> None:
         """Say which splits are embedded with the current weights; None, and pairs drawn anew, do not count."""
         distinct = dict.fromkeys(splits)
         self.due = [split for split in distinct if split is not None and not split.dataset.redraws]

@@ -295,7 +295,7 @@ class Objective(nn.Module):
         if hybrid.active:
             self.hybrid = HybridTerms(hybrid, calls, loss, scene.train.dataset, strategy)
 
-    def see(self, scene: EncodedSplits, hardest_share: float = math.nan) -> None:
+    def use_epoch(self, scene: EncodedSplits, hardest_share: float = math.nan) -> None:
         """Switch to another epoch's train split, which has the same images.
 
         Args:
@@ -307,7 +307,7 @@ class Objective(nn.Module):
         self.scene = scene
         self.hardest_share = hardest_share
 
-    def take(self, strategy: Strategy) -> None:
+    def use_strategy(self, strategy: Strategy) -> None:
         """Switch to another part of the strategy that the objective was created with."""
         self.strategy = strategy
         if self.hybrid is not None:

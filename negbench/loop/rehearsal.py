@@ -141,14 +141,14 @@ class _Parts:
     def epoch(self, stage: Stage) -> float:
         run, parts, now = self._opened
         queries = len(run.scene.train.dataset.queries)
-        parts.objective.take(stage.strategy)
+        parts.objective.use_strategy(stage.strategy)
         if stage.refreshes:
             mined = self._mining(stage)().negatives
             now.state.negatives = mined[torch.arange(queries) % len(mined)]
 
         def batches() -> Iterator[Batch]:
             now.state.forget_steps()
-            parts.objective.see(run.scene.at_epoch(run.backbone, 0, run.config))
+            parts.objective.use_epoch(run.scene.at_epoch(run.backbone, 0, run.config))
             return epoch_batches(run, parts.objective, now.state, parts.streams, self.strategy)
 
         steps = list(islice(batches(), _STEPS))

@@ -61,7 +61,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         now = ModelCache(run, parts.objective, state)
         stages = stages_of(strategy, config)
         card_epochs = observe.card_epochs(config, stages)
-        now.expect(*_embedded_now(now, stages, card_epochs))
+        now.expect_embedded(*_embedded_now(now, stages, card_epochs))
         if state.step == 0:
             state.baselines = observe.score_untrained(now, log)
             observe.keep_curves(now, folder, "start")
@@ -69,7 +69,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         progress = Progress(run, folder, state, config.train.epochs * steps_of_epoch(run), log)
         while state.epoch < config.train.epochs:
             stage = next(stage for stage in stages if state.epoch < stage.end)
-            parts.objective.take(stage.strategy)
+            parts.objective.use_strategy(stage.strategy)
             resumed = state.order is not None  # within this epoch, which began before the checkpoint
             if state.epoch in stage.refreshes and not resumed:
                 _refresh(now, parts, stage, folder, log)
@@ -84,13 +84,13 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             # mined pairs stay fixed for their refresh interval; texts and other pairs are the epoch's
             keeps_pairs = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
             epoch = state.interval_start if keeps_pairs else state.epoch
-            parts.objective.see(run.scene.at_epoch(run.backbone, epoch, config), state.hardest_share)
+            parts.objective.use_epoch(run.scene.at_epoch(run.backbone, epoch, config), state.hardest_share)
             run.team.announce("epoch", stages.index(stage), epoch)
             batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
             loss = train_epoch(run, parts, state, batches, checkpoints, progress)
             log(_epoch_values(run, parts, state, loss), state.step, state.epoch)
             state.end_epoch()
-            now.expect(*_embedded_now(now, stages, card_epochs))
+            now.expect_embedded(*_embedded_now(now, stages, card_epochs))
             if _is_scored(now):
                 score(now, log)
             checkpoints.after_epoch()

@@ -79,9 +79,9 @@ def mine(
         raise NegbenchError(f"{name} is a {strategy.scope} strategy: it is used inside a batch and cannot be mined")
     base = torch.randint(2**63 - 1, (1,), generator=generator, device=generator.device).cpu()
     shape = (len(task.queries), row_bytes(max(map(len, task.groups), default=0)))
-    before = read_pools(files.previous, shape)
+    read_earlier = read_pools(files.previous, shape)
     columns: dict[str, Tensor] = {}
-    free = True  # every pool so far holds all that is allowed
+    pools_hold_all = True  # that is allowed, so far
     with write_pools(files.written, shape) as write:
         for rows, corpus in _blocks(task, 1 + len(strategy.reads)):
             for scored in _score_block(task, rows, corpus, refresh, strategy):
@@ -96,16 +96,16 @@ def mine(
                 block["overlap"] = torch.full((len(in_pool),), torch.nan)
                 if files != NO_FILES:
                     bits = pack(in_pool)
-                    block["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]))
+                    block["overlap"] = overlap(bits, read_earlier(scored.rows, bits.shape[1]))
                     write(scored.rows, bits)
                 put(columns, {name: value.cpu() for name, value in block.items()}, scored.rows, len(task.queries))
-                free = free and torch.equal(block["pool_size"], scored.room)
+                pools_hold_all = pools_hold_all and torch.equal(block["pool_size"], scored.room)
                 del scored, pools, in_pool  # free them before the next block's planes are computed
             if progress is not None:
                 progress(len(rows))
     if task.kinds is not None:
         task.cache["kind_random"] = columns["kind_random"]
-    stale = refresh > 0 and not free and bool((columns["overlap"] == 1).all())
+    stale = refresh > 0 and not pools_hold_all and bool((columns["overlap"] == 1).all())
     copies = torch.isin(task.target.cpu(), torch.cat(Copies.of(task.candidates)).cpu())
     return Mined(**columns, stale=stale, copies=int(copies.sum()))
 

@@ -13,7 +13,7 @@ import pandas as pd
 from negbench.analysis.advice import advice
 from negbench.analysis.answer import headlines, say
 from negbench.analysis.columns import READ
-from negbench.analysis.findings import PLAIN, Findings, read_findings
+from negbench.analysis.findings import SHOWN_SETTINGS, Findings, read_findings
 from negbench.analysis.frame import first_run, shared_value
 from negbench.analysis.kinds import draws_answer
 from negbench.analysis.leader import FOLDED, sort_alike
@@ -98,8 +98,8 @@ def comparison_page(
     """
     groups = sort_alike(findings.groups, findings.verdicts)
     cells: Sequence[Mapping[str, Any]] = findings.document["cells"]
-    rows = [row for row in findings.verdicts if row.settings in PLAIN]
-    parts = figures.parts_of(sort_alike(findings.plain, rows), rows) if findings.plain else []
+    rows = [row for row in findings.verdicts if row.settings in SHOWN_SETTINGS]
+    parts = figures.parts_of(sort_alike(findings.shown_groups, rows), rows) if findings.shown_groups else []
 
     def section(key: str, title: str, *before: Part, text: str = "") -> PageSection:
         return PageSection(key, title, text, (*before, *(table for table in listed if table.section == key)))
@@ -114,15 +114,9 @@ def comparison_page(
     if findings.verdicts:
         first = findings.verdicts[0]
         tests = READ["tests"].format(level=first.alpha, margin=in_points(first.margin))
-    why = draws_answer(sort_alike(findings.plain, findings.main))
+    why = draws_answer(sort_alike(findings.shown_groups, findings.main))
     lines = [line for line in answer or say(findings) if line not in why]
-    headline = lines[: len(headlines(findings))]
-    below = lines[len(headline) :]
-    to_do = below[len(below) - len(advice(findings)) :]  # the end of the answer
-    below = below[: len(below) - len(to_do)]
-    top = [*headline, *to_do]
-    if to_do and len(headline) > HEADLINES:  # the forest, which shows them, would leave the first screen
-        top, below = to_do, [*headline, *below]
+    top, below = _split_answer(findings, lines)
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything that the table does not name is "
@@ -156,6 +150,23 @@ def comparison_page(
             ],
         ),
     )
+
+
+def _split_answer(findings: Findings, lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the lines of the answer on the page's first screen, and those below.
+
+    On top stand the headlines, which are the first lines, then what to do, which is the last ones. Above many headlines
+    stands what to do alone: the forest, which shows them, would leave the first screen.
+    """
+    count = len(headlines(findings))
+    headline = list(lines[:count])
+    below = list(lines[count:])
+    rest = len(below) - len(advice(findings))
+    to_do = below[rest:]
+    below = below[:rest]
+    if to_do and len(headline) > HEADLINES:
+        return to_do, [*headline, *below]
+    return [*headline, *to_do], below
 
 
 # --- tables ------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def finish(
     if same:
         parent.complete()
     elif kept:
-        made = _renew(parent, findings, listed, answer, report=report)
+        made = _write_files(parent, findings, listed, answer, report=report)
         keep(folder, inputs, made, plain_rules(rules))
     console.print("\nanswer", style="bold", highlight=False)
     for line in answer:
@@ -87,7 +87,7 @@ def _print_tables(console: Console, listed: Sequence[Table], findings: Findings,
         console.print(f"note: {note}", highlight=False, markup=False)
 
 
-def _renew(
+def _write_files(
     parent: Parent, findings: Findings, listed: Sequence[Table], answer: Sequence[str], *, report: bool
 ) -> list[Path]:
     """Write the tables, the page, and the summary runs; return the files in the comparison's folder."""

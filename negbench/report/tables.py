@@ -118,10 +118,10 @@ class Table:
 
 def tables(findings: Findings) -> list[Table]:
     """Build all tables of a comparison, in the order of the terminal and of the page's sections."""
-    return [*_of_axes(findings), *_of_groups(findings), *_of_tests([*findings.verdicts, *findings.gains])]
+    return [*_axis_tables(findings), *_dataset_tables(findings), *_test_tables([*findings.verdicts, *findings.gains])]
 
 
-def _of_axes(findings: Findings) -> Iterator[Table]:
+def _axis_tables(findings: Findings) -> Iterator[Table]:
     """Yield the tables that dials and systems add."""
     metric = label_of(findings.main[0].metric) if findings.main else ""
     caption = _shared_labels(findings.results)
@@ -153,7 +153,7 @@ def _shared_labels(results: pd.DataFrame) -> str:
     return ", ".join(parts)
 
 
-def _of_groups(findings: Findings) -> Iterator[Table]:
+def _dataset_tables(findings: Findings) -> Iterator[Table]:
     """Yield the leader table of each data set, and its tables on behaviour, regime, training and cost."""
     leaders = leader_tables(findings.groups, findings.verdicts)
     numbers = measured_tables(findings.groups)
@@ -202,7 +202,7 @@ def _units(rows: Sequence[Verdict]) -> str:
     return f"{text} in points, with simultaneous {level} intervals and a margin of {100 * first.margin:g}"
 
 
-def _of_tests(rows: Sequence[Verdict]) -> Iterator[Table]:
+def _test_tables(rows: Sequence[Verdict]) -> Iterator[Table]:
     """Yield all test results, metric by metric."""
     numbers = pd.DataFrame([row.flat() for row in rows])
     folded = (*FOLDED, "baseline", "queries")

@@ -94,8 +94,8 @@ def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[C
     for combination in searches:
         if combination.spec is not None:
             count += trials * len(combination.spec.seeds)
-    later = float(planned.cells[0].config.train.epochs * count)  # no other axis goes with equal tuning
-    default = yield from compare_cells(planned, rules, later)
+    later_epochs = float(planned.cells[0].config.train.epochs * count)  # no other axis goes with equal tuning
+    default = yield from compare_cells(planned, rules, later_epochs)
     words = default.words
     studies = []
     for combination in searches:
@@ -103,7 +103,7 @@ def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[C
             studies.append(_open_study(combination, planned.folder.path, trials, uri))
     search = TrialSearch(studies)
     if studies:
-        yield Round(planned.folder, before=default.outcomes, later=later, words=words, search=search)
+        yield Round(planned.folder, before=default.outcomes, later_epochs=later_epochs, words=words, search=search)
         words = ()
     results = []
     number = 0  # of the study

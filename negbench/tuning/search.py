@@ -66,10 +66,15 @@ class StudyPlan:
             counts = open_book(runs, name, self.job.storage).counts()
             ended = counts["finished"] + counts["pruned"] + counts["failed"]
         epochs = trial[0].config.train.epochs
-        later = float(epochs * (max(0, trials - max(1, ended)) * len(spec.seeds) + len(final)))
+        later_epochs = float(epochs * (max(0, trials - max(1, ended)) * len(spec.seeds) + len(final)))
         if self.looks is not None:
-            later += 2 * epochs_of_looks(final, self.looks, len(self.fresh))
-        return Round(ComparisonFolder(folder), ahead=[*final, *trial], later=later, words=self._header(ended, trial[0]))
+            later_epochs += 2 * epochs_of_looks(final, self.looks, len(self.fresh))
+        return Round(
+            ComparisonFolder(folder),
+            ahead=[*final, *trial],
+            later_epochs=later_epochs,
+            words=self._header(ended, trial[0]),
+        )
 
     def _header(self, ended: int, trial: Cell) -> list[str]:
         """Return lines that say what is searched, and how; `trial` is a cell of one."""

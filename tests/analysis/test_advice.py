@@ -77,6 +77,16 @@ CASES = {
     "a loss without a temperature": [at(AHEAD, temperature="none")],
     "ahead only where the batch is not at its best": [at(AHEAD), at(RANDOM, mean=0.93, temperature="0.15")],
     "ahead only at another rate": [at(AHEAD, rate="0.001"), at(RANDOM, mean=0.93, rate="0.003")],
+    "two losses, a lead under the better one": [
+        at(row("in-batch+qure", (3.5, 2.4, 4.6)), loss="hcl"),
+        at(AHEAD, mean=0.93, loss="info-nce"),
+    ],
+    "two losses, a lead under the other one": [at(AHEAD, loss="hcl"), at(RANDOM, mean=0.93, loss="info-nce")],
+    "two losses, one of them at two temperatures": [
+        at(RANDOM, temperature="none", loss="hinge"),
+        at(RANDOM, mean=0.92, temperature="0.15", loss="info-nce"),
+        at(RANDOM, mean=0.93, loss="info-nce"),
+    ],
     "one is open": [at(RANDOM, OPEN)],
     "two are open": [at(WORSE, WIDE, OPEN)],
     "one seed": [at(dataclasses.replace(OPEN, seeds=1, more_seeds=math.nan))],

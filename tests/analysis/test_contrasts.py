@@ -9,18 +9,20 @@ import pytest
 
 from negbench.analysis.answer import _tally
 from negbench.analysis.collapse import Ends
-from negbench.analysis.contrasts import CONTRAST, contrast_text, contrasts
+from negbench.analysis.contrasts import CONTRAST, OF_LOSS, contrast_text, contrasts, temperatures
 from negbench.analysis.deciding import decided_text, rules_of
 from negbench.analysis.setting_choice import SettingChoice
 from negbench.analysis.turns import turns
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, distinct_of, over_all, verdicts_of
 from negbench.analysis.words import shorten_names
-from negbench.campaign.plan import over_recipe
+from negbench.campaign.plan import with_recipe
 from negbench.errors import UnknownNameError
+from negbench.grid.axis import AXES
 from negbench.grid.setting import TrialSetting
 from negbench.scoring.values import Values
 from negbench.settings.config import build_config
+from negbench.settings.layers import parse_plugin
 from negbench.settings.options import Compare
 from tests.made import verdict
 
@@ -132,6 +134,44 @@ def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
     assert "each table alone at 95 %" in turn
 
 
+def batch_beside_a_rule(loss: str) -> tuple[pd.DataFrame, VerdictTable]:
+    """Return the cells of the batch alone under a loss such as 'info-nce:tau=0.1', and its table."""
+    section = parse_plugin(loss)
+    divisor = "none" if section["name"] == "triplet" else "tau" if "tau" in section else "backbone"
+    config = build_config([{"strategy": "in-batch", "loss": section, "train": {"lr": 0.01}}])
+    stored = SimpleNamespace(config=config, manifest={"divisor": divisor})
+    labels = {**LABELS, "loss": loss}
+    cells = pd.DataFrame([{**dict.fromkeys(AXES, ""), **labels, "strategy": "in-batch", "stored": stored}])
+    names = ("in-batch", "in-batch+top-k")
+    of_names = {name: Values(np.zeros((2, 4)), (0, 1), None) for name in names}
+    return cells, VerdictTable(labels, "m", {"m": of_names}, facts={name: {"plugin": name} for name in names})
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        pytest.param(["info-nce", "info-nce:tau=0.1"], [("", {"learned", "0.1"})], id="one loss"),
+        pytest.param(["info-nce", "hcl:tau=0.1"], [], id="a temperature of another loss"),
+        pytest.param(["info-nce", "triplet"], [], id="a loss without a temperature"),
+        pytest.param(
+            ["info-nce", "triplet", "info-nce:tau=0.1"], [("info-nce", {"learned", "0.1"})], id="and one with two"
+        ),
+        pytest.param(
+            ["info-nce", "hcl", "info-nce:tau=0.1", "hcl:tau=0.2"],
+            [("info-nce", {"learned", "0.1"}), ("hcl", {"learned", "0.2"})],
+            id="two losses with two",
+        ),
+    ],
+)
+def test_temperatures_are_compared_within_a_loss(losses, expected):
+    groups, tables = zip(*map(batch_beside_a_rule, losses), strict=True)
+    found = []
+    for made in temperatures(groups, tables):
+        (named,) = {facts.get(OF_LOSS, "") for facts in made.facts.values()}
+        found.append((named, set(made.values["m"])))
+    assert found == expected
+
+
 def test_names_of_worlds_are_shortened_to_what_differs(spelled, subtests):
     for names, short in spelled["worlds"]:
         with subtests.test(names=names):
@@ -165,7 +205,7 @@ def test_a_recipes_baseline_that_is_not_compared_is_left_out(tmp_path, capsys):
 
     def rules(name: str = "qure", **given: str) -> Rules:
         cell = SimpleNamespace(labels={"strategy": name, "dataset": "d"}, columns={"plugin": name}, run=run)
-        asked = over_recipe(Compare(recipe=recipe, strategies="qure", **given))
+        asked = with_recipe(Compare(recipe=recipe, strategies="qure", **given))
         return rules_of(asked, [cell])  # type: ignore[list-item]
 
     assert rules("in-batch").baseline == "in-batch"

@@ -79,7 +79,7 @@ def test_only_undecided_strategies_get_more_seeds():
     assert [len(each.cells) for each in rounds] == [9, 4]
     assert hashes(rounds[1]) == ["a3", "a4", "b3", "b4"]
     assert [len(each.before) for each in rounds] == [1, 1 + 9]
-    assert [each.later for each in rounds] == [10 * 3 * 5, 10 * 2 * 3]
+    assert [each.later_epochs for each in rounds] == [10 * 3 * 5, 10 * 2 * 3]
     assert [*rounds[1].words, *done.words] == ["look 1, 3 seeds: open: ab", "look 2, 5 seeds: open: "]
     assert len(done.outcomes) == 9 + 4
 
@@ -97,7 +97,7 @@ ENDS = [
 def test_when_looks_end(looks, answers, failing, counts):
     rounds, done = looks_of(until(*answers), looks, failing)
     assert [len(each.cells) for each in rounds] == counts
-    assert (rounds[0].later == 0) == (looks is None)
+    assert (rounds[0].later_epochs == 0) == (looks is None)
     assert sum(bool(each.error) for each in done.outcomes) == len(failing)
     assert any("without what failed" in line for line in done.words) == (0 < len(failing) < 9)
 
@@ -155,8 +155,8 @@ def test_rates_come_first_and_say_what_follows(planned):
     assert [hashes(each) for each in rounds[:2]] == [["t0", "t1", "u0", "u1"], ["t2"]]
     assert [len(each.before) for each in rounds] == [0, 4, 0, 6]
     assert hashes(rounds[2]) == ["A0", "A1", "A2", "B0", "B1", "B2"]
-    assert rounds[0].certain == planned.cells
-    assert [each.later for each in rounds] == [(3 + 3 + 4) * 10, (2 + 3 + 4) * 10, 4 * 10, 0]
+    assert rounds[0].command_cells == planned.cells
+    assert [each.later_epochs for each in rounds] == [(3 + 3 + 4) * 10, (2 + 3 + 4) * 10, 4 * 10, 0]
     assert [each.cell.hash for each in done.trials if each.error] == ["t2"]
     with pytest.raises(NegbenchError, match=r"^1 of 15 cells failed; rerun the command to compute them again$"):
         done.check()
@@ -175,7 +175,7 @@ def test_equal_tuning_is_a_second_pass(planned, monkeypatch):
     course = equal_tuning.compare_and_tune(replace(planned, trials=None), rules, searches, None)
     rounds, done = driven(course)
     assert [each.search is not None for each in rounds] == [False, False, True, False, False]
-    assert rounds[0].later == (6 + 4 * 2) * 10 + 4 * 10  # the second pass, four trials of two studies, the looks
+    assert rounds[0].later_epochs == (6 + 4 * 2) * 10 + 4 * 10  # the second pass, four trials of two studies, the looks
     assert rounds[2].words == ["look 2, 5 seeds: open: "]
     assert [hashes(each) for each in rounds[3:]] == [["aa0", "aa1", "aa2"], ["aa3", "aa4"]]
     assert len(rounds[3].before) == 6 + 4
@@ -283,7 +283,7 @@ def test_a_price_is_told_from_twenty_cells_on(computing, tmp_path, monkeypatch, 
     for count, want in ((19, []), (20, ["20 cells, (0.0, 5.0)"])):
         with subtests.test(count=count):
             said, execution = list[str](), Execution(InProcess(), "none")
-            asked = Round(ComparisonFolder(tmp_path / "c"), cells("a", range(count)), later=5.0)
+            asked = Round(ComparisonFolder(tmp_path / "c"), cells("a", range(count)), later_epochs=5.0)
             with suppress(NegbenchError), carry_out(one_round(asked), execution, said.append):
                 pass
             assert said == want
@@ -323,7 +323,7 @@ def test_a_second_command_of_the_same_name_waits(computing, tmp_path, logged, su
     for kind in ("comparison", "claims", "final"):
         with subtests.test(kind=kind):
             folder = ComparisonFolder(tmp_path / kind, {"kind": kind})
-            first, order = folder.hold(), list[str]()
+            first, order = folder.lock(), list[str]()
             first.__enter__()
             Timer(0.2, lambda: (order.append("freed"), first.__exit__(None, None, None))).start()  # noqa: B023
             with suppress(NegbenchError), carry(one_round(Round(folder, cells("a", (0,)))), []):

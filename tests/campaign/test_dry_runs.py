@@ -63,12 +63,12 @@ def test_a_study_counts_its_trials_and_what_follows(longer, tmp_path, document, 
     assert not (tmp_path / "s").exists()
     given: dict[str, Any] = {"strategy": "dqe", "trials": 3, "final_seeds": 2, "until": "decided", "max_seeds": 4}
     plan = plan_study(Study(**given, sets=longer, name="s", runs_dir=tmp_path))
-    assert plan.first().later == 4 * (2 + 2 + 2 * 2)  # other trials, the best's runs, two more seeds of both
+    assert plan.first().later_epochs == 4 * (2 + 2 + 2 * 2)  # other trials, the best's runs, two more seeds of both
     said(*command, "--trials", "1")
     after = document(*command, "--dry-run")
     assert after["notes"][0].startswith("s: dqe on triplets, 3 trials of 1 seed, 1 already ended, scored on")
     assert after["cells"][-1]["step"] == "reuse"
-    assert plan.first().later == 4 * (2 + 2 + 2 * 2)
+    assert plan.first().later_epochs == 4 * (2 + 2 + 2 * 2)
 
 
 def test_claims_are_a_python_call_with_the_price_of_a_comparison(vector_sets, tmp_path, capsys, document):

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import typer.main
 
-from negbench.campaign.plan import over_recipe, plan_comparison
+from negbench.campaign.plan import plan_comparison, with_recipe
 from negbench.cli import main
 from negbench.cli.command import Command
 from negbench.settings.layers import recipes
@@ -152,7 +152,7 @@ SOME = PLANNABLE if "NEGBENCH_FUZZ" in os.environ else sorted(random.Random(0).s
 def test_an_offered_line_is_planned(line, tmp_path):
     asked: Any = small(options_of(words_of(line)))
     if isinstance(asked, Compare):
-        assert plan_comparison(over_recipe(asked).replace(sets=asked.sets), tmp_path).cells
+        assert plan_comparison(with_recipe(asked).replace(sets=asked.sets), tmp_path).cells
     elif isinstance(asked, Study):
         assert plan_study(asked).job.trials > 0
     else:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from negbench.campaign.plan import over_recipe, plan_comparison
+from negbench.campaign.plan import plan_comparison, with_recipe
 from negbench.errors import NegbenchError, OptionError
 from negbench.own.scored_split import configure
 from negbench.settings.command_options import Audit
@@ -20,7 +20,7 @@ WORLD = {"backbones": "vectors", "datasets": "vectors", "strategies": "in-batch"
 
 def planned(runs: Path, *sets: str, **given: Any) -> list[ResolvedConfig]:
     asked = Compare(sets=(*SMALL, *sets), **{**WORLD, **given})
-    return [cell.config for cell in plan_comparison(over_recipe(asked), runs).cells]
+    return [cell.config for cell in plan_comparison(with_recipe(asked), runs).cells]
 
 
 def test_a_setting_reaches_every_value_and_a_values_own_option_wins(tmp_path):

@@ -15,7 +15,7 @@ from negbench.analysis.pivots import at_point, points_frame
 from negbench.analysis.turns import turns
 from negbench.analysis.words import label_of
 from negbench.api import compare
-from negbench.campaign.plan import over_recipe
+from negbench.campaign.plan import with_recipe
 from negbench.report.along import budgets_chart, dial_charts
 from negbench.report.build import comparison_page
 from negbench.report.charts import _figure
@@ -123,8 +123,8 @@ def test_turns_are_decided_at_both_budgets(runs):
 def test_flags_replace_a_recipes_budgets(tmp_path, subtests):
     recipe = tmp_path / "r.toml"
     recipe.write_text('[compare]\nstrategies = ["in-batch"]\nepochs = [2, 4]\n', encoding="utf-8")
-    assert over_recipe(Compare(recipe=recipe)).epochs == (2, 4)
-    assert over_recipe(Compare(recipe=recipe, epochs="3")).epochs == (3,)
+    assert with_recipe(Compare(recipe=recipe)).epochs == (2, 4)
+    assert with_recipe(Compare(recipe=recipe, epochs="3")).epochs == (3,)
     for given in ({"sets": ("train.epochs=5",)}, {"dials": ("train.epochs=5,6",)}):
         with subtests.test(given=given):
-            assert over_recipe(Compare(recipe=recipe, **given)).epochs == ()
+            assert with_recipe(Compare(recipe=recipe, **given)).epochs == ()

@@ -19,7 +19,7 @@ from mlflow.tracking import MlflowClient
 
 from negbench.analysis import findings
 from negbench.analysis.verdict_record import read_verdicts
-from negbench.campaign.plan import over_recipe, plan_comparison
+from negbench.campaign.plan import plan_comparison, with_recipe
 from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache
 from negbench.display import Display, duration
@@ -222,13 +222,13 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, refuse
     recipe = tmp_path / "r.toml"
     table = 'strategies = ["qure", {name = "dqe", alpha = 0.3, beta = 0.7}]\nseeds = [4]\nmargin = 2\n'
     recipe.write_text(f"[compare]\n{table}[train]\nepochs = 2\n", encoding="utf-8")
-    asked = over_recipe(Compare(recipe=recipe, margin=1))
+    asked = with_recipe(Compare(recipe=recipe, margin=1))
     assert asked.margin == 1
     axes = Axes.of(asked)
     assert axes.values("strategy") == ({"name": "qure"}, {"name": "dqe", "alpha": 0.3, "beta": 0.7})
     assert axes.values("seed") == (4,)
     assert [c.train.epochs for c in axes.configs()] == [2, 2]
-    assert Axes.of(over_recipe(Compare(recipe=recipe, seeds=2))).values("seed") == (0, 1)
+    assert Axes.of(with_recipe(Compare(recipe=recipe, seeds=2))).values("seed") == (0, 1)
     for wrong, message in mistakes["compare-recipe"].items():
         recipe.write_text(f"[compare]\n{wrong}\n", encoding="utf-8")
         refused(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)], message)
@@ -442,8 +442,8 @@ def test_labels_name_files_without_their_folders_unless_two_are_alike():
 
 
 def test_systems_bring_their_own_losses_whatever_the_recipe_compares():
-    assert over_recipe(Compare(recipe=Path("demo-single"), systems="all")).losses is None
-    assert over_recipe(Compare(recipe=Path("demo-single"))).losses == ["bradley-terry"]
+    assert with_recipe(Compare(recipe=Path("demo-single"), systems="all")).losses is None
+    assert with_recipe(Compare(recipe=Path("demo-single"))).losses == ["bradley-terry"]
 
 
 _WORLD = ("train_images=40", "train_queries=24", "val_images=40", "val_queries=20", "twins=2")

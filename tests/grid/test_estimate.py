@@ -80,7 +80,7 @@ def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(subtes
     for looks, more in ((None, 0), (Looks((3, 1), 5), 2 * 3 * 4)):
         with subtests.test(looks=looks):
             first = next(compare_cells(plan, Rules(looks=looks)))
-            assert (first.ahead, first.later) == (plan.cells, 2 * 4 * 2 * 4 + more)
+            assert (first.ahead, first.later_epochs) == (plan.cells, 2 * 4 * 2 * 4 + more)
 
 
 def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_places(longer, tmp_path, monkeypatch):

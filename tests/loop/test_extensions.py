@@ -185,7 +185,7 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(subtests, opened):
             assert not any(one.requires_grad for one in (mixtures[0], step.queries, step.images))
             return mixtures
 
-    objective.take(Watched(**dataclasses.asdict(strategy)))
+    objective.use_strategy(Watched(**dataclasses.asdict(strategy)))
     batch = batch_of(opened.scene, seed=seed)
     result = objective(batch)
     scores, _, targets = tables(opened)
@@ -242,7 +242,7 @@ def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened):
             tokens, there = super().synthetic(step)
             return 2 * tokens, there
 
-    objective.take(Longer(**dataclasses.asdict(objective.strategy)))
+    objective.use_strategy(Longer(**dataclasses.asdict(objective.strategy)))
     with pytest.raises(NegbenchError, match=r"^Longer\.synthetic must return finite tokens of unit norm"):
         step(objective, seed=torch.arange(5))
 

@@ -124,7 +124,7 @@ def test_the_hardest_negatives_share_of_the_gradient_is_that_of_their_softmax(ce
         shares.append(float(pulls[:10].sum()))
         assert len(columns) > 10, row
     assert objective.hardest_share == pytest.approx(sum(shares) / len(shares), abs=1e-4)
-    objective.see(scene)
+    objective.use_epoch(scene)
     assert math.isnan(objective.hardest_share)
 
 

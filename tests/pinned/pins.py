@@ -134,13 +134,13 @@ def pins_of(folder: Path, item: str) -> Any:
 
 def recipes(runs: Path) -> Any:
     """Plan the shipped recipes on generated data, the only calls into the package beside its commands."""
-    from negbench.campaign.plan import over_recipe, plan_comparison
+    from negbench.campaign.plan import plan_comparison, with_recipe
     from negbench.errors import NegbenchError
     from negbench.settings.layers import recipes as shipped
     from negbench.settings.options import Compare
 
     for name in sorted(shipped()):
-        asked = over_recipe(Compare(recipe=Path(name), datasets="vectors", backbones="vectors", seeds=1))
+        asked = with_recipe(Compare(recipe=Path(name), datasets="vectors", backbones="vectors", seeds=1))
         sets = tuple(one for one in SETS[:4] if not any(dial.startswith(one.partition("=")[0]) for dial in asked.dials))
         try:
             cells = plan_comparison(asked.model_copy(update={"sets": sets}), runs).cells
