@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 
 from negbench.display import log
 from negbench.errors import DataError, NegbenchError, OptionError, printable_json
-from negbench.grid.axis import AXES
+from negbench.grid.axis import AXES, Value
 from negbench.machine import files
 from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
@@ -96,6 +96,7 @@ class CellRecord(BaseModel):
     """A cell in comparison.json: its value on each axis, as tables print it, its run, and typed columns of its own."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, Value]
 
     strategy: str
     loss: str
@@ -117,7 +118,7 @@ class DialRecord(BaseModel):
     model_config = _CLOSED
 
     key: str
-    values: list[Any]
+    values: list[Value]
 
 
 def _with_strategy(labels: dict[str, str]) -> dict[str, str]:
@@ -211,6 +212,14 @@ class ComparisonRecord(BaseModel):
     rates: list[RateRecord] = Field([], description="the learning rate, or setting, of each group, and those tried")
     tuned: TuningSummaryRecord | None = Field(None, description="trials per strategy, and what was found")
 
+    @model_validator(mode="after")
+    def _each_cell_has_each_dial(self) -> Self:
+        for dial in self.dials:
+            for number, cell in enumerate(self.cells):
+                if dial.key not in cell.__pydantic_extra__:
+                    raise ValueError(f"cells.{number} has no value of the dial {dial.key}")
+        return self
+
 
 @dataclass(frozen=True)
 class ComparisonFolder:
@@ -287,8 +296,11 @@ class ComparisonFolder:
             ComparisonRecord.model_validate({"kind": "comparison", "schema": SCHEMA, **document})
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            another = f"{path} is from another version of negbench, or was changed ({where}: {first['msg']})"
+            why = first["msg"]
+            if first["loc"]:
+                where = ".".join(map(str, first["loc"]))
+                why = f"{where}: {why}"
+            another = f"{path} is from another version of negbench, or was changed ({why})"
             raise NegbenchError(f"{another}: {rerun_line(self.path, document['kind'])}") from error
         except (KeyError, TypeError, AttributeError) as error:
             raise NegbenchError(f"{path} is damaged ({error}): {rerun_line(self.path, document['kind'])}") from error

@@ -229,6 +229,15 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
     "a later schema": ({"schema": 3, "cells": []}, "schema: Input should be 2"),
     "an unknown key": ({"schema": 2, "cells": [], "more": 1}, "more: Extra inputs are not permitted"),
     "a cell without its run": ({"schema": 2, "cells": [{**LABELS, "seed": 0}]}, "cells.0.hash: Field required"),
+    "a cell without its dial": (
+        {"schema": 2, "cells": [CELL], "dials": [{"key": "dataset.twins", "values": [1]}]},
+        "cells.0 has no value of the dial dataset.twins",
+    ),
+    "a list as a dial's value": ({"schema": 2, "cells": [{**CELL, "dataset.twins": [1]}]}, "cells.0.dataset.twins"),
+    "a dial of lists": (
+        {"schema": 2, "cells": [], "dials": [{"key": "dataset.twins", "values": [[1]]}]},
+        "dials.0.values.0",
+    ),
     "a seed that is a text": ({"schema": 2, "cells": [{**CELL, "seed": "0"}]}, "cells.0.seed: Input should be"),
 }
 

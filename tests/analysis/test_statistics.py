@@ -13,7 +13,7 @@ import scipy
 
 from negbench.analysis import seed_variance
 from negbench.analysis.seed_variance import variance_draws
-from negbench.analysis.statistics import Design, Interval, ValueTable, against, contrasts, pairs, summarise
+from negbench.analysis.statistics import Design, Interval, ValueTable, _interval, against, contrasts, pairs, summarise
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -55,9 +55,24 @@ def test_few_seeds_borrow_where_strategies_vary_alike_and_not_where_they_do_not(
     medians = np.median(variance_draws(means, 800, generator()), axis=0)
     assert (medians > 0.1).all()
     assert (medians < 6).all()
+    means += 10 * generator(5).normal(size=(1, 6))  # effects of a seed on all strategies
+    assert np.median(variance_draws(means, 800, generator()), axis=0).max() < 6
     for means in (np.ones((3, 4)), np.ones((2, 1)), np.ones((1, 5)) * np.arange(5)):  # differences do not vary
         with subtests.test(means=means):
             assert not variance_draws(means, 50, generator()).any()
+
+
+@pytest.mark.parametrize("strategies", [2, 3, 4])
+def test_a_seed_that_one_strategy_has_alone_says_nothing_about_variances(strategies):
+    shared = generator(6).normal(size=(strategies, 4))
+    assert variance_draws(shared, 200, generator()).shape == (200, strategies)
+    means = np.full((strategies + 1, 6), np.nan)
+    means[:-1, :4] = shared
+    means[0, 4] = 100.0
+    means[-1, 5] = 100.0  # a strategy with no other seed
+    medians = np.median(variance_draws(means, 200, generator()), axis=0)
+    assert medians.shape == (strategies + 1,)
+    assert (medians < 20).all()
 
 
 # --- against closed forms ----------------------------------------------------------------------------------------
@@ -275,6 +290,13 @@ def test_nested_worlds_need_no_equal_numbers_of_queries_and_add_no_second_query_
 
 
 # --- properties of a table -------------------------------------------------------------------------------------------
+
+
+def test_ends_of_an_interval_are_rounded_outwards_and_stay_where_they_are_exact():
+    exact = _interval(0.5, 0.1, 0.95)
+    assert (exact.low, exact.high) == (0.4, 0.6)
+    outwards = _interval(0.5, 0.10001, 0.95)
+    assert (outwards.low, outwards.high) == (0.3999, 0.6001)
 
 
 def test_verdicts_are_read_from_the_interval():
