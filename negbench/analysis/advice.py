@@ -16,8 +16,8 @@ from negbench.analysis.verdicts import OVER_ALL, beside_batch
 from negbench.analysis.words import capitalize, estimate_text, in_points, join_names, label_of, percent, plural
 from negbench.display import duration
 from negbench.grid.axis import GroupKey, group_key
-from negbench.grid.comparison import together
 from negbench.grid.setting import COMMON, OWN
+from negbench.machine.grouping import group_by
 from negbench.mining.measured_gain import RULE, where_mining_gained
 from negbench.settings.config import LEARNED
 
@@ -71,7 +71,7 @@ def advice(findings: Findings) -> list[str]:
     if any(axis.key not in _DIALS for axis in findings.point_axes if axis.is_dial):
         return []
     tables = []
-    for rows in together(findings.main, lambda row: row.table_key).values():
+    for rows in group_by(findings.main, lambda row: row.table_key).values():
         if OVER_ALL not in rows[0].table_key and beside_batch(rows) and rows[0].settings != COMMON:
             tables.append(rows)
     if not tables:
@@ -80,7 +80,7 @@ def advice(findings: Findings) -> list[str]:
     def place(rows: Sequence[Verdict]) -> tuple[str, str, str]:
         return rows[0].dataset, rows[0].backbone, rows[0].settings
 
-    places = together(tables, place)
+    places = group_by(tables, place)
     lines = []
     for members in places.values():
         longest = max(int(rows[0].epochs or 0) for rows in members)

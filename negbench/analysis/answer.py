@@ -37,7 +37,7 @@ from negbench.analysis.words import (
 )
 from negbench.display import duration
 from negbench.grid.axis import Axis, group_key, point_text, points_of, short_names, varied_text
-from negbench.grid.comparison import together
+from negbench.machine.grouping import group_by
 from negbench.metrics.part_name import whole_name
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
@@ -156,7 +156,7 @@ def _tables(rows: Sequence[Verdict]) -> dict[TableKey, list[Verdict]]:
         return OVER_ALL not in row.table_key, int(row.epochs or 0)
 
     ordered_rows = sorted(rows, key=place)
-    return together(ordered_rows, lambda row: row.table_key)
+    return group_by(ordered_rows, lambda row: row.table_key)
 
 
 def _describe_tables(findings: Findings) -> dict[TableKey, list[str]]:

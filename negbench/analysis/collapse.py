@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from negbench.analysis.frame import shared_value
-from negbench.grid.comparison import together
+from negbench.machine.grouping import group_by
 
 LOST = 0.75  # of what the best run gained
 FALL = 0.1  # of a metric's range; smaller differences between seeds are scatter
@@ -45,7 +45,7 @@ def ends_of(groups: Sequence[pd.DataFrame], metric: str) -> dict[str, Ends]:
 
     Of a metric that follows from ranks alone the untrained model's value is not stored: the main metric tells.
     """
-    alike = together(groups, _scores)
+    alike = group_by(groups, _scores)
     ends = {}
     for group in groups:
         name = shared_value(group, "strategy")

@@ -12,7 +12,7 @@ from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.verdicts import OVER_ALL, VerdictTable, alike_but, batch_alone, side_by_side
 from negbench.analysis.words import estimate_text, in_points, label_of
 from negbench.grid.axis import group_key
-from negbench.grid.comparison import together
+from negbench.machine.grouping import group_by
 from negbench.scoring.values import Values
 
 CONTRAST = "contrast"  # the fact of a row that names its axis; its `strategy` is a value of that axis
@@ -91,7 +91,7 @@ def temperatures(groups: Sequence[pd.DataFrame], tables: Sequence[VerdictTable])
             batches[table] = cells
     found = []
     for members in alike_but(("loss", "point"), list(batches)):
-        by_loss = together(members, lambda table: loss_of(batches[table]))
+        by_loss = group_by(members, lambda table: loss_of(batches[table]))
         for loss, of_loss in by_loss.items():
             facts = {CONTRAST: TEMPERATURE}
             if len(by_loss) > 1:

@@ -27,8 +27,8 @@ from negbench.analysis.verdicts import (
 )
 from negbench.analysis.words import spread_text
 from negbench.grid.axis import AXES, group_key
-from negbench.grid.comparison import together
 from negbench.grid.setting import OWN
+from negbench.machine.grouping import group_by
 
 FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs", "negatives")  # no columns if alike
 
@@ -209,7 +209,7 @@ def negatives_words(count: str) -> str:
 
 def equally_many(rows: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     """Group rows by negatives per query and step, as tables print them; the most common number first."""
-    blocks = together(rows, lambda row: round_negatives(row.negatives))
+    blocks = group_by(rows, lambda row: round_negatives(row.negatives))
     usual = sorted(blocks.items(), key=lambda item: (-len(item[1]), item[0]))
     return {negatives_text(block[0].negatives): block for _, block in usual}
 

@@ -7,8 +7,8 @@ from typing import Any
 from negbench.analysis.stored_trials import picked_settings
 from negbench.analysis.words import first_names, join_names, label_of, number, percent, plural, span
 from negbench.grid.axis import GroupKey, group_key, names_of
-from negbench.grid.comparison import together
 from negbench.grid.setting import COMMON, Picked, TrialSetting, best_setting
+from negbench.machine.grouping import group_by
 from negbench.metrics.fixed import DEV_QUERIES
 
 _NAMED = 4
@@ -131,7 +131,7 @@ def _dev_part(chosen: Sequence[Picked]) -> str:
 
 def _differing(chosen: Sequence[Picked]) -> list[str]:
     """Say what the trials show where the settings of a table differ: at each strategy's own, and at a common one."""
-    tables = together(chosen, lambda picked: group_key({**picked.labels, "strategy": ""}))
+    tables = group_by(chosen, lambda picked: group_key({**picked.labels, "strategy": ""}))
     said = [_differences([picked for picked in rows if picked.known]) for rows in tables.values()]
     return [text for text in said if text][:_TABLES]
 

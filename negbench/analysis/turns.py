@@ -6,7 +6,7 @@ from itertools import combinations
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
 from negbench.analysis.verdicts import OVER_ALL
 from negbench.analysis.words import estimate_text, first_names, join_names, label_of, plural
-from negbench.grid.comparison import together
+from negbench.machine.grouping import group_by
 
 _NAMED = 4  # most pairs named in a line
 _LINES = 4  # most lines of one kind
@@ -34,7 +34,7 @@ def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> list[str
     def values_of_others(row: Verdict) -> tuple[str, ...]:
         return tuple(getattr(row, name) for name in others)
 
-    along = together(compared, values_of_others)
+    along = group_by(compared, values_of_others)
     lines = []
     compared_values: dict[str, None] = {}
     for rows in along.values():
@@ -75,7 +75,7 @@ Pair = tuple[str, str]  # the strategy that beats the other, and that one
 
 def _beaten_along(axis: str, rows: Sequence[Verdict]) -> dict[str, set[Pair]]:
     """Return each value of an axis with the pairs of which the first beats the second there."""
-    tables = together(rows, lambda row: str(getattr(row, axis)))
+    tables = group_by(rows, lambda row: str(getattr(row, axis)))
     order = sorted(tables, key=int) if axis == "epochs" else list(tables)
     beaten = {}
     for value in order:
@@ -109,9 +109,9 @@ def turns_by_metric(verdicts: Sequence[Verdict]) -> list[str]:
     Each metric's intervals hold for its own pairs, so that the others describe and decide nothing.
     """
     lines: dict[str, list[str]] = {}  # by metric
-    tables = together(verdicts, lambda row: row.table_key)
+    tables = group_by(verdicts, lambda row: row.table_key)
     for rows in tables.values():
-        by_metric = together(rows, lambda row: row.metric)
+        by_metric = group_by(rows, lambda row: row.metric)
         main = [metric for metric, members in by_metric.items() if members[0].main]
         for other in by_metric:
             if other in main or not main:

@@ -24,8 +24,8 @@ from negbench.analysis.stored_trials import StoredTrials
 from negbench.analysis.verdict_record import TABLE_AXES, Estimate, Verdict
 from negbench.errors import UnknownNameError
 from negbench.grid.axis import GroupKey
-from negbench.grid.comparison import together
 from negbench.grid.looks import Looks
+from negbench.machine.grouping import group_by
 from negbench.metrics.names import find_metric
 from negbench.metrics.part_name import whole_name
 from negbench.scoring.values import KnownQueries, Values, values_of
@@ -109,7 +109,7 @@ def batch_alone(plugins: Mapping[str, str]) -> str | None:
 
 def beside_batch(rows: Sequence[Verdict]) -> bool:
     """Whether the strategies of every table of these rows stand beside the batch alone, which is their baseline."""
-    tables = together(rows, lambda row: row.table_key)
+    tables = group_by(rows, lambda row: row.table_key)
     for members in tables.values():
         plugins = {row.strategy: str(row.facts.get("plugin", row.strategy)) for row in members}
         alone = batch_alone(plugins)
@@ -215,7 +215,7 @@ def tables_of(
     def place_of(group: pd.DataFrame) -> tuple[str, ...]:
         return tuple(shared_value(group, axis) for axis in TABLE_AXES)
 
-    by_table = together(groups, place_of)
+    by_table = group_by(groups, place_of)
     seen: dict[str, KnownQueries] = {}
     tables = []
     for place, members in sorted(by_table.items()):
@@ -313,7 +313,7 @@ def alike_but(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[lis
     def place(table: VerdictTable) -> tuple[str, ...]:
         return tuple(table.labels.get(axis, "") for axis in rest)
 
-    return list(together(tables, place).values())
+    return list(group_by(tables, place).values())
 
 
 def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:

@@ -15,10 +15,10 @@ from torch import Tensor
 from negbench.contracts import Query
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
-from negbench.datasets.galleries import by_key
 from negbench.errors import DataError
 from negbench.files.image_files import ImageFiles
 from negbench.files.reader import check_choice
+from negbench.machine.grouping import group_pairs
 from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ranks import sorted_rows
@@ -155,7 +155,7 @@ class Labels:
     @cached_property
     def of_class(self) -> dict[str, list[str]]:
         """Class -> its images, in order."""
-        return by_key(zip(self.captions, self.images, strict=True))
+        return group_pairs(zip(self.captions, self.images, strict=True))
 
     def query(self, name: str, images: tuple[str, str], captions: tuple[str, str], language: Language) -> Query:
         """Make a query whose relevant images are all of the target's class, target first (one tuple per target)."""
@@ -220,12 +220,14 @@ class TrainingPairs:
     def targets(self) -> dict[Class, list[int]]:
         """Class -> indices of its images that may be targets."""
         images = enumerate(self.labels.images)
-        return by_key((self.classes[place], place) for place, image in images if image not in self.apart)
+        return group_pairs((self.classes[place], place) for place, image in images if image not in self.apart)
 
     @cached_property
     def members(self) -> dict[Class, list[tuple[Class, str]]]:
         """Family -> its classes that have a target, each with the word taken out of it."""
-        return by_key((family, (source, word)) for source in self.targets for family, word in self._families_of(source))
+        return group_pairs(
+            (family, (source, word)) for source in self.targets for family, word in self._families_of(source)
+        )
 
     @cached_property
     def families(self) -> dict[Class, list[tuple[Class, str]]]:

@@ -11,10 +11,10 @@ from negbench.benchmarks._tirg import ClassDataset, Labels, Language, recalls, r
 from negbench.contracts import Query
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import FolderOptions
-from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, short_repr
 from negbench.files.image_files import ImageFiles, is_picture, relative_path, without_extension
 from negbench.files.reader import Reader
+from negbench.machine.grouping import group_pairs
 from negbench.metrics.metric import Metric, by_answers
 from negbench.metrics.query_ranks import QueryRanks
 
@@ -138,7 +138,7 @@ LANGUAGE = Language(_families, modification, "{}.".format)
 
 def _test_queries(labels: Labels) -> list[Query]:
     """Pair every image with every other state of its noun; the first image of that class is the target."""
-    states = by_key((caption.split()[1], caption) for caption in labels.of_class)
+    states = group_pairs((caption.split()[1], caption) for caption in labels.of_class)
     queries = list[Query]()
     for image, before in zip(labels.images, labels.captions, strict=True):
         for after in (state for state in states[before.split()[1]] if state != before):

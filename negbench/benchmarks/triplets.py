@@ -14,7 +14,6 @@ from pydantic import Field, NonNegativeInt
 from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
-from negbench.datasets.galleries import by_key
 from negbench.datasets.stream import Stream
 from negbench.errors import DataError, OptionError
 from negbench.files.image_files import (
@@ -29,6 +28,7 @@ from negbench.files.image_files import (
 )
 from negbench.files.picture_kinds import as_shown
 from negbench.files.triplet_files import TripletRow, TripletTable, read_names, read_triplets
+from negbench.machine.grouping import group_pairs
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
 
@@ -231,7 +231,7 @@ def _galleries(queries: Sequence[Query], added: Sequence[str], *, mined: bool) -
         if mined:
             named += query.negatives
         pairs += [(query.group, image) for image in named]
-    return {group: list(dict.fromkeys([*names, *added])) for group, names in by_key(pairs).items()}
+    return {group: list(dict.fromkeys([*names, *added])) for group, names in group_pairs(pairs).items()}
 
 
 # --- images ------------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def encode(options: EncodeData) -> None:
 
 
 def _print(verification: "Verification") -> None:
-    from negbench.datasets.galleries import by_key
+    from negbench.machine.grouping import group_pairs
 
     for counts in verification.splits:
         gallery = " / ".join(f"{name} {size:,}" for name, size in counts.gallery.items())
@@ -130,7 +130,7 @@ def _print(verification: "Verification") -> None:
     typer.echo(f"{verification.images:,} images checked")
     for note in verification.notes:
         typer.echo(f"note: {note}")
-    for kind, problems in by_key((problem.kind, problem) for problem in verification.problems).items():
+    for kind, problems in group_pairs((problem.kind, problem) for problem in verification.problems).items():
         typer.echo(f"{kind}: {len(problems):,}")
         for problem in problems[:SHOWN]:
             split = f"{problem.split}: " if problem.split else ""

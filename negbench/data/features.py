@@ -35,12 +35,12 @@ from torch import Tensor
 from negbench.contracts import Backbone, check_option
 from negbench.data.batch_size import ENCODE_BATCH, batch_size, largest_operation
 from negbench.data.reading import MappedRows, ShardRows, StoredFeatures, reading_pool
-from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError
 from negbench.files.image_files import decode_ahead
 from negbench.machine import free_memory
 from negbench.machine.contents import SETTLED, content_hashes
 from negbench.machine.files import atomic_write, cache_dir, check_own, lock_file
+from negbench.machine.grouping import group_pairs
 from negbench.machine.received import check_regular
 from negbench.machine.room import Need, check_disk
 
@@ -135,7 +135,7 @@ class FeatureStore:
         self._content.update(contents)
         self._refresh()
         self._check(contents.values())
-        lacking = by_key((content, image) for image, content in contents.items() if content not in self._row)
+        lacking = group_pairs((content, image) for image, content in contents.items() if content not in self._row)
         return [images[0] for images in lacking.values()]
 
     def ensure(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.doubts import doubts_of_table
 from negbench.errors import DataError, NegbenchError
+from negbench.machine.grouping import group_pairs
 from negbench.metrics.compiled import SMALLEST
 from negbench.metrics.fixed import KINDS
 from negbench.metrics.metric import Metric, PerQuery, value_of_ranking
@@ -24,10 +25,8 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns
 
-Key = TypeVar("Key")
 _log = logging.getLogger("negbench")
 
-Item = TypeVar("Item")
 ScoreBlock = Callable[[Tensor, Tensor], Tensor]
 Mask = Callable[[Tensor, Tensor, int], Tensor | None]  # [b] rows, `Block.local`, n -> [b, n] bool; None: all images
 
@@ -168,7 +167,9 @@ class Galleries:
     def shared_queries(self) -> list[list[int]]:
         """Groups of rows that ask one query, with reference and texts alike, of several targets."""
         known = ((row, query) for row, query in enumerate(self.queries) if query.target is not None)
-        rows = by_key(((query.group, query.reference, query.captions or (query.text,)), row) for row, query in known)
+        rows = group_pairs(
+            ((query.group, query.reference, query.captions or (query.text,)), row) for row, query in known
+        )
         return with_several_targets(rows.values(), [query.target for query in self.queries])
 
     @cached_property
@@ -551,14 +552,6 @@ class Galleries:
         declared = own_metrics | cls.mistake_metrics(ranks)
         found = {name: declared.get(name) or metric_of_ranks(name, own_metrics) for name in names}
         return {name: metric.of(ranks) for name, metric in found.items() if metric is not None}
-
-
-def by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
-    """Return key -> its items; both in the order in which they occur."""
-    items: dict[Key, list[Item]] = {}
-    for key, item in pairs:
-        items.setdefault(key, []).append(item)
-    return items
 
 
 def with_several_targets(same: Iterable[list[int]], target: Sequence[Any]) -> list[list[int]]:

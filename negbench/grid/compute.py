@@ -16,12 +16,13 @@ from negbench.errors import OptionError, UnknownNameError, install_line
 from negbench.grid.cell_task import Task, compute_task
 from negbench.grid.cells import Cell, Outcome, titles_of
 from negbench.grid.cluster import Ray
-from negbench.grid.comparison import ComparisonFolder, together
+from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.estimate import Forecast
 from negbench.grid.executors import Event, Executor, InProcess, Processes
 from negbench.grid.jobs import Jobs
 from negbench.loop.runs import DATA, open_run, started_precision
 from negbench.machine import files
+from negbench.machine.grouping import group_by
 from negbench.plugins.registry import registry
 from negbench.settings.command_options import Claims
 from negbench.settings.layers import parse_plugin
@@ -173,7 +174,7 @@ def encode_cells(cells: Sequence[Cell], runs: Path, display: Display) -> None:
         precision = started_precision(cell.run, runs) or cell.config.train.precision
         return f"{cell.run.data} {precision}"
 
-    for cells_alike in together(cells, features_of).values():
+    for cells_alike in group_by(cells, features_of).values():
         open_run(cells_alike[0].run, display, DATA, runs)
 
 

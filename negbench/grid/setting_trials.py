@@ -20,8 +20,8 @@ from negbench.data.scene import DataCache
 from negbench.errors import UnknownNameError
 from negbench.grid.axis import AXES, GroupKey, group_key
 from negbench.grid.cells import Cell
-from negbench.grid.comparison import together
 from negbench.grid.setting import COMMON, OWN, Picked, Temperature, TrialSetting, best_setting
+from negbench.machine.grouping import group_by
 from negbench.metrics.fixed import DEV_QUERIES
 from negbench.metrics.names import find_metric
 from negbench.plugins.registry import registry
@@ -116,7 +116,7 @@ class SettingTrials:
     ) -> "SettingTrials":
         """Plan each group's trials from its first cells, with those that finished ones ask for."""
         by_group = {}
-        for group, members in together(cells, lambda cell: _group_of(cell.labels)).items():
+        for group, members in group_by(cells, lambda cell: _group_of(cell.labels)).items():
             by_seed = {cell.seed: cell for cell in reversed(members)}  # of the common and the own setting, one
             first = [by_seed[seed] for seed in _seeds_of(members)][:TRIAL_SEEDS]
             by_group[group] = _trials(first, grid.first(first[0].config), runs, cache)
@@ -129,7 +129,7 @@ class SettingTrials:
         trials alone, not on the order in which they were computed.
         """
         extended: dict[GroupKey, tuple[Cell, ...]] = {}
-        for groups in together(self.by_group, _table_of).values():
+        for groups in group_by(self.by_group, _table_of).values():
             tried = {group: self._first_trials(self.by_group[group]) for group in groups}
             for _ in range(MORE):
                 rates, temperatures = self._wanted_values(tried, runs)
@@ -205,7 +205,7 @@ class SettingTrials:
         if not (self.common or self.grid.temperatures):
             return list(best.values())
         common = {}
-        for groups in together(self.by_group, _table_of).values():
+        for groups in group_by(self.by_group, _table_of).values():
             index = _best_on_average([best[group] for group in groups], self._configured(groups[0]))
             for group in groups:
                 picked = best[group]

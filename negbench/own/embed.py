@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from negbench import display
 from negbench.contracts import SeesTexts, TextsSeen
 from negbench.data.unseen import equal_vectors, text_lines
-from negbench.datasets.galleries import by_key
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.files.image_files import ImageFiles, decode_ahead, readable
 from negbench.files.picture_kinds import picture_remarks
 from negbench.loop.record import peak_memory_mib
 from negbench.machine.contents import content_hashes
 from negbench.machine.files import atomic_write, cache_dir
+from negbench.machine.grouping import group_pairs
 from negbench.machine.room import find_device
 from negbench.own.init import FolderContents, dataset_of, load_split, survey
 from negbench.plugins.registry import import_file, line_in, on_one_line
@@ -102,7 +102,7 @@ def outlook(options: Embed) -> list[str]:
 def _find_distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], dict[bytes, str]]:
     """Return what each image's file contains, and the first image of each content: equal files are encoded once."""
     contents = content_hashes({name: file.path(name) for name, file in files.items()}, cache_dir())
-    alike = by_key((content, name) for name, content in contents.items())
+    alike = group_pairs((content, name) for name, content in contents.items())
     return contents, {content: names[0] for content, names in alike.items()}
 
 

@@ -16,7 +16,7 @@ from negbench.analysis.pivots import READ_SIGNS, SIGNS, at_point, lead, size_of,
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.words import label_of
 from negbench.grid.axis import Axis, Point, lines_along, point_text, short_names, varied_text
-from negbench.grid.comparison import together
+from negbench.machine.grouping import group_by
 from negbench.report.charts import Chart, ChartCell, Panel, heat, label_ends, line_style, log_axis, shade, tall_enough
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def budgets_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Ch
         return None
     others = [axis for axis in TABLE_AXES if axis != "epochs"]
     varied = [axis for axis in others if len({getattr(row, axis) for row in rows}) > 1]
-    panels = together(rows, lambda row: ", ".join(getattr(row, axis) for axis in varied))
+    panels = group_by(rows, lambda row: ", ".join(getattr(row, axis) for axis in varied))
     name = label_of(rows[0].metric)
 
     def draw(members: Sequence[Verdict], axes: "Axes") -> None:

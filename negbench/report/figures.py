@@ -35,7 +35,7 @@ from negbench.analysis.words import (
     shorten_names,
     span,
 )
-from negbench.grid.comparison import together
+from negbench.machine.grouping import group_by
 from negbench.metrics.curve_file import Curves, file_name, octave_places
 from negbench.metrics.fixed import KINDS
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
@@ -118,8 +118,8 @@ def parts_of(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict] = ()) -
     def place_of(labels: Mapping[str, Any]) -> tuple[str, str, int]:
         return labels["dataset"], labels["backbone"], int(labels.get("epochs") or 0)
 
-    members = together(groups, lambda group: place_of(labels_of(group)))
-    judged = together(verdicts, lambda verdict: place_of(vars(verdict)))
+    members = group_by(groups, lambda group: place_of(labels_of(group)))
+    judged = group_by(verdicts, lambda verdict: place_of(vars(verdict)))
     short = shorten_names(dataset for dataset, _, _ in members)
     varied = [len({*labels}) > 1 for labels in zip(*members, strict=True)]
     parts = []
@@ -319,7 +319,7 @@ def _best_rows(rows: Sequence[Verdict], question: _Question) -> list[Verdict]:
     """Return the rows with the highest mean of several that are compared."""
     compared = _block if question is _BEST else attrgetter("loss")
     best: list[Verdict] = []
-    for members in together(rows, compared).values():
+    for members in group_by(rows, compared).values():
         if len(members) > 1:
             highest = max(row.mean.value for row in members)
             best += [row for row in members if row.mean.value == highest]
@@ -446,7 +446,7 @@ def _at_refreshes(data: ChartData, name: str, scale: float = 1, *, redefined: bo
                 rows += [row for row in run.result["behaviour_by_refresh"] if row.get(name) is not None]
         x = []
         means = []
-        for epoch, members in sorted(together(rows, lambda row: int(row["epoch"])).items()):
+        for epoch, members in sorted(group_by(rows, lambda row: int(row["epoch"])).items()):
             x.append(float(epoch))
             means.append(float(np.mean([scale * row[name] for row in members])))
         return _Line(shared_value(group, "strategy"), data.index(group), x, np.array([means]), x)

@@ -22,7 +22,7 @@ from negbench.analysis.leader import row_line
 from negbench.analysis.verdict_record import Verdict
 from negbench.analysis.words import join_names
 from negbench.grid.axis import AXES, GroupKey, group_key
-from negbench.grid.comparison import together
+from negbench.machine.grouping import group_by
 from negbench.metrics.names import SHORT
 from negbench.store.copies import PLACE, SummaryRun
 from negbench.store.runfolder import final_values
@@ -112,7 +112,7 @@ def drawn_first(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict | None]) 
         row = rows[place]
         if row is not None:
             judged.append((place, row))
-    tables = list(together(judged, lambda pair: pair[1].table_key).values())
+    tables = list(group_by(judged, lambda pair: pair[1].table_key).values())
     chosen = [members[0][0] for members in tables]
     for members in tables:
         chosen += [place for place, row in members if row.verdict == "baseline"]

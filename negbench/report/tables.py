@@ -22,7 +22,7 @@ from negbench.analysis.words import capitalize, csv_text, inert, join_names, lab
 from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError, printable
 from negbench.grid.axis import AXES, short_names
-from negbench.grid.comparison import together
+from negbench.machine.grouping import group_by
 from negbench.settings.options import Report, parse_epochs
 
 _FORMS = {
@@ -216,7 +216,7 @@ def _test_tables(rows: Sequence[Verdict]) -> Iterator[Table]:
 
 def files_of(listed: Sequence[Table]) -> dict[str, str]:
     """Return file name -> content of all tables: one file for the tables of one name, in each of its forms."""
-    named = together(listed, lambda table: table.name).items()
+    named = group_by(listed, lambda table: table.name).items()
     return {f"{name}.{form}": _written(parts, form) for name, parts in named for form in _FORMS.get(name, ("csv",))}
 
 

@@ -22,10 +22,10 @@ from negbench.campaign.seeds import look_by_look
 from negbench.display import progress
 from negbench.grid.axis import KEY, Value
 from negbench.grid.cells import Cell, plan_cells
-from negbench.grid.comparison import together
 from negbench.grid.setting_trials import DEV_FRACTION
 from negbench.loop.runs import DATA
 from negbench.machine.files import checked_name
+from negbench.machine.grouping import group_by
 from negbench.settings.config import RunConfig, resolve
 from negbench.tuning.book import StudyStore
 from negbench.tuning.final import completed_trials
@@ -61,7 +61,7 @@ def combinations(cells: Sequence[Cell], metric: str | None = None) -> list[Combi
     """
     seed = max([SEED, *(cell.seed + 1 for cell in cells)])
     found = []
-    for place, members in together(cells, lambda cell: tuple(cell.labels[key] for key in KEY)).items():
+    for place, members in group_by(cells, lambda cell: tuple(cell.labels[key] for key in KEY)).items():
         named = resolve_metric(metric, members[0].run.card)
         spec = _spec(members[0].given, seed, named)
         found.append(Combination(dict(zip(KEY, place, strict=True)), tuple(cell.given for cell in members), spec))

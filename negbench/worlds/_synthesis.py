@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from negbench.contracts import Query, check_option
-from negbench.datasets.galleries import AttributeCodes, by_key
+from negbench.datasets.galleries import AttributeCodes
 from negbench.datasets.stream import Stream
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.machine.files import lock_file, sha256_of
+from negbench.machine.grouping import group_pairs
 from negbench.machine.received import read_json_text
 from negbench.worlds import _garments
 from negbench.worlds._garments import ATTRIBUTES, CATEGORIES, Attributes, codes_of, mutate, sample_attributes
@@ -141,7 +142,7 @@ class WorldPart:
 
     def relevant(self) -> list[list[str]]:
         """Return per query the target, then every other image with the target's attributes."""
-        alike = by_key((attributes, index) for index, attributes in enumerate(self.attributes))
+        alike = group_pairs((attributes, index) for index, attributes in enumerate(self.attributes))
         lists = []
         for _, target in self.queries:
             others = [image for image in alike[self.attributes[target]] if image != target]
@@ -287,7 +288,7 @@ def _queries(
     """Draw (reference, target) of every query within one line; targets are spread evenly over all images."""
     codes = np.array([codes_of(garment) for garment in garments])
     line = np.array(lines)
-    members = by_key((group, image) for image, group in enumerate(owner))
+    members = group_pairs((group, image) for image, group in enumerate(owner))
     by_size = sorted(stream.shuffled(range(len(owner))), key=lambda image: sizes[owner[image]])
 
     @lru_cache(maxsize=1024)

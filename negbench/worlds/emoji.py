@@ -25,9 +25,10 @@ from torch import Tensor
 from negbench.contracts import Query, check_option
 from negbench.contracts.card import DatasetCard
 from negbench.datasets.dataset import Dataset, FolderOptions, columns_of
-from negbench.datasets.galleries import AttributeCodes, by_key
+from negbench.datasets.galleries import AttributeCodes
 from negbench.files.image_files import ImageFiles
 from negbench.files.reader import Reader, check_choice
+from negbench.machine.grouping import group_pairs
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.worlds._emoji_codes import Emoji, Look, description, difference, modification, parse
@@ -247,7 +248,7 @@ _STYLE_RULES = {"kept": "; target by the reference's artist", "free": "; target 
 
 def drawn_families(names: Mapping[str, str]) -> dict[str, str]:
     """Filter code points -> name to the families of which the artist draws several looks."""
-    looks = by_key(map(parse, names))
+    looks = group_pairs(map(parse, names))
     return {codes: name for codes, name in names.items() if len({*looks[parse(codes).family]}) > 1}
 
 
@@ -287,7 +288,7 @@ def read_world(packages: Iterable[Icons]) -> EmojiWorld:
 def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
     """List a split's emoji; each set of families varying in the same attributes is split, so none is in val only."""
     kinds: dict[tuple[bool, ...], list[str]] = {}
-    for family, looks in by_key(world.images).items():
+    for family, looks in group_pairs(world.images).items():
         varied = tuple(len({*values}) > 1 for values in zip(*looks, strict=True))
         kinds.setdefault(varied, []).append(family)
 
@@ -320,7 +321,7 @@ class Ask(NamedTuple):
 
 def _asks_of(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
     """List the queries of a split: the families take turns, each with its queries in a seeded order."""
-    families = by_key((emoji.family, emoji) for emoji in _of_split(world, split, options.seed))
+    families = group_pairs((emoji.family, emoji) for emoji in _of_split(world, split, options.seed))
     turns = []
     for place, (family, members) in enumerate(families.items()):
         asks = list(_askable(world, members, options))
