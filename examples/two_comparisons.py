@@ -29,7 +29,7 @@ def rows(one: Findings, other: Findings) -> pd.DataFrame:
     axes = axes_of(one, other)
     found = {(row.metric, *(getattr(row, axis) for axis in axes)): row for row in other.verdicts}
     records = []
-    for row in one.main:
+    for row in one.main_verdicts:
         place = tuple(getattr(row, axis) for axis in axes)
         if before := found.get((row.metric, *place)):
             mean, other_mean = row.mean.value, before.mean.value

@@ -71,7 +71,7 @@ def advice(findings: Findings) -> list[str]:
     if any(axis.key not in _DIALS for axis in findings.point_axes if axis.is_dial):
         return []
     tables = []
-    for rows in group_by(findings.main, lambda row: row.table_key).values():
+    for rows in group_by(findings.main_verdicts, lambda row: row.table_key).values():
         if OVER_ALL not in rows[0].table_key and beside_batch(rows) and rows[0].settings != COMMON:
             tables.append(rows)
     if not tables:
@@ -100,7 +100,7 @@ def measured_elsewhere(findings: Findings) -> list[str]:
 
     [] where it gained nowhere, where its rule was compared, and where the batch alone is no baseline.
     """
-    rows = findings.main
+    rows = findings.main_verdicts
     if not beside_batch(rows) or any(row.facts.get("plugin") == RULE.partition(":")[0] for row in rows):
         return []
     lines = []

@@ -57,7 +57,7 @@ def say(findings: Findings) -> list[str]:
     """
     if not findings.verdicts:
         return []
-    verdicts = findings.main
+    verdicts = findings.main_verdicts
     lines = list(dict.fromkeys([*headlines(findings), *_lines_below(findings)]))
     lines += turns_by_metric(findings.verdicts)
     lines += _missing_images(findings.groups)
@@ -93,12 +93,12 @@ def headlines(findings: Findings) -> list[str]:
     if not findings.verdicts:
         return []
     if findings.point_axes:
-        return _describe_points(findings.point_axes, findings.main)[:1]
+        return _describe_points(findings.point_axes, findings.main_verdicts)[:1]
     lines_of_tables = _describe_tables(findings)
     over_all = [place for place in lines_of_tables if OVER_ALL in place]
     lines = [lines_of_tables[place][0] for place in over_all or lines_of_tables]
     if len(lines) > _TABLES:
-        lines = [_tally(list(_tables(findings.main).values()))]
+        lines = [_tally(list(_tables(findings.main_verdicts).values()))]
     contrasts = _tables([row for row in findings.contrasts if row.facts[CONTRAST] != TEMPERATURE])
     prefixes = _prefixes(list(contrasts))
     for place, rows in contrasts.items():
@@ -109,16 +109,16 @@ def headlines(findings: Findings) -> list[str]:
 def _lines_below(findings: Findings) -> list[str]:
     """Return what the tables say besides the headlines."""
     if findings.point_axes:
-        lines = _describe_points(findings.point_axes, findings.main)[1:]
+        lines = _describe_points(findings.point_axes, findings.main_verdicts)[1:]
         if unequal_steps(findings.groups):
             lines.append(
                 "Points of equally many epochs differ in their numbers of steps: the table of points has them."
             )
-        return [*lines, *turns(findings.main)]
+        return [*lines, *turns(findings.main_verdicts)]
     lines_of_tables = list(_describe_tables(findings).values())
     first = [lines[0] for lines in lines_of_tables]
     rest = [line for lines in lines_of_tables for line in lines[1:]]
-    return [*first, *rest, *turns(findings.main)]
+    return [*first, *rest, *turns(findings.main_verdicts)]
 
 
 # --- a table -----------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _tables(rows: Sequence[Verdict]) -> dict[TableKey, list[Verdict]]:
 
 def _describe_tables(findings: Findings) -> dict[TableKey, list[str]]:
     """Describe every table."""
-    tables = _tables(findings.main)
+    tables = _tables(findings.main_verdicts)
     second = _tables(_second_metric(findings))
     steps = {budget: f"{n:,} {plural(n, 'step')}" for budget, n in steps_of(findings.groups).items()}
     after = ""
@@ -180,7 +180,7 @@ def _describe_tables(findings: Findings) -> dict[TableKey, list[str]]:
 
 def _second_metric(findings: Findings) -> list[Verdict]:
     """Return the verdicts by R@1 where the main metric is R@10, and by R@10 where it is R@1; [] of another one."""
-    wanted = {row.table_key: second_cutoff(row.metric) for row in findings.main}
+    wanted = {row.table_key: second_cutoff(row.metric) for row in findings.main_verdicts}
     return [row for row in findings.verdicts if row.metric == wanted.get(row.table_key)]
 
 

@@ -37,8 +37,8 @@ def contrasts(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
 
 def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     """Return the table of an axis's values from tables that differ in it alone; None if they share no strategy."""
-    main = tables[0].main
-    parts = [table.values.get(table.main, {}) for table in tables]
+    main = tables[0].main_metric
+    parts = [table.values.get(table.main_metric, {}) for table in tables]
     collapsed = set()
     for table in tables:
         collapsed |= {name for name, ends in table.ends.items() if ends.collapsed}
@@ -116,11 +116,11 @@ def _temperature_table(batches: Mapping[VerdictTable, pd.DataFrame], facts: Mapp
     for table, cells in batches.items():
         alone = shared_value(cells, "strategy")
         temperature = setting_of(cells)[0]
-        of_batch = table.values[table.main][alone]
+        of_batch = table.values[table.main_metric][alone]
         if temperature in values and of_batch.mean <= values[temperature].mean:
             continue
         values[temperature] = of_batch
-        choices[temperature] = table.choices.get(table.main, {}).get(alone, ())
+        choices[temperature] = table.choices.get(table.main_metric, {}).get(alone, ())
     if len(values) < 2:
         return None
     first = next(iter(batches))
@@ -129,7 +129,11 @@ def _temperature_table(batches: Mapping[VerdictTable, pd.DataFrame], facts: Mapp
         labels["point"] = OVER_ALL
     chosen = {temperature: of_rate for temperature, of_rate in choices.items() if of_rate}
     return VerdictTable(
-        labels, first.main, {first.main: values}, facts=dict.fromkeys(values, facts), choices={first.main: chosen}
+        labels,
+        first.main_metric,
+        {first.main_metric: values},
+        facts=dict.fromkeys(values, facts),
+        choices={first.main_metric: chosen},
     )
 
 

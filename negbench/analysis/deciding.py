@@ -115,13 +115,13 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
     lines = []
     tables = tables_of(groups, rules, main_only=True)
     for table in tables:
-        values = table.values.get(table.main, {})
+        values = table.values.get(table.main_metric, {})
         if not values:
             continue
         pairs = differences(values, None, alpha=rules.alpha).pairs.differences
         of_seeds = [difference for difference in pairs.values() if difference.seeds > 1]
         if of_seeds:
-            what = label_of(table.main)
+            what = label_of(table.main_metric)
             if len(tables) > 1:
                 what += f" ({', '.join(dict.fromkeys(table.labels.values()))})"
             nested = any(of_strategy.nested for of_strategy in values.values())

@@ -82,7 +82,7 @@ class Findings:
         return bool((self.results["system"] != "").any())
 
     @property
-    def main(self) -> list[Verdict]:
+    def main_verdicts(self) -> list[Verdict]:
         """Verdicts on the main metric."""
         return [verdict for verdict in self.verdicts if verdict.main]
 
@@ -170,7 +170,7 @@ def judge_by_metric(runs: Path, name: str, metric: str) -> Findings:
         UnknownNameError: a data set has no such metric, and its ranks do not give it.
         RunError: as `judge_comparison`.
     """
-    known = read_findings(runs, name).main
+    known = read_findings(runs, name).main_verdicts
     rules = Rules(metric=metric)
     if known:
         baselines = {verdict.baseline for verdict in known if verdict.baseline_asked}

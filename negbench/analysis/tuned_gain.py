@@ -64,15 +64,15 @@ def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: R
         if default is None or tuned is None:
             continue
         pair = {}
-        if strategy in default.values[default.main]:
-            pair[DEFAULT] = default.values[default.main][strategy]
-        if strategy in tuned.values[tuned.main]:
-            pair[TUNED] = tuned.values[tuned.main][strategy]
+        if strategy in default.values[default.main_metric]:
+            pair[DEFAULT] = default.values[default.main_metric][strategy]
+        if strategy in tuned.values[tuned.main_metric]:
+            pair[TUNED] = tuned.values[tuned.main_metric][strategy]
         if len(pair) < 2:
             continue
         negatives = dict.fromkeys(pair, tuned.negatives[strategy])
         facts = {TUNED: tuned.facts[strategy]}
-        table = VerdictTable(tuned.labels, tuned.main, {tuned.main: pair}, negatives, facts=facts)
+        table = VerdictTable(tuned.labels, tuned.main_metric, {tuned.main_metric: pair}, negatives, facts=facts)
         for verdict in verdicts_of(table, Rules(DEFAULT, rules.margin, rules.alpha / tests), key=""):
             if verdict.strategy == TUNED and verdict.against_baseline is not None:
                 gains.append(replace(verdict, strategy=strategy, baseline=BASELINE))

@@ -66,9 +66,9 @@ class Rules:
         if self.baseline is not None and label_for(self.baseline, plugins) is None:
             raise UnknownNameError("--baseline", self.baseline, sorted(plugins))
         for names in metrics if self.metric is not None else ():
-            self.main(names[0], names)
+            self.main_metric(names[0], names)
 
-    def main(self, default: str, metrics: Sequence[str]) -> str:
+    def main_metric(self, default: str, metrics: Sequence[str]) -> str:
         """Return the metric that verdicts are about: the requested one, of these or of the ranks, else the default.
 
         Raises:
@@ -150,7 +150,7 @@ class VerdictTable:
 
     Attributes:
         labels: axis -> value that all its strategies have in common.
-        main: the metric that verdicts are about.
+        main_metric: the one that verdicts are about.
         values: metric -> strategy -> per-query values.
         negatives: strategy -> negatives per query and step, as asked for.
         distinct: strategy -> how many different images these are.
@@ -160,7 +160,7 @@ class VerdictTable:
     """
 
     labels: Mapping[str, str]
-    main: str
+    main_metric: str
     values: Mapping[str, Mapping[str, Values]]
     negatives: Mapping[str, float] = field(default_factory=dict)
     distinct: Mapping[str, float] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class VerdictTable:
 
         None if it has no finished cell.
         """
-        facts = {name: self.facts.get(name, {}) for name in self.values.get(self.main, {})}
+        facts = {name: self.facts.get(name, {}) for name in self.values.get(self.main_metric, {})}
         if any("own" in fact for fact in facts.values()):
             return next((name for name, fact in facts.items() if fact["own"]), None)
         return rules.choose(self.plugins)
@@ -186,7 +186,7 @@ class VerdictTable:
     @property
     def plugins(self) -> dict[str, str]:
         """Strategy -> its plug-in."""
-        return plugins_of({name: self.facts.get(name, {}) for name in self.values.get(self.main, {})})
+        return plugins_of({name: self.facts.get(name, {}) for name in self.values.get(self.main_metric, {})})
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def tables_of(
     for place, members in sorted(by_table.items()):
         labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
         all_metrics = list(first_run(members[0]).result["metrics"])
-        main = rules.main(shared_value(members[0], "main_metric"), all_metrics)
+        main = rules.main_metric(shared_value(members[0], "main_metric"), all_metrics)
         by_strategy = {shared_value(group, "strategy"): group for group in members}
         facts = {strategy: facts_of(group) for strategy, group in by_strategy.items()}
         metrics = [main]
@@ -336,8 +336,8 @@ def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         negatives[name] = float(np.mean([table.negatives.get(name, math.nan) for table in tables]))
         distinct[name] = float(np.mean([table.distinct.get(name, math.nan) for table in tables]))
         ends[name] = _join_ends([table.ends.get(name, Ends()) for table in tables], values[name])
-    metric = " and ".join(dict.fromkeys(table.main for table in tables))
-    choices = join_choices([table.choices.get(table.main, {}) for table in tables])
+    metric = " and ".join(dict.fromkeys(table.main_metric for table in tables))
+    choices = join_choices([table.choices.get(table.main_metric, {}) for table in tables])
     return VerdictTable(
         labels,
         metric,
@@ -352,7 +352,7 @@ def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:
 
 def _join_values(tables: Sequence[VerdictTable]) -> dict[str, Values]:
     """Return the values, side by side, of the strategies that stand in all tables, at the seeds that all have."""
-    parts = [table.values.get(table.main, {}) for table in tables]
+    parts = [table.values.get(table.main_metric, {}) for table in tables]
     datasets = [table.labels["dataset"] for table in tables]
     joined: dict[str, Values] = {}
     for name in parts[0]:
@@ -503,12 +503,12 @@ def _verdicts(
         for (one, other), test in undecided.items():
             if name in (one, other):
                 open_pairs[one if other == name else other] = test
-        ends = table.ends.get(name, Ends()) if metric == table.main else Ends()
+        ends = table.ends.get(name, Ends()) if metric == table.main_metric else Ends()
         yield Verdict(
             **table.labels,
             strategy=name,
             metric=metric,
-            main=metric == table.main,
+            main=metric == table.main_metric,
             mean=Estimate(mean.mean, mean.interval.low, mean.interval.high),
             sd=mean.sd,
             lowest=mean.lowest,

@@ -14,6 +14,7 @@ from negbench.grid.cells import Cell, Outcome
 from negbench.grid.looks import Looks
 from negbench.loop.runs import DATA
 
+# outcomes so far, groups that go on -> the undecided ones of these, and a line on what deciding them costs
 Undecided = Callable[[Sequence[Outcome], Collection[GroupKey]], tuple[Collection[GroupKey], str]]
 
 

@@ -8,7 +8,7 @@ from negbench.settings.options import Compare
 
 
 def _outlook(options: Compare, say: Callable[[str], None]) -> Any:
-    """Return the first round, and what more seeds would detect."""
+    """For `--dry-run`: return the first round, and lines on what more seeds would detect."""
     from negbench import api
     from negbench.analysis.deciding import resolution
 

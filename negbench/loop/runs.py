@@ -184,6 +184,7 @@ def open_run(
     display.seconds.clear()  # count this run's seconds only
     keep_memory()
     with display.stage("prepare"):
+        # plan again also what is planned: since then, or on this machine, files or code may be others
         planned = plan_run(run.config if isinstance(run, PlannedRun) else run, cache)
         if isinstance(run, PlannedRun) and planned.hash != run.hash:
             raise _changed_error(run, cache)

@@ -104,17 +104,19 @@ def comparison_page(
     def section(key: str, title: str, *before: Part, text: str = "") -> PageSection:
         return PageSection(key, title, text, (*before, *(table for table in listed if table.section == key)))
 
-    points = dial_charts(findings.point_axes, findings.main) if findings.point_axes and findings.verdicts else []
-    matrix = [matrix_chart(findings.main)] if findings.systems and findings.verdicts else []
-    zone = zone_chart(findings.groups, findings.main)
-    budgets = budgets_chart(findings.groups, findings.main)
+    points = (
+        dial_charts(findings.point_axes, findings.main_verdicts) if findings.point_axes and findings.verdicts else []
+    )
+    matrix = [matrix_chart(findings.main_verdicts)] if findings.systems and findings.verdicts else []
+    zone = zone_chart(findings.groups, findings.main_verdicts)
+    budgets = budgets_chart(findings.groups, findings.main_verdicts)
     val, train, missing = _galleries(parts, galleries)
     results = {run.folder.run_id: run.result for run in findings.runs}
     tests = ""
     if findings.verdicts:
         first = findings.verdicts[0]
         tests = READ["tests"].format(level=first.alpha, margin=in_points(first.margin))
-    why = draws_answer(sort_alike(findings.shown_groups, findings.main))
+    why = draws_answer(sort_alike(findings.shown_groups, findings.main_verdicts))
     lines = [line for line in answer or say(findings) if line not in why]
     top, below = _split_answer(findings, lines)
     return Page(

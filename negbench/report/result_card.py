@@ -56,7 +56,7 @@ def _common(flats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _document(name: str, page: Page, settings: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
-    tests = {group_key(vars(row)): row for row in findings.main}
+    tests = {group_key(vars(row)): row for row in findings.main_verdicts}
     return {
         "name": name,
         "answer": list(page.answer),

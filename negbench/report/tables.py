@@ -123,24 +123,24 @@ def tables(findings: Findings) -> list[Table]:
 
 def _axis_tables(findings: Findings) -> Iterator[Table]:
     """Yield the tables that dials and systems add."""
-    metric = label_of(findings.main[0].metric) if findings.main else ""
+    metric = label_of(findings.main_verdicts[0].metric) if findings.main_verdicts else ""
     caption = _shared_labels(findings.results)
     if findings.point_axes and findings.verdicts:
         title = f"{metric} at every point; in brackets the ranks that the pairwise tests allow"
         text = "Strategies with overlapping ranks are not separated; intervals are simultaneous over all pairs of a "
-        frame = points_frame(findings.point_axes, findings.main, findings.groups)
+        frame = points_frame(findings.point_axes, findings.main_verdicts, findings.groups)
         folded = tuple(short_names(findings.point_axes))
         yield Table("points", title, frame, f"{text}point.", folded, section="best", caption=caption)
     chosen = [picked for picked in picked_settings(findings.document) if picked.setting.temperature is not None]
     if chosen and findings.verdicts:
         title = f"{metric} of every strategy at the common rate and temperature of its table, and at its own"
         text = "In brackets the ranks that the pairwise tests allow; then the difference from the baseline in points"
-        frame = settings_frame(by_negatives(findings.main), chosen)
+        frame = settings_frame(by_negatives(findings.main_verdicts), chosen)
         yield Table("settings", f"{title}; {READ_SIGNS}", frame, f"{text}.", FOLDED, section="leader")
     if findings.systems and findings.verdicts:
         title = f"{metric}: points against each system with its own negatives; {READ_SIGNS}"
         text = "Intervals are simultaneous within a column."
-        yield Table("matrix", title, matrix_frame(findings.main), text, section="matrix", caption=caption)
+        yield Table("matrix", title, matrix_frame(findings.main_verdicts), text, section="matrix", caption=caption)
 
 
 def _shared_labels(results: pd.DataFrame) -> str:
@@ -167,7 +167,7 @@ def _dataset_tables(findings: Findings) -> Iterator[Table]:
     for dataset, leader in leaders.items():
         where = dataset if len(leaders) > 1 else ""
         on = f" on {where}" if where else ""
-        rows = [row for row in findings.main if dataset in ("", row.dataset)]
+        rows = [row for row in findings.main_verdicts if dataset in ("", row.dataset)]
         beside = bool(rows) and beside_batch(rows)
         apart = TABLE_AXES if beside else (*TABLE_AXES, NEGATIVES.title)
         table = partial(Table, where=where, folded=FOLDED, apart=apart)

@@ -74,7 +74,7 @@ def _better(book: StudyStore, best: FrozenTrial, rules: Rules | None) -> str:
         return "The default is the best trial, so there is nothing to compare it with."
     if rules is None:
         return "Not compared with the default on other seeds and queries: --final-seeds 0."
-    verdicts = read_findings(book.folder.parent, final_name(book.name)).main
+    verdicts = read_findings(book.folder.parent, final_name(book.name)).main_verdicts
     row = next(row for row in verdicts if row.verdict != "baseline")
     words = WORDS.get(row.verdict, f"{row.verdict} with {{}}").format("the default", in_points(row.margin))
     points = estimate_text(row.against_baseline)

@@ -148,7 +148,7 @@ def check_page(findings: Findings) -> None:
     header = paper_table(leader, "markdown").splitlines()[2].strip("| ")
     assert [name.strip() for name in header.split("|")] == ["loss", "negatives", "strategy", "R@10", "difference"]
     behind = Estimate(-0.01, -0.02, 0.0)  # a forest against the best of as many could be drawn, too
-    rows = [dataclasses.replace(row, negatives=15.0, against_best=behind) for row in findings.main]
+    rows = [dataclasses.replace(row, negatives=15.0, against_best=behind) for row in findings.main_verdicts]
     (forest,) = forests(parts_of(findings.groups, rows)[0])
     assert forest.title.endswith("points against in-batch")
     (line,) = [line for line in say(findings)[:-1] if line.startswith("Draws")]  # the last line says what to do
@@ -184,8 +184,8 @@ def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_pa
         temperatures,
     )
     assert last.startswith(("Do not mine", "Not decided", "Tune the "))
-    assert {verdict.baseline for verdict in found.findings.main} == {"in-batch"}
-    assert all(verdict.baseline_asked for verdict in found.findings.main)
+    assert {verdict.baseline for verdict in found.findings.main_verdicts} == {"in-batch"}
+    assert all(verdict.baseline_asked for verdict in found.findings.main_verdicts)
     if axis == "losses":
         check_page(found.findings)
         page = build.comparison_page(tmp_path / "n", found.findings, ())

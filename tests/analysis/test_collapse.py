@@ -74,7 +74,7 @@ def test_the_answer_names_them(vector_sets, tmp_path):
         found = range(round(end * len(ranks)))
         rank_anew(folder, ranks.assign(target_rank=[1 if row in found else 20 for row in range(len(ranks))]))
     findings = judge_comparison(tmp_path, "c", Rules())
-    rows = {row.strategy: row for row in findings.main}
+    rows = {row.strategy: row for row in findings.main_verdicts}
     assert {name: row.collapsed for name, row in rows.items()} == {"qure": 1, "top-k": 0, "all-corpus": 0}
     assert rows["top-k"].identical == ("all-corpus",)
     assert "Collapsed, so without a place in the order: qure in 1 of 2 seeds (" in str(say(findings))

@@ -42,7 +42,7 @@ def main() -> None:
             )  # fmt: skip
             negbench.compare(asked)
         (table,) = tables_of(groups_of(results_of(path.parent, path.name)))
-    known, rng = table.values[table.main], np.random.default_rng(0)
+    known, rng = table.values[table.main_metric], np.random.default_rng(0)
     blocks = {name: round_negatives(table.negatives[name]) for name in known}
     used = list[list[int]]()
     for _ in range(chosen.times):

@@ -19,7 +19,7 @@ def test_rows_in_both_verdicts_that_changed_and_settings_that_differ(subtests, e
     assert list(rows.index) == ["in-batch", "qure"]  # top-k is not in `one`
     for found, mean, verdict in ((first, "mean", "verdict"), (second, "other mean", "other verdict")):
         with subtests.test(mean=mean, verdict=verdict):
-            by_name = {row.strategy: row for row in found.main}
+            by_name = {row.strategy: row for row in found.main_verdicts}
             assert all(rows[mean][name] == 100 * by_name[name].mean.value for name in rows.index)
             assert all(rows[verdict][name] == by_name[name].verdict for name in rows.index)
     assert list(rows["changed"]) == list(rows["verdict"] != rows["other verdict"])

@@ -40,8 +40,8 @@ def test_each_budget_has_tables_and_schedules_of_its_own(runs):
     assert comparison_page(runs / "budgets", findings, (), 0).lead == 2
     assert first_run(groups["2", "qure"]).result["refresh_epochs"] == [1]
     assert first_run(groups["4", "qure"]).result["refresh_epochs"] == [2]
-    assert {row.alpha for row in findings.main} == {0.025}  # both budgets hold at once
-    (axes,) = _figure(budgets_chart(findings.groups, findings.main), narrow=False).axes
+    assert {row.alpha for row in findings.main_verdicts} == {0.025}  # both budgets hold at once
+    (axes,) = _figure(budgets_chart(findings.groups, findings.main_verdicts), narrow=False).axes
     assert list(axes.get_xticks()) == sorted(steps_of(findings.groups).values())  # a tick for each budget
 
 
@@ -53,15 +53,17 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
     compare(Compare(runs_dir=tmp_path, report=False, **asked, **given))
     findings = read_findings(tmp_path, "c")
     assert len(findings.groups) == 2 * 2 * 2 * 2
-    frame = points_frame(findings.point_axes, findings.main)
+    frame = points_frame(findings.point_axes, findings.main_verdicts)
     columns = ["weight_decay", "epochs", "num_negatives"]
     assert sorted(map(tuple, frame[columns].to_numpy())) == sorted(product(("0.1", "0.2"), "12", "13"))
     for number, line in frame.iterrows():
         assert line["best"].endswith(f" x{line['num_negatives']}"), f"row {number}"
-        rows = at_point(findings.main, f"weight_decay={line['weight_decay']}, epochs={line['epochs']}, num_negatives=3")
+        rows = at_point(
+            findings.main_verdicts, f"weight_decay={line['weight_decay']}, epochs={line['epochs']}, num_negatives=3"
+        )
         assert {row.strategy for row in rows} == {"qure x3", "in-batch x3"}, f"row {number}"
     assert say(findings)[0].startswith("8 points (")
-    keys = {chart.key for chart in dial_charts(findings.point_axes, findings.main)}
+    keys = {chart.key for chart in dial_charts(findings.point_axes, findings.main_verdicts)}
     assert keys == {"best", "along-weight_decay", "along-epochs"}
     assert_orders_that_reverse_are_said_with_their_point(findings)
 
@@ -69,8 +71,8 @@ def test_dials_times_budgets_times_numbers_of_negatives(vector_sets, tmp_path):
 def assert_orders_that_reverse_are_said_with_their_point(findings: Findings) -> None:
     """At the weight decay 0.1, qure is made to beat in-batch after 1 epoch, and to lose after 2; by R@1 it loses."""
     metrics = dict.fromkeys(row.metric for row in findings.verdicts)
-    other = next(metric for metric in metrics if metric != findings.main[0].metric)
-    qure_loses = {(findings.main[0].metric, "2"), (other, "1")}
+    other = next(metric for metric in metrics if metric != findings.main_verdicts[0].metric)
+    qure_loses = {(findings.main_verdicts[0].metric, "2"), (other, "1")}
     changed = []
     for row in findings.verdicts:
         winner, loser = (
@@ -110,7 +112,10 @@ def test_the_answer_says_steps_and_unlike_warm_ups(runs):
 
 def test_turns_are_decided_at_both_budgets(runs):
     beaten = {("2", "in-batch"): ("qure",), ("4", "qure"): ("in-batch",)}
-    rows = [replace(r, beaten_by=beaten.get((r.epochs, r.strategy), ())) for r in read_findings(runs, "budgets").main]
+    rows = [
+        replace(r, beaten_by=beaten.get((r.epochs, r.strategy), ()))
+        for r in read_findings(runs, "budgets").main_verdicts
+    ]
     assert turns(rows) == [
         "The order reverses: after 2 epochs qure is ahead of in-batch; after 4 epochs it is the other way round."
     ]

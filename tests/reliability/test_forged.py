@@ -89,7 +89,7 @@ def test_a_forged_answer_is_computed_again(honest, received, said):
 def test_the_rules_of_the_folder_are_used_and_damaged_ones_are_one_line(received, said):
     (received / "duel" / "answer.md").write_text("other\n", encoding="utf-8")
     fit(received / "duel")
-    assert {row.margin for row in read_findings(received, "duel").main} == {0.03}
+    assert {row.margin for row in read_findings(received, "duel").main_verdicts} == {0.03}
     changed(received / "duel" / "inputs.json", lambda note: {**note, "rules": {"margin": "wide"}})
     assert "rules.margin" in said("report", "duel", "--runs-dir", received, code=2).err
 

@@ -61,7 +61,7 @@ def test_dials(compared, cells, words_of):
     assert "note: dqe at k=3 is not defined: k is too large" in out
     folder = compared / "dials"
     want = {(row.loss, row.strategy): row for row in read_findings(compared, "small").verdicts if row.main}
-    for row in read_findings(compared, "dials").main:
+    for row in read_findings(compared, "dials").main_verdicts:
         plain = want[{"k=1": "bradley-terry", "k=2": "info-nce"}[row.point], row.strategy]
         assert row.mean == plain.mean, row
         if plain.verdict != "baseline":
@@ -111,10 +111,10 @@ def test_both_settings(compared, cells, undrawn):
     ]  # fmt: skip
     out = ended(compared, "tuned", rows, report=False, tuned={"trials": 5, "tunings": searches})
     findings = read_findings(compared, "tuned")
-    means = {(row.settings, row.strategy): row.mean.value for row in findings.main}
+    means = {(row.settings, row.strategy): row.mean.value for row in findings.main_verdicts}
     (gain,) = findings.gains
     listed = tables_of(findings.groups, main_only=True)
-    pair = {each.labels["settings"]: each.values[each.main]["qure"] for each in listed}
+    pair = {each.labels["settings"]: each.values[each.main_metric]["qure"] for each in listed}
     test = differences(pair, "default").against["tuned"]  # as for any table of two, at alpha over one tuned strategy
     assert (gain.strategy, gain.mean.value) == ("qure", means["tuned", "qure"])
     assert (gain.against_baseline.value, gain.against_baseline.low, gain.against_baseline.high) == pytest.approx(
@@ -136,7 +136,7 @@ def test_two_backbones_have_a_block_over_all(subtests, compared, cells, undrawn,
     rows = cells("bradley-terry", backbone="one") + cells("info-nce", backbone="two", loss="bradley-terry")
     out = ended(compared, "both", rows, report=False)
     findings = read_findings(compared, "both")
-    means = {(row.backbone, row.strategy): row.mean.value for row in findings.main}
+    means = {(row.backbone, row.strategy): row.mean.value for row in findings.main_verdicts}
     for name in SMALL:
         with subtests.test(name=name):
             assert means["over all", name] == pytest.approx((means["one", name] + means["two", name]) / 2)

@@ -68,7 +68,7 @@ def test_the_figure_shows_them(compared):
 
 def test_the_answer_names_the_most_frequent_mistake(compared):
     findings = read_findings(compared, "small")
-    groups = sort_alike(findings.shown_groups, findings.main)
+    groups = sort_alike(findings.shown_groups, findings.main_verdicts)
     (line,) = kinds_answer(groups)
     assert line in say(findings)
     group = groups[0]
@@ -87,7 +87,7 @@ def test_the_answer_names_the_most_frequent_mistake(compared):
 def test_the_answer_says_who_draws_highest_and_lowest_and_whose_draws_are_most_often_false(compared):
     """A check against the runs' own statistics, table for table."""
     findings = read_findings(compared, "small")
-    groups = sort_alike(findings.shown_groups, findings.main)
+    groups = sort_alike(findings.shown_groups, findings.main_verdicts)
     (line,) = draws_answer(groups)
     loss = shared_value(groups[0], "loss")
     table = [group for group in groups if shared_value(group, "loss") == loss]

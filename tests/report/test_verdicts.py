@@ -88,13 +88,14 @@ def main_rows(groups: Sequence[pd.DataFrame], baseline: str | None = None) -> li
 
 def rows_by_strategy(table: VerdictTable, rules: Rules) -> dict[str, Any]:
     return {
-        row.strategy: row for row in verdicts_of(replace(table, values={table.main: table.values[table.main]}), rules)
+        row.strategy: row
+        for row in verdicts_of(replace(table, values={table.main_metric: table.values[table.main_metric]}), rules)
     }
 
 
 def test_values_are_matrices_of_seeds_and_queries(tmp_path):
     (table,) = tables_of([group_of(tmp_path, "qure", 0.5, seeds=(4, 7))])
-    assert table.main == "average/recall"
+    assert table.main_metric == "average/recall"
     assert list(table.values) == ["average/recall", "average/recall_at_10", "average/recall_at_50"]
     hits = table.values["average/recall_at_10"]["qure"]
     assert hits.seeds == (4, 7)
@@ -257,10 +258,10 @@ def test_the_metric_can_be_chosen(tmp_path, subtests):
     for given in ("average/recall_at_50", "average R@50", "R@50"):
         with subtests.test(given=given):
             tables = tables_of(groups, Rules(metric=given), main_only=True)
-            assert [table.main for table in tables] == ["average/recall_at_50"] * 2
-    assert [table.main for table in tables_of(groups)] == ["average/recall"] * 2
+            assert [table.main_metric for table in tables] == ["average/recall_at_50"] * 2
+    assert [table.main_metric for table in tables_of(groups)] == ["average/recall"] * 2
     assert {row.metric for row in verdicts_of(tables[0], Rules()) if row.main} == {"average/recall_at_50"}
-    assert tables_of(groups, Rules(metric="dress/recall_at_10"))[0].main == "dress/recall_at_10"
+    assert tables_of(groups, Rules(metric="dress/recall_at_10"))[0].main_metric == "dress/recall_at_10"
     with pytest.raises(UnknownNameError, match="unknown --metric 'Q@7'"):
         tables_of(groups, Rules(metric="Q@7"))
     with pytest.raises(UnknownNameError, match="unknown --metric 'Q@7'"):
@@ -416,7 +417,7 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path):
     rows = {r.strategy: r for r in verdicts_of(whole, Rules())}
     assert rows.keys() == {"in-batch", "a"}
     for name, combined in rows.items():
-        parts = [table.values[table.main][name].values for table in tables]
+        parts = [table.values[table.main_metric][name].values for table in tables]
         assert combined.mean.value == pytest.approx(np.mean([each[:, i::3] for each in parts for i in range(3)])), name
         assert combined.queries == 240, name
     assert rows["a"].verdict == "better"
@@ -440,7 +441,7 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path):
     assert over_all(mixed[:1]) == []
     copies = [replace(tables[1], labels={**tables[1].labels, "backbone": str(i)}) for i in range(4)]
     (copied,) = over_all(copies)  # the same queries four times are no new queries
-    one, four = (differences(each.values[each.main], "in-batch") for each in (tables[1], copied))
+    one, four = (differences(each.values[each.main_metric], "in-batch") for each in (tables[1], copied))
     assert four.against["a"] == one.against["a"]
     shown = leader_tables(groups, [*rows.values(), *rows_by_strategy(tables[1], Rules()).values()])
     assert list(shown) == ["f@1", "f@2", OVER_ALL]

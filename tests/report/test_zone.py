@@ -28,7 +28,7 @@ def findings(longer: list[str], tmp_path_factory: pytest.TempPathFactory) -> Fin
 
 
 def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(findings):
-    chart = zone_chart(findings.groups, findings.main)
+    chart = zone_chart(findings.groups, findings.main_verdicts)
     assert [panel.title for panel in chart.panels] == ["1 negative per query and step"]
     (axes,) = _figure(chart, narrow=False).axes
     line, points = axes.containers
@@ -36,7 +36,7 @@ def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(findings
     assert len(ranks) == 3
     assert all(np.diff(ranks) > 0)  # later windows draw from further down
     assert [first + 1 <= rank <= last for rank, (first, last) in zip(ranks, ((0, 2), (3, 5), (6, 14)), strict=True)]
-    by_name = {row.strategy: 100 * row.against_baseline.value for row in findings.main if row.against_baseline}
+    by_name = {row.strategy: 100 * row.against_baseline.value for row in findings.main_verdicts if row.against_baseline}
     names = {label.get_text() for label in axes.texts}
     assert names == {"windows", "top-k(k=4)"}  # neither the baseline nor a strategy of the batch
     assert list(points[0].get_ydata()) == [by_name["top-k(k=4)"]]
@@ -46,7 +46,7 @@ def test_windows_are_a_line_and_rules_are_points_at_the_ranks_they_draw(findings
 def test_panels_name_their_budgets_shortest_first(findings):
     budgets = ("120", "20")
     groups = [each.assign(epochs=n) for each in findings.groups for n in budgets]
-    chart = zone_chart(groups, [replace(row, epochs=n) for row in findings.main for n in budgets])
+    chart = zone_chart(groups, [replace(row, epochs=n) for row in findings.main_verdicts for n in budgets])
     assert [panel.title.partition(", ")[2] for panel in chart.panels] == ["20 epochs", "120 epochs"]
 
 
@@ -55,8 +55,10 @@ def smaller(estimate: Estimate | None) -> Estimate | None:
 
 
 def test_panels_share_a_scale_and_say_over_what(findings):
-    half = [replace(row, epochs="120", against_baseline=smaller(row.against_baseline)) for row in findings.main]
-    rows = [*(replace(row, epochs="20") for row in findings.main), *half]
+    half = [
+        replace(row, epochs="120", against_baseline=smaller(row.against_baseline)) for row in findings.main_verdicts
+    ]
+    rows = [*(replace(row, epochs="20") for row in findings.main_verdicts), *half]
     groups = [each.assign(epochs=n) for each in findings.groups for n in ("20", "120")]
     limits = set()
     for axes in _figure(zone_chart(groups, rows), narrow=False).axes:
@@ -66,5 +68,5 @@ def test_panels_share_a_scale_and_say_over_what(findings):
 
 
 def test_there_is_no_zone_without_two_windows(findings):
-    few = [row for row in findings.main if "start=3" not in row.strategy and "start=6" not in row.strategy]
+    few = [row for row in findings.main_verdicts if "start=3" not in row.strategy and "start=6" not in row.strategy]
     assert zone_chart(findings.groups, few) is None
