@@ -12,13 +12,20 @@ temperature and rate, as tables and as one picture:
     python examples/gain_figure.py draw runs/bs-8-* runs/bs-32-* runs/bs-128-* --trials runs/bs-trials \
         --by train.batch_size --panels train.epochs --out gain.svg
 
-The first of `--by` is the figure's x axis. Intervals are simultaneous for a panel's differences on one metric. They
-hold given the temperatures and rates that the trials chose.
+The first of `--by` is the figure's x axis. Under each of its values stands what the batch alone reaches there.
+`--level 92:CIRR` marks where the batch alone reaches a published R@10. Intervals are simultaneous for a panel's
+differences on one metric. They hold given the temperatures and rates that the trials chose.
+
+`settings` prints tables of what every row of some comparisons gains over the batch alone, a column a comparison; where
+one has no row of the batch alone, that of `--alone` stands in, with the same seeds:
+
+    python examples/gain_figure.py settings runs/ev-hidden-0.5 runs/ev-fifteen-0.5 --alone runs/ev-0.5-0.3-0.1-0.009
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,6 +43,7 @@ from negbench.scoring.values import values_of
 BASELINE = "in-batch"
 PAIR = ["loss.tau", "train.lr"]  # what is chosen
 METRICS = ["recall_at_1", "recall_at_10", "map_at_10"]
+LEVELS_OF = "recall_at_10"  # the metric of published levels
 
 
 def cells_of(folders: Sequence[Path], settings: Sequence[str]) -> pd.DataFrame:
@@ -86,6 +94,25 @@ def commands(pairs: pd.DataFrame, by: Sequence[str], command: str, name: str) ->
 def written(strategy: str) -> str:
     """Return a strategy as the command line names it: 'top-k(k=50, shared=true)' -> 'top-k:k=50:shared=true'."""
     return strategy.replace("(", ":").replace(", ", ":").replace(")", "")
+
+
+def beside_the_batch(folders: Sequence[Path], alone: Path | None) -> pd.DataFrame:
+    """Return the runs of these comparisons, with a column `comparison`, which names the folder.
+
+    A comparison without a row of the batch alone is given that of `alone`, with its own seeds. Ends the program if
+    `alone` has not all of them, or is not given.
+    """
+    frames = []
+    for folder in folders:
+        cells = cells_of([folder], [])
+        if BASELINE not in set(cells["strategy"]):
+            stand_in = cells_of([alone], []) if alone else cells[:0]
+            stand_in = stand_in[(stand_in["strategy"] == BASELINE) & stand_in["seed"].isin(cells["seed"])]
+            if set(stand_in["seed"]) != set(cells["seed"]):
+                raise SystemExit(f"{folder.name} has no row {BASELINE}: name a comparison that has it with --alone")
+            cells = pd.concat([cells, stand_in], ignore_index=True)
+        frames.append(cells.assign(comparison=folder.name))
+    return pd.concat(frames, ignore_index=True)
 
 
 def at_their_own(cells: pd.DataFrame, pairs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -158,7 +185,9 @@ def table(found: pd.DataFrame, x: str, panels: Sequence[str]) -> str:
 
 
 def _named(place: Mapping[str, Any]) -> str:
-    """Return settings as a heading: 'batch_size 8, epochs 3'."""
+    """Return settings as a heading: 'batch_size 8, epochs 3'; a comparison is its name."""
+    if "comparison" in place:
+        return str(place["comparison"])
     return ", ".join(f"{key.partition('.')[2]} {value:g}" for key, value in place.items())
 
 
@@ -171,12 +200,19 @@ def _cell(rows: pd.DataFrame) -> str:
     return f"**{text}**" if row["low"] > 0 or row["high"] < 0 else text
 
 
-def chart(found: pd.DataFrame, x: str, panels: Sequence[str], metrics: Sequence[str], marks: Sequence[str]) -> Chart:
+def chart(
+    found: pd.DataFrame,
+    x: str,
+    panels: Sequence[str],
+    metrics: Sequence[str],
+    marks: Sequence[str],
+    levels: Sequence[str] = (),
+) -> Chart:
     """Draw a row of panels for each metric: the gain against the first setting, a line for each strategy.
 
     Where a metric has one panel, they stand side by side.
 
-    `marks`: 'VALUE:NAME', a vertical line at a value of `x`.
+    `marks`: 'VALUE:NAME', a vertical line at a value of `x`; `levels`: one where the batch alone reaches this R@10.
     """
     strategies = list(dict.fromkeys(found["strategy"]))
     drawn = []
@@ -187,13 +223,39 @@ def chart(found: pd.DataFrame, x: str, panels: Sequence[str], metrics: Sequence[
         across = len(split)
         for panel, rows in split:
             title = ", ".join([label_of(metric), _named(panel)]) if panel else label_of(metric)
-            drawn.append(Panel(title, partial(_draw, rows, x, strategies, marks)))
+            reached = _reached(rows, x, levels) if metric == LEVELS_OF else []
+            drawn.append(Panel(title, partial(_draw, rows, x, strategies, [*_marked(rows, x, marks), *reached])))
     if across == 1:
         across = len(metrics)
     return Chart("gain", "", "", tuple(drawn), across)
 
 
-def _draw(rows: pd.DataFrame, x: str, strategies: Sequence[str], marks: Sequence[str], axes: Any) -> None:
+def _marked(rows: pd.DataFrame, x: str, marks: Sequence[str]) -> list[tuple[float, str]]:
+    """Return where on a panel's axis these values of `x` lie, with their names; none that lie outside."""
+    values = sorted(rows[x].unique())
+    found = []
+    for mark in marks:
+        value, _, name = mark.partition(":")
+        if values[0] <= float(value) <= values[-1]:
+            found.append((float(np.interp(float(value), values, range(len(values)))), name))
+    return found
+
+
+def _reached(rows: pd.DataFrame, x: str, levels: Sequence[str]) -> list[tuple[float, str]]:
+    """Return where the batch alone reaches these levels, between two settings, with their names; none it misses."""
+    alone = rows.groupby(x, sort=True)["batch alone"].first().to_list()
+    found = []
+    for mark in levels:
+        text, _, name = mark.partition(":")
+        level = float(text)
+        for place, (here, there) in enumerate(itertools.pairwise(alone)):
+            if min(here, there) <= level <= max(here, there):
+                found.append((place + (level - here) / (there - here), name))
+                break
+    return found
+
+
+def _draw(rows: pd.DataFrame, x: str, strategies: Sequence[str], marks: Sequence[tuple[float, str]], axes: Any) -> None:
     values = sorted(rows[x].unique())
     places = {value: place for place, value in enumerate(values)}
     for number, strategy in enumerate(strategies):
@@ -211,15 +273,12 @@ def _draw(rows: pd.DataFrame, x: str, strategies: Sequence[str], marks: Sequence
             label=strategy.removeprefix("in-batch+"),
         )
     axes.axhline(0, color=GREY, linewidth=1)
-    for mark in marks:
-        value, _, name = mark.partition(":")
-        if not values[0] <= float(value) <= values[-1]:
-            continue  # this panel has no such place
-        at = float(np.interp(float(value), values, range(len(values))))
+    for at, name in marks:
         axes.axvline(at, color=GREY, linewidth=0.8, linestyle=":")
         axes.annotate(name, (at, 1), (3, -8), ("data", "axes fraction"), "offset points", color=GREY, fontsize=7)
-    axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-    axes.set(xlabel=x, ylabel="points over the batch alone")
+    alone = rows.groupby(x)["batch alone"].first()
+    axes.set_xticks(range(len(values)), [f"{value:g}\n{alone[value]:.1f} %" for value in values])
+    axes.set(xlabel=f"{x}, and the batch alone", ylabel="points over the batch alone")
 
 
 def main() -> None:
@@ -237,10 +296,17 @@ def main() -> None:
     drawing.add_argument("--metrics", default=",".join(METRICS), help="of the picture")
     drawing.add_argument("--mark", action="append", default=[], help="VALUE:NAME on the x axis")
     drawing.add_argument("--out", type=Path, required=True, help="the picture, an SVG file")
+    drawing.add_argument("--level", action="append", default=[], help="VALUE:NAME, an R@10 in percent")
+    beside = steps.add_parser("settings", help="print what the rows of each comparison gain")
+    beside.add_argument("folders", type=Path, nargs="+")
+    beside.add_argument("--alone", type=Path, help="a comparison with a row of the batch alone")
     for step in (choosing, drawing):
         step.add_argument("--by", required=True, help="settings at which pairs were chosen")
         step.add_argument("--metric", default="recall_at_10", help="by which pairs were chosen")
     options = parser.parse_args()
+    if options.step == "settings":
+        print(table(gains(beside_the_batch(options.folders, options.alone), "comparison", []), "comparison", []))
+        return
     by = options.by.split(",")
     pairs = best_pairs(cells_of(options.trials, [*by, *PAIR]), by, options.metric)
     if options.step == "choose":
@@ -251,7 +317,7 @@ def main() -> None:
     cells = cells_of(options.folders, [*by, *panels, *PAIR])
     found = gains(at_their_own(cells, pairs, by), by[0], panels)
     print(table(found, by[0], panels))
-    drawn = chart(found, by[0], panels, options.metrics.split(","), options.mark)
+    drawn = chart(found, by[0], panels, options.metrics.split(","), options.mark, options.level)
     options.out.write_bytes(picture(drawn, "svg", False))
 
 

@@ -36,7 +36,7 @@ class Setting:
     Attributes:
         batch: verdict on the batch alone.
         others: on all other strategies of its table.
-        temperature: 'learned', '0.07'; 'none' for a loss without one.
+        temperature: 'learned from 0.07', '0.1'; 'none' for a loss without one.
         rate: train.lr, or 'own' where rates were chosen.
         refresh_every: epochs between two definitions of a pool; None: the published number of definitions.
         loss: name of the loss, without its options.
@@ -202,6 +202,8 @@ def _named(setting: Setting, knob: str) -> str:
         return f"a rate of {setting.rate}"
     if setting.temperature == LEARNED:
         return "a learned temperature"
+    if setting.temperature.startswith(LEARNED):
+        return f"a temperature {setting.temperature}"
     return f"a temperature of {setting.temperature}"
 
 

@@ -72,7 +72,7 @@ def loss_of(cells: pd.DataFrame) -> str:
 
 
 def setting_of(cells: pd.DataFrame) -> tuple[str, str, int | None]:
-    """Return a group's temperature ('learned', '0.07', 'none'), learning rate, and epochs between its refreshes."""
+    """Return a group's temperature ('learned from 0.07', '0.1', 'none'), its rate, and epochs between its refreshes."""
     config = config_of(cells)
     return temperature_of(first_run(cells)), f"{config.train.lr:g}", config.schedule.refresh_every
 

@@ -7,17 +7,34 @@ from negbench.analysis.frame import StoredRun
 from negbench.analysis.words import plain
 from negbench.settings.config import LEARNED, RunConfig
 
+_OF_TERMS = "e^-1"  # where the temperatures of a loss's own terms start
 _SOURCES = {"file": "of the weights", "default": "default", "option": "as set"}
 
 
 def temperature_of(run: StoredRun) -> str:
-    """Return what divides a run's scores, as tables print it: 'learned', '0.07'; 'none' for a loss without one."""
+    """Return what divides a run's scores, as tables print it: 'learned from 0.07', '0.1'.
+
+    'none' for a loss without one; 'learned', without its start, of a run that did not store it.
+    """
     divisor = run.manifest.get("divisor") or run.config.divisor  # the latter, of an older run, imports its loss
     if divisor == "none":
         return "none"
     if divisor == "tau":
         return f"{run.config.loss.options['tau']}"
-    return LEARNED
+    start = _OF_TERMS if divisor == "own" else _start_of(run.manifest)
+    return f"{LEARNED} from {start}" if start else LEARNED
+
+
+def starts_of(runs: Iterable[StoredRun]) -> list[str]:
+    """Return what tables print of these runs' learned temperatures, each once: ['learned from 0.07']."""
+    texts = [temperature_of(run) for run in runs]
+    return list(dict.fromkeys(text for text in texts if text.startswith(LEARNED)))
+
+
+def _start_of(manifest: Mapping[str, Any]) -> str:
+    """Return where the backbone's learned temperature starts; "" where config.json does not say it."""
+    start = manifest["backbone"].get("details", {}).get("temperature")
+    return "" if start is None else plain(start)
 
 
 def temperature_text(config: RunConfig, manifest: Mapping[str, Any]) -> str:
@@ -34,13 +51,12 @@ def temperature_text(config: RunConfig, manifest: Mapping[str, Any]) -> str:
     if divisor == "tau":
         return f"temperature fixed at {plain(config.loss.options['tau'])}"
     if divisor == "own":
-        return "temperatures of the loss's terms, learned from e^-1"
+        return f"temperatures of the loss's terms, learned from {_OF_TERMS}"
     details = manifest["backbone"].get("details", {})
-    start = details.get("temperature")
     source = _SOURCES.get(details.get("temperature_from", ""))
     if divisor == "none" or source is None:
         return ""
-    text = f"temperature learned from {plain(start)} ({source})"
+    text = f"temperature learned from {_start_of(manifest)} ({source})"
     if config.train.temperature_least is not None:
         text += f", at least {plain(config.train.temperature_least)}"
     if config.train.temperature_rate != 1:

@@ -14,7 +14,7 @@ from negbench.analysis.advice import advice
 from negbench.analysis.answer import headlines, say
 from negbench.analysis.columns import READ
 from negbench.analysis.findings import SHOWN_SETTINGS, Findings, read_findings
-from negbench.analysis.frame import first_run, shared_value
+from negbench.analysis.frame import StoredRun, first_run, shared_value
 from negbench.analysis.kinds import draws_answer
 from negbench.analysis.leader import FOLDED, sort_alike
 from negbench.analysis.regime_card import in_words, last_cards
@@ -35,7 +35,7 @@ from negbench.report.figures import ChartData
 from negbench.report.kinds_chart import kinds_chart
 from negbench.report.page import Examples, Note, Page, PageSection, Part, Terms, chapters, write_page
 from negbench.report.published import rows_beside
-from negbench.report.tables import Table, tables
+from negbench.report.tables import Table, say_start, tables
 from negbench.report.zone import zone_chart
 
 GALLERIES = 2
@@ -148,7 +148,7 @@ def comparison_page(
                 section("tests", "Tests", text=tests),
                 _published(parts),
                 PageSection("notes", "What is left out", "", (*map(Note, findings.notes()), *missing)),
-                _cells(results, cells),
+                _cells(results, cells, findings.runs),
             ],
         ),
     )
@@ -215,7 +215,9 @@ def _published(parts: Sequence[ChartData]) -> PageSection:
     return PageSection("published", "Published numbers", READ["published"], tuple(tables.values()))
 
 
-def _cells(results: Mapping[str, Mapping[str, Any]], cells: Sequence[Mapping[str, Any]]) -> PageSection:
+def _cells(
+    results: Mapping[str, Mapping[str, Any]], cells: Sequence[Mapping[str, Any]], runs: Sequence[StoredRun]
+) -> PageSection:
     rows = []
     for cell in cells:
         result = results.get(cell["run"])
@@ -234,10 +236,9 @@ def _cells(results: Mapping[str, Mapping[str, Any]], cells: Sequence[Mapping[str
             remarks = "; ".join(result["remarks"]) or "-"
             epoch = f"{result['reported_epoch']} ({result['selected_on']})"
             rows.append({**row, "main metric": percent(value, 2), "epoch": epoch, "remarks": remarks})
-    return PageSection(
-        "cells", "All runs", "Each folder holds the run's configuration, points, per-query ranks and weights.",
-        (Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", FOLDED),),
-    )  # fmt: skip
+    table = Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", FOLDED)
+    text = "Each folder holds the run's configuration, points, per-query ranks and weights."
+    return PageSection("cells", "All runs", text, (say_start(table, runs),))
 
 
 def _strategy_lines(groups: Sequence[pd.DataFrame]) -> tuple[Terms, ...]:

@@ -11,11 +11,11 @@ import pandas as pd
 from negbench.analysis.answer import warm_ups
 from negbench.analysis.columns import ABOUT, COLUMNS, GAP, NEGATIVES, READ_LEADER, constant, metric_column
 from negbench.analysis.findings import Findings
-from negbench.analysis.frame import shared_value
+from negbench.analysis.frame import StoredRun, shared_value
 from negbench.analysis.leader import FOLDED, by_negatives, leader_tables, measured_tables, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame, settings_frame
 from negbench.analysis.stored_trials import picked_settings
-from negbench.analysis.temperature import temperatures_of
+from negbench.analysis.temperature import starts_of, temperatures_of
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.verdicts import beside_batch
 from negbench.analysis.words import capitalize, csv_text, inert, join_names, label_of, markdown, shorten_names
@@ -23,6 +23,7 @@ from negbench.display import NUMBER, is_number
 from negbench.errors import UnknownNameError, printable
 from negbench.grid.axis import AXES, short_names
 from negbench.machine.grouping import group_by
+from negbench.settings.config import LEARNED
 from negbench.settings.options import Report, parse_epochs
 
 _FORMS = {
@@ -30,6 +31,7 @@ _FORMS = {
     "settings": ("csv", "md"),
     "behaviour": ("csv", "md"),
 }  # of files; the others are CSV alone
+_TAU_LEARNED = r"\btau=learned\b"  # a learned temperature in a point or a setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +120,30 @@ class Table:
 
 def tables(findings: Findings) -> list[Table]:
     """Build all tables of a comparison, in the order of the terminal and of the page's sections."""
-    return [*_axis_tables(findings), *_dataset_tables(findings), *_test_tables([*findings.verdicts, *findings.gains])]
+    listed = [*_axis_tables(findings), *_dataset_tables(findings)]
+    listed += _test_tables([*findings.verdicts, *findings.gains])
+    return [say_start(table, findings.runs) for table in listed]
+
+
+def say_start(table: Table, runs: Sequence[StoredRun]) -> Table:
+    """Say where a learned temperature starts, in a table with `tau=learned` or a column `tau`.
+
+    If all of these runs start alike, each such cell says it; the caption says it in any case.
+    """
+    named = table.frame.astype(str).apply(lambda cells: cells.str.contains(_TAU_LEARNED)).to_numpy().any()
+    if not (named or LEARNED in set(table.frame.get("tau", ()))):
+        return table
+    frame = table.frame
+    starts = starts_of(runs)
+    if len(starts) == 1:
+        frame = frame.replace(_TAU_LEARNED, f"tau={starts[0]}", regex=True)
+        if "tau" in frame:
+            frame = frame.assign(tau=frame["tau"].replace(LEARNED, starts[0]))
+    caption = table.caption
+    text = temperatures_of(runs)
+    if text not in caption:
+        caption = f"{caption}, {text}" if caption else text
+    return replace(table, frame=frame, caption=caption)
 
 
 def _axis_tables(findings: Findings) -> Iterator[Table]:

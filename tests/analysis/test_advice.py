@@ -179,8 +179,8 @@ def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_pa
         "Your batch of 24 and 2 passes are no more than those with which mining gained on emoji: "
     )
     assert re.fullmatch(
-        r"For the batch alone the best temperature is (learned|0\.15) \(R@10 [\d.]+ %\), "
-        r"[\d.-]+ \[.*\] points above (0\.15|learned)\.",
+        r"For the batch alone the best temperature is (learned from 0\.07|0\.15) \(R@10 [\d.]+ %\), "
+        r"[\d.-]+ \[.*\] points above (0\.15|learned from 0\.07)\.",
         temperatures,
     )
     assert last.startswith(("Do not mine", "Not decided", "Tune the "))

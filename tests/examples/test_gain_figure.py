@@ -1,5 +1,8 @@
 """The example that gives rows their own temperature and draws their gains, against the runs' own results."""
 
+import json
+import re
+
 import pandas as pd
 import pytest
 
@@ -103,7 +106,7 @@ def test_intervals_hold_for_all_settings_of_a_panel(gain, runs):
 def test_the_command_prints_tables_and_writes_a_small_picture(gain, runs, monkeypatch, capsys):
     words = (
         f"gain_figure.py draw {runs}/reported --trials {runs}/trials --by {BY[0]} --out {runs}/a.svg "
-        "--mark 16:emoji --mark 9999:elsewhere"
+        "--mark 16:emoji --mark 9999:elsewhere --level 0:never"
     )
     monkeypatch.setattr("sys.argv", words.split())
     gain.main()
@@ -115,3 +118,48 @@ def test_the_command_prints_tables_and_writes_a_small_picture(gain, runs, monkey
     for word in ("emoji", "R@10", "points over the batch alone"):
         assert word in drawn
     assert "elsewhere" not in drawn  # no panel reaches to 9,999
+    assert "never" not in drawn  # nor is R@10 that low
+    found = means(runs, "reported")
+    pairs = gain.best_pairs(gain.cells_of([runs / "trials"], [*BY, *gain.PAIR]), BY, "recall_at_10")
+    for size, tau in pairs[pairs["strategy"] == "in-batch"][[*BY, "loss.tau"]].to_numpy():
+        under = [float(number) for number in re.findall(r">([\d.]+) %<", drawn)]  # the ticks
+        assert any(number == pytest.approx(found[size, "in-batch", tau], abs=0.051) for number in under)
+
+
+LEVELS = {
+    "between two settings": ("40:here", [(0.5, "here")]),
+    "at a setting": ("60:here", [(1.0, "here")]),
+    "between the next two": ("75:here", [(1.75, "here")]),
+    "never reached": ("90:here", []),
+}
+
+
+@pytest.mark.parametrize(("level", "places"), LEVELS.values(), ids=LEVELS)
+def test_a_level_lies_where_the_batch_alone_reaches_it(level, places, gain):
+    rows = pd.DataFrame({"x": [1, 1, 2, 2, 4, 4], "batch alone": [20.0, 20.0, 60.0, 60.0, 80.0, 80.0]})
+    assert gain._reached(rows, "x", [level]) == places
+
+
+def test_settings_without_the_batch_alone_are_given_that_of_another_comparison(gain, runs, capsys, monkeypatch):
+    """The runs of the variants are links to those of `reported`, one of them without the rows of the batch alone."""
+    for name, strategies in (("variant", [TOP]), ("whole", ["in-batch", TOP])):
+        document = json.loads((runs / "reported" / "comparison.json").read_text())
+        document["cells"] = [
+            cell
+            for cell in document["cells"]
+            if cell["strategy"] in strategies and cell["point"] == "batch_size=8, tau=0.5"
+        ]
+        (runs / name).mkdir()
+        (runs / name / "comparison.json").write_text(json.dumps(document))
+    cells = gain.beside_the_batch([runs / "variant", runs / "whole"], runs / "whole")
+    found = gain.gains(cells, "comparison", [])
+    assert set(found["comparison"]) == {"variant", "whole"}
+    reported = means(runs, "reported")
+    for row in found[found["metric"] == "recall_at_10"].itertuples():
+        assert row.gain == pytest.approx(reported[8, TOP, 0.5] - reported[8, "in-batch", 0.5], abs=1e-6)
+    with pytest.raises(SystemExit, match="variant has no row in-batch: name a comparison that has it with --alone"):
+        gain.beside_the_batch([runs / "variant"], None)
+    monkeypatch.setattr("sys.argv", f"gain_figure.py settings {runs}/variant --alone {runs}/whole".split())
+    gain.main()
+    printed = capsys.readouterr().out
+    assert "| in addition to the batch | variant |" in printed

@@ -1,6 +1,7 @@
 """Every system runs on FashionIQ's real annotation files, with stand-in images and random weights."""
 
 import json
+import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 import negbench
+from negbench.analysis.words import label_of
 from negbench.cli.main import run as command
 from negbench.loop.runs import DATA
 from negbench.settings.config import build_config
 from negbench.settings.layers import set_layer
 from negbench.systems.system import with_system
 from tests import standin
+from tests.datasets import toys
 from tests.runs import run
 
 pytestmark = pytest.mark.data
@@ -85,21 +88,53 @@ def test_hycole_runs(texts, fashioniq, tmp_path):
     assert set(details["temperatures"]) == {"backbone", *terms}
 
 
-def test_practice_own_encodes_once_and_ends_in_recalls_and_a_card(fashioniq, tmp_path, monkeypatch, capsys):
-    """The two commands of the recipe, with few rows, one rate and one batch size."""
+RECALLS = {
+    "fashioniq": ["average/recall_at_10", "average/recall_at_50"],
+    "cirr": ["recall_at_10", "recall_at_50", "subset_recall_at_1", "subset_recall_at_2", "subset_recall_at_3"],
+}
+
+
+@pytest.mark.parametrize("dataset", RECALLS)
+def test_practice_own_encodes_once_and_ends_in_recalls_and_a_card(dataset, request, tmp_path, monkeypatch, capsys):
+    """The two commands of the recipe, with few rows, one rate, one batch size and one temperature."""
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
-    data = ["--dataset", "fashioniq", "--data-root", str(fashioniq)]
+    root = toys.cirr(tmp_path)["root"] if dataset == "cirr" else request.getfixturevalue("fashioniq")
+    data = ["--dataset", dataset, "--data-root", str(root)]
     toy = ["--set", "backbone.init=random", "--set", "backbone.size=toy", "--set", "compute.device=cpu"]
     assert command(["data", "encode", "--backbone", "clip", *data, *toy]) == 0
     assert " encoded, 0 stored before" in capsys.readouterr().out
-    few = ["--strategies", "in-batch,in-batch+all-corpus", "--seeds", "2", "--epochs", "1", "--set", "eval.every=1"]
-    few += ["--dial", "train.batch_size=18", "--lr", "0.001", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
+    size = {"fashioniq": 18, "cirr": 6}[dataset]
+    few = ["--strategies", "in-batch,in-batch+all-corpus", "--seeds", "1", "--epochs", "1", "--set", "eval.every=1"]
+    few += [
+        "--dial",
+        f"train.batch_size={size}",
+        "--lr",
+        "0.001",
+        "--runs-dir",
+        str(tmp_path),
+        "--tracking-uri",
+        "none",
+    ]
     assert command(["compare", "--recipe", "practice-own", *data, *toy, *few, "--no-report", "--name", "own"]) == 0
     results = negbench.load("own", runs_dir=tmp_path).results
     assert {*results["settings"]} == {"common", "own"}
-    for metric in ("average/recall_at_10", "average/recall_at_50"):
+    for metric in RECALLS[dataset]:
         assert results[metric].between(0, 100).all()
     assert command(["report", "own", "--card", "--galleries", "0", "--runs-dir", str(tmp_path)]) == 0
+    table = (tmp_path / "own" / "table.csv").read_text()
     card = json.loads((tmp_path / "own" / "card.json").read_text())
     assert {row["strategy"] for row in card["rows"]} == {"in-batch", "in-batch+all-corpus"}
-    assert all("average/recall_at_50" in row["metrics"] for row in card["rows"])
+    for metric in RECALLS[dataset]:
+        assert all(metric in row["metrics"] for row in card["rows"])
+        assert label_of(metric).removeprefix("average ") in table
+
+
+@pytest.mark.parametrize("words", ["data encode --backbone clip", "compare --recipe practice-own"])
+def test_practice_own_without_pictures_says_which_are_missing(words, tmp_path, refused):
+    root = toys.cirr(tmp_path)["root"]
+    shutil.rmtree(root / "dev")
+    toy = ["--set", "backbone.init=random", "--set", "backbone.size=toy", "--set", "compute.device=cpu"]
+    refused(
+        [*words.split(), "--dataset", "cirr", "--data-root", str(root), *toy],
+        f"12 of 12 images are missing below {root}: dev-0-0-img0",
+    )
