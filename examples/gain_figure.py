@@ -273,9 +273,10 @@ def _draw(rows: pd.DataFrame, x: str, strategies: Sequence[str], marks: Sequence
             label=strategy.removeprefix("in-batch+"),
         )
     axes.axhline(0, color=GREY, linewidth=1)
-    for at, name in marks:
+    for number, (at, name) in enumerate(marks):
+        below = -8 - 9 * number  # so that names of near lines do not cover each other
         axes.axvline(at, color=GREY, linewidth=0.8, linestyle=":")
-        axes.annotate(name, (at, 1), (3, -8), ("data", "axes fraction"), "offset points", color=GREY, fontsize=7)
+        axes.annotate(name, (at, 1), (3, below), ("data", "axes fraction"), "offset points", color=GREY, fontsize=7)
     alone = rows.groupby(x)["batch alone"].first()
     axes.set_xticks(range(len(values)), [f"{value:g}\n{alone[value]:.1f} %" for value in values])
     axes.set(xlabel=f"{x}, and the batch alone", ylabel="points over the batch alone")

@@ -139,7 +139,8 @@ def batch_beside_a_rule(loss: str) -> tuple[pd.DataFrame, VerdictTable]:
     section = parse_plugin(loss)
     divisor = "none" if section["name"] == "triplet" else "tau" if "tau" in section else "backbone"
     config = build_config([{"strategy": "in-batch", "loss": section, "train": {"lr": 0.01}}])
-    stored = SimpleNamespace(config=config, manifest={"divisor": divisor})
+    backbone = {"details": {"temperature": 0.07}}
+    stored = SimpleNamespace(config=config, manifest={"divisor": divisor, "backbone": backbone})
     labels = {**LABELS, "loss": loss}
     cells = pd.DataFrame([{**dict.fromkeys(AXES, ""), **labels, "strategy": "in-batch", "stored": stored}])
     names = ("in-batch", "in-batch+top-k")
@@ -147,18 +148,21 @@ def batch_beside_a_rule(loss: str) -> tuple[pd.DataFrame, VerdictTable]:
     return cells, VerdictTable(labels, "m", {"m": of_names}, facts={name: {"plugin": name} for name in names})
 
 
+BEGUN = "learned from 0.07"
+
+
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [
-        pytest.param(["info-nce", "info-nce:tau=0.1"], [("", {"learned", "0.1"})], id="one loss"),
+        pytest.param(["info-nce", "info-nce:tau=0.1"], [("", {BEGUN, "0.1"})], id="one loss"),
         pytest.param(["info-nce", "hcl:tau=0.1"], [], id="a temperature of another loss"),
         pytest.param(["info-nce", "triplet"], [], id="a loss without a temperature"),
         pytest.param(
-            ["info-nce", "triplet", "info-nce:tau=0.1"], [("info-nce", {"learned", "0.1"})], id="and one with two"
+            ["info-nce", "triplet", "info-nce:tau=0.1"], [("info-nce", {BEGUN, "0.1"})], id="and one with two"
         ),
         pytest.param(
             ["info-nce", "hcl", "info-nce:tau=0.1", "hcl:tau=0.2"],
-            [("info-nce", {"learned", "0.1"}), ("hcl", {"learned", "0.2"})],
+            [("info-nce", {BEGUN, "0.1"}), ("hcl", {BEGUN, "0.2"})],
             id="two losses with two",
         ),
     ],

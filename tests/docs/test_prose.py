@@ -1,5 +1,6 @@
 """Prose that lists the values of a setting lists exactly those that the code takes."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -43,3 +44,18 @@ def test_prose_lists_the_values_that_the_code_takes(name):
 def test_a_flags_help_names_each_of_its_choices(field, kind):
     help_text = str(Study.model_fields[field].description)
     assert [choice for choice in get_args(kind) if not re.search(rf"\b{choice}\b", help_text)] == []
+
+
+RESULTS = ["README.md", "docs/findings.md", "docs/findings_tables.md"]
+
+
+@pytest.mark.parametrize("page", RESULTS)
+def test_a_table_with_a_learned_temperature_says_where_it_starts(page):
+    """In the table, or in the paragraph above it."""
+    paragraphs = (ROOT / page).read_text(encoding="utf-8").split("\n\n")
+    silent = []
+    for above, table in itertools.pairwise(paragraphs):
+        rows = table.lstrip().startswith("|")
+        if rows and re.search(r"\b[Ll]earned\b", table) and "earned from 0." not in " ".join((above + table).split()):
+            silent.append(table.splitlines()[0])
+    assert silent == []
