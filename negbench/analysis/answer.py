@@ -160,7 +160,7 @@ def _tables(rows: Sequence[Verdict]) -> dict[TableKey, list[Verdict]]:
 
 
 def _describe_tables(findings: Findings) -> dict[TableKey, list[str]]:
-    """Describe every table."""
+    """Return table -> its lines, each of which begins with what distinguishes the table."""
     tables = _tables(findings.main_verdicts)
     second = _tables(_second_metric(findings))
     steps = {budget: f"{n:,} {plural(n, 'step')}" for budget, n in steps_of(findings.groups).items()}

@@ -226,11 +226,7 @@ def tables_of(
         facts = {strategy: facts_of(group) for strategy, group in by_strategy.items()}
         metrics = [main]
         if not main_only:
-            metrics += headline_metrics(all_metrics)
-            second = second_cutoff(main)
-            if second is not None and batch_alone(plugins_of(facts)) is not None:
-                metrics.append(second)  # from the ranks, where the data set does not declare it
-        metrics = list(dict.fromkeys(metrics))
+            metrics = _tested_metrics(main, all_metrics, beside=batch_alone(plugins_of(facts)) is not None)
         queries = seen.setdefault(labels["dataset"], {})
         values: dict[str, dict[str, Values]] = {}
         for strategy, group in sorted(by_strategy.items()):
@@ -249,6 +245,15 @@ def tables_of(
         )
         tables.append(table)
     return tables
+
+
+def _tested_metrics(main: str, metrics: Sequence[str], *, beside: bool) -> list[str]:
+    """Return the main metric, then the other headline metrics; of strategies `beside` the batch also R@1 or R@10."""
+    tested = [main, *headline_metrics(metrics)]
+    second = second_cutoff(main)
+    if second is not None and beside:
+        tested.append(second)  # from the ranks, where the data set does not declare it
+    return list(dict.fromkeys(tested))
 
 
 def headline_metrics(metrics: Sequence[str]) -> list[str]:

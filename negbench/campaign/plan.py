@@ -125,11 +125,14 @@ def with_recipe(options: Compare) -> Compare:
 
 
 def plan_comparison(options: Compare, runs: Path) -> ComparisonPlan:
-    """Resolve every cell of the axes and look for it among the finished runs.
+    """Resolve every cell of the axes and look for it among the finished runs; plan the trials that choose settings.
 
     Args:
         options: the options, including the recipe's (`with_recipe`).
         runs: runs folder.
+
+    Returns:
+        The plan; its cells are at the learning rates and temperatures that the trials finished so far choose.
 
     Raises:
         NegbenchError: axes that exclude each other, a cell that cannot run, or missing data.
@@ -318,6 +321,7 @@ def _searches_rates(axes: Axes) -> bool:
 
 
 def _folder(options: Compare, runs: Path, cells: Sequence[Cell], about: dict[str, Any]) -> ComparisonFolder:
+    """Return the comparison's folder: of the name that was given, or of one that its cells and options determine."""
     name = default_name(cells)
     if options.until is not None:  # not the folder of a comparison of the first look's seeds
         name = name.replace("compare", options.until)

@@ -57,10 +57,9 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
         new_seeds = looks.seeds(looks.counts[number])[count:]
         added: list[Cell] = []
         for block in blocks:
+            repeated = [cell for cell in block if cell.hash in wanted]  # all cells of a run have the same seeds
             for seed in new_seeds:
-                for cell in block:
-                    if cell.hash in wanted:  # all cells of a run have the same seeds
-                        added.append(cell.at_seed(seed, first.runs, DATA))
+                added += [cell.at_seed(seed, first.runs, DATA) for cell in repeated]
         later_epochs = others + epochs_of_looks(added, looks, looks.counts[number])
         outcomes += yield Round(folder, added, [*first.before, *outcomes], later_epochs=later_epochs, words=[line])
     return Done(folder, outcomes, words=[line])

@@ -75,6 +75,7 @@ class Cell:
 
 
 def _cell(run: PlannedRun, given: RunConfig, columns: Mapping[str, Value], runs: Path) -> Cell:
+    """Return the cell of a planned run, with the folder of this run if there is one."""
     stored = best_of(runs, run.hash)
     return Cell(run, given, columns, None if stored is None else stored.run_id, run.remarks)
 

@@ -143,6 +143,11 @@ def _block_rows(images: int, tables: int) -> int:
 
 
 def _corpus(task: MiningTask, index: int, height: int) -> _Corpus:
+    """Return the corpus of gallery group `index`, with room for the scores of `height` queries.
+
+    Raises:
+        NegbenchError: a query whose target is not in it.
+    """
     columns = task.groups[index].cpu()
     local = torch.full((len(task.candidates),), -1)
     local[columns] = torch.arange(len(columns))
