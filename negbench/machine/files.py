@@ -372,7 +372,7 @@ def intact(path: Path, fix: str = _FIX) -> Iterator[Path]:
         NegbenchError: it is missing or cannot be read; says why.
         ImportError: reading it needs a package that is missing.
     """
-    with _in_one_line(path):
+    with _in_one_line(path, fix):
         _refuse(path, flaw(path), fix)
         yield path
 
@@ -386,21 +386,28 @@ def _refuse(path: Path, wrong: str | None, fix: str) -> None:
 
 
 @contextlib.contextmanager
-def _in_one_line(path: Path) -> Iterator[None]:
-    """Say of what fails in this block, in one line, that the file cannot be read, and why."""
+def _in_one_line(path: Path, fix: str) -> Iterator[None]:
+    """Say of what fails in this block, in one line, that the file cannot be read, why, and what to do with its content.
+
+    A file without a sum beside it that cannot be parsed is as damaged as one whose sum differs: `fix` mends both.
+    """
     try:
         yield
     except (NegbenchError, ImportError):
         raise
     except Exception as error:  # the kinds of json, parquet, zip, pickle, safetensors, and of memory and encodings
         why = getattr(error, "strerror", None) or (str(error) or type(error).__name__).split("\n")[0]
-        whole = "; its content is as it was written" if path.name in names_in(path.parent) else ""
-        raise NegbenchError(f"cannot read {path}: {out_of_memory(error) or why}{whole}") from error
+        advice = ""
+        if path.name in names_in(path.parent):
+            advice = "; its content is as it was written"
+        elif isinstance(error, ValueError | RecursionError):
+            advice = f": {fix}"
+        raise NegbenchError(f"cannot read {path}: {out_of_memory(error) or why}{advice}") from error
 
 
 def read_json(path: Path, fix: str = _FIX) -> Any:
     """Read what `write_json` wrote; errors as in `intact`."""
-    with _in_one_line(path):
+    with _in_one_line(path, fix):
         lines = _lines_of_sums(check_own(path).parent)
         content = read_bytes(path)  # once: what is parsed is what was compared with its hash
         if lines is not None:

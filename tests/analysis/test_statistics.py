@@ -300,6 +300,12 @@ def test_ends_of_an_interval_are_rounded_outwards_and_stay_where_they_are_exact(
     assert (outwards.low, outwards.high) == (0.3999, 0.6001)
 
 
+@pytest.mark.parametrize(("count", "times"), [(2, 10), (3, 4), (8, 1)])
+def test_a_small_table_or_share_of_alpha_has_more_draws(count, times):
+    assert table_of([0.5] * count, draws=100).draws == 100 * times
+    assert table_of([0.5] * count, draws=100, share=0.25).draws == 200 * times
+
+
 def test_verdicts_are_read_from_the_interval():
     design = Design(margin=0.01)
     words = {(0.001, 0.2): "better", (-0.2, -0.001): "worse", (-0.01, 0.01): "equal", (-0.011, 0.01): "undecided"}
