@@ -581,6 +581,33 @@ def test_kinds_counted_one_by_one_have_the_shares_of_added_weights(known, monkey
     assert one[3].isnan().all()
 
 
+def test_kinds_of_what_batches_draw_equal_loops():
+    generator = torch.Generator().manual_seed(1)
+    batches = []
+    for without in (0, 3):  # a row that draws nothing
+        scores, drawn, chosen, true, usable = torch.rand(5, 5, 7, generator=generator)
+        kinds = torch.randint(len(SHARES) - 1, (5, 7), generator=generator).to(torch.int8)
+        allowed = usable < 0.8
+        weights = drawn.masked_fill(~allowed | (chosen < 0.4), 0.0)
+        weights[without] = 0.0
+        batches.append(BatchPools(scores, scores[:, 0], allowed, weights, weights, true < 0.2, kinds))
+    for batch, (rows, statistics) in zip(batches, batch_statistics(batches), strict=True):
+        assert rows == 5
+        for what, weights in {"draws": batch.drawn, "random": batch.allowed}.items():
+            shares = []
+            for i in range(5):
+                summed = dict.fromkeys(SHARES, 0.0)
+                for j in range(7):
+                    name = "unrelated" if batch.kinds[i, j] == 0 else SHARES[batch.kinds[i, j]]
+                    if batch.relevant[i, j]:
+                        name = "false"
+                    summed[name] += float(weights[i, j])
+                if weights[i].any():
+                    shares.append(np.array(list(summed.values())) / sum(summed.values()))
+            got = [statistics[f"{what}_{name}"] for name in SHARES]
+            assert got == pytest.approx(np.mean(shares, axis=0), abs=1e-6), what
+
+
 def test_batch_statistics_equal_loops(subtests):
     generator = torch.Generator().manual_seed(0)
     scores = torch.rand(6, 6, generator=generator) * 2 - 1
