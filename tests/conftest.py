@@ -252,8 +252,8 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str]
         capsys.readouterr()
         assert run([*arguments]) == 2, arguments
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("negbench: error: ")
-        assert text in line
+        assert line.startswith("negbench: error: "), arguments
+        assert text in line, arguments
         return line
 
     return check

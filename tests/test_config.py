@@ -62,17 +62,21 @@ def test_mistakes_are_one_line(subtests):
                     assert message in str(caught.value)
                     assert "\n" not in str(caught.value)
     for layers in (["plugins=1", "plugins=[0]"], ["plugins=[[1]]", "plugins=[[1]]"]):
-        with pytest.raises(NegbenchError, match=r"^plugins.* = \S+: input should be a valid"):
+        with (
+            subtests.test(layers=layers),
+            pytest.raises(NegbenchError, match=r"^plugins.* = \S+: input should be a valid"),
+        ):
             load_config(flags={"strategy": {"name": "dqe"}}, sets=layers)
     with pytest.raises(NegbenchError, match="no strategy is named"):
         load_config()
 
 
-def test_a_recipe_that_cannot_be_read_is_one_line(tmp_path):
+def test_a_recipe_that_cannot_be_read_is_one_line(tmp_path, subtests):
     for content in (b"[train\n", b"\xff\xfe", f"seed = {'9' * 5000}".encode()):
-        (tmp_path / "bad.toml").write_bytes(content)
-        with pytest.raises(NegbenchError, match="not a TOML file"):
-            load_config(recipe=tmp_path / "bad.toml")
+        with subtests.test(content=content[:10]):
+            (tmp_path / "bad.toml").write_bytes(content)
+            with pytest.raises(NegbenchError, match="not a TOML file"):
+                load_config(recipe=tmp_path / "bad.toml")
     with pytest.raises(NegbenchError, match="No such file"):
         load_config(recipe=tmp_path / "absent.toml")
 
@@ -137,7 +141,7 @@ def open_fields(model: type[BaseModel]) -> set[str]:
     return {name for name, field in model.model_fields.items() if type(None) in get_args(field.annotation)}
 
 
-def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for():
+def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for(subtests):
     full = resolve(build_config([{"strategy": "qure", "seed": 3}]))
     assert isinstance(full, ResolvedConfig)
     sections = ((name, section) for name, section in full if isinstance(section, Section))
@@ -155,7 +159,7 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     assert full.eval.dev_seed == 3
     assert resolve(build_config([full.model_dump(mode="json")])) == full
     for section in (full, full.train, full.schedule):
-        with pytest.raises(ValidationError, match="frozen"):
+        with subtests.test(section=type(section).__name__), pytest.raises(ValidationError, match="frozen"):
             section.seed = section.epochs = section.n_def = 3
 
 
@@ -172,14 +176,17 @@ def leaves() -> list[str]:
     return keys
 
 
-def test_numbers_are_finite():
+def test_numbers_are_finite(subtests):
     for key in (*leaves(), "strategy.alpha", "loss.tau", "backbone.fusion"):
         for value in ("inf", "-inf", "nan", "1e400"):
-            with pytest.raises(OptionError, match=rf"^{key} = .*: expected a finite number$"):
+            with (
+                subtests.test(key=key, value=value),
+                pytest.raises(OptionError, match=rf"^{key} = .*: expected a finite number$"),
+            ):
                 load_config(flags={"strategy": {"name": "dqe"}}, sets=[f"{key}={value}"])
 
 
-def test_an_option_that_its_plugin_does_not_check_is_finite_too():
+def test_an_option_that_its_plugin_does_not_check_is_finite_too(subtests):
     @dataclass(frozen=True)
     class Own(Strategy):
         rate: float = 1.0
@@ -190,20 +197,23 @@ def test_an_option_that_its_plugin_does_not_check_is_finite_too():
 
     for value in (math.inf, -math.inf, math.nan):
         for option, given in (("rate", value), ("pair", [1.0, value])):
-            with pytest.raises(OptionError, match=f"strategy.{option}"):
+            with subtests.test(option=option, given=given), pytest.raises(OptionError, match=f"strategy.{option}"):
                 checked_options(Own, {option: given})
     assert checked_options(Own, {"rate": 2, "pair": [3]}) == Own(rate=2.0, pair=(3.0,))
 
 
-def test_counts_have_an_upper_bound_unless_memory_does_not_follow():
+def test_counts_have_an_upper_bound_unless_memory_does_not_follow(subtests):
     load_config(flags={"strategy": {"name": "dqe"}}, sets=["eval.dev_fraction=0.9"])
     for key in set(leaves()) - {"seed", "eval.dev_seed", "eval.dev_fraction"}:
-        asked: dict[str, Any] = {"flags": {"strategy": {"name": "dqe"}}, "sets": [f"{key}={10**9}"]}
-        if key in ("train.max_grad_norm", "hybrid.alpha", "hybrid.beta"):  # memory does not depend on these
-            load_config(**asked)
-        else:
-            with pytest.raises(OptionError, match=rf"^{key} = 1000000000: input should be less than (or equal to )?1?"):
+        with subtests.test(key=key):
+            asked: dict[str, Any] = {"flags": {"strategy": {"name": "dqe"}}, "sets": [f"{key}={10**9}"]}
+            if key in ("train.max_grad_norm", "hybrid.alpha", "hybrid.beta"):  # memory does not depend on these
                 load_config(**asked)
+            else:
+                with pytest.raises(
+                    OptionError, match=rf"^{key} = 1000000000: input should be less than (or equal to )?1?"
+                ):
+                    load_config(**asked)
 
 
 # --- plug-ins as text -------------------------------------------------------------------------------------------------
@@ -215,7 +225,10 @@ def test_plugins_as_text(subtests):
             assert parse_plugin(text) == want
     window = "shifted-top-k:start=1:stop=5"
     for wrong in (f"{window}:start=2", f"{window}:60>{window}"):
-        with pytest.raises(OptionError, match="start is given twice; in a switch or union, options of the parts"):
+        with (
+            subtests.test(wrong=wrong),
+            pytest.raises(OptionError, match="start is given twice; in a switch or union, options of the parts"),
+        ):
             parse_plugin(wrong)
     for wrong in ("qure:variant", "qure:", ":k=3:", "qure:name=dqe"):
         with subtests.test(wrong=wrong):

@@ -80,9 +80,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_view_refuses_what_does_not_fit():
+def test_view_refuses_what_does_not_fit(subtests):
     for changes, message in REFUSED:
-        with pytest.raises(ValueError, match=message):
+        with subtests.test(message), pytest.raises(ValueError, match=message):
             ScoreView(**{"scores": SCORES, "target": TARGET, **changes})
 
 
@@ -96,12 +96,12 @@ class _Fields:
     how: str = tunable("a", choices=("a", "b"))
 
 
-def test_ranges_stand_beside_the_defaults():
+def test_ranges_stand_beside_the_defaults(subtests):
     assert (_Fields().k, _Fields().how) == (100, "a")
     ranges = contracts.tunable_ranges(_Fields)
     assert list(ranges.items()) == [("k", Range(10, 1000, log=True)), ("how", Range(choices=("a", "b")))]
     for span in [{}, {"low": 1}, {"high": 1}, {"low": 1, "high": 2, "choices": (1,)}]:
-        with pytest.raises(ValueError, match="either low and high, or choices"):
+        with subtests.test(span=span), pytest.raises(ValueError, match="either low and high, or choices"):
             tunable(1, **span)
 
 
@@ -138,9 +138,9 @@ DECLARED: list[tuple[type, dict[str, object], str]] = [
 ]
 
 
-def test_what_a_strategy_declares_exists():
+def test_what_a_strategy_declares_exists(subtests):
     for base, declared, message in DECLARED:
-        with pytest.raises(NegbenchError, match=message):
+        with subtests.test(message), pytest.raises(NegbenchError, match=message):
             type("Mine", (base,), declared)
 
 

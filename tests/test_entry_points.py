@@ -28,11 +28,14 @@ def install(site: Path, name: str) -> None:
     (info / "entry_points.txt").write_text(f"[negbench.strategies]\n{name} = keep_plugin:Mine\n", encoding="utf-8")
 
 
-def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_module_or_package(site, refused, said):
+def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_module_or_package(
+    site, refused, said, subtests
+):
     install(site, "K-strategy")
     assert "Nothing at all. [keep]" in said("list", "strategies").out
     for asked in ("keep", "keep-plugin"):
-        refused(["list", "strategies", asked], f"unknown strategy '{asked}': keep offers 'K-strategy'")
+        with subtests.test(asked=asked):
+            refused(["list", "strategies", asked], f"unknown strategy '{asked}': keep offers 'K-strategy'")
     assert "keep_plugin" not in sys.modules
     assert repr(negbench.make_strategy("K-strategy", k=4)) == "Mine(k=4)"
 

@@ -35,24 +35,25 @@ def test_json_has_no_nan(tmp_path):
     assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": [1.5, None], "c": "x"}
 
 
-def test_damaged_json_is_one_line(tmp_path):
+def test_damaged_json_is_one_line(tmp_path, subtests):
     """Only a hash that differs shows damage; without one, a file that cannot be parsed cannot be read."""
     for content in (b"{", b"\xff"):
-        (tmp_path / "a.json").write_bytes(content)
-        with pytest.raises(NegbenchError, match=r"cannot read .*a.json: \S.*: move its folder elsewhere and rerun"):
-            files.read_json(tmp_path / "a.json")
-        with pytest.raises(NegbenchError, match=r"cannot read .*a.json: \S.*: delete it$"):
-            files.read_json(tmp_path / "a.json", "delete it")
+        with subtests.test(content=content):
+            (tmp_path / "a.json").write_bytes(content)
+            with pytest.raises(NegbenchError, match=r"cannot read .*a.json: \S.*: move its folder elsewhere and rerun"):
+                files.read_json(tmp_path / "a.json")
+            with pytest.raises(NegbenchError, match=r"cannot read .*a.json: \S.*: delete it$"):
+                files.read_json(tmp_path / "a.json", "delete it")
     with pytest.raises(NegbenchError, match=r"cannot read .*b.json: No such file or directory$"):
         files.read_json(tmp_path / "b.json")
     with pytest.raises(NegbenchError, match=r"cannot read .*: Is a directory"):
         files.read_json(tmp_path)
 
 
-def test_what_is_no_folder_cannot_be_sealed(tmp_path):
+def test_what_is_no_folder_cannot_be_sealed(tmp_path, subtests):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for folder in (tmp_path / "dangling" / "name", Path("/proc/nowhere/name")):
-        with pytest.raises(NegbenchError, match=rf"^cannot write {folder}/SHA256SUMS: "):
+        with subtests.test(folder=folder), pytest.raises(NegbenchError, match=rf"^cannot write {folder}/SHA256SUMS: "):
             files.seal(folder)
 
 

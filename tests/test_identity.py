@@ -144,7 +144,7 @@ def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(tmp_path, own
     assert hash_of("e", PLUGIN.replace(ANSWER, "view.allowed")) != before
 
 
-def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_registry):
+def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_registry, subtests):
     """Regression: with a helper of the plug-in changed, old results were returned."""
     (tmp_path / "beside").mkdir()
     helper, deeper, data, other = (
@@ -171,10 +171,11 @@ def test_what_a_plugin_file_imports_and_reads_counts(tmp_path, monkeypatch, own_
     for path, content in (
         (helper, b"from beside import deeper\nK = 1\n"), (deeper, b"K = 2\n"), (data, b"two")
     ):  # fmt: skip
-        path.write_bytes(content)
-        with pytest.raises(NegbenchError, match=rf"strategy 'mine': .*{path.name} changed after it was imported"):
-            code_version(config)
-        seen.append(version())
+        with subtests.test(file=path.name):
+            path.write_bytes(content)
+            with pytest.raises(NegbenchError, match=rf"strategy 'mine': .*{path.name} changed after it was imported"):
+                code_version(config)
+            seen.append(version())
     assert len(set(seen)) == len(seen)
     deeper.write_text("K = 2  # a comment\n")
     other.write_bytes(b"two")

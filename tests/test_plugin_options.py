@@ -26,8 +26,8 @@ def test_defaults_and_ranges_are_those_of_published_numbers(golden):
     golden("options", {k: [f"{n}: {options_of(registry.get(k, n))}" for n in names] for k, names in kinds.items()})
 
 
-def test_options_of_a_loss_are_given_by_name():
+def test_options_of_a_loss_are_given_by_name(subtests):
     """All options except `tau`, which every loss has, are keyword-only."""
     for name in registry.plugins("losses"):
-        with pytest.raises(TypeError, match="positional"):
+        with subtests.test(name=name), pytest.raises(TypeError, match="positional"):
             registry.get("losses", name)(None, 0.1)

@@ -198,7 +198,7 @@ def test_the_audit_s_window_was_judged_where_it_says(name, settings):
     for config in axes_of(name, [], seeds=1).configs():
         flat = resolve(config).flat()
         assert {key: flat[key] for key in settings} == settings, config.strategy.name
-        assert all(f"{value}" in where_judged() for value in settings.values())
+        assert all(f"{value}" in where_judged() for value in settings.values()), config.strategy.name
 
 
 def test_every_value_says_where_it_is_from(subtests):
@@ -301,9 +301,9 @@ def test_a_recipe_that_extends_itself_or_nothing(tmp_path):
         read_recipe(write(tmp_path, "c", 'extends = "nowhere.toml"'))
 
 
-def test_a_recipe_is_a_small_regular_file(tmp_path):
+def test_a_recipe_is_a_small_regular_file(tmp_path, subtests):
     for path, problem in [("/dev/zero", "is no regular file"), (tmp_path, "is no regular file")]:
-        with pytest.raises(NegbenchError, match=problem):
+        with subtests.test(path=path), pytest.raises(NegbenchError, match=problem):
             read_recipe(Path(path))
     large = tmp_path / "large.toml"
     with large.open("wb") as file:

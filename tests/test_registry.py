@@ -61,7 +61,7 @@ def test_every_default_builds_and_lies_in_its_range(subtests):
             assert registry.make(kind, name, **json.loads(json.dumps(config))) == made
             for option, span in tunable_ranges(type(made)).items():
                 value = config[option]
-                assert value in span.choices if span.choices else span.low <= value <= span.high
+                assert value in span.choices if span.choices else span.low <= value <= span.high, option
 
 
 def test_the_ends_of_every_range_build(subtests):
@@ -74,7 +74,9 @@ def test_the_ends_of_every_range_build(subtests):
                 band |= {start: number(each.low) for start, each in ranges.items() if each.below == option}
                 for end in span.choices or (span.low, span.high):
                     value = number(end)
-                    assert getattr(registry.make(kind, name, **{**band, option: value}), option) == value
+                    assert getattr(registry.make(kind, name, **{**band, option: value}), option) == value, (
+                        f"{option}={value}"
+                    )
 
 
 LOADED = Path(__file__).with_name("sums.py").read_text(encoding="utf-8")
@@ -196,8 +198,8 @@ def test_every_option_is_explained(subtests):
             assert [option.name for option in options] == list(option_defaults(registry.get(kind, name)))
             for option in options:
                 assert len(option.text) > 3, f"{kind}/{name}: the docstring says nothing of '{option.name}'"
-                assert option.type
-                assert "\n" not in option.text
+                assert option.type, option.name
+                assert "\n" not in option.text, option.name
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------
@@ -208,13 +210,14 @@ def _message(caught: pytest.ExceptionInfo[NegbenchError]) -> str:
     return str(caught.value)
 
 
-def test_mistakes_are_one_line(mistakes):
+def test_mistakes_are_one_line(mistakes, subtests):
     for kind in KINDS:
         for text, message in mistakes[kind].items():
-            options = parse_plugin(text)
-            with pytest.raises(NegbenchError) as refused:
-                registry.make(kind, options.pop("name"), **options)
-            assert message in _message(refused), text
+            with subtests.test(text=text):
+                options = parse_plugin(text)
+                with pytest.raises(NegbenchError) as refused:
+                    registry.make(kind, options.pop("name"), **options)
+                assert message in _message(refused), text
     with pytest.raises(UnknownNameError) as caught:
         registry.plugins("strategy")
     assert _message(caught) == "unknown kind of plug-in 'strategy': did you mean 'strategies'?"
@@ -309,11 +312,12 @@ def test_a_name_that_is_taken_is_refused(subtests, plugin_file, tmp_path):
             assert f"two strategies are named '{taken}': {by} and {other}; rename one" == _message(caught)
 
 
-def test_a_files_name_is_a_plain_name(plugin_file):
+def test_a_files_name_is_a_plain_name(plugin_file, subtests):
     for name in ("a b.py", "...py", f"{'x' * 200}.py"):
-        with pytest.raises(NegbenchError, match="expected a plain name"):
-            Registry().add_file(plugin_file.rename(plugin_file.with_name(name)))
-        plugin_file.with_name(name).rename(plugin_file)
+        with subtests.test(name=name):
+            with pytest.raises(NegbenchError, match="expected a plain name"):
+                Registry().add_file(plugin_file.rename(plugin_file.with_name(name)))
+            plugin_file.with_name(name).rename(plugin_file)
 
 
 def test_files_that_are_no_plugins(tmp_path):

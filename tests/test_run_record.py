@@ -56,10 +56,10 @@ def test_what_runs_write_is_of_the_schema(results):
     assert set(schema["required"]) == set(schema["properties"]) == set(results[0])
 
 
-def test_what_is_not_of_the_schema_is_refused(results):
+def test_what_is_not_of_the_schema_is_refused(results, subtests):
     flaws: list[dict[str, Any]] = [{"metrics": None}, {"steps": -1}, {"selected_on": "test"}, {"unknown": 1}]
     for flaw in [*flaws, {"seconds": {"train": "1"}}]:
-        with pytest.raises(ValidationError):
+        with subtests.test(flaw=flaw), pytest.raises(ValidationError):
             RunRecord.model_validate_json(json.dumps({**results[0], **flaw}))
 
 

@@ -199,7 +199,7 @@ def test_ui_asks_the_store_for_no_single_run_that_is_whole(tmp_path, vector_sets
     assert asked == []
 
 
-def test_many_runs_ask_no_more_of_the_store_than_one(tmp_path):
+def test_many_runs_ask_no_more_of_the_store_than_one(tmp_path, subtests):
     """What `ui` and `doctor` do before anything else, for thousands of runs."""
     tracker = Tracker.open(tmp_path)
     client = tracker.client()
@@ -212,16 +212,17 @@ def test_many_runs_ask_no_more_of_the_store_than_one(tmp_path):
     event.listen(Engine, "before_cursor_execute", note)
     try:
         for number in (1, 5):
-            for place in range(number):
-                folder = tmp_path / f"run-{number}-{place}"
-                run_id = client.create_run("0").info.run_id
-                client.set_terminated(run_id)
-                write_json(folder / "config.json", {})
-                write_json(folder / "result.json", {})
-                write_json(folder / NOTE, {"uri": tracker.shown, "run_id": run_id, "token": "", "whole": True})
-            statements.clear()
-            assert list(restore(tracker)) == []
-            counts.append(len(statements))
+            with subtests.test(number=number):
+                for place in range(number):
+                    folder = tmp_path / f"run-{number}-{place}"
+                    run_id = client.create_run("0").info.run_id
+                    client.set_terminated(run_id)
+                    write_json(folder / "config.json", {})
+                    write_json(folder / "result.json", {})
+                    write_json(folder / NOTE, {"uri": tracker.shown, "run_id": run_id, "token": "", "whole": True})
+                statements.clear()
+                assert list(restore(tracker)) == []
+                counts.append(len(statements))
     finally:
         event.remove(Engine, "before_cursor_execute", note)
     assert counts[0] == counts[1] > 0

@@ -60,7 +60,7 @@ def test_looks_are_fixed_in_advance_and_spend_all_of_alpha(subtests):
     assert looks_of(seeds="7,1,0", max_seeds=6).seeds(6) == (7, 1, 0, 8, 9, 10)
     assert Looks.of(Compare(), (0, 1, 2)) is None
     for wrong in ({"seeds": 1}, {"seeds": 9, "max_seeds": 8}):
-        with pytest.raises(OptionError, match="--until decided starts with"):
+        with subtests.test(wrong=wrong), pytest.raises(OptionError, match="--until decided starts with"):
             looks_of(**wrong)
     assert [parse_budget(text) for text in ("90s", "30m", "1.5h")] == [90, 1800, 5400]
     with pytest.raises(OptionError, match="expected a number and its unit"):
@@ -367,7 +367,7 @@ def run_of(runs: Path, seed: int, *, world: str = "", first: int = 0, cluster: b
     return folder
 
 
-def test_runs_of_different_worlds_are_nested_and_compared_within_a_seed(tmp_path):
+def test_runs_of_different_worlds_are_nested_and_compared_within_a_seed(tmp_path, subtests):
     drawn = [run_of(tmp_path, seed, world=f"w{seed}", first=100 * seed) for seed in (0, 1)]
     known: dict[Any, Any] = {}
     assert values_of(drawn, ["recall_at_10"], known)["recall_at_10"].nested
@@ -376,7 +376,7 @@ def test_runs_of_different_worlds_are_nested_and_compared_within_a_seed(tmp_path
         assert not alike["recall_at_10"].nested, f"world '{world}'"
     values_of([run_of(tmp_path, 1, world="w1", first=100)], ["recall_at_10"], known)  # as of another strategy
     for other in (run_of(tmp_path, 1, world="w2", first=100), run_of(tmp_path, 1, world="w1", first=7)):
-        with pytest.raises(RunError, match="ranks of other queries"):
+        with subtests.test(other=other.path.name), pytest.raises(RunError, match="ranks of other queries"):
             values_of([other], ["recall_at_10"], known)
     with pytest.raises(RunError, match="ranks of other queries"):
         values_of([run_of(tmp_path, 0), run_of(tmp_path, 1, first=1)], ["recall_at_10"])

@@ -254,12 +254,15 @@ def test_a_comparison_of_another_form_is_refused_in_one_line(document, why, tmp_
     ("kind", "name", "command"),
     [("claims", "c", "claims ... --name c"), ("final", "s-final", "study ... --name s"), ("other", "o", "compare")],
 )
-def test_what_is_refused_names_the_command_that_makes_it_anew(kind, name, command, tmp_path):
+def test_what_is_refused_names_the_command_that_makes_it_anew(kind, name, command, tmp_path, subtests):
     folder = tmp_path / name
     write_json(folder / "comparison.json", {"kind": kind, "schema": 9, "cells": []})
     write_json(folder / "statistics.json", {"schema": 9})
     for read in (ComparisonFolder(folder).read, lambda: read_verdicts(folder)):
-        with pytest.raises(NegbenchError, match=f"rerun its command, negbench {command}"):
+        with (
+            subtests.test(read=read.__qualname__),
+            pytest.raises(NegbenchError, match=f"rerun its command, negbench {command}"),
+        ):
             read()
 
 
@@ -281,7 +284,7 @@ def test_the_published_schema_is_that_of_the_model(name):
     assert json.loads(published.read_text(encoding="utf-8")) == schema_of(SCHEMAS[name])
 
 
-def test_what_is_written_is_of_the_published_schema(results, tmp_path):
+def test_what_is_written_is_of_the_published_schema(results, tmp_path, subtests):
     (table,) = tables_of(groups_of(results), main_only=True)
     write_verdicts(tmp_path, verdicts_of(table, Rules("top-k")))
     statistics = json.loads((tmp_path / "statistics.json").read_text())
@@ -292,7 +295,7 @@ def test_what_is_written_is_of_the_published_schema(results, tmp_path):
     document = json.loads((tmp_path / "comparison.json").read_text())
     jsonschema.validate(document, schema_of(ComparisonRecord))
     for flawed in ({**document, "more": 1}, {**document, "schema": 1}, {**document, "cells": [{"seed": 0}]}):
-        with pytest.raises(jsonschema.ValidationError):
+        with subtests.test(flawed=flawed), pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(flawed, schema_of(ComparisonRecord))
 
 

@@ -122,17 +122,18 @@ def test_values_decide_whether_two_strategies_differ_whatever_stands_beside_them
             values["b"] = values["a"].copy()
             values["e"] = values["a"] + 0.3  # every query differs, and all of them alike
             for names in ("ab", "abc", "abcd", "abcde"):
-                compared = pairs(ValueTable({name: values[name] for name in names}, Design(draws=400)), generator())
-                most = np.log(2 / 0.05) / (queries - 1)
-                twins = compared.of("a", "b")
-                assert twins.verdict == "undecided"
-                assert twins.p_adjusted == 1
-                assert (twins.models.low, twins.models.high) == pytest.approx((-most, most), abs=1e-4)
-                assert most - 1e-4 < twins.interval.high < 3 * most
-                if names[-1] == "e":
-                    above = compared.of("e", "b")
-                    assert above.p_value == pytest.approx(min(1, 2 * np.exp(-0.3 * (queries - 1))), abs=0.003)
-                    assert (above.p_adjusted <= 0.05) == (above.verdict == "better")
+                with subtests.test(names=names):
+                    compared = pairs(ValueTable({name: values[name] for name in names}, Design(draws=400)), generator())
+                    most = np.log(2 / 0.05) / (queries - 1)
+                    twins = compared.of("a", "b")
+                    assert twins.verdict == "undecided"
+                    assert twins.p_adjusted == 1
+                    assert (twins.models.low, twins.models.high) == pytest.approx((-most, most), abs=1e-4)
+                    assert most - 1e-4 < twins.interval.high < 3 * most
+                    if names[-1] == "e":
+                        above = compared.of("e", "b")
+                        assert above.p_value == pytest.approx(min(1, 2 * np.exp(-0.3 * (queries - 1))), abs=0.003)
+                        assert (above.p_adjusted <= 0.05) == (above.verdict == "better")
     opposed = {"a": np.array([[1.0, 0.0], [0.0, 1.0]]), "b": np.zeros((2, 2))}  # alike on average, not in any seed
     assert against(ValueTable(opposed), "b", generator())["a"].interval.high > 1
 
@@ -336,9 +337,9 @@ def test_p_values_and_intervals_are_dual(subtests):
         with subtests.test(seed=seed):
             table = table_of(0.5 + 0.004 * rng.normal(size=9), rng=generator(seed))
             for each in against(table, "s0", generator()).values():
-                assert (each.p_adjusted <= 0.05) == (each.verdict in ("better", "worse"))
-                assert each.p_value <= each.p_adjusted
-                assert each.minimum_detectable > (each.interval.high - each.interval.low) / 2 - 1e-3
+                assert (each.p_adjusted <= 0.05) == (each.verdict in ("better", "worse")), each
+                assert each.p_value <= each.p_adjusted, each
+                assert each.minimum_detectable > (each.interval.high - each.interval.low) / 2 - 1e-3, each
 
 
 def test_strategies_are_paired_on_the_seeds_that_both_have():
@@ -396,7 +397,7 @@ def test_a_summary_of_several_seeds_by_hand(subtests):
             assert (summary.interval.low, summary.interval.high) == pytest.approx((low / 1e4, high / 1e4), abs=1e-9)
 
 
-def test_what_does_not_fit_is_refused():
+def test_what_does_not_fit_is_refused(subtests):
     summarise(ValueTable({"a": np.zeros((1, 4))}, Design(strata=np.array([0, 0, 1, 1]))))  # two are enough
     assert ValueTable({"a": np.zeros((1, 2))}).queries("a") == 2
     for change, message in (
@@ -409,7 +410,7 @@ def test_what_does_not_fit_is_refused():
         ({"design": Design(strata=np.zeros(4))}, "strata must label each"),
         ({"design": Design(clusters=np.zeros(6))}, "clusters must label each"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with subtests.test(message), pytest.raises(ValueError, match=message):
             ValueTable(**{"values": {"a": np.zeros((2, 5)), "b": np.zeros((2, 5))}} | change)
     with pytest.raises(ValueError, match="not in the table"):
         against(table_of([0.1, 0.2]), "nobody", generator())

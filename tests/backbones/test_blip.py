@@ -97,7 +97,7 @@ def test_a_folders_tokenizer_and_image_processor(subtests, lavis, tmp_path):
             for ids, mask, wanted in zip(
                 *(tokens[key] for key in ("input_ids", "attention_mask")), theirs["input_ids"], strict=True
             ):
-                assert ids[mask.bool()].tolist() == wanted
+                assert ids[mask.bool()].tolist() == wanted, wanted
             hashes.add(loaded.identity.details["tokenizer_sha256"])
     assert len(hashes) == 3
     picture = Image.fromarray(np.random.default_rng(0).integers(256, size=(50, 50, 3), dtype=np.uint8))
@@ -118,9 +118,10 @@ def test_a_folders_tokenizer_and_image_processor(subtests, lavis, tmp_path):
             (tmp_path / "processor_config.json").unlink()
     odd = {"do_rescale": False, "do_resize": False, "rescale_factor": 0.5, "resample": 0, "size": {"shortest_edge": 40}}
     for key, value in odd.items():
-        write("preprocessor_config.json", **{key: value})
-        with pytest.raises(WeightsError, match=f"image processor asks for {key} "):
-            ours()
+        with subtests.test(key=key, value=value):
+            write("preprocessor_config.json", **{key: value})
+            with pytest.raises(WeightsError, match=f"image processor asks for {key} "):
+                ours()
 
 
 def test_heads_dropout_and_text_length_are_laviss(world):

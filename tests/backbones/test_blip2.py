@@ -368,7 +368,7 @@ def test_planning_reads_no_weights(lavis, monkeypatch, tmp_path):
 
 
 @one_tower
-def test_trap_05_vocabulary_size_is_the_tensors(lavis, sizes):
+def test_trap_05_vocabulary_size_is_the_tensors(lavis, sizes, subtests):
     whole = world_of(lavis, sizes)
     name = "Qformer.bert.embeddings.word_embeddings.weight"
     # the last row, "[DEC]", is never used, so a checkpoint without it scores the same
@@ -376,9 +376,10 @@ def test_trap_05_vocabulary_size_is_the_tensors(lavis, sizes):
     assert model.sizes.vocab_size == len(lavis.vocabulary)
     assert torch.equal(model.queries(whole.features, lavis.captions), whole.queries)
     for rows in (sizes.rows - 2, sizes.rows + 1):
-        table = torch.zeros(rows, sizes.width)
-        with pytest.raises(WeightsError, match=f"weights have {rows} embeddings"):
-            load(lavis, sizes, {**whole.state, name: table})
+        with subtests.test(rows=rows):
+            table = torch.zeros(rows, sizes.width)
+            with pytest.raises(WeightsError, match=f"weights have {rows} embeddings"):
+                load(lavis, sizes, {**whole.state, name: table})
     assert Blip2Sizes().vocab_size == 30523
 
 
@@ -524,7 +525,7 @@ def test_traps_08_22_23_depth_widths_and_cross_attention_are_the_checkpoints(lav
     assert difference(world.queries, plain(world)) < 1e-5
 
 
-def test_trap_25_image_size_and_preprocessing(lavis, sizes):
+def test_trap_25_image_size_and_preprocessing(lavis, sizes, subtests):
     sizes.grid, sizes.patch = 3, 8
     world = world_of(lavis, sizes)
     transform = world.model.transform
@@ -532,7 +533,7 @@ def test_trap_25_image_size_and_preprocessing(lavis, sizes):
     assert (transform.pad, transform.target_ratio, transform.interpolation) == ("target", 1.25, "bicubic")
     assert world.model.preprocess(Image.new("RGB", (90, 30))).shape == (3, 24, 24)
     for side in (16, 32):
-        with pytest.raises(ValueError, match=r"expected pixels \[B, 3, 24, 24\]"):
+        with subtests.test(side=side), pytest.raises(ValueError, match=r"expected pixels \[B, 3, 24, 24\]"):
             world.model.image_features(torch.zeros(1, 3, side, side))
     with pytest.raises(WeightsError, match=r"config says image_size 224, but the tensors of lavis:model\.pth say 24"):
         build(Blip2, weights=f"lavis:{lavis.folder / 'model.pth'}", config={**lavis.config(sizes), "image_size": 224})

@@ -70,9 +70,9 @@ def test_vocabulary_from_txt_json_and_folder(tmp_path):
     assert read_vocabulary(vocabulary_files(folder)[0]) == expected
 
 
-def test_files_that_are_no_vocabularies(tmp_path):
+def test_files_that_are_no_vocabularies(tmp_path, subtests):
     for missing, message in ((tmp_path, "no tokenizer in"), (tmp_path / "vocab.txt", "no tokenizer at")):
-        with pytest.raises(WeightsError, match=message):
+        with subtests.test(missing=missing), pytest.raises(WeightsError, match=message):
             vocabulary_files(missing)
     lacking = r"vocab\.txt is not a BERT vocabulary: it lacks .*\[MASK\]"
     for name, text, message in (
@@ -80,6 +80,7 @@ def test_files_that_are_no_vocabularies(tmp_path):
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n", lacking),
         ("tokenizer.json", "{", "cannot be read as a tokenizer"),
     ):
-        (tmp_path / name).write_text(text)
-        with pytest.raises(WeightsError, match=message):
-            read_vocabulary(tmp_path / name)
+        with subtests.test(message):
+            (tmp_path / name).write_text(text)
+            with pytest.raises(WeightsError, match=message):
+                read_vocabulary(tmp_path / name)

@@ -118,7 +118,10 @@ def test_shards_are_read_as_one_checkpoint(subtests, folder):
     assert sorted(outline.files) == files
     files[1].unlink()
     for spec in (folder, files[0], index):
-        with pytest.raises(WeightsError, match=r"in 3 shards and lacks open_clip_model-00002-of-00003\.safetensors"):
+        with (
+            subtests.test(spec=spec),
+            pytest.raises(WeightsError, match=r"in 3 shards and lacks open_clip_model-00002-of-00003\.safetensors"),
+        ):
             Clip.load(ClipOptions(weights=str(spec)))
 
 

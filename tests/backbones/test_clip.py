@@ -225,7 +225,7 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch():
     assert "\n" not in line
 
 
-def test_a_folder_without_configuration_or_weights_says_so(tmp_path):
+def test_a_folder_without_configuration_or_weights_says_so(tmp_path, subtests):
     with pytest.raises(WeightsError, match=r"has no open_clip_config\.json: .*--encoder transformers:"):
         build(Clip, weights=str(tmp_path))
     (tmp_path / "open_clip_config.json").write_text("{}")
@@ -233,9 +233,10 @@ def test_a_folder_without_configuration_or_weights_says_so(tmp_path):
         build(Clip, weights=str(tmp_path))
     tensors(tmp_path / "open_clip_model.safetensors", weights())
     for content in ("{}", "[" * 100_000):
-        (tmp_path / "open_clip_config.json").write_text(content)
-        with pytest.raises(WeightsError, match="is not a configuration of open_clip"):
-            build(Clip, weights=str(tmp_path))
+        with subtests.test(content=content[:2]):
+            (tmp_path / "open_clip_config.json").write_text(content)
+            with pytest.raises(WeightsError, match="is not a configuration of open_clip"):
+                build(Clip, weights=str(tmp_path))
 
 
 # --- the activation ------------------------------------------------------------------------------------------------
@@ -360,7 +361,7 @@ def test_tokens_are_open_clips_and_the_masks_name_whole_words():
     assert clip.tokenize(["word " * 200])["ids"][0, -1] == 49407  # truncated, with the end token
 
 
-def test_sub_queries_are_of_the_texts_token_features():
+def test_sub_queries_are_of_the_texts_token_features(subtests):
     clip = toy(attribute_weights=True)
     theirs = clip.clip
     ids = clip.tokenize(TEXTS)["ids"]
@@ -373,8 +374,9 @@ def test_sub_queries_are_of_the_texts_token_features():
         wanted = clip.attributes(query, words, {aspect: clip.tokenize(TEXTS)[aspect] for aspect in ("colour", "shape")})
         sub_queries = clip.sub_queries(features, TEXTS)
         for aspect, sub in wanted.items():
-            torch.testing.assert_close(sub_queries[aspect].embeddings, sub.embeddings)
-            torch.testing.assert_close(sub_queries[aspect].weight, sub.weight)
+            with subtests.test(aspect=aspect):
+                torch.testing.assert_close(sub_queries[aspect].embeddings, sub.embeddings)
+                torch.testing.assert_close(sub_queries[aspect].weight, sub.weight)
         torch.testing.assert_close(clip.queries(features, TEXTS), clip.attributes.combine(query, wanted))
     assert toy().sub_queries(features, TEXTS) == {}
 

@@ -77,7 +77,7 @@ def test_parameters_do_not_share_memory(family):
 # --- strictness ------------------------------------------------------------------------------------------------------
 
 
-def test_every_missing_key_is_named(family):
+def test_every_missing_key_is_named(family, subtests):
     """Loading fails without a needed key (here every fifth); keys that give sizes are tested by real loading."""
     model = family.load_state(family.state)
     needed = {key for name, _ in model.named_parameters() for key in model.sizes.layout.keys(name)}
@@ -85,11 +85,12 @@ def test_every_missing_key_is_named(family):
     assert needed | droppable == set(family.state)
     assert not needed & droppable
     for key in sorted(needed)[::5]:
-        without = {name: tensor for name, tensor in family.state.items() if name != key}
-        with pytest.raises(WeightsError, match=rf"^x\.pth does not fit the model: missing {re.escape(key)}$"):
-            check_names(model, without, model.sizes.layout, Path("x.pth"))
+        with subtests.test(key=key):
+            without = {name: tensor for name, tensor in family.state.items() if name != key}
+            with pytest.raises(WeightsError, match=rf"^x\.pth does not fit the model: missing {re.escape(key)}$"):
+                check_names(model, without, model.sizes.layout, Path("x.pth"))
     for key in sorted(key for key in needed if re.fullmatch(r".*(cls_token|pos.*embed.*|query_tokens)", key)):
-        with pytest.raises(WeightsError, match=rf"missing {re.escape(key)}$"):
+        with subtests.test(key=key), pytest.raises(WeightsError, match=rf"missing {re.escape(key)}$"):
             family.load_state({name: tensor for name, tensor in family.state.items() if name != key})
 
 
@@ -242,7 +243,7 @@ class _Stranger:
         return (print, ("executed",))
 
 
-def test_not_a_checkpoint(family):
+def test_not_a_checkpoint(family, subtests):
     contents: list[tuple[object, str]] = [
         (torch.zeros(3), "holds no state dict: expected named tensors.*got Tensor"),
         ({"model": {}}, "holds no state dict.*with keys model"),
@@ -252,20 +253,21 @@ def test_not_a_checkpoint(family):
         ({"model": {"weight": torch.zeros(1)}}, "is not a LAVIS BLIP"),
     ]
     for content, message in contents:
-        with pytest.raises(WeightsError, match=message):
+        with subtests.test(message), pytest.raises(WeightsError, match=message):
             family.load_state(content)
 
 
-def test_pickles_are_refused_and_not_executed(family, capfd):
+def test_pickles_are_refused_and_not_executed(family, capfd, subtests):
     path = family.lavis.save({**family.state, "stranger": _Stranger()})
     odd = {"numpy._core.multiarray.scalar": np.float64(1), "argparse.Namespace": Namespace(lr=1), "print": _Stranger()}
     for name, held in odd.items():
-        family.lavis.save({"model": family.state, "held": held}, path.name)
-        with pytest.raises(
-            WeightsError, match=rf"is refused: it holds a pickled object, {name} .*weights_only=True"
-        ) as error:
-            family.load(path)
-        assert str(error.value).isprintable(), name
+        with subtests.test(name=name):
+            family.lavis.save({"model": family.state, "held": held}, path.name)
+            with pytest.raises(
+                WeightsError, match=rf"is refused: it holds a pickled object, {name} .*weights_only=True"
+            ) as error:
+                family.load(path)
+            assert str(error.value).isprintable(), name
     path.write_bytes(pickle.dumps(_Stranger(), protocol=2))
     with pytest.raises(WeightsError):
         family.load(path)
@@ -276,7 +278,7 @@ def test_pickles_are_refused_and_not_executed(family, capfd):
 
 
 @pytest.mark.parametrize("tower", ["eva_clip_g", "clip_vit_L"])
-def test_one_tower_exactly(lavis, tower):
+def test_one_tower_exactly(lavis, tower, subtests):
     s = lavis.Sizes(tower=tower)
     whole, own = lavis.save(lavis.blip2_state(s)), lavis.save(lavis.qformer_state(s), "own.pth")
     vit = lavis.save(lavis.tower_state(s), "vit.pth")
@@ -287,7 +289,7 @@ def test_one_tower_exactly(lavis, tower):
         (f"{own},tower={vit}", {"vit_layers": 4}, "has 3 blocks, config asks for vit_layers 4"),
         (vit, {}, r"vit\.pth is not a LAVIS BLIP-2 checkpoint"),
     ):
-        with pytest.raises(WeightsError, match=message):
+        with subtests.test(message), pytest.raises(WeightsError, match=message):
             build(Blip2, weights=f"lavis:{weights}", config={**lavis.config(s), **more})
     with pytest.raises(WeightsError, match="leave out tower="):
         build(Blip, weights=f"lavis:{whole},tower={vit}")
@@ -319,13 +321,16 @@ def test_positions_that_are_no_square(family):
         family.load_state(state)
 
 
-def test_config_may_repeat_what_the_tensors_say_and_not_contradict_it():
+def test_config_may_repeat_what_the_tensors_say_and_not_contradict_it(subtests):
     sizes = Blip2Sizes(vit_heads=16)
     assert apply_config(sizes, {"vit_layers": 39, "vit_heads": 8, "max_txt_len": 40}, source="x.pth") == Blip2Sizes(
         vit_heads=8, max_txt_len=40
     )
     for key, value in (("vit_layers", 38), ("tower", "clip_vit_L"), ("patch_size", 16)):
-        with pytest.raises(WeightsError, match=rf"config says {key} {value}, but the tensors of x\.pth say"):
+        with (
+            subtests.test(key=key, value=value),
+            pytest.raises(WeightsError, match=rf"config says {key} {value}, but the tensors of x\.pth say"),
+        ):
             apply_config(sizes, {key: value}, source="x.pth")
     assert apply_config(sizes, {"vit_layers": 38}, source="").vit_layers == 38
     with pytest.raises(UnknownNameError, match="unknown key 'text_heads'"):

@@ -110,7 +110,7 @@ def test_shipped_weights_were_made_with_todays_renderer(example):
     assert read_metadata(SHIPPED)["renderer"] == example.renderer_sha256()
 
 
-def test_weights_that_are_missing_or_do_not_fit(tmp_path):
+def test_weights_that_are_missing_or_do_not_fit(tmp_path, subtests):
     with pytest.raises(WeightsError, match=r"no weights at .*nowhere.*pretrain_tiny"):
         build(Tiny, weights=str(tmp_path / "nowhere"))
     broken = tmp_path / "broken.safetensors"
@@ -121,9 +121,10 @@ def test_weights_that_are_missing_or_do_not_fit(tmp_path):
     with pytest.raises(WeightsError, match="has format None"):
         build(Tiny, weights=str(broken))
     for vocabulary in ({}, {"vocabulary": "["}, {"vocabulary": "5"}):
-        save_file({"x": torch.zeros(1)}, broken, {"format": FORMAT, **vocabulary})
-        with pytest.raises(WeightsError, match="has no vocabulary"):
-            build(Tiny, weights=str(broken))
+        with subtests.test(vocabulary=vocabulary):
+            save_file({"x": torch.zeros(1)}, broken, {"format": FORMAT, **vocabulary})
+            with pytest.raises(WeightsError, match="has no vocabulary"):
+                build(Tiny, weights=str(broken))
     state = Encoders(VOCABULARY).state_dict()
     state["text.output.bias"] = torch.zeros(3)
     save_file(state, broken, read_metadata(SHIPPED))
@@ -131,15 +132,16 @@ def test_weights_that_are_missing_or_do_not_fit(tmp_path):
         build(Tiny, weights=str(broken))
 
 
-def test_shipped_weights_of_another_content_are_refused(tmp_path, monkeypatch):
+def test_shipped_weights_of_another_content_are_refused(tmp_path, monkeypatch, subtests):
     whole = SHIPPED.read_bytes()
     flipped = bytes([*whole[:-100], whole[-100] ^ 1, *whole[-99:]])  # valid tensors, but different weights
     for content in (flipped, whole[:-1], b""):
-        other = tmp_path / "tiny.safetensors"
-        other.write_bytes(content)
-        monkeypatch.setattr(tiny, "SHIPPED", other)
-        with pytest.raises(WeightsError, match="is not the file that negbench ships"):
-            build(Tiny)
+        with subtests.test(size=len(content)):
+            other = tmp_path / "tiny.safetensors"
+            other.write_bytes(content)
+            monkeypatch.setattr(tiny, "SHIPPED", other)
+            with pytest.raises(WeightsError, match="is not the file that negbench ships"):
+                build(Tiny)
 
 
 # --- quality of the shipped encoders, on pictures of a stream that nothing else uses ---------------------------------

@@ -109,7 +109,7 @@ def test_every_phrase_names_the_value_that_it_is_said_for(subtests):
             for name in ATTRIBUTES:
                 for clause in clauses(shown, name):
                     said = [value for words, value in named.items() if set(words) <= set(clause.phrase.lower().split())]
-                    assert name == "colour" or (name, getattr(shown, name)) in said
+                    assert name == "colour" or (name, getattr(shown, name)) in said, clause.phrase
     assert {value for value in named.values() if value} >= {(n, v) for n in ATTRIBUTES for v in values("dress", n)}
 
 

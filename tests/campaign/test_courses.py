@@ -162,7 +162,7 @@ def test_rates_come_first_and_say_what_follows(planned):
         done.check()
 
 
-def test_equal_tuning_is_a_second_pass(planned, monkeypatch):
+def test_equal_tuning_is_a_second_pass(planned, monkeypatch, subtests):
     """Its cells come after the looks of the defaults and after the trials; a search that failed has none."""
     config, spec = SimpleNamespace(model_copy=lambda update: update["seed"]), SimpleNamespace(seeds=(9,))
     results = {"A": (Tuning({"strategy": "A"}), [config]), "B": (Tuning({"strategy": "B"}, error="no"), [])}
@@ -182,7 +182,10 @@ def test_equal_tuning_is_a_second_pass(planned, monkeypatch):
     assert [each.cell.hash for each in done.outcomes][-5:] == ["aa0", "aa1", "aa2", "aa3", "aa4"]
     assert [each["error"] for each in done.folder.about["tuned"]["tunings"]] == ["", "no"]
     for errors, said in ((1 * ["B: no"], "1 search"), (2 * ["B: no"], "2 searches")):
-        with pytest.raises(NegbenchError, match=rf"^{said} failed \(B: no\); rerun the command to resume$"):
+        with (
+            subtests.test(errors=errors, said=said),
+            pytest.raises(NegbenchError, match=rf"^{said} failed \(B: no\); rerun the command to resume$"),
+        ):
             replace(done, errors=done.errors + errors[1:]).check()
 
 
@@ -334,7 +337,7 @@ def test_a_second_command_of_the_same_name_waits(computing, tmp_path, logged, su
             ]
 
 
-def test_each_kind_of_folder_is_locked(computing, vector_sets, tmp_path, monkeypatch):
+def test_each_kind_of_folder_is_locked(subtests, computing, vector_sets, tmp_path, monkeypatch):
     """Those of a comparison, its rates, claims and a study's final runs; a study is shared, trial by trial."""
     where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
 
@@ -346,12 +349,13 @@ def test_each_kind_of_folder_is_locked(computing, vector_sets, tmp_path, monkeyp
 
     monkeypatch.setattr(TrialSearch, "run", run)
     kept = [text for text in vector_sets if not text.startswith("schedule.")]
-    for call in (
-        lambda: negbench.compare(strategies="top-k,in-batch", seeds=1, name="c", **where),
-        lambda: negbench.claims(only="5", seeds=1, name="d", **{**where, "sets": kept}),
-        lambda: negbench.study(strategy="dqe", trials=2, final_seeds=1, name="s", **where),
-    ):
-        with pytest.raises(NegbenchError, match="cells failed"):
-            call()
+    commands = {
+        "compare": lambda: negbench.compare(strategies="top-k,in-batch", seeds=1, name="c", **where),
+        "claims": lambda: negbench.claims(only="5", seeds=1, name="d", **{**where, "sets": kept}),
+        "study": lambda: negbench.study(strategy="dqe", trials=2, final_seeds=1, name="s", **where),
+    }
+    for name, command in commands.items():
+        with subtests.test(name), pytest.raises(NegbenchError, match="cells failed"):
+            command()
     warned = "warned of 2, 0.0"
     assert computing == ["warned of 2, 0.01", "c-rates", "c", warned, "d", warned, "s", "s-final"]

@@ -161,7 +161,8 @@ def test_claims_at_a_fixed_temperature(world, tmp_path):
     assert "loss.tau = 0.01 fixes the temperature" in planned.undefined["hycole"]
 
 
-def test_mistakes(world, tmp_path, refused, mistakes):
+def test_mistakes(world, tmp_path, refused, mistakes, subtests):
     shorter = {" ".join([*world, "--long", "3"]): "--long 3 must be more than train.epochs=3"}
     for arguments, says in (mistakes["claims"] | shorter).items():
-        refused(["claims", *arguments.split(), "--runs-dir", str(tmp_path)], says)
+        with subtests.test(arguments):
+            refused(["claims", *arguments.split(), "--runs-dir", str(tmp_path)], says)

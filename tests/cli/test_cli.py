@@ -55,8 +55,10 @@ def test_list_prints_every_key_with_its_source(subtests, said):
         with subtests.test(kind=kind):
             assert f"{kind}\n" in out
             for description in registry.describe(kind):
-                assert re.search(rf"^  {description.name} +{re.escape(description.summary)}", out, re.M)
-                assert description.paper in out
+                assert re.search(rf"^  {description.name} +{re.escape(description.summary)}", out, re.M), (
+                    description.name
+                )
+                assert description.paper in out, description.name
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(subtests, refused, tmp_path, monkeypatch, mistakes):

@@ -71,6 +71,7 @@ def test_verify_lists_problems(file, said):
     assert written["images"] == 11
 
 
-def test_verify_mistakes(refused, mistakes):
+def test_verify_mistakes(refused, mistakes, subtests):
     for arguments, message in mistakes["verify"].items():
-        refused(["data", "verify", *arguments.split()], message)
+        with subtests.test(arguments):
+            refused(["data", "verify", *arguments.split()], message)

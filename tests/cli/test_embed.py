@@ -244,10 +244,11 @@ def test_what_is_wrong_with_the_folder_is_one_line(pictures, module, embed, tmp_
     fails("queries have one as reference or target; put them there, or leave them out with --allow", "--overwrite")
 
 
-def test_a_missing_library_is_named_with_its_extra(pictures, monkeypatch, refused):
+def test_a_missing_library_is_named_with_its_extra(pictures, monkeypatch, refused, subtests):
     for spec, module in (("transformers:x/y", "transformers"), ("open_clip:x", "open_clip")):
-        monkeypatch.setitem(sys.modules, module, None)
-        refused(["embed", str(pictures), "--encoder", spec], f"this needs {module}: pip install 'negbench[full]'")
+        with subtests.test(spec=spec):
+            monkeypatch.setitem(sys.modules, module, None)
+            refused(["embed", str(pictures), "--encoder", spec], f"this needs {module}: pip install 'negbench[full]'")
 
 
 def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, embed, monkeypatch, refused):

@@ -94,10 +94,11 @@ def test_embeddings_that_lack_a_text_name_it(tmp_path, refused):
     assert refused(["init", str(folder)], "no embeddings of texts: save them").endswith("npz has captions, vectors")
 
 
-def test_mine_wants_files_or_a_data_set(tmp_path, refused, mistakes):
+def test_mine_wants_files_or_a_data_set(tmp_path, refused, mistakes, subtests):
     base = ["mine", "--strategy", "qure", "--out", str(tmp_path / "n.parquet")]
     for more, message in mistakes["mine-from"].items():
-        refused([*base, *more.split()], message)
+        with subtests.test(more):
+            refused([*base, *more.split()], message)
 
 
 def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(pictures, said):

@@ -215,9 +215,10 @@ def _cells(folder: Path, name: str, cell: Any) -> dict[str, Any]:
     return {"images": folder / "i.npz", "targets": folder / name, "strategy": "all-corpus", "draws": 4}
 
 
-def test_a_cell_that_is_no_list_is_named(copied, refused, mistakes):
+def test_a_cell_that_is_no_list_is_named(copied, refused, mistakes, subtests):
     for case in mistakes["cells"]:
-        refused(_command(copied, **_cells(copied, *case["given"])), case["message"])
+        with subtests.test(case["message"]):
+            refused(_command(copied, **_cells(copied, *case["given"])), case["message"])
 
 
 def test_numbers_are_rows_or_ids_and_never_silently_the_other(subtests, folder, mined, refused):
@@ -255,8 +256,8 @@ def test_lists_copies_and_equal_queries(subtests, copied, mined, name, cell):
     ):
         with subtests.test(setting=setting):
             frame, _ = mined("--set", f"mining.{setting}", **flags)
-            for got, want in zip(frame["negatives"], drawn, strict=True):
-                assert want is None or sorted(got) == want
+            for row, (got, want) in enumerate(zip(frame["negatives"], drawn, strict=True)):
+                assert want is None or sorted(got) == want, f"row {row}"
     assert frame["false_negative_rate_pool"].tolist() == pytest.approx([1 / 2, 2 / 3])
 
 

@@ -59,13 +59,14 @@ def test_version(said):
     assert said("--version").out == f"negbench {__version__}\n"
 
 
-def test_options_of_a_plugin_reach_every_command(refused, tmp_path):
+def test_options_of_a_plugin_reach_every_command(refused, tmp_path, subtests):
     """The strategy itself rejects the value, so the option was passed on."""
     for command in ["run", "study", "audit"]:
-        runs = [] if command == "audit" else ["--runs-dir", str(tmp_path)]
-        refused([command, "--strategy", "dqe:alpha=0.9:beta=0.3", *runs], "alpha must be below beta (0.3), got 0.9")
-        refused([command, "--strategy", "dqe:alhpa=0.9", *runs], "did you mean 'alpha'")
-        refused([command, "--strategy", "dqe", "--backbone", "tiny:fusoin=sum", *runs], "did you mean 'fusion'")
+        with subtests.test(command):
+            runs = [] if command == "audit" else ["--runs-dir", str(tmp_path)]
+            refused([command, "--strategy", "dqe:alpha=0.9:beta=0.3", *runs], "alpha must be below beta (0.3), got 0.9")
+            refused([command, "--strategy", "dqe:alhpa=0.9", *runs], "did you mean 'alpha'")
+            refused([command, "--strategy", "dqe", "--backbone", "tiny:fusoin=sum", *runs], "did you mean 'fusion'")
 
 
 def test_a_path_that_no_disk_can_have_is_one_line(refused, tmp_path):
@@ -75,11 +76,12 @@ def test_a_path_that_no_disk_can_have_is_one_line(refused, tmp_path):
     refused(["run", "--strategy", "qure", *vectors, *data], f"{path}: File name too long")
 
 
-def test_where_tasks_run_is_checked(refused, monkeypatch, tmp_path, mistakes):
+def test_where_tasks_run_is_checked(refused, monkeypatch, tmp_path, mistakes, subtests):
     for flags, message in mistakes["workers"].items():
-        monkeypatch.setitem(sys.modules, "ray", None)  # simulates a missing package
-        monkeypatch.setenv("NEGBENCH_RUNS", str(tmp_path))
-        refused(["compare", *flags.split()], message)
+        with subtests.test(flags):
+            monkeypatch.setitem(sys.modules, "ray", None)  # simulates a missing package
+            monkeypatch.setenv("NEGBENCH_RUNS", str(tmp_path))
+            refused(["compare", *flags.split()], message)
 
 
 def test_the_pool_is_what_there_is_without_a_word(tmp_path):

@@ -322,9 +322,9 @@ def test_reading_what_is_not_there(store, images):
         store.load(["i01", "i02"])
 
 
-def test_bad_keys(tmp_path):
+def test_bad_keys(tmp_path, subtests):
     for key in ("", "../up", "a/b", ".hidden"):
-        with pytest.raises(OptionError, match="key must be"):
+        with subtests.test(key=key), pytest.raises(OptionError, match="key must be"):
             FeatureStore(tmp_path, key, (1, 1))
 
 

@@ -286,16 +286,17 @@ def test_a_run_on_a_gpu_holds_what_its_step_leaves(setting, budget, toy_root, st
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("budget", [0, 11, 30], ids="held={}".format)
-def test_a_gpu_has_the_values_of_the_table(budget, store, table):
+def test_a_gpu_has_the_values_of_the_table(budget, store, table, subtests):
     """Read into pinned memory and copied on a stream of its own, or held."""
     source = store.load(NAMES, "cuda", budget * IMAGE_BYTES)
     assert source._buffer(2).is_pinned()
     assert source.held_bytes == budget * IMAGE_BYTES
     ahead = source.announce(torch.arange(8, 20))
     for index in (torch.arange(30), torch.arange(8, 20), torch.tensor([20, 9, 9, 3])):
-        values = source(index)
-        assert values.device.type == "cuda"
-        assert torch.equal(values.cpu(), table[index])
+        with subtests.test(rows=len(index)):
+            values = source(index)
+            assert values.device.type == "cuda"
+            assert torch.equal(values.cpu(), table[index])
     source.forget([ahead])
 
 

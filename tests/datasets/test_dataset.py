@@ -203,9 +203,12 @@ def test_a_target_of_two_groups_keeps_the_part_of_its_first():
     assert alone == {q.id for q in data.split_dev(0.4, 1)[1].queries if q.group == "one"}
 
 
-def test_split_dev_errors():
+def test_split_dev_errors(subtests):
     for fraction in (0.0, 1.0, -0.5):
-        with pytest.raises(OptionError, match=f"fraction must be between 0 and 1, got {fraction}"):
+        with (
+            subtests.test(fraction=fraction),
+            pytest.raises(OptionError, match=f"fraction must be between 0 and 1, got {fraction}"),
+        ):
             toy().split_dev(fraction, 0)
     with pytest.raises(DataError, match="1 queries are too few"):
         toy(queries=1).split_dev(0.5, 0)
@@ -256,5 +259,7 @@ def test_top_against_sorted_ids(subtests, k, exclude, block):
                     pool = [c for c in pool if data.images[c] != query.reference]
                 best = sorted(pool, key=lambda c: (-float(scores[index, c]), pool.index(c)))[:k]
                 rest = top.columns.shape[1] - len(best)
-                assert top.columns[index].tolist() == best + [-1] * rest
-                assert top.scores[index].tolist() == [float(scores[index, c]) for c in best] + [-torch.inf] * rest
+                assert top.columns[index].tolist() == best + [-1] * rest, f"query {query.id}"
+                assert top.scores[index].tolist() == [float(scores[index, c]) for c in best] + [-torch.inf] * rest, (
+                    f"query {query.id}"
+                )

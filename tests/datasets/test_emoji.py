@@ -175,7 +175,7 @@ def test_the_dev_part_has_families_of_its_own(root):
         load(root).split_dev(0.0, 1)
 
 
-def test_pictures_are_drawn_once_and_open(own):
+def test_pictures_are_drawn_once_and_open(own, subtests):
     data = load(own)
     assert data.open_image(data.images[0]).size == (128, 128)
     drawn = next((own / "noto").glob("drawn-*"))
@@ -184,10 +184,11 @@ def test_pictures_are_drawn_once_and_open(own):
     assert (drawn / "pictures.json").stat().st_mtime_ns == stamp
     first, other = sorted(drawn.glob("*.png"))[:2]
     for one, bytes_ in ((first, other.read_bytes()), (other, first.read_bytes())):
-        content, _ = one.read_bytes(), one.write_bytes(bytes_)
-        with pytest.raises(DataError, match="is not as it was drawn: move"):
-            load(own)
-        one.write_bytes(content)
+        with subtests.test(picture=one.name):
+            content, _ = one.read_bytes(), one.write_bytes(bytes_)
+            with pytest.raises(DataError, match="is not as it was drawn: move"):
+                load(own)
+            one.write_bytes(content)
     first.unlink()
     with pytest.raises(DataError, match="images are missing"):
         [load(own, split) for split in ("train", "val")]

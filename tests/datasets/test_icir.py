@@ -113,7 +113,7 @@ def test_an_image_of_the_database_needs_no_text_and_a_query_does(root, tmp_path)
         load(copy, images=False)
 
 
-def test_what_is_missing_is_said(root, tmp_path):
+def test_what_is_missing_is_said(root, tmp_path, subtests):
     with pytest.raises(DataError, match=r"webdataset/query/\*.tar"):
         load(tmp_path)
     copy = shutil.copytree(root, tmp_path / "copy")
@@ -126,11 +126,12 @@ def test_what_is_missing_is_said(root, tmp_path):
         "database_files.csv": ("database/cup/9.png,a, b,cup", "line 16: expected image,text,instance without other"),
     }
     for name, (line, message) in flawed.items():
-        text = (tables / name).read_text()
-        (tables / name).write_text(f"{text}{line}\n")
-        with pytest.raises(DataError, match=message):
-            load(copy)
-        (tables / name).write_text(text)
+        with subtests.test(name=name):
+            text = (tables / name).read_text()
+            (tables / name).write_text(f"{text}{line}\n")
+            with pytest.raises(DataError, match=message):
+                load(copy)
+            (tables / name).write_text(text)
     last = max(copy.rglob("*.tar"), default=copy / "database/hat/other-hat.png")
     last.unlink()
     with pytest.raises(DataError, match="of 18 images are missing"):

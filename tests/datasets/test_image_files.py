@@ -69,7 +69,7 @@ def test_missing_and_empty_are_listed(tmp_path):
     assert "\n" not in message
 
 
-def test_where_no_id_names_a_file_one_is_shown(tmp_path):
+def test_where_no_id_names_a_file_one_is_shown(tmp_path, subtests):
     for name in ("a/x/1.PNG", "a/y/1.jpg", "a/y/2.jpg"):
         write(tmp_path / name)
     for known, images, shown in (
@@ -78,21 +78,23 @@ def test_where_no_id_names_a_file_one_is_shown(tmp_path):
         ((), ["y/3"], "(no file); put them there"),
         (("2",), ["old/y/1.jpg"], "(no file); there is 'a/y/1.jpg', in another folder or of another spelling; put"),
     ):
-        files = ImageFiles(tmp_path, {name: (tmp_path / f"a/y/{name}.jpg",) for name in known})
-        with pytest.raises(DataError, match=re.escape(shown)):
-            files.require(images, allow_missing=False)
+        with subtests.test(shown=shown):
+            files = ImageFiles(tmp_path, {name: (tmp_path / f"a/y/{name}.jpg",) for name in known})
+            with pytest.raises(DataError, match=re.escape(shown)):
+                files.require(images, allow_missing=False)
 
 
-def test_files_that_cannot_be_decoded_are_named(tmp_path):
+def test_files_that_cannot_be_decoded_are_named(tmp_path, subtests):
     whole = write(tmp_path / "whole.png").read_bytes()
     contents = {"text": b"<html>404</html>", "half": whole[: len(whole) // 2], "empty": b""}
     for name, content in contents.items():
         (tmp_path / f"{name}.png").write_bytes(content)
     files = ImageFiles.scan(tmp_path)
     for name in contents:
-        with pytest.raises(DataError, match=rf"{name}\.png is not a readable image: ") as caught:
-            files.open(name)
-        assert "\n" not in str(caught.value), name
+        with subtests.test(name=name):
+            with pytest.raises(DataError, match=rf"{name}\.png is not a readable image: ") as caught:
+                files.open(name)
+            assert "\n" not in str(caught.value), name
     with pytest.raises(DataError, match="image 'absent': no file of that name below"):
         files.open("absent")
 

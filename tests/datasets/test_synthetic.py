@@ -185,9 +185,9 @@ def test_options_beside_a_folder_must_agree_with_it(folder):
         build(Synthetic, root=folder, world=3)
 
 
-def test_a_folder_that_is_none_of_ours(tmp_path):
+def test_a_folder_that_is_none_of_ours(tmp_path, subtests):
     for root in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(DataError, match=r"has no synthetic.json: leave root out"):
+        with subtests.test(root=root), pytest.raises(DataError, match=r"has no synthetic.json: leave root out"):
             build(Synthetic, root=root)
 
 

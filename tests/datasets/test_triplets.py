@@ -158,7 +158,7 @@ def test_a_gallery_file(file, tmp_path):
         load(file, gallery=tmp_path / "more/gallery.txt")
 
 
-def test_groups_are_columns_of_the_results(tmp_path):
+def test_groups_are_columns_of_the_results(tmp_path, subtests):
     """Nine queries of `big` rank third, the only one of `small` first; more than twelve groups stay together."""
     rows = [
         {"reference": f"{group}r{n}", "text": "x", "target": f"{group}t{n}", "group": group, "split": "val"}
@@ -180,7 +180,7 @@ def test_groups_are_columns_of_the_results(tmp_path):
     assert load(save(tmp_path / "b.jsonl", many)).card.metrics == plain
     assert len(load(save(tmp_path / "c.jsonl", many[:12])).card.metrics) == 14 * len(plain)
     for group in ("average", None):  # the other columns' names
-        with pytest.raises(DataError, match="has the name of a column of the results"):
+        with subtests.test(group=group), pytest.raises(DataError, match="has the name of a column of the results"):
             load(save(tmp_path / "e.jsonl", [*rows, {**rows[0], "reference": "r", "group": group}]))
     alone = load(save(tmp_path / "d.jsonl", [{key: row[key] for key in row if key != "group"} for row in many]))
     assert alone.card.metrics == plain
@@ -248,12 +248,13 @@ def test_images_by_path_and_by_name(subtests, tmp_path, standin):
         build(Triplets, file=file, root=tmp_path)
 
 
-def test_an_image_outside_the_folder_is_refused(tmp_path, standin):
+def test_an_image_outside_the_folder_is_refused(tmp_path, standin, subtests):
     standin.write_images(tmp_path, ["secret"])
     for value in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "..", "..\\secret.png"):
-        file = save(tmp_path / "in/a.jsonl", [{"reference": "r", "text": "t", "target": value, "split": "val"}])
-        with pytest.raises(DataError, match=r"line 1, column 'target': .* is not a path below the image folder"):
-            build(Triplets, file=file)
+        with subtests.test(value=value):
+            file = save(tmp_path / "in/a.jsonl", [{"reference": "r", "text": "t", "target": value, "split": "val"}])
+            with pytest.raises(DataError, match=r"line 1, column 'target': .* is not a path below the image folder"):
+                build(Triplets, file=file)
 
 
 def test_which_file(tmp_path):

@@ -152,8 +152,8 @@ def test_a_world_too_large_for_one_category_has_three(subtests):
             assert list(data.groups) == ["dress"]
             assert len({query.id for query in data.queries}) == len(data.queries)
             for query in data.queries:
-                assert attributes_of(query.reference).category == attributes_of(str(query.target)).category
-                assert query.relevant == (query.target,)
+                assert attributes_of(query.reference).category == attributes_of(str(query.target)).category, query
+                assert query.relevant == (query.target,), query
     assert (len(train.images), len(train.queries), len(val.images), len(val.queries)) == (10_000, 120, 120, 80)
     backbone = registry.make("backbones", "vectors", dim=64, tokens=1, noise=0.0, seed=0)
     features = backbone.features_of(train.images)[:, 0]

@@ -85,8 +85,8 @@ def test_every_plugin_and_system_has_a_page(subtests, site):
         with subtests.test(kind=kind):
             for name in every(kind):
                 text = (site / kind / f"{name}.html").read_text(encoding="utf-8")
-                assert f'id="{name}"' in text
-                assert "Options" in text
+                assert f'id="{name}"' in text, name
+                assert "Options" in text, name
     for name, system in systems().items():
         assert system.title in (site / "systems" / f"{name}.html").read_text(encoding="utf-8"), name
     for page in ("concepts", "regimes", "statistics", "api/index", "findings", "reliability", "howto/own_strategy"):

@@ -52,9 +52,9 @@ def test_a_row_takes_the_pair_that_is_best_in_the_trials(gain, runs):
     assert len(pairs) == 4
     for row in pairs.itertuples(index=False):
         size, strategy, tau, rate, mean = row
-        assert 100 * mean == pytest.approx(found[size, strategy].max())
-        assert found[size, strategy, tau] == pytest.approx(found[size, strategy].max())
-        assert rate == 0.03
+        assert 100 * mean == pytest.approx(found[size, strategy].max()), row
+        assert found[size, strategy, tau] == pytest.approx(found[size, strategy].max()), row
+        assert rate == 0.03, row
 
 
 def test_of_equal_pairs_the_lower_temperature_then_the_lower_rate(gain):
@@ -86,10 +86,10 @@ def test_a_gain_is_the_difference_of_the_rows_own_means(gain, runs):
     for row in found[found["metric"] == "recall_at_10"].to_dict("records"):
         size = row["train.batch_size"]
         alone = reported[size, "in-batch", own[size, "in-batch"]]
-        assert row["batch alone"] == pytest.approx(alone)
-        assert row["gain"] == pytest.approx(reported[size, TOP, own[size, TOP]] - alone, abs=1e-6)
-        assert row["low"] <= row["gain"] <= row["high"]
-        assert row["seeds"] == 2
+        assert row["batch alone"] == pytest.approx(alone), size
+        assert row["gain"] == pytest.approx(reported[size, TOP, own[size, TOP]] - alone, abs=1e-6), size
+        assert row["low"] <= row["gain"] <= row["high"], size
+        assert row["seeds"] == 2, size
     assert len(found) == 2 * len(gain.METRICS)
 
 
@@ -116,7 +116,7 @@ def test_the_command_prints_tables_and_writes_a_small_picture(gain, runs, monkey
     drawn = (runs / "a.svg").read_text()
     assert len(drawn) < 200_000
     for word in ("emoji", "R@10", "points over the batch alone"):
-        assert word in drawn
+        assert word in drawn, word
     assert "elsewhere" not in drawn  # no panel reaches to 9,999
     assert "never" not in drawn  # nor is R@10 that low
     found = means(runs, "reported")

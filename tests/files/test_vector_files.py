@@ -154,7 +154,7 @@ def test_what_needs_no_conversion(ending):
     assert conversion(Path(f"x.{ending}")) is None
 
 
-def test_lines_that_convert_do(tmp_path, monkeypatch):
+def test_lines_that_convert_do(tmp_path, monkeypatch, subtests):
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     torch.save(dict(zip(IDS, torch.from_numpy(VECTORS), strict=True)), "x.pt")
@@ -166,9 +166,10 @@ def test_lines_that_convert_do(tmp_path, monkeypatch):
     of_dict = (conversion(Path("x.pt")) or "").partition("; of a dict of names and vectors, ")[2]
     exec(f"d = torch.load('x.pt'); np.savez('x.npz', {of_dict})", dict(modules))
     for name in "xyz":
-        names, vectors = read_vectors(Path(f"{name}.npz"), "ids")
-        assert names == IDS, name
-        np.testing.assert_array_equal(vectors, VECTORS)
+        with subtests.test(name=name):
+            names, vectors = read_vectors(Path(f"{name}.npz"), "ids")
+            assert names == IDS, name
+            np.testing.assert_array_equal(vectors, VECTORS)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -218,7 +218,7 @@ def test_an_axis_that_names_nothing_is_refused(tmp_path, axis, names):
         plan_comparison(Compare(**{axis: names}), tmp_path)
 
 
-def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, refused):
+def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, refused, subtests):
     recipe = tmp_path / "r.toml"
     table = 'strategies = ["qure", {name = "dqe", alpha = 0.3, beta = 0.7}]\nseeds = [4]\nmargin = 2\n'
     recipe.write_text(f"[compare]\n{table}[train]\nepochs = 2\n", encoding="utf-8")
@@ -230,8 +230,9 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, refuse
     assert [c.train.epochs for c in axes.configs()] == [2, 2]
     assert Axes.of(with_recipe(Compare(recipe=recipe, seeds=2))).values("seed") == (0, 1)
     for wrong, message in mistakes["compare-recipe"].items():
-        recipe.write_text(f"[compare]\n{wrong}\n", encoding="utf-8")
-        refused(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)], message)
+        with subtests.test(wrong):
+            recipe.write_text(f"[compare]\n{wrong}\n", encoding="utf-8")
+            refused(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)], message)
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +357,7 @@ def test_a_finished_comparison_in_a_read_only_folder_is_printed(both, said, monk
     assert held(both.runs) == before
 
 
-def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused):
+def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused, subtests):
     for file, content in {
         "of-claims/comparison.json": {"kind": "claims", "cells": []},
         "of-a-study/study.json": {},
@@ -372,24 +373,27 @@ def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused):
         line = refused(command_of(vector_sets, tmp_path, "--name", name), f"negbench: error: --name {name}: ")
         assert line.endswith(f" is already {there}: give another --name"), name
     for name in ("mlflow.db", "mlflow.db-wal", "artifacts"):  # also before there is a store
-        command = command_of(vector_sets, tmp_path, "--name", name)
-        refused(command, "the MLflow store of the runs folder has this name")
+        with subtests.test(name=name):
+            command = command_of(vector_sets, tmp_path, "--name", name)
+            refused(command, "the MLflow store of the runs folder has this name")
     for kind in ("claims", "study", "final"):
-        with pytest.raises(OptionError, match="compared is already a comparison"):
-            check_name(tmp_path / "compared", kind)
-        check_name(tmp_path / "new", kind)
+        with subtests.test(kind=kind):
+            with pytest.raises(OptionError, match="compared is already a comparison"):
+                check_name(tmp_path / "compared", kind)
+            check_name(tmp_path / "new", kind)
     check_name(tmp_path / "compared", "comparison")
     check_name(tmp_path / "of-claims", "claims")
     check_name(tmp_path / "of-a-study", "study")
     assert held(tmp_path) == before
 
 
-def test_a_runs_folder_that_is_none_is_one_line(refused):
+def test_a_runs_folder_that_is_none_is_one_line(refused, subtests):
     for command in ("compare", "run", "study", "claims"):
-        more = ["--strategy", "qure"] if command in ("run", "study") else []
-        few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=2", *more]
-        problem = "cannot write" if command == "run" else "--runs-dir"
-        refused([command, *few, "--runs-dir", os.devnull], f"error: {problem} {os.devnull}")
+        with subtests.test(command):
+            more = ["--strategy", "qure"] if command in ("run", "study") else []
+            few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=2", *more]
+            problem = "cannot write" if command == "run" else "--runs-dir"
+            refused([command, *few, "--runs-dir", os.devnull], f"error: {problem} {os.devnull}")
 
 
 def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, said):
@@ -406,9 +410,10 @@ def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, said):
     assert f"{text}\n" in after_a_pilot
 
 
-def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, refused, mistakes):
+def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, refused, mistakes, subtests):
     for flags, message in mistakes["compare"].items():
-        refused(command_of(vector_sets, tmp_path, *flags.split()), message)
+        with subtests.test(flags):
+            refused(command_of(vector_sets, tmp_path, *flags.split()), message)
     assert not list(tmp_path.iterdir())
 
 

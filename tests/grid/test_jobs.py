@@ -86,12 +86,15 @@ def test_the_next_call_collects_what_jobs_computed(vector_flags, tmp_path, capsy
     assert "sync them" in compute_line(jobs, 0, here).value
 
 
-def test_what_cannot_be_handed_out(tmp_path):
+def test_what_cannot_be_handed_out(tmp_path, subtests):
     for asked in (Study(strategy="dqe", executor=f"jobs:{tmp_path}"), Compare(tuned=2, executor=f"jobs:{tmp_path}")):
-        with pytest.raises(OptionError, match="--executor jobs computes cells, and trials follow from each other"):
+        with (
+            subtests.test(asked=asked),
+            pytest.raises(OptionError, match="--executor jobs computes cells, and trials follow from each other"),
+        ):
             (api.study if isinstance(asked, Study) else api.compare)(asked)  # type: ignore[operator]
     for given in ({"executor": "jobs:x", "workers": 2}, {"executor": "jobs"}, {"executor": "jobs:"}):
-        with pytest.raises(OptionError, match="takes the folder, and neither"):
+        with subtests.test(given=given), pytest.raises(OptionError, match="takes the folder, and neither"):
             api.compare(Compare(**given))
     planned = SimpleNamespace(hash="a" * 64, config=SimpleNamespace(model_dump=lambda mode: {}, plugins=()))
     task: Any = SimpleNamespace(planned=planned, runs=tmp_path, uri="http://me:secret@host", tags={})
@@ -294,7 +297,7 @@ def test_the_slurm_loop_of_the_page_computes_two_data_sets_although_a_job_is_kil
         "fashioniq:root=DIR1": f"synthetic:root={toy_root}",
         "cirr:root=DIR2": f"synthetic:root={ensure(tmp_path / 'other', spec)}",
     }.items():
-        assert name in text
+        assert name in text, name
         text = text.replace(name, toy)
     small = "--seeds 1 --lr fixed --epochs 5 --set train.batch_size=36 --name c --no-report"
     real = f'if [ "$1" = compare ]; then set -- "$@" {small}; fi\nexec {sys.executable} -m negbench "$@"'

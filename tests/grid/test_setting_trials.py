@@ -296,7 +296,7 @@ def test_where_val_chooses_the_epoch_the_dev_part_does_in_trials(vector_sets, tm
     assert {(cell.config.eval.select, cell.config.eval.reported) for cell in plan.trials.cells} == {("dev", False)}
 
 
-def test_mistakes(vector_sets, tmp_path, mistakes):
+def test_mistakes(vector_sets, tmp_path, mistakes, subtests):
     for case in mistakes["rates"]:
-        with pytest.raises(OptionError, match=case["message"]):
+        with subtests.test(case["message"]), pytest.raises(OptionError, match=case["message"]):
             plan_comparison(asked_of(vector_sets, tmp_path, **case["given"]), tmp_path)

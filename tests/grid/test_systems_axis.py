@@ -37,7 +37,7 @@ def test_all_else_is_untouched(subtests, vector_sets):
             swapped = {c.config.strategy.name: c.config for c in cells}
             assert set(swapped) == {own, "all-corpus", "in-batch", "cirqrs", "hycole"}
             for config in swapped.values():
-                assert without_negatives(config) == without_negatives(base)
+                assert without_negatives(config) == without_negatives(base), config.strategy.name
 
 
 def test_negatives_per_query_and_schedule_are_the_systems_own(subtests, vector_sets):

@@ -182,7 +182,7 @@ def test_the_temperature_of_the_best_trial_is_that_of_the_runs(computed):
     means: dict[str, dict[Any, float]] = {}
     for run in results(runs):
         config, result = run.config, run.result
-        assert config.train.lr == RATE
+        assert config.train.lr == RATE, run.path.name
         if not config.eval.reported:
             tau = config.loss.options.get("tau") or "learned"
             means.setdefault(config.strategy.name, {})[tau] = result["metrics"][result["main_metric"]]
@@ -262,9 +262,10 @@ def test_a_configured_temperature_is_tried_first_and_no_part_of_the_loss_s_name(
 
 def test_mistakes(vector_sets, tmp_path, mistakes, subtests):
     for case in mistakes["temperature_grid"]:
-        with subtests.test(**case["given"]), pytest.raises(OptionError) as error:
-            plan_comparison(asked_of(vector_sets, tmp_path, **case["given"]), tmp_path)
-        assert str(error.value).startswith(case["message"])
+        with subtests.test(**case["given"]):
+            with pytest.raises(OptionError) as error:
+                plan_comparison(asked_of(vector_sets, tmp_path, **case["given"]), tmp_path)
+            assert str(error.value).startswith(case["message"])
 
 
 def test_temperatures_of_the_hybrid_terms_are_not_chosen(tmp_path):

@@ -253,13 +253,16 @@ def test_mixed_negatives_are_thinned_with_the_others(opened):
     assert step(objective, kept=6, seed=torch.arange(5)).negatives == 6 * 5
 
 
-def test_what_a_bank_does_not_go_with(opened):
+def test_what_a_bank_does_not_go_with(opened, subtests):
     dataset = opened.scene.train.dataset
     queries = [dataclasses.replace(q, reference_text="a", target_text="b") for q in dataset.queries]
     textual = dataclasses.replace(dataset, queries=queries)
     more = (make_loss("info-nce"), HybridConfig(alpha=0.4), opened.backbone, textual, MiningConfig())
     for name in ("bank", "xbm+qure"):
-        with pytest.raises(NegbenchError, match=r"--set hybrid\.alpha=0 --set hybrid\.beta=0"):
+        with (
+            subtests.test(name=name),
+            pytest.raises(NegbenchError, match=r"--set hybrid\.alpha=0 --set hybrid\.beta=0"),
+        ):
             check_objective(make_strategy(name), *more)
 
 

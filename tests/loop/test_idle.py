@@ -58,12 +58,13 @@ def test_a_comparison_names_the_rows_in_one_remark():
     assert idle("eval.dev_fraction=0.3", rules=rules) == []  # learning rates may be chosen on it
 
 
-def test_run_study_and_audit_refuse(tmp_path, mistakes):
+def test_run_study_and_audit_refuse(tmp_path, mistakes, subtests):
     asked = Run(runs_dir=tmp_path, tracking_uri="none")
     for text, message in mistakes["idle-run"].items():
-        setting, rule = text.split()
-        with pytest.raises(OptionError, match=message):
-            api.run(strategy=rule, sets=(*SMALL, setting), options=asked)
+        with subtests.test(text=text):
+            setting, rule = text.split()
+            with pytest.raises(OptionError, match=message):
+                api.run(strategy=rule, sets=(*SMALL, setting), options=asked)
     with pytest.raises(OptionError, match=r"schedule\.n_def does nothing for qure: schedule\.refresh_epochs overrides"):
         idle("schedule.n_def=3", "schedule.refresh_epochs=[2,4]")
     with pytest.raises(OptionError, match="exclude_subset does nothing for a trial"):

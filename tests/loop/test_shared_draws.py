@@ -189,7 +189,7 @@ def test_a_part_with_an_option_of_that_name_is_refused():
         compose("in-batch+sharing", parts.__getitem__)
 
 
-def test_other_strategies_have_no_such_option():
+def test_other_strategies_have_no_such_option(subtests):
     for name in ("top-k", "in-batch", "in-batch:1>top-k"):
-        with pytest.raises(NegbenchError, match="shared"):
+        with subtests.test(name=name), pytest.raises(NegbenchError, match="shared"):
             make_strategy(name, shared=True)

@@ -46,7 +46,7 @@ def test_against_loops(subtests):
                 assert loss.evaluate(given).item() == pytest.approx(want, rel=1e-12)
 
 
-def test_the_weight_of_a_candidate_is_its_share_of_the_softmax():
+def test_the_weight_of_a_candidate_is_its_share_of_the_softmax(subtests):
     """Also the loss's gradient in its score, times the temperature and the number of rows."""
     toy, more = toy_scores(seed=3), toy_scores(seed=4)
     candidates = more.negatives.clone().requires_grad_()
@@ -54,10 +54,11 @@ def test_the_weight_of_a_candidate_is_its_share_of_the_softmax():
         toy.positive, toy.negatives, toy.mask, toy.weights, 0.3, candidates=candidates, candidate_mask=more.mask
     )
     for tau, divisor in ((None, 0.3), (0.2, 0.2)):
-        loss = MarginKL(tau=tau, kl_over="corpus", kl_bound=0.1, lambda_rank=0.1)
-        rows = int((toy.mask.any(1) | more.mask.any(1)).sum())
-        (gradient,) = torch.autograd.grad(loss.evaluate(given), candidates)
-        torch.testing.assert_close(loss.candidate_weights(given).detach(), gradient * divisor * rows)
+        with subtests.test(tau=tau):
+            loss = MarginKL(tau=tau, kl_over="corpus", kl_bound=0.1, lambda_rank=0.1)
+            rows = int((toy.mask.any(1) | more.mask.any(1)).sum())
+            (gradient,) = torch.autograd.grad(loss.evaluate(given), candidates)
+            torch.testing.assert_close(loss.candidate_weights(given).detach(), gradient * divisor * rows)
 
 
 def test_a_bound_without_the_corpus_is_refused():

@@ -77,10 +77,10 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
 ]
 
 
-def test_bad_options_are_quoted():
+def test_bad_options_are_quoted(subtests):
     """Bad options are quoted, beyond NaN and -1, which the suite tries."""
     for key, options, message in REFUSED:
-        with pytest.raises(NegbenchError, match=message):
+        with subtests.test(key=key, options=options), pytest.raises(NegbenchError, match=message):
             registry.get("losses", key)(**options)
 
 

@@ -44,11 +44,11 @@ def test_prominence_against_a_loop(subtests):
                         (float(ratios.second[row]), drop[1:2], drop[2:3]),
                     ):
                         if not top or not bottom or top[0] == bottom[0] == 0:
-                            assert math.isnan(value)
+                            assert math.isnan(value), (row, top, bottom)
                         elif bottom[0] == 0:
-                            assert value == math.inf
+                            assert value == math.inf, (row, top, bottom)
                         else:
-                            assert value == pytest.approx(top[0] / bottom[0])
+                            assert value == pytest.approx(top[0] / bottom[0]), (row, top, bottom)
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,9 @@ def test_hand_table(subtests):
                 assert measured.mean == pytest.approx(mean, abs=1e-9), metric
                 assert measured.values.tolist() == pytest.approx(values, abs=1e-6), metric
                 assert [ranks.query[row] for row in measured.rows] == list(queries), metric
-                assert (measured.strata is not None) == macro
+                assert (measured.strata is not None) == macro, metric
                 if macro:
-                    assert measured.strata.tolist() == list(ranks.group)
+                    assert measured.strata.tolist() == list(ranks.group), metric
 
 
 def test_groups_weigh_alike_and_one_group_has_no_strata():
@@ -102,7 +102,7 @@ def test_means_against_loops(subtests):
             for name in "abc":
                 own = [int(r) <= 10 for r, g in zip(rank, group, strict=True) if g == name]
                 means.append(sum(own) / len(own))
-                assert Metric((hits(10),), group=name).mean(ranks) == pytest.approx(means[-1])
+                assert Metric((hits(10),), group=name).mean(ranks) == pytest.approx(means[-1]), name
             macro = Metric((hits(10),), over="groups")
             assert macro.mean(ranks) == pytest.approx(sum(means) / 3)
             assert macro.of(ranks).mean == pytest.approx(sum(means) / 3)
@@ -113,10 +113,10 @@ def test_means_against_loops(subtests):
             np.testing.assert_allclose(values, (both[0] + both[1]) / 2)
 
 
-def test_what_cannot_be_scored():
+def test_what_cannot_be_scored(subtests):
     nobody = six().select([])
     for metric in (Metric((hits(5),)), Metric((precision(5),)), Metric((hits(5),), group="none")):
-        with pytest.raises(NegbenchError, match="needs at least one query"):
+        with subtests.test(metric=metric), pytest.raises(NegbenchError, match="needs at least one query"):
             metric.mean(nobody)
     ranks = QueryRanks(("a",), ("all",), torch.tensor([1]), torch.tensor([9]), Ragged.of([[1]]))
     with pytest.raises(DataError, match="ranks within image groups, and these ranks have none"):

@@ -133,7 +133,7 @@ def test_mean_of_the_first_k_against_a_loop(subtests):
         with subtests.test(k=k):
             for row, mean in enumerate(cirqrs_at_k(scores, k).tolist()):
                 first = [value for value in scores[row].tolist()[:k] if not math.isnan(value)]
-                assert mean == pytest.approx(sum(first) / len(first))
+                assert mean == pytest.approx(sum(first) / len(first)), f"row {row}"
 
 
 def test_an_empty_ranking_and_a_wrong_k_are_told():

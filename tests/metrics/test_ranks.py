@@ -66,7 +66,9 @@ def test_relevant_ranks_against_loops(subtests, smallest, monkeypatch):
                 open_to = torch.ones(9, 30, dtype=torch.bool) if mask is None else mask
                 got = relevant_ranks(scores, Ragged.of(rows), mask)
                 for i, row in enumerate(rows):
-                    assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
+                    assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist()), (
+                        f"row {i}"
+                    )
 
 
 @pytest.mark.parametrize("smallest", [0, 2**62], ids=["compiled", "torch"])
@@ -129,11 +131,13 @@ def test_top_columns_against_a_sorted_list(subtests):
             allowed[2], allowed[3] = False, True
             for mask in (None, allowed):
                 top = top_columns(scores, k, mask)
-                assert top.shape == (30, min(k, 12))
+                assert top.shape == (30, min(k, 12)), f"masked: {mask is not None}"
                 for row in range(30):
                     pool = [c for c in range(12) if mask is None or mask[row, c]]
                     best = sorted(pool, key=lambda c: (-float(scores[row, c]), c))[:k]
-                    assert top[row].tolist() == best + [-1] * (top.shape[1] - len(best))
+                    assert top[row].tolist() == best + [-1] * (top.shape[1] - len(best)), (
+                        f"row {row}, masked: {mask is not None}"
+                    )
             assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
 
 
@@ -174,9 +178,9 @@ NO_VALUE = [
 ]
 
 
-def test_what_has_no_recall_or_average_precision():
+def test_what_has_no_recall_or_average_precision(subtests):
     for call, message in NO_VALUE:
-        with pytest.raises(NegbenchError, match=message):
+        with subtests.test(message), pytest.raises(NegbenchError, match=message):
             call()
 
 

@@ -54,10 +54,10 @@ def test_filters_against_loops(subtests):
             filters = Filters.of(MiningConfig.model_validate(settings))
             assert filters.active
             some = 0
-            for view in toy_views():
+            for number, view in enumerate(toy_views()):
                 keep = filters.keep(view)
                 want = [[not dropped(view, i, j, settings) for j in range(view.scores.shape[1])] for i in range(6)]
-                assert keep.tolist() == want
+                assert keep.tolist() == want, f"view {number}"
                 some += int((~keep).sum())
             assert some
             assert set(filters.reads) <= {"guide", "judge", "target", "reference"}

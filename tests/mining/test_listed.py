@@ -108,12 +108,13 @@ def test_formats_of_trainers_list_negatives(tmp_path, trainer):
     assert pools(load(tmp_path / "a.csv", joined()), tmp_path / "n.json") == [set(names) for names in LISTS]
 
 
-def test_files_that_do_not_fit(tmp_path, mistakes):
+def test_files_that_do_not_fit(tmp_path, mistakes, subtests):
     data, file = load(tmp_path / "a.csv", pd.DataFrame(ROWS)), tmp_path / "n.json"
     for case in mistakes["listed"]:
-        file.write_text(json.dumps(case["rows"]))
-        with pytest.raises(DataError, match=case["message"]):
-            pools(data, file)
+        with subtests.test(case["message"]):
+            file.write_text(json.dumps(case["rows"]))
+            with pytest.raises(DataError, match=case["message"]):
+                pools(data, file)
 
 
 def test_what_mine_wrote_is_mined_again(vector_sets, tmp_path):

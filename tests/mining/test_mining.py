@@ -222,10 +222,11 @@ def test_any_block_size_gives_the_same_scores_where_the_product_alone_would_not(
         assert torch.equal(parts, whole), size
 
 
-def test_any_block_size_gives_the_same_bits(monkeypatch):
+def test_any_block_size_gives_the_same_bits(monkeypatch, subtests):
     task, done = toy_task(tokens=3), list[int]()
     for strategy, block in ((BELOW, 1), (WEIGHTED, 7)):
-        assert_same(run(task, strategy), run(task, strategy, block=block))
+        with subtests.test(strategy=strategy, block=block):
+            assert_same(run(task, strategy), run(task, strategy, block=block))
     for module in (tiles, mining):
         monkeypatch.setattr(module, "BLOCK_ENTRIES", 60)
     run(task, EVERYTHING, progress=done.append)
@@ -348,11 +349,11 @@ def test_splitmix_gives_the_published_stream(subtests):
     for seed in (0, -1, -(2**63), 2**63 - 1):
         with subtests.test(seed=seed):
             state = seed % 2**64
-            for value in splitmix(torch.tensor(seed), torch.arange(4)).tolist():
+            for number, value in enumerate(splitmix(torch.tensor(seed), torch.arange(4)).tolist()):
                 state = (state + 0x9E3779B97F4A7C15) % 2**64
                 z = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) % 2**64
                 z = ((z ^ z >> 27) * 0x94D049BB133111EB) % 2**64
-                assert value % 2**64 == z ^ z >> 31
+                assert value % 2**64 == z ^ z >> 31, f"value {number}"
 
 
 @pytest.mark.parametrize(("bits", "want"), [(0, 2.0**-53), (-1, 1 - 2.0**-53), (-(2**63), 0.5 + 2.0**-53)])
@@ -537,13 +538,13 @@ def test_a_refresh_that_fails_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_previous_pools_of_another_task_or_none_are_refused(tmp_path):
+def test_previous_pools_of_another_task_or_none_are_refused(tmp_path, subtests):
     run(toy_task(queries=10), EVERYTHING, files=PoolFiles(tmp_path / "a"))
     with pytest.raises(NegbenchError, match=r"belong to another task: they are \(10, 3\) uint8, not \(41, 3\)"):
         run(toy_task(), EVERYTHING, files=PoolFiles(previous=tmp_path / "a"))
     (tmp_path / "b").write_bytes(b"not an array")
     for name in ("b", "missing"):
-        with pytest.raises(NegbenchError, match="cannot read"):
+        with subtests.test(name=name), pytest.raises(NegbenchError, match="cannot read"):
             run(toy_task(), EVERYTHING, files=PoolFiles(previous=tmp_path / name))
 
 

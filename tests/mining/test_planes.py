@@ -127,11 +127,11 @@ def test_planes_of_a_task_are_those_of_loops(subtests, sets):
                     assert view.plane(name)[row].tolist() == pytest.approx(want, abs=1e-5), (name, query)
                 stored = {1: 0.9, 3: -0.5} if query == 0 else {}
                 want = [stored.get(c, float("nan")) for c in columns]
-                assert view.plane("judge")[row].tolist() == pytest.approx(want, nan_ok=True)
+                assert view.plane("judge")[row].tolist() == pytest.approx(want, nan_ok=True), query
     assert sum(len(view.scores) for view in SEEN) == 3
 
 
-def test_planes_of_a_batch_are_those_of_the_corpus(sets):
+def test_planes_of_a_batch_are_those_of_the_corpus(sets, subtests):
     """Row i, column j of the target slot is query i and target j; the query slot is its transpose."""
     opened = untrained(config_of(sets, "watchingbatch"))
     opened.backbone.eval()
@@ -148,9 +148,10 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets):
     assert there.temperature == pytest.approx(opened.backbone.temperature.item())
     assert there.dim == back.dim == WIDTH
     for name in PLANES:
-        want = task.planes[name].block(rows, task.target[rows])
-        torch.testing.assert_close(there.plane(name), want, equal_nan=True)
-        torch.testing.assert_close(back.plane(name), want.T, equal_nan=True)
+        with subtests.test(name=name):
+            want = task.planes[name].block(rows, task.target[rows])
+            torch.testing.assert_close(there.plane(name), want, equal_nan=True)
+            torch.testing.assert_close(back.plane(name), want.T, equal_nan=True)
 
 
 def test_a_fixed_tau_is_what_the_strategy_is_told(sets):
@@ -183,7 +184,7 @@ def test_a_run_may_be_guided_by_its_own_backbone_as_loaded(sets, tmp_path):
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets, sets, tmp_path):
+def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets, sets, tmp_path, subtests):
     with pytest.raises(OptionError, match=r"Watching reads the plane 'guide', but the run has none: --set mining.gu"):
         plan_run(config_of(vector_sets, "watching"), DataCache())
     with pytest.raises(NegbenchError, match="did you mean 'tiny'"):
@@ -192,14 +193,15 @@ def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets, sets, tmp_pa
         plan_run(config_of(sets, "watching", f"mining.judge='{tmp_path / 'none.trec'}'"), DataCache())
     other = tmp_path / "other.trec"
     for query, message in (("q", "scores no query of"), ("{}", "does not have, such as 'i'")):
-        opened = untrained(config_of(sets, "watching"))
-        other.write_text(f"{query} Q0 i 1 0.5 me\n".format(opened.scene.train.dataset.queries[0].id))
-        mining = opened.config.mining.model_copy(update={"judge": str(other)})
-        with pytest.raises(DataError, match=message):
-            offline_planes(("judge",), opened.config.model_copy(update={"mining": mining}), opened.scene, Display())
+        with subtests.test(message):
+            opened = untrained(config_of(sets, "watching"))
+            other.write_text(f"{query} Q0 i 1 0.5 me\n".format(opened.scene.train.dataset.queries[0].id))
+            mining = opened.config.mining.model_copy(update={"judge": str(other)})
+            with pytest.raises(DataError, match=message):
+                offline_planes(("judge",), opened.config.model_copy(update={"mining": mining}), opened.scene, Display())
 
 
-def test_files_that_are_no_scores(tmp_path):
+def test_files_that_are_no_scores(tmp_path, subtests):
     file = tmp_path / "x.trec"
     with pytest.raises(NegbenchError, match="cannot read"):
         read_trec(file)
@@ -210,9 +212,10 @@ def test_files_that_are_no_scores(tmp_path):
         (b"", "holds no ranking"),
         (b"\xff\xfe", "cannot read"),
     ):
-        file.write_bytes(content)
-        with pytest.raises(NegbenchError, match=message):
-            read_trec(file)
+        with subtests.test(message):
+            file.write_bytes(content)
+            with pytest.raises(NegbenchError, match=message):
+                read_trec(file)
 
 
 def test_pairs_that_change_have_no_plane_that_stays(sets, monkeypatch):

@@ -219,7 +219,8 @@ def test_a_run_is_audited_in_its_own_precision(vector_sets, tmp_path, monkeypatc
     assert precisions == ["fp16"]
 
 
-def test_mistakes_are_one_line(toy_sets, refused, tmp_path, mistakes):
+def test_mistakes_are_one_line(toy_sets, refused, tmp_path, mistakes, subtests):
     for flags, message in mistakes["audit"].items():
-        given = command(([] if "--run" in flags else toy_sets), *flags.split(), "--runs-dir", str(tmp_path))
-        refused(given, message)
+        with subtests.test(flags):
+            given = command(([] if "--run" in flags else toy_sets), *flags.split(), "--runs-dir", str(tmp_path))
+            refused(given, message)

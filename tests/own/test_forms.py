@@ -169,7 +169,7 @@ def test_the_mapped_column_wins_wherever_it_stands(subtests, tmp_path):
         load(tmp_path / "a.json", "text=caption,text=text")
 
 
-def test_likely_mistakes_are_remarked(tmp_path):
+def test_likely_mistakes_are_remarked(tmp_path, subtests):
     rows = [("7", "8"), ("8", "x"), ("8", "x"), ("9", "9"), ("9", "7"), ("a", "c"), ("a", "c"), ("a", "c")]
     splits = ["val"] * 5 + ["trian", "trian", "dev"]
     table = [f"{one},red,{other},{split}" for (one, other), split in zip(rows, splits, strict=True)]
@@ -181,7 +181,10 @@ def test_likely_mistakes_are_remarked(tmp_path):
     )
     assert load(file, split="dev").remarks[0].endswith("in none of train, val and test: 'trian' (2)")
     for columns in ("reference", "reference=", "image=ref"):
-        with pytest.raises(OptionError, match="columns must be OURS=THEIRS with commas between"):
+        with (
+            subtests.test(columns=columns),
+            pytest.raises(OptionError, match="columns must be OURS=THEIRS with commas between"),
+        ):
             load(file, columns)
     write(file, "ref;caption;target\na;b;c\nd;e;x\\y")
     assert "name them with --columns reference=NAME,text=NAME " in inspect_folder(tmp_path).missing[0]
@@ -248,7 +251,7 @@ def test_a_row_more_moves_no_other(subtests, tmp_path):
             file = write(tmp_path / "a.json", rows[:count])
             parts = {split: {query.target for query in load(file, split=split).queries} for split in ("train", "val")}
             for split, targets in parts.items():
-                assert all(seen.setdefault(str(target), split) == split for target in targets)
+                assert all(seen.setdefault(str(target), split) == split for target in targets), split
             assert sum(map(len, parts.values())) == count
     many = len(load(write(tmp_path / "b.json", bare(2000)), val_fraction=0.3).queries)
     assert abs(many - 600) < 4 * (2000 * 0.3 * 0.7) ** 0.5  # a binomial count
@@ -304,14 +307,17 @@ def test_full_paths_and_paths_upwards_lie_below_the_folder(subtests, tmp_path):
         load(file, root=tmp_path / "d/ann")
 
 
-def test_numbers_match_padded_names_if_one_fits(tmp_path):
+def test_numbers_match_padded_names_if_one_fits(tmp_path, subtests):
     for name in ("000000000017", "COCO_val_000000000018", "x19", "0020", "00020"):
         picture(tmp_path / f"images/{name}.png")
     file = write(tmp_path / "a.json", [{**ROWS[0], "reference": 17, "target": 18.0}])
     data = load(file, images=True)
     assert [path.name for path in data.image_paths().values()] == ["000000000017.png", "COCO_val_000000000018.png"]
     for number in (19, 20):  # no padding; two
-        with pytest.raises(DataError, match=rf"images are missing .*{number} \(no file\); 1 of 1 val queries"):
+        with (
+            subtests.test(number=number),
+            pytest.raises(DataError, match=rf"images are missing .*{number} \(no file\); 1 of 1 val queries"),
+        ):
             load(write(tmp_path / "a.json", [{**ROWS[0], "reference": 17, "target": number}]), images=True)
 
 

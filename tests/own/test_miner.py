@@ -147,7 +147,7 @@ def test_mistakes_are_one_line(subtests):
             assert "\n" not in str(caught.value)
 
 
-def test_bad_options_are_one_line(mistakes):
+def test_bad_options_are_one_line(mistakes, subtests):
     for case in mistakes["miner"]:
-        with pytest.raises(NegbenchError, match=case["message"]):
+        with subtests.test(case["message"]), pytest.raises(NegbenchError, match=case["message"]):
             Miner(**case["given"])

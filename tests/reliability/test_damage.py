@@ -179,7 +179,9 @@ def test_damaged_features_are_encoded_anew(subtests, features, tmp_path, monkeyp
                 file.write_bytes(wrong)
                 # encoding again may use another batch size, which may change the last bit
                 torch.testing.assert_close(encoded(), want, rtol=2e-3, atol=2e-3)
-                assert all(path.read_bytes() != wrong for path in tmp_path.rglob("*.safetensors"))
+                assert all(path.read_bytes() != wrong for path in tmp_path.rglob("*.safetensors")), (
+                    f"{len(wrong)} bytes"
+                )
 
 
 def test_every_bit_of_a_shards_header_is_checked(features, tmp_path):

@@ -30,7 +30,7 @@ def result(config: RunConfig, runs: Path) -> tuple[Any, ...]:
 # --- the disk ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_is_full_at_any_write(vector_sets, tmp_path, monkeypatch, every_epoch):
+def test_a_disk_that_is_full_at_any_write(vector_sets, tmp_path, monkeypatch, every_epoch, subtests):
     """Nothing can be written from the n-th flush on; rerun with room, the command gives the same numbers."""
     config, calls = config_of(vector_sets, "qure", "train.epochs=3"), 0
 
@@ -44,13 +44,14 @@ def test_a_disk_that_is_full_at_any_write(vector_sets, tmp_path, monkeypatch, ev
     monkeypatch.setattr(os, "fsync", flush)
     want = result(config, tmp_path / "straight")
     for at in spread(calls, many(3, 10**6)):
-        place = tmp_path / str(at)
-        calls, first = 0, at
-        with pytest.raises(NegbenchError, match=r"^cannot write .*: No space left on device$"):
-            result(config, place)
-        assert not list(place.rglob("*.partial")), f"write {at}"
-        first = 10**9
-        assert result(config, place) == want, f"write {at}"
+        with subtests.test(at=at):
+            place = tmp_path / str(at)
+            calls, first = 0, at
+            with pytest.raises(NegbenchError, match=r"^cannot write .*: No space left on device$"):
+                result(config, place)
+            assert not list(place.rglob("*.partial")), f"write {at}"
+            first = 10**9
+            assert result(config, place) == want, f"write {at}"
 
 
 def as_nobody(action: Callable[[], object]) -> None:

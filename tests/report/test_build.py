@@ -246,17 +246,18 @@ def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_s
     assert (compared / "small" / "report" / "index.html").stat().st_size < 1_500_000
 
 
-def test_tables_are_those_of_the_terminal(page, compared):
+def test_tables_are_those_of_the_terminal(page, compared, subtests):
     findings = read_findings(compared, "small")
     (want,) = leader_tables(findings.groups, findings.verdicts).values()
     folder = compared / "small" / "report" / "tables"
     for key, frame in (("table", want["quality"]), ("behaviour", want["behaviour"]), ("cost", want["cost"])):
-        pd.testing.assert_frame_equal(pd.read_csv(folder / f"{key}.csv", dtype=str), frame.astype(str))
-        head, *rows = page.tables[f"table-{key}"]
-        assert rows == frame[head].astype(str).to_numpy().tolist(), key
-        dropped = [column for column in frame.columns if column not in head]
-        assert all(frame[column].nunique() == 1 for column in dropped), key
-        assert "negatives" in frame, key
+        with subtests.test(key):
+            pd.testing.assert_frame_equal(pd.read_csv(folder / f"{key}.csv", dtype=str), frame.astype(str))
+            head, *rows = page.tables[f"table-{key}"]
+            assert rows == frame[head].astype(str).to_numpy().tolist(), key
+            dropped = [column for column in frame.columns if column not in head]
+            assert all(frame[column].nunique() == 1 for column in dropped), key
+            assert "negatives" in frame, key
     assert {"against the best", "behind the best", "distinct", "beaten by", "mean"} <= set(want["quality"].columns)
     counts = [float(text) for text in want["quality"]["negatives"]]
     assert counts == sorted(counts)
@@ -539,7 +540,7 @@ def test_steps_that_were_computed_otherwise_are_named(runs, undrawn):
     assert behaviour_lines(folder)[-1] == "steps      in micro-batches of 8, activations computed again"
 
 
-def test_values_of_another_type_are_one_line(runs, refused):
+def test_values_of_another_type_are_one_line(runs, refused, subtests):
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
     ranks = folder.ranks()
     folder.write_ranks(ranks.assign(target_rank="first"))
@@ -548,8 +549,9 @@ def test_values_of_another_type_are_one_line(runs, refused):
     folder.write_ranks(ranks)
     result = folder.result
     for flaw in ({"metrics": "high"}, {"regime_by_refresh": "x"}, {"refresh_epochs": ["x"]}):
-        folder.write_result({**result, **flaw})
-        refused(["report", "small", "--runs-dir", str(runs)], f"result.json: {next(iter(flaw))}")
+        with subtests.test(flaw=flaw):
+            folder.write_result({**result, **flaw})
+            refused(["report", "small", "--runs-dir", str(runs)], f"result.json: {next(iter(flaw))}")
     folder.write_result(result)
     (folder.path / "metrics.jsonl").unlink()
     refused(["report", "small", "--runs-dir", str(runs)], f"run {folder.run_id} has lost metrics.jsonl")

@@ -20,7 +20,7 @@ CARDS = Path(__file__).parents[2] / "docs/cards"
 SCHEMA = json.loads((CARDS / "card.schema.json").read_text(encoding="utf-8"))
 
 
-def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared):
+def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared, subtests):
     write_result_card(compared, "small")  # test_build.py has the command
     card = json.loads((compared / "small/card.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
     jsonschema.validate(card, SCHEMA)
@@ -46,7 +46,7 @@ def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared):
     for contributed in {*CARDS.glob("*.json")} - {CARDS / "card.schema.json"}:
         jsonschema.validate(json.loads(contributed.read_text(encoding="utf-8")), SCHEMA)
     for flaw in ({"unknown": 1}, {"rows": []}, {"rows": [{**card["rows"][0], "seeds": []}]}, {"provenance": {}}):
-        with pytest.raises(jsonschema.ValidationError):
+        with subtests.test(flaw=flaw), pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**card, **flaw}, SCHEMA)
 
 

@@ -248,9 +248,9 @@ def test_a_metric_that_only_ranks_give_has_its_deviation(tmp_path):
     rows = verdicts_of(table, Rules())
     quality = leader_table(groups, rows)["quality"].set_index("strategy")
     for row in rows:
-        assert quality.loc[row.strategy, "R@20"] == f"{100 * row.mean.value:.2f} ± {100 * row.sd:.2f}"
+        assert quality.loc[row.strategy, "R@20"] == f"{100 * row.mean.value:.2f} ± {100 * row.sd:.2f}", row.strategy
     for name in ("in-batch", "a"):
-        assert "±" in quality.loc[name, "R@50"]
+        assert "±" in quality.loc[name, "R@50"], name
 
 
 def test_the_metric_can_be_chosen(tmp_path, subtests):

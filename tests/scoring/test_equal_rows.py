@@ -127,10 +127,11 @@ def test_copies_by_loops(subtests, dtype, few, monkeypatch):
             rows[: count // 4] = 0
             chosen = torch.randperm(count, generator=generator)[: count - count // 3]
             for given, places in ((None, torch.arange(count)), (chosen, chosen)):
-                seen: dict[tuple[float, ...], int] = {}
-                first = [seen.setdefault(tuple(row.flatten().tolist()), at) for at, row in enumerate(rows[places])]
-                want = [(at, own) for at, own in enumerate(first) if own < at]
-                assert list(zip(*(part.tolist() for part in Copies.of(rows, given)), strict=True)) == want
+                with subtests.test(places=places):
+                    seen: dict[tuple[float, ...], int] = {}
+                    first = [seen.setdefault(tuple(row.flatten().tolist()), at) for at, row in enumerate(rows[places])]
+                    want = [(at, own) for at, own in enumerate(first) if own < at]
+                    assert list(zip(*(part.tolist() for part in Copies.of(rows, given)), strict=True)) == want
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
@@ -233,8 +234,9 @@ def test_triples_with_the_same_text_or_reference_have_the_same_score(subtests):
             calls = Calls(cast(Any, _Uneven()), 0)
             scores = slot_scores(calls, inputs, query[:, 0], embedded, ("modification", "reference"))
             for slot, kinds in (("modification", kind.flip(0)), ("reference", kind)):
-                same = (scores[slot][:, :, None] == scores[slot][:, None]).all(0)
-                assert torch.equal(same, kinds[:, None] == kinds)
+                with subtests.test(slot=slot):
+                    same = (scores[slot][:, :, None] == scores[slot][:, None]).all(0)
+                    assert torch.equal(same, kinds[:, None] == kinds)
             scores["modification"].sum().backward()
 
 

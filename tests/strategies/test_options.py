@@ -110,8 +110,9 @@ def test_a_share_is_halved_as_a_count(subtests):
         with subtests.test(refresh=refresh):
             assert images("10%", view_of(500), refresh) == images(50, view_of(500), refresh) == count
             for key, more in (("cirqrs", {}), ("top-k", {"halve": True})):
-                strategy = registry.make("strategies", key, **{SIZED[key]: "4%"}, **more)
-                assert int(strategy.pool(view_of(500, refresh))[3].sum()) <= max(1, 20 >> refresh)
+                with subtests.test(key=key, more=more):
+                    strategy = registry.make("strategies", key, **{SIZED[key]: "4%"}, **more)
+                    assert int(strategy.pool(view_of(500, refresh))[3].sum()) <= max(1, 20 >> refresh)
 
 
 def test_flags_and_recipes_say_it(subtests):
@@ -124,7 +125,7 @@ def test_flags_and_recipes_say_it(subtests):
             )  # one spelling: two names of one run are found
 
 
-def test_a_window_outside_the_training_gallery_is_refused_before_training():
+def test_a_window_outside_the_training_gallery_is_refused_before_training(subtests):
     def plan(start: int | str, stop: int | str, name: str = "shifted-top-k") -> None:
         flags = {"strategy": {"name": name, "start": start, "stop": stop}, "backbone": "vectors", "dataset": "vectors"}
         sets = ("dataset.train_images=100", "dataset.twins=2", "dataset.train_queries=20", "dataset.val_queries=20")
@@ -139,5 +140,5 @@ def test_a_window_outside_the_training_gallery_is_refused_before_training():
         ("4%", 3, r"start must be below stop \(3\) in a gallery of 100 images"),
     ):
         for name in ("shifted-top-k", "in-batch+shifted-top-k", "all-corpus:2>shifted-top-k"):
-            with pytest.raises(NegbenchError, match=problem):
+            with subtests.test(name=name), pytest.raises(NegbenchError, match=problem):
                 plan(start, stop, name)

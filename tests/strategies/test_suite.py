@@ -93,12 +93,15 @@ def test_a_rule_with_random_numbers_is_told_why_it_may_have_none():
         StrategyTestCase().test_rows_are_independent(_where(random_rows))
 
 
-def test_a_plane_must_be_declared():
+def test_a_plane_must_be_declared(subtests):
     case = StrategyTestCase()
     case.test_form(Reader(_by_plane("guide")))
     case.test_planes_may_be_partial(Reader(_by_plane("guide")))
     for strategy in (Function(_by_plane("guide")), Reader(_by_plane("judge"))):
-        with pytest.raises(NegbenchError, match="declare it in the strategy's `reads`"):
+        with (
+            subtests.test(strategy=strategy),
+            pytest.raises(NegbenchError, match="declare it in the strategy's `reads`"),
+        ):
             case.test_form(strategy)
 
 

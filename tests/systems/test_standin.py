@@ -119,7 +119,7 @@ def test_practice_own_encodes_once_and_ends_in_recalls_and_a_card(dataset, reque
     results = negbench.load("own", runs_dir=tmp_path).results
     assert {*results["settings"]} == {"common", "own"}
     for metric in RECALLS[dataset]:
-        assert results[metric].between(0, 100).all()
+        assert results[metric].between(0, 100).all(), metric
     assert command(["report", "own", "--card", "--galleries", "0", "--runs-dir", str(tmp_path)]) == 0
     table = (tmp_path / "own" / "table.csv").read_text()
     card = json.loads((tmp_path / "own" / "card.json").read_text())

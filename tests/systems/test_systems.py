@@ -35,8 +35,8 @@ def test_what_cannot_be_carried_is_said(subtests, vector_sets):
             layer, remarks = with_system([*base, {"system": name}], DATA)
             assert len(remarks) == len(words)
             for word, remark in zip(words, remarks, strict=True):
-                assert word in remark
-                assert "\n" not in remark
+                assert word in remark, remark
+                assert "\n" not in remark, remark
             fusion = build_config([layer, *base]).backbone.options.get("fusion")
             assert fusion == layer.get("backbone", {}).get("fusion")  # kept where a layer above names the backbone
             resolve(build_config([layer, *base]))  # what is left can run
@@ -51,7 +51,7 @@ def test_dqe_takes_its_kl_over_the_batch_where_the_image_tower_is_trained(option
     assert [r.startswith(wanted) for r in remarks] == ([True] if candidates == "batch" else [])
 
 
-def test_factors_are_ordinary_settings():
+def test_factors_are_ordinary_settings(subtests):
     """Each factor is that of the system named for it, else the plain one's; the named ones give the whole system."""
     base = [{"dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}]
 
@@ -74,7 +74,7 @@ def test_factors_are_ordinary_settings():
         ({"loss": "qure"}, "unknown factor of a system 'loss'"),
         ({"negatives": "x"}, "unknown system"),
     ):
-        with pytest.raises(UnknownNameError, match=message):
+        with subtests.test(wrong=wrong), pytest.raises(UnknownNameError, match=message):
             of(wrong)
 
 

@@ -45,9 +45,10 @@ def test_the_space_of_a_strategy_and_trial_0_is_its_default(subtests):
         with subtests.test(strategy=strategy):
             assert knobs_of(build_space(base_of(strategy))) == expected
             for epochs in (2, 4, 7, 12, 30, 50):
-                base = base_of(strategy, f"train.epochs={epochs}")
-                space = build_space(base)
-                assert resolve(space.config(base, space.default, 0, closed=False)) == resolve(base)
+                with subtests.test(epochs=epochs):
+                    base = base_of(strategy, f"train.epochs={epochs}")
+                    space = build_space(base)
+                    assert resolve(space.config(base, space.default, 0, closed=False)) == resolve(base)
 
 
 def test_a_share_of_the_gallery_stays_as_it_is():
@@ -199,12 +200,14 @@ def test_recipes_are_overridden_by_flags(tmp_path):
     assert (job.trials, job.spec.sampler, job.spec.pruner) == (2, "grid", "none")
 
 
-def test_values_of_the_wrong_type_are_one_line(tmp_path, refused, mistakes):
+def test_values_of_the_wrong_type_are_one_line(tmp_path, refused, mistakes, subtests):
     """In recipes and flags, values of wrong types end the command with code 2 and one line."""
     for text, message in mistakes["study-recipe"].items():
-        refused(["study", "--strategy", "dqe", "--recipe", str(recipe_of(tmp_path, text))], message)
+        with subtests.test(text=text):
+            refused(["study", "--strategy", "dqe", "--recipe", str(recipe_of(tmp_path, text))], message)
     for flags, message in mistakes["study"].items():
-        refused(["study", "--strategy", "dqe", *flags.split(), "--runs-dir", str(tmp_path)], message)
+        with subtests.test(flags):
+            refused(["study", "--strategy", "dqe", *flags.split(), "--runs-dir", str(tmp_path)], message)
 
 
 def test_a_closed_val_cannot_be_selected_on():
