@@ -63,10 +63,10 @@ def report(options: Report) -> dict[str, Any]:
     from negbench.report.build import write_report
 
     page, *others = write_report(runs, options.name, options.galleries, options.figures)
+    shown.print(str(page), highlight=False, soft_wrap=True)
     if options.out:
         files.write_text(options.out, read_text(page))
-    for path in filter(None, (page, options.out)):
-        shown.print(str(path), highlight=False, soft_wrap=True)
+        shown.print(str(options.out), highlight=False, soft_wrap=True)
     for folder in ("tables", "figures"):
         kinds = [path.suffix.removeprefix(".") for path in others if path.parent.name == folder]
         if kinds:

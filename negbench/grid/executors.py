@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
@@ -119,12 +119,7 @@ class Processes:
             if self.idle:
                 worker = self.idle.pop()
             else:
-                taken = {worker.place for worker in active.values()}
-                place = next(place for place in itertools.count() if place not in taken)
-                environment = dict(os.environ)
-                if self.devices:
-                    environment["CUDA_VISIBLE_DEVICES"] = self.devices[place % len(self.devices)]
-                worker = _Worker.start(function, self.preload, place, environment)
+                worker = self._new_worker(function, active.values())
             worker.take(pending)
             active[worker.pipe] = worker
 
@@ -156,12 +151,16 @@ class Processes:
                     else:
                         self.idle.append(active.pop(worker.pipe))
         finally:
-            for worker in active.values():
-                worker.process.terminate()
-            deadline = time.monotonic() + self.grace
-            for worker in active.values():
-                worker.process.join(max(0.0, deadline - time.monotonic()))
-                worker.process.kill()
+            _terminate(active.values(), self.grace)
+
+    def _new_worker(self, function: Function, workers: "Iterable[_Worker]") -> "_Worker":
+        """Start a worker in the lowest place that none of these has, and with the device of that place."""
+        taken = {worker.place for worker in workers}
+        place = next(place for place in itertools.count() if place not in taken)
+        environment = dict(os.environ)
+        if self.devices:
+            environment["CUDA_VISIBLE_DEVICES"] = self.devices[place % len(self.devices)]
+        return _Worker.start(function, self.preload, place, environment)
 
 
 @dataclass(eq=False)
@@ -204,6 +203,17 @@ def _end(idle: list[_Worker]) -> None:
             worker.pipe.send(None)
     while idle:
         idle.pop().process.join()
+
+
+def _terminate(workers: Iterable[_Worker], grace: float) -> None:
+    """Ask workers to end, and kill what is left after `grace` seconds."""
+    workers = list(workers)
+    for worker in workers:
+        worker.process.terminate()
+    deadline = time.monotonic() + grace
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        worker.process.kill()
 
 
 def _context(function: Function, preload: Sequence[str]) -> multiprocessing.context.ForkServerContext:

@@ -160,16 +160,20 @@ def _idle(given: RunConfig, config: ResolvedConfig, cache: DataCache, asked: set
     strategy: Any = registry.get("strategies", config.strategy.name)
     keys = {f"schedule.{key}" for key, value in given.schedule if value is not None}
     if strategy.scope == "batch" or (schedule.n_def == 1 and schedule.refresh_epochs):
-        yield from ((key, _ONCE) for key in keys & asked)
+        for key in sorted(keys & asked):
+            yield key, _ONCE
         return
     if not schedule.refresh_epochs:
         warm_up = "1 epoch" if schedule.warmup == 1 else f"{schedule.warmup} epochs"
-        why = f"a warm-up of {warm_up} leaves none of {epochs} to the pools: "
-        why += "train longer, or take it out with schedule.warmup=0"
-        one = "the one definition is the whole corpus, as of all-corpus"
-        yield "schedule.warmup" if "schedule.warmup" in asked else "strategy", one if schedule.n_def == 1 else why
+        setting = "schedule.warmup" if "schedule.warmup" in asked else "strategy"
+        if schedule.n_def == 1:
+            yield setting, "the one definition is the whole corpus, as of all-corpus"
+        else:
+            what = f"a warm-up of {warm_up} leaves none of {epochs} to the pools"
+            yield setting, f"{what}: train longer, or take it out with schedule.warmup=0"
     elif "schedule.refresh_epochs" in keys:
-        yield from ((key, "schedule.refresh_epochs overrides it") for key in sorted(keys & _OVERRIDDEN))
+        for key in sorted(keys & _OVERRIDDEN):
+            yield key, "schedule.refresh_epochs overrides it"
     elif schedule.n_def > epochs and "schedule.n_def" in keys:
         yield "schedule.n_def", f"{epochs} epochs have room for {epochs} definitions, not for {schedule.n_def}"
 
@@ -178,22 +182,21 @@ def _unread(config: ResolvedConfig, *, alone: bool) -> Iterator[tuple[str, str]]
     """Yield settings that one run does not read, and why."""
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
-    for name in {*GIVEN} - planes_read(strategy, config.mining, loss):
+    for name in sorted({*GIVEN} - planes_read(strategy, config.mining, loss)):
         yield f"mining.{name}", "neither the strategy nor a filter nor the loss reads it"
-    for name, value in _NO_LIMIT.items():
-        if getattr(config.mining, name) == value:
-            yield f"mining.{name}", f"no cosine is beyond {value:g}, so that it leaves out no image"
+    for name, limit in _NO_LIMIT.items():
+        if getattr(config.mining, name) == limit:
+            yield f"mining.{name}", f"no cosine is beyond {limit:g}, so that it leaves out no image"
     if not config.backbone.options.get("attribute_weights"):
         for name in loss.aspect_options:
             yield f"loss.{name}", "it is about sub-queries, and the backbone has none (backbone.attribute_weights)"
     others = config.train.batch_size - 1
-    wide = any(slot in ("triple", "bank") for _, part in parts_of(strategy) for slot in slots_of(part))
-    if strategy.scope == "batch" and not wide and (config.train.num_negatives or 0) > others:
+    if _draws_from_batch_alone(strategy) and (config.train.num_negatives or 0) > others:
         yield "train.num_negatives", f"a batch of {config.train.batch_size} has {others} others, and all are kept"
     if _ignores_counts(strategy, config.schedule.refresh_counts):
         yield "schedule.refresh_counts", "its pools do not depend on the count"
     if config.train.lr_schedule == "cosine":
-        yield ("train.lr_start_ratio", "the rise to a cosine starts near 0, that of one-cycle elsewhere")
+        yield "train.lr_start_ratio", "the rise to a cosine starts near 0, that of one-cycle elsewhere"
     if config.train.wrong == 0:
         yield "train.wrong_kind", "train.wrong is 0"
     if all(len(slots_of(part)) < 2 for _, part in parts_of(strategy)):
@@ -204,7 +207,14 @@ def _unread(config: ResolvedConfig, *, alone: bool) -> Iterator[tuple[str, str]]
     elif len(config.schedule.refresh_epochs) == config.train.epochs:
         yield "mining.redraw", "its pools are defined before every epoch"
     if alone and not needs_dev(config):
-        yield from ((f"eval.{key}", "no part is carved from train: eval.select is not dev") for key in _OF_DEV)
+        for key in _OF_DEV:
+            yield f"eval.{key}", "no part is carved from train: eval.select is not dev"
+
+
+def _draws_from_batch_alone(strategy: Strategy) -> bool:
+    """Whether all negatives of a query are other members of its batch, each in one slot: no triples and no bank."""
+    slots = [slot for _, part in parts_of(strategy) for slot in slots_of(part)]
+    return strategy.scope == "batch" and "triple" not in slots and "bank" not in slots
 
 
 def _ignores_counts(strategy: Strategy, counts: Sequence[int]) -> bool:

@@ -229,11 +229,13 @@ def train_epoch(
             checkpoints.save()
 
     run.backbone.train()
+    if progress is not None:
+        batches = progress.waiting(batches)
     queries = min(len(run.scene.train.dataset.queries), steps_of_epoch(run) * run.config.train.batch_size)
     note = f"epoch {state.epoch + 1}/{run.config.train.epochs}"
     with run.display.stage("train", total=steps_of_epoch(run), note=note) as advance, finishing():
         advance(len(state.losses))
-        for batch in batches if progress is None else progress.waiting(batches):
+        for batch in batches:
             try:
                 result = _step(run, parts, state, batch)
             except PausedError:

@@ -65,21 +65,9 @@ def gallery(data: ChartData, count: int) -> Gallery:
     for group in data.groups:
         if len(folders) < _STRATEGIES:
             folders.setdefault(shared_value(group, "strategy"), first_run(group).folder)
-    configs = dict[str, ResolvedConfig]()
-    for label, folder in folders.items():
-        try:
-            if not folder.has_weights:
-                raise RunError("no weights")
-            folder.check_plugins()
-            pictures = _reads_pictures(folder)
-            if pictures:
-                configs[label] = resolve(folder.config)
-        except NegbenchError as error:
-            examples.missing.append(f"{label}: {error}")
-            continue
-        if not pictures:
-            examples.missing.append("the backbone reads stored embeddings, so there are no images to show")
-            return examples
+    configs = _resolve_configs(folders, examples.missing)
+    if configs is None:
+        return examples
     trained = {f.manifest["dataset"]["train"] for f in folders.values()}
     ranks = {label: folder.ranks().set_index("query")["target_rank"] for label, folder in folders.items()}
     picked = _pick(pd.DataFrame(ranks), count)
@@ -108,6 +96,26 @@ def gallery(data: ChartData, count: int) -> Gallery:
     else:
         examples.missing.append("no drawn negatives: batch strategies, or runs trained on different data")
     return examples
+
+
+def _resolve_configs(folders: Mapping[str, RunFolder], missing: list[str]) -> dict[str, ResolvedConfig] | None:
+    """Return the configurations of runs that can be shown; None if their backbone reads no pictures.
+
+    What cannot be shown is added to `missing`.
+    """
+    configs = dict[str, ResolvedConfig]()
+    for label, folder in folders.items():
+        try:
+            if not folder.has_weights:
+                raise RunError("no weights")
+            folder.check_plugins()
+            if not _reads_pictures(folder):
+                missing.append("the backbone reads stored embeddings, so there are no images to show")
+                return None
+            configs[label] = resolve(folder.config)
+        except NegbenchError as error:
+            missing.append(f"{label}: {error}")
+    return configs
 
 
 def _reads_pictures(folder: RunFolder) -> bool:

@@ -291,53 +291,82 @@ def paper_table(table: Table, form: Paper, columns: Sequence[str] = (), epochs: 
     Raises:
         UnknownNameError: a column or a budget that the table lacks.
     """
+    _check_offered("--columns", columns, list(table.frame))
+    _check_offered("--epochs", epochs, list(table.frame.get("epochs", [])))
     frame = table.frame
-    for flag, given, known in (("--columns", columns, [*frame]), ("--epochs", epochs, [*frame.get("epochs", [])])):
-        for name in given:
-            if str(name) not in known:
-                raise UnknownNameError(flag, str(name), list(dict.fromkeys(known)))
     if epochs:
         frame = frame[frame["epochs"].isin([str(budget) for budget in epochs])]
-    apart = [name for name in (*AXES, NEGATIVES.title) if name in frame and frame[name].nunique() > 1]
-    apart = [*(name for name in apart if name != "strategy"), "strategy"]
+    frame = frame.loc[table.blocks[frame.index].sort_values(kind="stable").index]
+    differing = [name for name in (*AXES, NEGATIVES.title) if name in frame and frame[name].nunique() > 1]
+    labels = [*(name for name in differing if name != "strategy"), "strategy"]
     metric = next((name for name in frame if name in table.best), "strategy")
     difference = GAP.title if GAP.title in frame else "difference"
-    values = [name for name in columns or (metric, difference) if name in frame and name not in apart]
-    rows = table.blocks[frame.index].sort_values(kind="stable").index
-    strong, plain = (r"\textbf{%s}", _latex) if form == "latex" else ("**%s**", str)
-    cells = frame.loc[rows, [*apart, *values]]
-    for name, words in _TESTS.items():
-        if name in values and words in frame and words not in values:
-            cells[name] = [_marked(str(frame.loc[row, name]), str(frame.loc[row, words])) for row in rows]
-    shown = cells.map(plain)
-    for row, name in table.bold:
-        if row in rows and name in values:
-            shown.loc[row, name] = strong % shown.loc[row, name]
-    same = replace(table, frame=frame, folded=FOLDED).common
-    parts = table.title.partition(": ")[2].split("; ")
-    about = [part for part in parts if GAP.title in values or GAP.title not in part]
-    bold = {column for row, column in table.bold if row in rows}
-    highest = [name for name in values if name in bold]
-    if highest:
-        among = " between two lines" if table.blocks[rows].nunique() > 1 else ""
-        about.append(f"bold: the highest {join_names(highest)}{among}")
-    if same:
-        about.append(f"all rows: {', '.join(same)}")
-    text = f"{capitalize('; '.join(about))}."
+    values = [name for name in columns or (metric, difference) if name in frame and name not in labels]
+    texts = _paper_texts(table, frame, [*labels, *values], values, form)
+    caption = _paper_caption(table, frame, values)
     if form == "markdown":
-        return f"{inert(text)}\n\n{markdown(shown)}"
-    sides = "".join("r" if is_number(frame[name].tolist()) else "l" for name in shown)
-    written = shown.rename(columns=_latex).to_latex(
-        index=False, escape=False, column_format=sides, caption=_latex(text), label=f"tab:{table.key}"
+        return f"{inert(caption)}\n\n{markdown(texts)}"
+    sides = "".join("r" if is_number(frame[name].tolist()) else "l" for name in texts)
+    latex = texts.rename(columns=_latex).to_latex(
+        index=False, escape=False, column_format=sides, caption=_latex(caption), label=f"tab:{table.key}"
     )
-    lines = written.splitlines()
-    blocks = table.blocks[rows].tolist()
-    first = lines.index(r"\midrule") + 1
-    for place in reversed(range(1, len(rows))):
-        if blocks[place] != blocks[place - 1]:
-            lines.insert(first + place, r"\midrule")
+    lines = _rule_between_blocks(latex.splitlines(), table.blocks[frame.index].tolist())
     lines.insert(1, r"\centering\small\setlength{\tabcolsep}{4pt}")  # six columns fit a page
     return "\n".join(lines) + "\n"
+
+
+def _check_offered(flag: str, names: Sequence[object], offered: Sequence[str]) -> None:
+    """Raise UnknownNameError for the first of the names that a table does not offer."""
+    for name in names:
+        if str(name) not in offered:
+            raise UnknownNameError(flag, str(name), list(dict.fromkeys(offered)))
+
+
+def _paper_texts(
+    table: Table, frame: pd.DataFrame, names: Sequence[str], values: Sequence[str], form: Paper
+) -> pd.DataFrame:
+    """Return the cells of these columns as they are written: each value that the table shows in bold is bold."""
+    cells = frame[list(names)].copy()
+    for name, words in _TESTS.items():
+        if name in values and words in frame and words not in values:
+            pairs = zip(frame[name], frame[words], strict=True)
+            cells[name] = [_marked(str(difference), str(verdict)) for difference, verdict in pairs]
+    if form == "latex":
+        bold = r"\textbf{%s}"
+        texts = cells.map(_latex)
+    else:
+        bold = "**%s**"
+        texts = cells.map(str)
+    for row, name in table.bold:
+        if row in texts.index and name in values:
+            texts.loc[row, name] = bold % texts.loc[row, name]
+    return texts
+
+
+def _paper_caption(table: Table, frame: pd.DataFrame, values: Sequence[str]) -> str:
+    """Say what the values are, what is bold, and what all rows share."""
+    parts = table.title.partition(": ")[2].split("; ")
+    about = [part for part in parts if GAP.title in values or GAP.title not in part]
+    bold = {column for row, column in table.bold if row in frame.index}
+    highest = [name for name in values if name in bold]
+    if highest:
+        among = " between two lines" if table.blocks[frame.index].nunique() > 1 else ""
+        about.append(f"bold: the highest {join_names(highest)}{among}")
+    same = replace(table, frame=frame, folded=FOLDED).common
+    if same:
+        about.append(f"all rows: {', '.join(same)}")
+    return f"{capitalize('; '.join(about))}."
+
+
+def _rule_between_blocks(lines: Sequence[str], blocks: Sequence[object]) -> list[str]:
+    """Return the lines of a LaTeX table with a rule between rows of two blocks (one for each row)."""
+    first = lines.index(r"\midrule") + 1
+    ruled = list(lines[:first])
+    for place, block in enumerate(blocks):
+        if place > 0 and block != blocks[place - 1]:
+            ruled.append(r"\midrule")
+        ruled.append(lines[first + place])
+    return ruled + list(lines[first + len(blocks) :])
 
 
 def _marked(difference: str, words: str) -> str:
