@@ -417,10 +417,10 @@ class BlipFamily(Composed):
         for part in self.modules():
             if hasattr(part, "gradient_checkpointing"):
                 part.gradient_checkpointing = on
-                part._gradient_checkpointing_func = _computed_again
+                part._gradient_checkpointing_func = _compute_again
 
 
-def _computed_again(layer: Callable[..., Any], *inputs: Any) -> Any:
+def _compute_again(layer: Callable[..., Any], *inputs: Any) -> Any:
     return checkpoint(layer, *inputs, use_reentrant=False, context_fn=recomputing)
 
 

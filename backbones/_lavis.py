@@ -286,7 +286,8 @@ def read_blip2(path: Path, tower: Path | None, depth: int | None, key: str = "",
     state = found.state
     if not any(name.startswith("Qformer.") for name in state):
         raise WeightsError(
-            f"{path} is not a LAVIS BLIP-2 checkpoint: no key starts with 'Qformer.'; it has {_listed(list(state)[:5])}"
+            f"{path} is not a LAVIS BLIP-2 checkpoint: no key starts with 'Qformer.'; "
+            f"it has {_list_keys(list(state)[:5])}"
         )
     has_tower = any(name.startswith("visual_encoder.") for name in state)
     if has_tower and tower is not None:
@@ -453,7 +454,7 @@ def blip2_sizes(state: State, path: Path) -> Blip2Sizes:
     if tower is None:
         raise WeightsError(
             f"{path}: its visual_encoder is neither EVA (blocks.) nor CLIP (transformer.resblocks.): "
-            f"{_listed(sorted(own)[:5])}"
+            f"{_list_keys(sorted(own)[:5])}"
         )
     return _sizes_of(Blip2Sizes(tower=tower), state, LAYOUTS[tower], path)
 
@@ -463,7 +464,7 @@ def blip_sizes(state: State, path: Path) -> BlipSizes:
     if not any(key.startswith("text_encoder.") for key in state):
         raise WeightsError(
             f"{path} is not a LAVIS BLIP checkpoint: no key starts with 'text_encoder.'; "
-            f"it has {_listed(list(state)[:5])}"
+            f"it has {_list_keys(list(state)[:5])}"
         )
     sizes = _sizes_of(BlipSizes(), state, LAYOUTS["blip"], path)
     return dataclasses.replace(sizes, vit_heads=sizes.vit_hidden_size // 64)
@@ -584,5 +585,5 @@ def restore_positions(module: nn.Module) -> None:
             part.register_buffer("position_ids", torch.arange(ids.shape[-1]).expand((1, -1)), persistent=False)
 
 
-def _listed(keys: Sequence[str]) -> str:
+def _list_keys(keys: Sequence[str]) -> str:
     return ", ".join(keys) or "no key"

@@ -164,12 +164,12 @@ def _existing(name: str, spec: str, advice: Advice) -> Path:
 def refuse(what: str, **problems: Iterable[str]) -> None:
     """Raise a WeightsError that begins with `what` and lists the tensors of each kind, unless there is none."""
     listed = {kind.replace("_", " "): sorted(names) for kind, names in problems.items()}
-    text = "; ".join(f"{kind} {_shortened(names)}" for kind, names in listed.items() if names)
+    text = "; ".join(f"{kind} {_shorten(names)}" for kind, names in listed.items() if names)
     if text:
         raise WeightsError(f"{what}: {text}")
 
 
-def _shortened(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     if len(names) <= _SHOWN:
         return ", ".join(names)
     begin = dict.fromkeys(f"{name.split('.')[0]}.*" for name in names)

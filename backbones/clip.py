@@ -237,17 +237,17 @@ class Clip(TwoTowers):
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """For frozen encoders {"pooled": [B, C]}; with attribute weights also their masks and "words" [B, S, C]."""
-        return self._frozen(tokens, *self._encoded(tokens)) if self.options.frozen is True else dict(tokens)
+        return self._frozen(tokens, *self._encode_tokens(tokens)) if self.options.frozen is True else dict(tokens)
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         if "pooled" in tokens:
             embedding = tokens["pooled"]
             words = tokens.get("words", tokens["pooled"])
         else:
-            embedding, words = self._encoded(tokens)
+            embedding, words = self._encode_tokens(tokens)
         return unit(self.project_text(embedding)), words
 
-    def _encoded(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _encode_tokens(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Text embeddings [B, C] and token features [B, S, C] (the embeddings without attribute weights), float32."""
         norm = _open_clip.final_norm(self.clip)
         caught = list[Tensor]()

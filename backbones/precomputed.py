@@ -102,16 +102,16 @@ class Precomputed(GivenFeatures):
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
         """[len(ids), L, C] float32 on the CPU. Raises DataError where the file has no such image."""
-        rows = _rows(self._image_row, [self._found(name) for name in ids], "image", self._files[0])
+        rows = _rows(self._image_row, [self._row_name(name) for name in ids], "image", self._files[0])
         return self._images[rows].float()
 
     def lacking(self, ids: Sequence[str]) -> list[str]:
         """Return the ids that the file does not have. Raises DataError for two of one row."""
-        found = [self._found(name) for name in ids]
+        found = [self._row_name(name) for name in ids]
         check_names(ids, found)
         return [name for name, row in zip(ids, found, strict=True) if row not in self._image_row]
 
-    def _found(self, name: str) -> str:
+    def _row_name(self, name: str) -> str:
         return name if name in self._image_row else self._spellings.find(name) or name
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:

@@ -89,8 +89,8 @@ def nearest_decay(found: pd.DataFrame) -> float:
 def pictures_of(opened: ScoredSplit) -> tuple[Tensor, Tensor, list[Hashable]]:
     """Return features [N, C], attributes [N, A] and groups [N] of the pictures that show one thing."""
     dataset = opened.dataset
-    codes = dataset.attributed.shown
-    column = dataset.attributed.column
+    codes = dataset.attribute_codes.shown
+    column = dataset.attribute_codes.column
     columns = torch.arange(len(dataset.images)) if column is None else column
     single = torch.bincount(columns)[columns] == 1
     columns = columns[single]

@@ -175,7 +175,7 @@ def test_statuses_of_all_runs_are_what_each_run_is_asked_for(tmp_path):
         elif status != "RUNNING":
             client.set_terminated(run_id, status)
         wanted[run_id] = status
-        write_json(tmp_path / f"run-{number}" / NOTE, {"uri": tracker.shown, "run_id": run_id, "token": ""})
+        write_json(tmp_path / f"run-{number}" / NOTE, {"uri": tracker.printable_uri, "run_id": run_id, "token": ""})
     client.delete_experiment(experiment)
     assert tracker.statuses() == wanted
     assert tracking._statuses_by_pages(client) == wanted
@@ -219,7 +219,9 @@ def test_many_runs_ask_no_more_of_the_store_than_one(tmp_path, subtests):
                     client.set_terminated(run_id)
                     write_json(folder / "config.json", {})
                     write_json(folder / "result.json", {})
-                    write_json(folder / NOTE, {"uri": tracker.shown, "run_id": run_id, "token": "", "whole": True})
+                    write_json(
+                        folder / NOTE, {"uri": tracker.printable_uri, "run_id": run_id, "token": "", "whole": True}
+                    )
                 statements.clear()
                 assert list(restore(tracker)) == []
                 counts.append(len(statements))

@@ -153,7 +153,7 @@ def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) ->
     if len(of_loss) < len(settings):
         where += f" with {best.loss}"
     if len(several) > 1:
-        where += f" at {_named(best, 'temperature')}"
+        where += f" at {_setting_text(best, 'temperature')}"
     if where:
         where += ", the best for the batch alone"
     margin = in_points(best.batch.margin)
@@ -182,8 +182,8 @@ def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) ->
         else:
             knob = "learning rate" if setting.temperature == best.temperature else "temperature"
             first = f"Tune the {knob}"
-            there = f"at {_named(setting, knob)}"
-            here = f"at {_named(best, knob)}"
+            there = f"at {_setting_text(setting, knob)}"
+            here = f"at {_setting_text(best, knob)}"
         return (
             f"{first} first: {row.strategy} is ahead of the batch by {_points(row)} {there}, but {here}, where the "
             f"batch alone is best ({percent(best.batch.mean.value)} %), nothing is by more than {margin}: do not mine "
@@ -196,7 +196,7 @@ def _points(row: Verdict) -> str:
     return f"{estimate_text(_lead(row), sign=False)} points"
 
 
-def _named(setting: Setting, knob: str) -> str:
+def _setting_text(setting: Setting, knob: str) -> str:
     """Name a setting by its learning rate or its temperature."""
     if knob == "learning rate":
         return f"a rate of {setting.rate}"
@@ -217,7 +217,7 @@ def _mine(row: Verdict, at_best: Sequence[Setting], first: Setting, where: str) 
     else:
         often = ""
         rest = f" How often to mine again was not compared: {AGES}."
-    rule = _spelled(row).partition("+")[2] or _spelled(row)
+    rule = _strategy_option(row).partition("+")[2] or _strategy_option(row)
     command = f"`negbench mine --run RUN --strategy {rule} --out negatives.parquet`"
     return f"Mine with {row.strategy} ({estimate_text(_lead(row))} points){often}{where}: {command}.{rest}"
 
@@ -226,17 +226,18 @@ def _tune_first(row: Verdict, best: Setting, missing: Sequence[str]) -> str:
     """Advise to choose temperatures or rates before mining: the lead may end at the batch's own best."""
     names = {CHOOSE_TEMPERATURES: "temperature", RATES: "learning rate"}
     what = " and the ".join(names[option] for option in missing)
-    ran = " and ".join(_named(best, names[option]) for option in missing)
+    ran = " and ".join(_setting_text(best, names[option]) for option in missing)
     chosen = "was not chosen" if len(missing) == 1 else "were not chosen"
     them = "it" if len(missing) == 1 else "both"
     return (
         f"Tune the {what} first: {row.strategy} is ahead of the batch by {_points(row)} at {ran}, which {chosen} for "
         f"the batch alone. To see whether it stays ahead, run the same command with "
-        f"`{' '.join(missing)} --strategies {best.batch.strategy},{_spelled(row)}`, which chooses {them} for each row."
+        f"`{' '.join(missing)} --strategies {best.batch.strategy},{_strategy_option(row)}`, "
+        f"which chooses {them} for each row."
     )
 
 
-def _spelled(row: Verdict) -> str:
+def _strategy_option(row: Verdict) -> str:
     """Return a strategy as `--strategies` takes it."""
     return row.strategy.replace("(", ":").replace(", ", ":").rstrip(")")
 

@@ -53,14 +53,16 @@ def ends_of(groups: Sequence[pd.DataFrame], metric: str) -> dict[str, Ends]:
         if metric not in results[0]["metrics"]:
             metric = str(results[0]["main_metric"])
         best = max(result["metrics"][metric] for result in results)
-        low = [result["metrics"][metric] < bound(_untrained(result).get(metric, 0.0), best) for result in results]
+        low = [
+            result["metrics"][metric] < bound(_untrained_metrics(result).get(metric, 0.0), best) for result in results
+        ]
         identical = {shared_value(other, "strategy") for other in alike[_scores(group)]} - {name}
-        unmoved = all(result["metrics"] == _untrained(result) for result in results)
+        unmoved = all(result["metrics"] == _untrained_metrics(result) for result in results)
         ends[name] = Ends(frozenset(group["seed"][low]), tuple(sorted(identical)), unmoved)
     return ends
 
 
-def _untrained(result: Mapping[str, Any]) -> Mapping[str, float]:
+def _untrained_metrics(result: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the metrics of a run's untrained model; empty if they are not stored."""
     return dict(result.get("baselines", {}).get("untrained", {}))
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from negbench.analysis.stored_trials import picked_settings
+from negbench.analysis.stored_trials import read_chosen_settings
 from negbench.analysis.words import first_names, join_names, label_of, number, percent, plural, span
 from negbench.grid.axis import GroupKey, group_key, names_of
-from negbench.grid.setting import COMMON, Picked, TrialSetting, best_setting
+from negbench.grid.setting import COMMON, ChosenSetting, TrialSetting, best_setting
 from negbench.machine.grouping import group_by
 from negbench.metrics.fixed import DEV_QUERIES
 
@@ -24,7 +24,7 @@ def picked_answer(document: Mapping[str, Any], metric: str, main: str, covered: 
         main: the data set's main metric.
         covered: groups whose intervals contain the choice.
     """
-    chosen = picked_settings(document)
+    chosen = read_chosen_settings(document)
     if not chosen:
         return []
     by = label_of(chosen[0].metric or main)
@@ -46,7 +46,7 @@ _TITLES = {  # what was chosen -> how the sentence begins
 }
 
 
-def _what(picked: Picked) -> str:
+def _what(picked: ChosenSetting) -> str:
     """Return what was chosen for a group: its rate, its temperature, or its setting, which is both."""
     if picked.setting.temperature is None:
         return "rate"
@@ -54,14 +54,14 @@ def _what(picked: Picked) -> str:
     return "temperature" if len(rates) == 1 else "setting"
 
 
-def _value(picked: Picked) -> str:
+def _value(picked: ChosenSetting) -> str:
     """Return what was chosen for a group: '0.003', 'learned', '0.003 at a temperature of 0.07'."""
     if _what(picked) == "temperature":
         return str(picked.setting.temperature)
     return picked.setting.words()
 
 
-def _members(chosen: Sequence[Picked]) -> str:
+def _members(chosen: Sequence[ChosenSetting]) -> str:
     """'0.003 for qure and dqe; 0.001 for top-k', the highest first, without groups whose trials all failed."""
     names = names_of([picked.labels for picked in chosen])
     having: dict[str, list[str]] = {}
@@ -71,7 +71,7 @@ def _members(chosen: Sequence[Picked]) -> str:
     return "; ".join(f"{value} for {join_names(members, _NAMED)}" for value, members in having.items())
 
 
-def _choice(chosen: Sequence[Picked], how: str, covered: Sequence[GroupKey]) -> list[str]:
+def _choice(chosen: Sequence[ChosenSetting], how: str, covered: Sequence[GroupKey]) -> list[str]:
     """Return sentences on the settings, those at an end of the grid, what failed, and what the intervals contain."""
     at_end = []
     failed = []
@@ -117,7 +117,7 @@ def _seeds(seeds: Sequence[int]) -> str:
     return join_names([str(seed) for seed in seeds], len(seeds))
 
 
-def _dev_part(chosen: Sequence[Picked]) -> str:
+def _dev_part(chosen: Sequence[ChosenSetting]) -> str:
     """Say how many queries the rates were chosen on, and whether these are fewer than they should be."""
     sizes = [picked.queries for picked in chosen if picked.queries]
     if not sizes:
@@ -129,14 +129,14 @@ def _dev_part(chosen: Sequence[Picked]) -> str:
     return text
 
 
-def _differing(chosen: Sequence[Picked]) -> list[str]:
+def _differing(chosen: Sequence[ChosenSetting]) -> list[str]:
     """Say what the trials show where the settings of a table differ: at each strategy's own, and at a common one."""
     tables = group_by(chosen, lambda picked: group_key({**picked.labels, "strategy": ""}))
     said = [_differences([picked for picked in rows if picked.known]) for rows in tables.values()]
     return [text for text in said if text][:_TABLES]
 
 
-def _differences(rows: Sequence[Picked]) -> str:
+def _differences(rows: Sequence[ChosenSetting]) -> str:
     """Compare a table's highest strategy with those that have another setting; '' if there is none."""
     if len({picked.setting for picked in rows}) < 2:
         return ""
@@ -166,7 +166,7 @@ def _at_common(apart: float) -> str:
     return f"{percent(abs(apart))} at the common one"
 
 
-def _common(rows: Sequence[Picked], configured: TrialSetting) -> TrialSetting | None:
+def _common(rows: Sequence[ChosenSetting], configured: TrialSetting) -> TrialSetting | None:
     """Return the setting with the highest mean over these strategies, of those that all finished; None without one."""
     means = {}
     for setting in rows[0].known:

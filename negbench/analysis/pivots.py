@@ -8,7 +8,7 @@ from negbench.analysis.frame import config_of, known_numbers, shared_value
 from negbench.analysis.verdict_record import Estimate, Verdict
 from negbench.analysis.words import estimate_text, join_names, percent, span
 from negbench.grid.axis import AXES, Axis, group_key, point_text, points_of, short_names
-from negbench.grid.setting import COMMON, OWN, Picked
+from negbench.grid.setting import COMMON, OWN, ChosenSetting
 
 SIGNS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
 READ_SIGNS = "▲ better, ▼ worse, = equal within the margin, ? undecided"
@@ -79,7 +79,7 @@ def points_frame(axes: Sequence[Axis], rows: Sequence[Verdict], groups: Sequence
     return pd.DataFrame(shown)
 
 
-def settings_frame(rows: Sequence[Verdict], chosen: Sequence[Picked]) -> pd.DataFrame:
+def settings_frame(rows: Sequence[Verdict], chosen: Sequence[ChosenSetting]) -> pd.DataFrame:
     """Build one row per strategy of each table: its result at the table's common setting, and at its own.
 
     A result is the mean with its ranks and, where there is a baseline, the difference from it with its sign.

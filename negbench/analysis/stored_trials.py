@@ -12,7 +12,7 @@ from negbench.analysis.cell_check import check_run_name
 from negbench.analysis.setting_choice import SettingChoice
 from negbench.errors import RunError, short_repr
 from negbench.grid.axis import GroupKey, group_key
-from negbench.grid.setting import Picked, TrialSetting
+from negbench.grid.setting import ChosenSetting, TrialSetting
 from negbench.scoring.values import KnownQueries, Values, values_of
 from negbench.store.runfolder import RunFolder
 
@@ -53,14 +53,16 @@ def _can_be_drawn(values: Values) -> bool:
     return int(np.unique(values.strata, return_counts=True)[1].min()) > 1
 
 
-def picked_settings(document: Mapping[str, Any]) -> list[Picked]:
+def read_chosen_settings(document: Mapping[str, Any]) -> list[ChosenSetting]:
     """Return the settings of comparison.json, of this version or an older one; none if none was chosen."""
-    return [Picked.read(row) for row in document.get("rates") or ()]
+    return [ChosenSetting.read(row) for row in document.get("rates") or ()]
 
 
 def trial_runs(document: Mapping[str, Any]) -> list[str]:
     """Return the runs of all trials that comparison.json names, each once."""
-    return list(dict.fromkeys(run for picked in picked_settings(document) for _, runs in picked.runs for run in runs))
+    return list(
+        dict.fromkeys(run for picked in read_chosen_settings(document) for _, runs in picked.runs for run in runs)
+    )
 
 
 def read_trials(runs: Path, document: Mapping[str, Any]) -> dict[GroupKey, StoredTrials]:
@@ -74,23 +76,23 @@ def read_trials(runs: Path, document: Mapping[str, Any]) -> dict[GroupKey, Store
         RunError: it names a run as a trial that is another one.
     """
     trials = {}
-    for picked in picked_settings(document):
+    for picked in read_chosen_settings(document):
         for _, names in picked.runs:
             for run in names:
                 check_run_name(runs, run)
         folders = {setting: [RunFolder(runs / run) for run in names] for setting, names in picked.runs}
-        complete = picked.setting in folders and all(_finished(each) for each in folders.values())
+        complete = picked.setting in folders and all(_all_finished(each) for each in folders.values())
         if complete and not picked.common:
             _check(picked, folders)
             trials[group_key(picked.labels)] = StoredTrials(picked.setting, folders)
     return trials
 
 
-def _finished(folders: Iterable[RunFolder]) -> bool:
+def _all_finished(folders: Iterable[RunFolder]) -> bool:
     return all(folder.status == "finished" for folder in folders)
 
 
-def _check(picked: Picked, folders: Mapping[TrialSetting, Sequence[RunFolder]]) -> None:
+def _check(picked: ChosenSetting, folders: Mapping[TrialSetting, Sequence[RunFolder]]) -> None:
     """Raise RunError unless these runs are trials of this group, one for each seed."""
     strategy = re.split(r"[( ]", picked.labels["strategy"])[0]
     temperature = picked.setting.temperature is not None

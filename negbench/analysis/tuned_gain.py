@@ -101,7 +101,7 @@ def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict], metric: st
         strategy = tuning.labels["strategy"]
         place = _place(tuning)
         where = f" ({join_names(place)})" if several else ""
-        text = f"{strategy}{where} {_found(tuning)}"
+        text = f"{strategy}{where} {_result_text(tuning)}"
         gain = by_place.get((strategy, *place))
         if gain is not None:
             text += f", {estimate_text(gain.against_baseline)} points over its default"
@@ -113,7 +113,7 @@ def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict], metric: st
     return [f"Equal tuning ({cost}): {'; '.join(parts)}."]
 
 
-def _found(tuning: Tuning) -> str:
+def _result_text(tuning: Tuning) -> str:
     if not tuning.study:
         return "has nothing to tune"
     if tuning.error:

@@ -35,7 +35,7 @@ def inputs_of(runs: Path, document: Mapping[str, Any], *settings: object) -> lis
     digest = hashlib.sha256(_code().encode() + json.dumps(document).encode())
     cells = dict.fromkeys(row["run"] for row in document["cells"] if row["run"])
     for run in [*cells, *trial_runs(document)]:
-        digest.update(json.dumps([run, *_listed(runs / run)]).encode())
+        digest.update(json.dumps([run, *_files_of(runs / run)]).encode())
     return [digest.hexdigest(), *map(repr, settings)]
 
 
@@ -44,7 +44,7 @@ def look(folder: Path, cells: int, inputs: list[str]) -> Any:
     kept = _looks(folder).get(str(cells))
     if not isinstance(kept, dict) or kept.get("inputs") != inputs or "result" not in kept:
         return None
-    return kept["result"] if _vouched([cells, inputs, kept["result"]]) else None
+    return kept["result"] if _is_vouched_for([cells, inputs, kept["result"]]) else None
 
 
 def keep_look(folder: Path, cells: int, inputs: list[str], result: Any) -> None:
@@ -70,7 +70,7 @@ def unchanged_files(folder: Path, inputs: list[str]) -> list[str]:
         made = [str(name) for name in stored["made"]]
         names = {*made, *files.names_in(folder)}
         same = stored["inputs"][: len(inputs)] == inputs and not any(files.flaw(folder / name) for name in names)
-        return made if same and _vouched([stored["inputs"], *_digests(folder, made)]) else []
+        return made if same and _is_vouched_for([stored["inputs"], *_digests(folder, made)]) else []
     except (OSError, NegbenchError, TypeError, KeyError):
         return []
 
@@ -114,7 +114,7 @@ def _vouch(result: Any) -> None:
     files.write_text(_note_of(result), "")
 
 
-def _vouched(result: Any) -> bool:
+def _is_vouched_for(result: Any) -> bool:
     return _note_of(result).is_file()
 
 
@@ -123,7 +123,7 @@ def _note_of(result: Any) -> Path:
     return files.cache_dir() / "made-here" / digest[:2] / digest
 
 
-def _listed(run: Path) -> Iterator[list[object]]:
+def _files_of(run: Path) -> Iterator[list[object]]:
     """Yield name, hash and size of the files that a run's folder lists."""
     for name, digest in sorted(files.sums_in(run).items()):
         if name not in _COPIES:

@@ -26,12 +26,12 @@ _CLOSED = ConfigDict(extra="forbid")
 _DIGITS = 10  # of stored numbers
 
 
-def _unknown(value: Any) -> Any:
+def _nan_for_none(value: Any) -> Any:
     return math.nan if value is None else value
 
 
 _NUMBER_OR_NULL = WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})
-Known = Annotated[float, BeforeValidator(_unknown), _NUMBER_OR_NULL]  # NaN if it is not known; JSON has null
+Known = Annotated[float, BeforeValidator(_nan_for_none), _NUMBER_OR_NULL]  # NaN if it is not known; JSON has null
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)
@@ -134,7 +134,7 @@ class Verdict:
     settings: str = ""
     epochs: str = ""
     undecided: tuple[str, ...] = ()
-    more_seeds: Annotated[int | float, BeforeValidator(_unknown), _NUMBER_OR_NULL] = math.nan
+    more_seeds: Annotated[int | float, BeforeValidator(_nan_for_none), _NUMBER_OR_NULL] = math.nan
     covers: str = ""
     collapsed: int = 0
     lowest: Known = math.nan
@@ -195,7 +195,7 @@ class Verdict:
 
     def rounded(self) -> "Verdict":
         """Return the verdict as it is stored: numbers rounded to 10 decimals, NaN for infinity."""
-        return Verdict(**_rounded(asdict(self)))
+        return Verdict(**_round_value(asdict(self)))
 
     def flat(self) -> dict[str, Any]:
         """Return one level of columns, for CSV files and tables; NaN for what is not known.
@@ -225,9 +225,9 @@ _FLAT = (  # columns of statistics.csv, in their order
 )  # fmt: skip
 
 
-def _rounded(value: Any) -> Any:
+def _round_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: _round_value(item) for key, item in value.items()}
     if isinstance(value, float):
         return math.nan if math.isinf(value) else round(value, _DIGITS) + 0.0  # no -0.0
     return value

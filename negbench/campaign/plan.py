@@ -149,7 +149,7 @@ def plan_comparison(options: Compare, runs: Path) -> ComparisonPlan:
     if remarks:
         about["remarks"] = remarks
     folder = _folder(options, runs, parts.cells, about)
-    notes([*remarks, *(_skipped(place) for place in parts.left_out)])
+    notes([*remarks, *(_skip_text(place) for place in parts.left_out)])
     planned = ComparisonPlan(options, folder, parts.cells, size=_size(axes, parts.cells))
     return _plan_trials(planned, axes, runs)
 
@@ -248,7 +248,7 @@ def _left_out(axes: Axes, part: Choice, error: NegbenchError) -> dict[str, str]:
     return {**place, "reason": str(error)}
 
 
-def _skipped(place: Mapping[str, str]) -> str:
+def _skip_text(place: Mapping[str, str]) -> str:
     """'point twins=60 skipped: twins must be in 1..30'."""
     where = ", ".join(f"{axis} {value}" for axis, value in place.items() if axis != "reason")
     return f"{where} skipped: {place['reason']}"

@@ -53,7 +53,7 @@ def ui(options: Ui) -> None:
 
     tracker = Tracker.open(root, options.tracking_uri)
     if tracker.uri.startswith("http"):  # a server, which has pages of its own
-        for line in (*restore(tracker), tracker.shown.rstrip("/") + tracker.address(options.name)):
+        for line in (*restore(tracker), tracker.printable_uri.rstrip("/") + tracker.address(options.name)):
             typer.echo(line)
         return
     with socket.socket() as free:
@@ -64,7 +64,8 @@ def ui(options: Ui) -> None:
             raise OptionError(f"--port {options.port}: {error.strerror}: give another one") from error
     for line in restore(tracker):
         typer.echo(line)
-    address = f"http://127.0.0.1:{options.port}{tracker.address(options.name)}\n({tracker.shown}; stop it with Ctrl-C)"
+    address = f"http://127.0.0.1:{options.port}{tracker.address(options.name)}"
+    address += f"\n({tracker.printable_uri}; stop it with Ctrl-C)"
     typer.echo(_PANEL)
     typer.echo("starting MLflow's server ...")
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1"]

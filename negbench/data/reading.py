@@ -92,7 +92,7 @@ class RowSource(ABC):
         """Write one image's values to `out`, on the CPU; called in threads."""
 
     @property
-    def held(self) -> bool:
+    def in_memory(self) -> bool:
         """Whether every image is in the memory of the device."""
         return False
 
@@ -101,11 +101,11 @@ class RowSource(ABC):
         """Images that a thread reads in one go."""
         return 1
 
-    def _is_held(self, index: Tensor) -> Tensor:
+    def _are_in_memory(self, index: Tensor) -> Tensor:
         """Return [n] bool: which of these images are in the device's memory."""
         return torch.zeros(len(index), dtype=torch.bool)
 
-    def _of_held(self, index: Tensor) -> Tensor:
+    def _rows_in_memory(self, index: Tensor) -> Tensor:
         """Return images that are in the device's memory, float32."""
         raise NotImplementedError
 
@@ -114,21 +114,21 @@ class RowSource(ABC):
         index = index.cpu()
         if not len(index):
             return torch.empty(0, *self.shape, device=self.device)
-        is_held = self._is_held(index)
-        if bool(is_held.all()):
-            return self._of_held(index)
+        in_memory = self._are_in_memory(index)
+        if bool(in_memory.all()):
+            return self._rows_in_memory(index)
         for reading in self._readings:
             place = _places(reading.index, index)
             if bool((place >= 0).all()):
                 return _select(self._values(reading), place)
-        return self._gather(index, is_held)
+        return self._gather(index, in_memory)
 
-    def _gather(self, index: Tensor, is_held: Tensor) -> Tensor:
+    def _gather(self, index: Tensor, in_memory: Tensor) -> Tensor:
         """Put together what is held, what is read ahead, and what is read now."""
         parts = list[tuple[Tensor, Tensor]]()  # which images, [n] bool, and their values
-        lacking = ~is_held
-        if bool(is_held.any()):
-            parts.append((is_held, self._of_held(index[is_held])))
+        lacking = ~in_memory
+        if bool(in_memory.any()):
+            parts.append((in_memory, self._rows_in_memory(index[in_memory])))
         for reading in self._readings:
             place = _places(reading.index, index)
             found = (place >= 0) & lacking
@@ -154,9 +154,9 @@ class RowSource(ABC):
         Any part of them may then be asked for, in any order and more than once.
         """
         index = index.cpu()
-        if self.held or not len(index):
+        if self.in_memory or not len(index):
             return None
-        index = _each_once(index[~self._is_held(index)])
+        index = _each_once(index[~self._are_in_memory(index)])
         images = len(index) + sum(len(reading.index) for reading in self._readings)
         if not len(index) or images * math.prod(self.shape) * self.dtype.itemsize > _AHEAD_BYTES:
             return None
@@ -251,7 +251,7 @@ def read_ahead(
         items: such as an epoch's batches.
         images_of: the positions [n] int64 that each call for an item will ask for.
     """
-    if source.held:
+    if source.in_memory:
         yield from items
         return
     waiting = deque[tuple[Item, list[Reading | None]]]()
@@ -295,7 +295,7 @@ class InTurn:
 # --- kinds of sources ------------------------------------------------------------------------------------------------
 
 
-class HeldRows(RowSource):
+class RowsInMemory(RowSource):
     """A table [N, ...] in memory, on its own device."""
 
     def __init__(self, table: Tensor) -> None:
@@ -303,7 +303,7 @@ class HeldRows(RowSource):
         self._table = table
 
     @property
-    def held(self) -> bool:
+    def in_memory(self) -> bool:
         """True."""
         return True
 
@@ -423,14 +423,14 @@ class StoredFeatures(RowSource):
         return 0 if self._table is None else self._table.nbytes
 
     @property
-    def held(self) -> bool:
+    def in_memory(self) -> bool:
         """Whether all of them are."""
         return self.held_bytes == self.total_bytes
 
     def __str__(self) -> str:
         """'1.2 GiB of features: 0.5 GiB held in memory, the others are read ahead by 4 threads'."""
         where = "the GPU's memory" if self.device.type == "cuda" else "memory"
-        if self.held:
+        if self.in_memory:
             return f"{size(self.total_bytes)} of features: held in {where}"
         held = f"{size(self.held_bytes)} held in {where}, the others are" if self.held_bytes else "they are"
         return f"{size(self.total_bytes)} of features: {held} read ahead by {reading_threads(self.workers)} threads"
@@ -457,11 +457,11 @@ class StoredFeatures(RowSource):
         """Return [*index.shape, L, C] float32 on the device."""
         return self(index.flatten()).reshape(*index.shape, *self.shape)
 
-    def _is_held(self, index: Tensor) -> Tensor:
+    def _are_in_memory(self, index: Tensor) -> Tensor:
         count = 0 if self._table is None else len(self._table)
         return self._number[index] < count
 
-    def _of_held(self, index: Tensor) -> Tensor:
+    def _rows_in_memory(self, index: Tensor) -> Tensor:
         assert self._table is not None
         return self._table.index_select(0, self._number[index].to(self.device)).float()
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.data.batch_size import EMBED_BATCH, batch_size, largest_operation
 from negbench.data.images import check_pictures, reads_pixels, with_features
-from negbench.data.reading import HeldRows, PictureSource, RowSource, read_ahead
+from negbench.data.reading import PictureSource, RowsInMemory, RowSource, read_ahead
 from negbench.data.unseen import unseen_texts
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.varied_captions import check_captions, with_drawn_texts
@@ -338,7 +338,7 @@ def _store_features(
     from negbench.data import features
 
     if isinstance(backbone, HoldsFeatures):
-        return HeldRows(backbone.features_of(ids).to(device)), 0
+        return RowsInMemory(backbone.features_of(ids).to(device)), 0
     store = features.store_of(backbone)
     asked = config.compute.feature_memory_gib
     budget = None if asked is None else int(asked * 2**30)
@@ -410,7 +410,7 @@ class DataCache:
         """Return one split of a data set; only annotations without `images`. Changed annotations are read again."""
 
         def kept(pictures: bool) -> Dataset:
-            key = f"{_named('datasets', section)} {split} {pictures}"
+            key = f"{_plugin_key('datasets', section)} {split} {pictures}"
             if key in self._datasets and any(stamp(path) != then for path, then in self._datasets[key][1].items()):
                 del self._datasets[key]
 
@@ -444,7 +444,7 @@ class DataCache:
 
     def files(self, config: ResolvedConfig) -> Iterator[Path]:
         """Yield the files that a run's data sets and backbone were read from."""
-        named = tuple(_named("datasets", section) for section in (config.dataset, config.eval.also) if section)
+        named = tuple(_plugin_key("datasets", section) for section in (config.dataset, config.eval.also) if section)
         held = [loaded for key, loaded in self._datasets.items() if key.startswith(named)]
         yield from (path for dataset, stamps in held for path in (*stamps, *dataset.image_paths().values()))
         yield from (*named_in(config.backbone.options.values()), *self.outline(config).files)
@@ -466,7 +466,9 @@ class DataCache:
             dev = self._with_features(config, "dev", images)
         elif needs_dev(config):
             seed = config.eval.dev_seed
-            key = f"{_named('datasets', config.dataset)} {train.held_as} {images} {config.eval.dev_fraction} {seed}"
+            key = (
+                f"{_plugin_key('datasets', config.dataset)} {train.held_as} {images} {config.eval.dev_fraction} {seed}"
+            )
             whole = train
             train, dev = _find_or_make(self._carved, key, lambda: whole.split_dev(config.eval.dev_fraction, seed))
         if config.train.wrong > 0:
@@ -541,10 +543,10 @@ def load_backbone(config: PluginConfig, seed: int) -> Backbone:
 
 def _key_of(config: RunConfig) -> str:
     """Name a backbone with the stamps of the files that its options name."""
-    return f"{_named('backbones', config.backbone)} {config.seed} {named_in(config.backbone.options.values())}"
+    return f"{_plugin_key('backbones', config.backbone)} {config.seed} {named_in(config.backbone.options.values())}"
 
 
-def _named(kind: str, plugin: PluginConfig) -> str:
+def _plugin_key(kind: str, plugin: PluginConfig) -> str:
     """Name a plug-in's options, and its class: a changed file is imported again."""
     return f"{plugin.model_dump_json()} {id(registry.get(kind, plugin.name))}"
 

@@ -184,14 +184,14 @@ class Galleries:
     # --- judged negatives ----------------------------------------------------------------------------------------
 
     @cached_property
-    def attributed(self) -> AttributeCodes | None:
+    def attribute_codes(self) -> AttributeCodes | None:
         """What tells the kind of any image, for data that know all attributes; None: kinds are as judged."""
         return None
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of judged negatives that the data know, in the order of `KINDS`; nothing where none is judged."""
-        if self.attributed is not None:
+        if self.attribute_codes is not None:
             return KINDS[:-1]
         present = {kind for query in self.queries for kind, _ in query.wrong}
         return tuple(kind for kind in KINDS if kind in present)
@@ -244,10 +244,10 @@ class Galleries:
         Returns:
             [b, n] int8: 1 + the place of the kind in `KINDS`, 0 for an image that is no judged negative.
         """
-        if self.attributed is not None:
-            kept = self._kept_kinds
+        if self.attribute_codes is not None:
+            kept = self._kind_table
             if kept is None:
-                return self._attributed_kinds(self.attributed, rows, columns)
+                return self._kinds_by_attributes(self.attribute_codes, rows, columns)
             kept = kept.index_select(0, rows)
             every = len(columns) == len(self.images)
             return kept if every and torch.equal(columns, torch.arange(len(columns))) else kept.index_select(1, columns)
@@ -258,13 +258,15 @@ class Galleries:
         return table[:, columns]
 
     @cached_property
-    def _kept_kinds(self) -> Tensor | None:
+    def _kind_table(self) -> Tensor | None:
         """[Q, N] `kind_table` of data that know all attributes, which every refresh reads; None where it is large."""
-        if self.attributed is None or len(self.queries) * len(self.images) > _KEPT_KINDS:
+        if self.attribute_codes is None or len(self.queries) * len(self.images) > _KEPT_KINDS:
             return None
-        return self._attributed_kinds(self.attributed, torch.arange(len(self.queries)), torch.arange(len(self.images)))
+        return self._kinds_by_attributes(
+            self.attribute_codes, torch.arange(len(self.queries)), torch.arange(len(self.images))
+        )
 
-    def _attributed_kinds(self, known: AttributeCodes, rows: Tensor, columns: Tensor) -> Tensor:
+    def _kinds_by_attributes(self, known: AttributeCodes, rows: Tensor, columns: Tensor) -> Tensor:
         """`kind_table` of data that know all attributes."""
         shown = known.shown if known.column is not None else known.shown[columns]
         table, off = kinds_by_attributes(known.asked[rows], known.changed[rows], shown)
@@ -364,7 +366,7 @@ class Galleries:
         for score_rows in self._blocks(score_block, block):
             blocks.append(score_rows.rows)
             parts.append(self._rank_block(score_rows))
-        ranks = QueryRanks.concatenated(parts)
+        ranks = QueryRanks.concatenate(parts)
         rows = torch.cat(blocks) if blocks else torch.zeros(0)
         return ranks.select(torch.argsort(rows)) if bool((rows.diff() < 0).any()) else ranks
 

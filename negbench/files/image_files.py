@@ -164,7 +164,7 @@ class ImageFiles:
             *folders, name = _parts(image)
             near = by_form.get(_form(name)) or by_form.get(_form(PurePath(name).stem))
             if near:
-                nearest = [_shared(path, folders) for path in near]
+                nearest = [_count_shared_folders(path, folders) for path in near]
                 return f"; {self._difference(image, [near[i] for i, n in enumerate(nearest) if n == max(nearest)])}"
         return ""
 
@@ -174,7 +174,7 @@ class ImageFiles:
         for *folders, name in map(_parts, lacking):
             found = there.get(name)
             if found:
-                near = max(found, key=lambda path: _shared(path, folders)).relative_to(self.root)
+                near = max(found, key=lambda path: _count_shared_folders(path, folders)).relative_to(self.root)
                 text = f"; there is {short_repr(near.as_posix())}: name images by such paths"
                 above = near.parts[: len(near.parts) - 1 - len(folders)]
                 if above and [*near.parts[len(above) : -1]] == folders:  # only the first folders are left out
@@ -390,7 +390,7 @@ def _form(name: str) -> str:
     return unicodedata.normalize("NFC", unquote(name)).casefold()
 
 
-def _shared(path: Path, folders: Sequence[str]) -> int:
+def _count_shared_folders(path: Path, folders: Sequence[str]) -> int:
     """Return how many folders above a file are as an id names them, counted from the file."""
     return sum(map(eq, path.parts[-2::-1], reversed(folders)))
 

@@ -93,7 +93,7 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
         DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
     """
     files = [file.absolute() for file in files]
-    named = _named(columns)
+    named = _names_of_columns(columns)
     table, *keys = named.pop(PATHS, "").rsplit(":", 2)
     known = {}
     if table:
@@ -131,7 +131,7 @@ def read_triplets(files: Sequence[Path], columns: str = "", folders: Sequence[Pa
 def has_columns(file: Path, columns: str = "") -> bool:
     """Whether a table has the columns of triplets, whatever its rows hold; arguments as for `read_triplets`."""
     try:
-        form = _Form({name: path for name, path in _named(columns).items() if name != PATHS}, {})
+        form = _Form({name: path for name, path in _names_of_columns(columns).items() if name != PATHS}, {})
         form.check(file, read_rows(file, header=not form.by_place))
     except NegbenchError:
         return False
@@ -188,7 +188,7 @@ def split_word(path: Path) -> str | None:
 # --- columns -----------------------------------------------------------------------------------------------------
 
 
-def _named(columns: str) -> dict[str, str]:
+def _names_of_columns(columns: str) -> dict[str, str]:
     """Return our column -> the file's own name of it, or path in a row."""
     named = dict[str, str]()
     want = f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}, or {PATHS}=FILE:ID:PATH"

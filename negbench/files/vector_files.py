@@ -136,7 +136,7 @@ def _read(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
     if path.suffix == ".parquet":
         return _of_table(path, names)
     with npz_arrays(path) as file:
-        return _named(file, file.files, path, names)
+        return _choose_arrays(file, file.files, path, names)
 
 
 def read_list(path: Path) -> list[str]:
@@ -179,24 +179,24 @@ def _of_table(path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
     for name in table.column_names:
         column = table[name]
         lists = hasattr(column.type, "value_type")
-        arrays[name] = _stacked(column.chunks) if lists else column.to_numpy()
+        arrays[name] = _stack(column.chunks) if lists else column.to_numpy()
         if lists or names or name in _ANY:
             known.append(name)
     numbered = numbered_columns({name: values.dtype for name, values in arrays.items() if values.ndim == 1})
     if numbered and all(values.ndim == 1 for values in arrays.values()):
         arrays["features"] = np.stack([arrays.pop(column) for column in numbered], axis=1)
         known = [name for name in known if name not in numbered] + ["features"]
-    return _named(arrays, known, path, names)
+    return _choose_arrays(arrays, known, path, names)
 
 
-def _stacked(chunks: list[Any]) -> np.ndarray[Any, Any]:
+def _stack(chunks: list[Any]) -> np.ndarray[Any, Any]:
     """Return a column of lists, all of one length, as an array [rows, length]; of lists of lists, [rows, n, length]."""
     import pyarrow.compute as pc
 
     parts = []
     for chunk in chunks:
         values = chunk.flatten()
-        inner = _stacked([values]) if hasattr(values.type, "value_type") else values.to_numpy(zero_copy_only=False)
+        inner = _stack([values]) if hasattr(values.type, "value_type") else values.to_numpy(zero_copy_only=False)
         lengths = {*pc.value_counts(pc.list_value_length(chunk)).field("values").to_pylist()}
         if len(lengths) > 1 or None in lengths:
             raise ValueError("all lists of a column must have the same length")
@@ -228,7 +228,7 @@ def numbered_columns(dtypes: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _named(arrays: Any, keys: list[str], path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+def _choose_arrays(arrays: Any, keys: list[str], path: Path, names: str) -> tuple[list[str], np.ndarray[Any, Any]]:
     wanted = next((name for name in NAMES.get(names, _ANY) if name in keys), names)
     others = [name for name in keys if name != wanted]
     key = others[0] if len(others) == 1 else "features"

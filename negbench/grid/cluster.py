@@ -106,7 +106,7 @@ class Ray:
         pending = deque(enumerate(tasks))
         deaths = Counter[int]()
         active: dict[Any, int] = {}  # Ray's reference to a task's result -> its index
-        with self._started() as start, _mailbox() as mailbox:
+        with self._start_task() as start, _mailbox() as mailbox:
             try:
                 while pending or active:
                     check_stopped()
@@ -141,7 +141,7 @@ class Ray:
                 _cancel(list(active))
 
     @contextmanager
-    def _started(self) -> "Iterator[_Start]":
+    def _start_task(self) -> "Iterator[_Start]":
         """Provide what a task needs to run as if here, with marker files in the shared folders meanwhile."""
         environment = {key: value for key, value in os.environ.items() if key.startswith(_PASSED)}
         if not self.gpus:

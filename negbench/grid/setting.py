@@ -84,7 +84,7 @@ def _plain(temperature: Temperature) -> str:
 
 
 @dataclass(frozen=True)
-class Picked:
+class ChosenSetting:
     """One group's setting; comparison.json holds them under `rates`.
 
     Attributes:

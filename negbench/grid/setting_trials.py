@@ -20,7 +20,7 @@ from negbench.data.scene import DataCache
 from negbench.errors import UnknownNameError
 from negbench.grid.axis import AXES, GroupKey, group_key
 from negbench.grid.cells import Cell
-from negbench.grid.setting import COMMON, OWN, Picked, Temperature, TrialSetting, best_setting
+from negbench.grid.setting import COMMON, OWN, ChosenSetting, Temperature, TrialSetting, best_setting
 from negbench.machine.grouping import group_by
 from negbench.metrics.fixed import DEV_QUERIES
 from negbench.metrics.names import find_metric
@@ -195,7 +195,7 @@ class SettingTrials:
             epochs += further * len(_seeds_of(cells)) * cells[0].config.train.epochs
         return epochs
 
-    def choose(self, runs: Path) -> list[Picked]:
+    def choose(self, runs: Path) -> list[ChosenSetting]:
         """Return each group's setting, chosen from the trials finished so far.
 
         Where temperatures are chosen, each group has two: the common one of its table, and its own; their label
@@ -206,16 +206,16 @@ class SettingTrials:
             return list(best.values())
         common = {}
         for groups in group_by(self.by_group, _table_of).values():
-            index = _best_on_average([best[group] for group in groups], self._configured(groups[0]))
+            index = _best_on_average([best[group] for group in groups], self._setting_of(groups[0]))
             for group in groups:
                 picked = best[group]
-                setting = self._configured(group) if index is None else picked.tried[index][0]
+                setting = self._setting_of(group) if index is None else picked.tried[index][0]
                 common[group] = replace(picked, setting=setting, common=True)
         if self.common:
             return list(common.values())
         return [*_with_label(common.values(), COMMON), *_with_label(best.values(), OWN)]
 
-    def apply(self, cells: Sequence[Cell], best: Sequence[Picked], runs: Path, cache: DataCache) -> list[Cell]:
+    def apply(self, cells: Sequence[Cell], best: Sequence[ChosenSetting], runs: Path, cache: DataCache) -> list[Cell]:
         """Return the comparison's cells, each at its group's setting."""
         setting_of = {group_key(picked.labels): picked.setting for picked in best}
         with_settings = []
@@ -226,7 +226,7 @@ class SettingTrials:
             with_settings.append(replace(cell, remarks=()))  # the trials have the same remarks
         return with_settings
 
-    def _configured(self, group: GroupKey) -> TrialSetting:
+    def _setting_of(self, group: GroupKey) -> TrialSetting:
         """Return the setting that a group's configuration names."""
         return self.grid.setting(self.by_group[group][0].config)
 
@@ -234,7 +234,7 @@ class SettingTrials:
         """Return the settings of a group's trials, lowest first."""
         return sorted({self.grid.setting(cell.config) for cell in cells})
 
-    def _pick(self, cells: Sequence[Cell], runs: Path) -> Picked:
+    def _pick(self, cells: Sequence[Cell], runs: Path) -> ChosenSetting:
         """Return a group's setting, chosen from its own trials."""
         first = cells[0]
         metric = _metric_of(first, self.metric)
@@ -247,7 +247,7 @@ class SettingTrials:
                 finished[setting] = folders
         values = {setting: _read(folders, metric) for setting, folders in finished.items()}
         means = {setting: of_setting.mean for setting, of_setting in values.items()}
-        return Picked(
+        return ChosenSetting(
             labels={axis: label for axis, label in first.labels.items() if axis != "settings"},
             seeds=tuple(_seeds_of(cells)),
             setting=best_setting(means, self.grid.setting(first.config)),
@@ -259,7 +259,7 @@ class SettingTrials:
         )
 
 
-def _with_label(picked: Iterable[Picked], settings: str) -> list[Picked]:
+def _with_label(picked: Iterable[ChosenSetting], settings: str) -> list[ChosenSetting]:
     """Return these with a label `settings`."""
     return [replace(group, labels={**group.labels, "settings": settings}) for group in picked]
 
@@ -274,7 +274,7 @@ def _added_settings(tried: Sequence[TrialSetting], rates: set[float], temperatur
     return [setting for setting in settings if setting not in tried]
 
 
-def _best_on_average(groups: Sequence[Picked], configured: TrialSetting) -> int | None:
+def _best_on_average(groups: Sequence[ChosenSetting], configured: TrialSetting) -> int | None:
     """Return the index in `tried` of the setting with the highest mean over a table's groups; None if there is none.
 
     Groups without a finished trial do not count; the others must all have finished the setting.

@@ -50,13 +50,13 @@ def epoch_batches(
     if state.base is not None:
         seeds = splitmix(state.base, state.order).split(config.train.batch_size)[:steps]
 
-    def made(rows: Tensor, seed: Tensor | None) -> Batch:
+    def make_batch(rows: Tensor, seed: Tensor | None) -> Batch:
         own = {name: value[rows] for name, value in tokens.items()}
         clean = None if state.clean is None else state.clean[rows]
         return Batch(rows, None if draws is None else draws[rows], own, kept, seed, clean)
 
     done = len(state.losses)
-    batches = map(made, chunks[done:], seeds[done:])
+    batches = map(make_batch, chunks[done:], seeds[done:])
     return read_ahead(scene.source, batches, partial(_pictures_of, scene.train))
 
 

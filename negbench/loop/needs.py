@@ -120,7 +120,7 @@ def disk_needs(run: OpenRun) -> list[Need]:
     config = run.config
     queries = len(run.scene.train.dataset.queries)
     weights = sum(value.numel() * value.element_size() for value in trained_state(run.backbone).values())
-    mined = sum(stage.end - min(stage.refreshes) for stage in _mining_stages(config) if stage.kept)
+    mined = sum(stage.end - min(stage.refreshes) for stage in _mining_stages(config) if stage.is_last)
     corpus = max(len(split.dataset.images) for split in (run.scene.train, run.scene.val))
     checkpoint = (_ADAM - 1) * weights + queries * _longest_interval(config) * config.train.draws * 8
     tables = ((mined, "epochs"), (config.train.draws, "negatives"), (_DRAWN_DISK, "bytes"))

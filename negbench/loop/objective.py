@@ -373,7 +373,7 @@ class Objective(nn.Module):
             return self.scene.source(pictures)
         return self.calls.image_features(self.scene.source, pictures)
 
-    def _embedded(self, columns: Tensor, *, sparing: bool = False) -> Tensor:
+    def _embed_candidates(self, columns: Tensor, *, sparing: bool = False) -> Tensor:
         """Return [C, T, D] candidate tokens of corpus images; those of many stored features pass in parts.
 
         `sparing`: `_spare` follows.
@@ -392,7 +392,7 @@ class Objective(nn.Module):
         columns = torch.cat([targets[:, None], batch.negatives], dim=1)
         wanted = torch.cat([columns.flatten(), self._further_images(batch.rows)])
         distinct, position = torch.unique(wanted, return_inverse=True)
-        embedded = self._embedded(distinct, sparing=self._sparing)
+        embedded = self._embed_candidates(distinct, sparing=self._sparing)
         position = position[: columns.numel()].reshape(columns.shape)
         with full_precision(self.device):
             chosen = _rows_of(embedded, position.to(self.device))  # [B, 1 + M, T, D]
@@ -489,7 +489,7 @@ class Objective(nn.Module):
     def _batch_scores(self, batch: Batch) -> _Scores:
         made = self._queries(batch)
         targets = self.scene.train.dataset.target_columns[batch.rows]
-        embedded = self._embedded(targets)
+        embedded = self._embed_candidates(targets)
         assert isinstance(self.strategy, BatchStrategy)
         choice = self._choose(self.strategy, batch, made, embedded)
         with full_precision(self.device):
@@ -499,7 +499,7 @@ class Objective(nn.Module):
                 aspects.append(AspectScores(name, of_aspect.diagonal(), of_aspect, sub.weight, sub.present))
             columns = self._further_images(batch.rows)
             if len(columns):
-                tokens = self._embedded(columns, sparing=self._sparing)
+                tokens = self._embed_candidates(columns, sparing=self._sparing)
             elif self.loss.candidate_set == "pair":  # reads no candidates
                 tokens = embedded
             else:
@@ -570,7 +570,7 @@ class Objective(nn.Module):
             return columns, tokens, split.allowed_images(rows, columns, self.mining)
         columns = self._gallery(rows)
         with torch.no_grad():
-            tokens = self._embedded(columns)
+            tokens = self._embed_candidates(columns)
         allowed = split.allowed_images(rows, columns, self.mining) & self._in_own_group(rows, columns)
         return columns, tokens, allowed
 

@@ -28,7 +28,7 @@ def define_pools(now: ModelCache, stage: Stage, folder: RunFolder, generator: to
     epoch = state.epoch
     num_negatives = config.train.draws
     end = next((b for b in stage.refreshes if b > epoch), stage.end)
-    state.refresh += 1 if stage.kept else 0
+    state.refresh += 1 if stage.is_last else 0
     scene = now.mined_scene()
     queries = len(scene.train.dataset.queries)
     with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
@@ -36,18 +36,18 @@ def define_pools(now: ModelCache, stage: Stage, folder: RunFolder, generator: to
         mined = mine(
             task,
             stage.mined,
-            refresh=config.schedule.refresh_counts[state.refresh] if stage.kept else stage.refreshes.index(epoch),
+            refresh=config.schedule.refresh_counts[state.refresh] if stage.is_last else stage.refreshes.index(epoch),
             draws=(end - epoch) * num_negatives if config.mining.redraw else num_negatives,
             per_epoch=num_negatives if config.mining.replacement else None,
             generator=generator,
             files=PoolFiles(
-                written=_file(folder, state.refresh) if stage.kept else None,
+                written=_file(folder, state.refresh) if stage.is_last else None,
                 previous=_file(folder, state.refresh - 1) if state.refresh > 0 else None,
             ),
             progress=advance,
         )
     state.negatives, state.interval_start = mined.negatives, epoch
-    if stage.kept:
+    if stage.is_last:
         folder.write_table(f"mining-{state.refresh:02d}", mined.table())
         # the next refresh is compared with this one, or in a resumed run with that of the checkpoint
         kept = {_file(folder, refresh) for refresh in (state.refresh, state.checkpointed)}

@@ -339,7 +339,7 @@ def hold_features(run: OpenRun) -> None:
     else:
         budget = feature_budget(source.device)
     source.hold(budget)
-    if not source.held or source.device.type == "cuda":
+    if not source.in_memory or source.device.type == "cuda":
         log.info("%s", source)
 
 

@@ -23,14 +23,14 @@ class Stage:
         strategy: supplies the negatives of the steps.
         mined: defines the pools of a corpus strategy: itself, or all of the corpus before its first refresh.
         refreshes: epochs before which pools are defined.
-        kept: whether they count as refreshes of the run: only the last stage's do.
+        is_last: whether it is the run's last stage; only its refreshes count as those of the run.
     """
 
     end: int
     strategy: Strategy
     mined: Strategy
     refreshes: tuple[int, ...]
-    kept: bool
+    is_last: bool
 
 
 def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
@@ -43,13 +43,13 @@ def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
     for (begin, part), end in zip(early, ends, strict=True):
         due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)
         due = tuple(epoch for epoch in due if epoch < end) if part.scope == "corpus" else ()
-        plan.append(Stage(end, part, part, due, kept=False))
+        plan.append(Stage(end, part, part, due, is_last=False))
     if last.scope == "batch":
-        return [*plan, Stage(epochs, last, last, (), kept=True)]
+        return [*plan, Stage(epochs, last, last, (), is_last=True)]
     first = listed[0] if listed else epochs
     if first > start:
-        plan.append(Stage(first, last, registry.make("strategies", "all-corpus"), (start,), kept=False))
-    return [*plan, Stage(epochs, last, last, listed, kept=True)]
+        plan.append(Stage(first, last, registry.make("strategies", "all-corpus"), (start,), is_last=False))
+    return [*plan, Stage(epochs, last, last, listed, is_last=True)]
 
 
 def check_batches(train: ResolvedTrain, queries: int) -> None:

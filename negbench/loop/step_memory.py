@@ -220,7 +220,7 @@ class Architecture:
         """Shape [L, C] of an image's features."""
         if isinstance(self.backbone, HoldsFeatures):
             return tuple(self.backbone.features_of(self.images[:1]).shape[1:])
-        return tuple(self._kept("features", lambda: trace_features(self)))
+        return tuple(self._read_or_make("features", lambda: trace_features(self)))
 
     @cached_property
     def fake(self) -> tuple[_Shapes, Backbone]:
@@ -238,23 +238,23 @@ class Architecture:
         Traces are read from the cache folder, or made now in a few seconds.
         """
         if not name.startswith("cross"):
-            return self._traced(name, _ROWS, recompute) * (rows / _ROWS)
-        few, many = (self._traced(name, side, recompute) for side in _SIDES)
+            return self._trace(name, _ROWS, recompute) * (rows / _ROWS)
+        few, many = (self._trace(name, side, recompute) for side in _SIDES)
         # a n + b n^2 at two n: what each row takes, and each pair
         small, large = _SIDES
         per_pair = (many * (1 / large) + few * (-1 / small)) * (1 / (large - small))
         per_row = few * (1 / small) + per_pair * -small
         return per_row * rows + per_pair * rows**2
 
-    def _traced(self, name: str, rows: int, recompute: bool) -> CallMemory:
+    def _trace(self, name: str, rows: int, recompute: bool) -> CallMemory:
         part = f"{name} {rows} {self.precision}{' recomputed' if recompute else ''}"
 
         def trace_call() -> dict[str, Any]:
             return asdict(trace(self, name, rows, recompute=recompute))
 
-        return CallMemory(**self._kept(part, trace_call))
+        return CallMemory(**self._read_or_make(part, trace_call))
 
-    def _kept(self, part: str, make: Callable[[], Any]) -> Any:
+    def _read_or_make(self, part: str, make: Callable[[], Any]) -> Any:
         file = cache_dir() / "steps" / f"{self._key}.json"
         known: dict[str, Any] = {}
         if file.exists():

@@ -174,11 +174,11 @@ def _is_scored(now: ModelCache) -> bool:
 def _refresh(now: ModelCache, parts: TrainingParts, stage: Stage, folder: RunFolder, log: Log) -> None:
     """Define the pools of the interval that starts now, draw from them, and log the strategy's behaviour."""
     state = now.state
-    after_warmup = stage.kept and state.epoch > 0 and state.refresh == -1
+    after_warmup = stage.is_last and state.epoch > 0 and state.refresh == -1
     mined = define_pools(now, stage, folder, parts.streams["draws"])
     now.run.callbacks.refreshed(now, stage, mined)
     summary = {**mined.summary(), "distinct": distinct(mined.negatives, now.run.config.train.draws)}
-    if stage.kept:
+    if stage.is_last:
         state.behaviour.append({"epoch": float(state.epoch), **summary})
     log({f"mining/{name}": value for name, value in summary.items()}, state.step, state.epoch)
     if after_warmup:

@@ -109,14 +109,14 @@ def remembered(memory: Path) -> dict[str, Any]:
     try:
         status = memory.stat()
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED:
-            return _parsed(memory, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-        return _parsed.__wrapped__(memory)
+            return _parse(memory, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        return _parse.__wrapped__(memory)
     except (NegbenchError, OSError):
         return {}
 
 
 @lru_cache(maxsize=2)  # hashes, and kinds of pictures
-def _parsed(memory: Path, *version: int) -> dict[str, Any]:
+def _parse(memory: Path, *version: int) -> dict[str, Any]:
     return dict(read_json(memory))
 
 

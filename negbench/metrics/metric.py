@@ -114,7 +114,7 @@ class Metric:
 
     def mean(self, ranks: QueryRanks) -> float:
         """Return the metric. Raises NegbenchError without any query, or if a query lacks what the metric needs."""
-        covered = self._covered(ranks)
+        covered = self._select_group(ranks)
         parts = [covered.of_group(name) for name in covered.groups] if self.over == "groups" else [covered]
         total = 0.0
         for values in self.per_query:
@@ -123,10 +123,10 @@ class Metric:
 
     def of(self, ranks: QueryRanks) -> PerQuery:
         """Return the metric's per-query values. Raises as `mean`."""
-        covered = self._covered(ranks)
+        covered = self._select_group(ranks)
         values = torch.stack([values(covered).double() for values in self.per_query]).mean(0)
         several = self.over == "groups" and len(covered.groups) > 1
         return PerQuery(values.numpy(), np.array(self.rows(ranks)), np.array(covered.group) if several else None)
 
-    def _covered(self, ranks: QueryRanks) -> QueryRanks:
+    def _select_group(self, ranks: QueryRanks) -> QueryRanks:
         return ranks if self.group is None else ranks.of_group(self.group)

@@ -54,7 +54,7 @@ class QueryRanks:
         return tuple(dict.fromkeys(self.group))
 
     @classmethod
-    def concatenated(cls, parts: Sequence[QueryRanks]) -> QueryRanks:
+    def concatenate(cls, parts: Sequence[QueryRanks]) -> QueryRanks:
         """Concatenate the queries of all parts; all of them hold subset ranks, or none."""
         subset_ranks = [part.subset_rank for part in parts if part.subset_rank is not None]
         clusters = [part.cluster for part in parts if part.cluster is not None]
@@ -67,7 +67,7 @@ class QueryRanks:
             group=tuple(chain.from_iterable(part.group for part in parts)),
             target_rank=_join([part.target_rank for part in parts]),
             gallery_size=_join([part.gallery_size for part in parts]),
-            relevant_ranks=Ragged.concatenated([part.relevant_ranks for part in parts]),
+            relevant_ranks=Ragged.concatenate([part.relevant_ranks for part in parts]),
             subset_rank=_join(subset_ranks) if subset_ranks else None,
             cluster=tuple(chain.from_iterable(clusters)) if clusters else None,
             values=values,

@@ -28,7 +28,7 @@ class Ragged:
         return cls(torch.tensor(flat, dtype=torch.int64), lengths.cumsum(0))
 
     @classmethod
-    def concatenated(cls, parts: Sequence[Ragged]) -> Ragged:
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
         """Concatenate the rows of all parts."""
         if not parts:
             return cls.of([])

@@ -146,5 +146,5 @@ def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:
     if not tracker.enabled or not tracker.there:
         yield "no store yet" if tracker.enabled else "no copy is kept", False
         return
-    for line in (*restore(tracker), f"{tracker.shown} answers"):
+    for line in (*restore(tracker), f"{tracker.printable_uri} answers"):
         yield line, False

@@ -118,10 +118,10 @@ def _encode_all(
         with shown.stage("texts", total=len(texts)) as advance:
             parts = (texts[start : start + size] for start in range(0, len(texts), size))
             words = used.vectors("encode_text", ((part, part) for part in parts), advance)
-    return images, words, _unseen(used, images, words, texts)
+    return images, words, _lines_on_losses(used, images, words, texts)
 
 
-def _unseen(used: "_Used", images: Tensor, words: Tensor, texts: Sequence[str]) -> list[str]:
+def _lines_on_losses(used: "_Used", images: Tensor, words: Tensor, texts: Sequence[str]) -> list[str]:
     """Return a line about texts that are cut or get one vector, and one about different images that get one."""
     seen = TextsSeen(words)
     if isinstance(used.encoder, SeesTexts):

@@ -304,7 +304,7 @@ def _vectors(scan: FolderContents, file: Path) -> None:
 
 def _unread_table(scan: FolderContents, file: Path) -> None:
     """Record a table of embeddings in cells, or of pictures within cells, with the line that converts it."""
-    if file.suffix.lower() in CELLS and len(_numbered(file)) > 1:
+    if file.suffix.lower() in CELLS and len(_number_columns(file)) > 1:
         scan.unused.append(f"{file.name}: {conversion(file)}")
     if file.suffix.lower() != ".parquet":
         return
@@ -314,7 +314,7 @@ def _unread_table(scan: FolderContents, file: Path) -> None:
         scan.unused.append(f"{file.name} has pictures in its column {column!r}: for k, cell in {cells}: {write}")
 
 
-def _numbered(file: Path) -> list[str]:
+def _number_columns(file: Path) -> list[str]:
     """Return the columns of a .csv or .tsv that are one vector, a column for each number; none if it has much else."""
     with opened_file(file) as opened:
         first = opened.readline(_HEADER).decode("utf-8-sig", errors="replace")
@@ -494,14 +494,14 @@ def write(scan: FolderContents) -> list[Path]:
     """
     target = scan.folder / RECIPE
     plugin = scan.plugin
-    if target.exists() and not _untouched(read_text(target, errors="replace")):
+    if target.exists() and not _is_untouched(read_text(target, errors="replace")):
         backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(scan).items())
         use = f"set name = {toml('precomputed')}, {backbone} in its [backbone], or " if backbone else ""
         raise OptionError(f"{target} already exists and was edited after `negbench init` wrote it: {use}rename it")
     text = recipe(scan)
     texts = {target: f"{_SEAL}{_digest(text)}\n{text}"}
     if not plugin.exists():
-        texts |= {_mark(plugin): f"{plugin}\n", plugin: _filled("my_strategy.j2")}
+        texts |= {_mark(plugin): f"{plugin}\n", plugin: _fill("my_strategy.j2")}
     for path, content in texts.items():
         write_text(path, content)
     return [path for path in texts if path.parent == scan.folder]
@@ -516,7 +516,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _untouched(text: str) -> bool:
+def _is_untouched(text: str) -> bool:
     """Whether a recipe is unchanged since `write` made it."""
     seal, _, rest = text.partition("\n")
     return seal == f"{_SEAL}{_digest(rest)}"
@@ -526,7 +526,7 @@ def recipe(scan: FolderContents) -> str:
     """Return the recipe as text."""
     assert scan.triplets is not None
     backbone: Any = registry.get("backbones", "precomputed" if scan.vectors else "tiny")
-    return _filled(
+    return _fill(
         "recipe.toml.j2",
         folder=scan.folder,
         lines=map(printable, [*scan.present, *scan.warnings]),
@@ -547,7 +547,7 @@ def recipe(scan: FolderContents) -> str:
     )
 
 
-def _filled(template: str, **values: Any) -> str:
+def _fill(template: str, **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     place = FileSystemLoader(Path(__file__).parent)

@@ -142,13 +142,13 @@ def _relevant(config: ResolvedConfig, cache: DataCache) -> str | None:
     return None
 
 
-def _told_apart(config: ResolvedConfig, cache: DataCache) -> str | None:
+def _refuse_exchangeable(config: ResolvedConfig, cache: DataCache) -> str | None:
     if cache.dataset(config.dataset, "val", images=False).exchangeable:
         return "the target is a random one of several relevant images here, so no model can rank it above the others"
     return None
 
 
-def _composed(config: ResolvedConfig, cache: DataCache) -> str | None:
+def _refuse_vectors(config: ResolvedConfig, cache: DataCache) -> str | None:
     """Decline generated worlds, where a relevant image is the sum of reference and text plus noise."""
     return "a query is the sum of its parts here by construction" if config.backbone.name == "vectors" else None
 
@@ -162,8 +162,8 @@ def _people(config: ResolvedConfig, cache: DataCache) -> str | None:
 # name -> a line on what the data set lacks, or None
 NEEDS: dict[str, Callable[[ResolvedConfig, DataCache], str | None]] = {
     "relevant": _relevant,
-    "told-apart": _told_apart,
-    "composed": _composed,
+    "told-apart": _refuse_exchangeable,
+    "composed": _refuse_vectors,
     "people": _people,
 }
 

@@ -63,11 +63,11 @@ FORMULAS: dict[str, Formula] = {}  # by name, as claims.toml gives it
 def measure(name: str, unit: Unit, *, across: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as the formula of a measure."""
 
-    def registered(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
         FORMULAS[name] = Formula(function, unit, across)
         return function
 
-    return registered
+    return register
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def regime(run: SettingRun, number: str) -> Measured:
 # --- false negatives ---------------------------------------------------------------------------------------------
 
 
-def _known(run: SettingRun, split: str) -> QueryRanks:
+def _relevant_ranks(run: SettingRun, split: str) -> QueryRanks:
     ranks = run.ranks if split == "val" else run.encoded(split).ranks()
     if int(ranks.relevant_ranks.lengths.max()) < 2:
         raise Untestable(f"only the targets of {split} are known to be relevant")
@@ -247,14 +247,14 @@ def _known(run: SettingRun, split: str) -> QueryRanks:
 @measure("suppression", POINTS)
 def suppression(run: SettingRun, k: int = 10, split: str = "train") -> Measured:
     """[Q] recall at k of the target minus that of the other relevant images, nan for queries without others."""
-    ranks = _known(run, split)
+    ranks = _relevant_ranks(run, split)
     return _of_queries(hits_at_k(ranks.target_rank, k) - other_recall_at_k(ranks.relevant_ranks, k), ranks)
 
 
 @measure("false-negatives", PERCENT)
 def false_negatives(run: SettingRun, band: str, split: str = "train") -> Measured:
     """Share of a part of the ranking (`band`: see `false_negative_rate`) known to be relevant, targets left out."""
-    ranks = _known(run, split)
+    ranks = _relevant_ranks(run, split)
     rate = false_negative_rate(ranks.relevant_ranks, ranks.gallery_size, band)
     if np.isnan(rate):
         raise Untestable(f"no ranking of {split} has an image in the part '{band}'")
@@ -297,18 +297,18 @@ def preference(run: SettingRun) -> Measured:
 
     Judgements count as independent, although one participant's are correlated, so intervals are too narrow.
     """
-    return _plain(agreement(*_judged(run.people())))
+    return _plain(agreement(*_preferences(run.people())))
 
 
 @measure("agreement-over-recall", POINTS)
 def agreement_over_recall(run: SettingRun) -> Measured:
     """[judgements] how well the run's scores agree with choices between sets of five, minus recall at 5's agreement."""
     people = run.people()
-    scores, first = _judged(people)
+    scores, first = _preferences(people)
     return _plain(agreement(scores, first) - agreement(preferences_of(people.dataset).hits.double(), first))
 
 
-def _judged(encoded: Encoded) -> tuple[Tensor, Tensor]:
+def _preferences(encoded: Encoded) -> tuple[Tensor, Tensor]:
     """Return [Q, 2] scores of the sets, and [Q] whether people chose the first."""
     data = preferences_of(encoded.dataset)
     embeddings = encoded.embeddings

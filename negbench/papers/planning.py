@@ -156,7 +156,7 @@ class ClaimsPlan:
         names = {outcome.run_id for outcome in outcomes if outcome.run_id}
         taken = sum(sum(RunFolder(self.runs / name).result["seconds"].values()) for name in names)
         about = f"{self.about}; {len(names)} runs"
-        judged = self.judged(outcomes)
+        judged = self.judge_claims(outcomes)
         write_judged(judged, self.folder.path, about)
         return JudgedClaims(judged, f"{about}, {duration(taken)} of computing", self.folder.path)
 
@@ -201,7 +201,7 @@ class ClaimsPlan:
             text += f": {duration(rest)} of computing to {self.looks.most} seeds"
         return left, text
 
-    def judged(self, outcomes: Sequence[Outcome]) -> list[JudgedClaim]:
+    def judge_claims(self, outcomes: Sequence[Outcome]) -> list[JudgedClaim]:
         """Return every claim's verdict, over both lengths if there are two."""
         short, *long = self._by_length(outcomes).values()
         return [at_both(*pair) for pair in zip(short, *long, strict=True)] if long else short

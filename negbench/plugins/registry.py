@@ -382,12 +382,12 @@ def _entry_points(kind: str, path: tuple[str, ...]) -> list[Plugin]:
     """Return the plug-ins of packages on `path` (`sys.path`)."""
     return [
         Plugin(kind, point.name, point.module, None, point.dist.name if point.dist else point.value)
-        for point in _installed(path).select(group=f"negbench.{kind}")
+        for point in _read_entry_points(path).select(group=f"negbench.{kind}")
     ]
 
 
 @cache
-def _installed(path: tuple[str, ...]) -> "importlib.metadata.SelectableGroups | importlib.metadata.EntryPoints":
+def _read_entry_points(path: tuple[str, ...]) -> "importlib.metadata.SelectableGroups | importlib.metadata.EntryPoints":
     """Return what packages on `path` offer; read once for all kinds, as looking through all packages is slow."""
     return importlib.metadata.entry_points()
 
@@ -396,7 +396,7 @@ def _installed(path: tuple[str, ...]) -> "importlib.metadata.SelectableGroups | 
 _IMPORTED: dict[str, dict[str, tuple[Path, tuple[int, ...]]]] = {}
 
 
-def _stamped(module: str, path: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
+def _stamps(module: str, path: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
     own = {module: path} if module.startswith("negbench.") else syntax.closure(((module, path),))
     return {name: (file, stamp(file)) for name, file in (own | files_read(own)).items()}
 
@@ -417,14 +417,14 @@ def files_read(modules: Mapping[str, Path]) -> dict[str, Path]:
     return files
 
 
-def _changed(module: str) -> Path | None:
+def _changed_file(module: str) -> Path | None:
     """Return a file of an imported plug-in that has changed since; None if all are as they were."""
     return next((file for file, then in _IMPORTED.get(module, {}).values() if stamp(file) != then), None)
 
 
 def check_unchanged(plugin: Plugin) -> None:
     """Raise NegbenchError if a file of the plug-in has changed since it was imported."""
-    file = _changed(plugin.module)
+    file = _changed_file(plugin.module)
     if file is not None:
         raise NegbenchError(
             f"{_SINGULAR[plugin.kind]} '{plugin.name}': {file} changed after it was imported: rerun the command "
@@ -454,14 +454,14 @@ def import_file(path: Path, flag: str) -> ModuleType:
     # the name holds the path's hash: two files of one name stay apart, one file imported twice is one module
     name = f"negbench_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     if name in _IMPORTED:
-        if name in sys.modules and _changed(name) is None:
+        if name in sys.modules and _changed_file(name) is None:
             return sys.modules[name]
         _drop(name)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise NegbenchError(f"{flag} {path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    _IMPORTED[name] = _stamped(name, path)
+    _IMPORTED[name] = _stamps(name, path)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -495,7 +495,7 @@ def _classes_of(kind: str, module: ModuleType) -> list[type]:
 def _plugin_class(plugin: Plugin) -> type:
     try:
         if plugin.module not in _IMPORTED:
-            _IMPORTED[plugin.module] = _stamped(plugin.module, plugin.source())
+            _IMPORTED[plugin.module] = _stamps(plugin.module, plugin.source())
         module = importlib.import_module(plugin.module)
     except Exception as error:  # report any error of a plug-in's import in one line
         problem = (missing_package(error) if isinstance(error, ImportError) else None) or on_one_line(error)

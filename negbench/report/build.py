@@ -146,7 +146,7 @@ def comparison_page(
             examples=[val, train],
             details=[
                 section("tests", "Tests", text=tests),
-                _published(parts),
+                _published_section(parts),
                 PageSection("notes", "What is left out", "", (*map(Note, findings.notes()), *missing)),
                 _cells(results, cells, findings.runs),
             ],
@@ -189,7 +189,7 @@ def _leader(findings: Findings, parts: Sequence[ChartData], finished: Container[
     return [*shown, *(chart for runs in parts for chart in figures.forests(runs))]
 
 
-def _published(parts: Sequence[ChartData]) -> PageSection:
+def _published_section(parts: Sequence[ChartData]) -> PageSection:
     """Build the section of published numbers on exactly the splits and protocols of this comparison."""
     tables: dict[str, Part] = {}
     for runs in parts:

@@ -71,7 +71,7 @@ def gallery(data: ChartData, count: int) -> Gallery:
     trained = {f.manifest["dataset"]["train"] for f in folders.values()}
     ranks = {label: folder.ranks().set_index("query")["target_rank"] for label, folder in folders.items()}
     picked = _pick(pd.DataFrame(ranks), count)
-    drawn = {label: _mined(folder) for label, folder in folders.items() if len(trained) == 1}
+    drawn = {label: _read_draws(folder) for label, folder in folders.items() if len(trained) == 1}
     mined = {label: frame for label, frame in drawn.items() if frame is not None}
     last = {label: frame.groupby("query")["target_rank"].last() for label, frame in mined.items()}
     train = _pick(pd.DataFrame(last), count) if mined else None
@@ -145,7 +145,7 @@ def _pick(ranks: pd.DataFrame, count: int) -> Pick:
     return why
 
 
-def _mined(folder: RunFolder) -> pd.DataFrame | None:
+def _read_draws(folder: RunFolder) -> pd.DataFrame | None:
     """Read all refreshes' draws: query, epoch (from 1), negatives, scores, positive, target_rank; None without any."""
     frames = []
     epochs = [int(row["epoch"]) for row in folder.result["behaviour_by_refresh"]]

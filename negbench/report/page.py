@@ -177,7 +177,7 @@ def fragment(page: Page) -> str:
             style = "max-width: 100%; height: auto"
             lines.append(f'<p>{title}</p><img style="{style}" alt="{title}. {text}" src="{_drawn(part)}">')
         elif isinstance(part, Table):
-            table = part.shown.to_html(index=False, border=0)
+            table = part.visible_frame.to_html(index=False, border=0)
             lines.append(f"<p>{_prose(part.title)}</p><div style='overflow-x: auto; white-space: nowrap'>{table}</div>")
         elif isinstance(part, Note):
             lines.append(f"<p>{_prose(part.text)}</p>")

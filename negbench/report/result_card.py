@@ -103,7 +103,7 @@ def _markdown(name: str, page: Page, settings: Mapping[str, Any]) -> str:
             if table.common:
                 title += f" (all rows: {inert(', '.join(table.common))})"
             lines.append(title)
-            lines.append(markdown(table.shown).rstrip())
+            lines.append(markdown(table.visible_frame).rstrip())
     lines += ["## Settings that all runs share, as a recipe", "Each row's other settings are in `card.json`."]
     rows = (f"{key} = {json.dumps(value)}" for key, value in settings.items())  # JSON's scalars and lists are TOML's
     lines.append("\n".join(("```toml", *rows, "```")))

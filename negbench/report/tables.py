@@ -14,7 +14,7 @@ from negbench.analysis.findings import Findings
 from negbench.analysis.frame import StoredRun, shared_value
 from negbench.analysis.leader import FOLDED, by_negatives, leader_tables, measured_tables, verdict_frame
 from negbench.analysis.pivots import READ_SIGNS, matrix_frame, points_frame, settings_frame
-from negbench.analysis.stored_trials import picked_settings
+from negbench.analysis.stored_trials import read_chosen_settings
 from negbench.analysis.temperature import starts_of, temperatures_of
 from negbench.analysis.verdict_record import TABLE_AXES, Verdict
 from negbench.analysis.verdicts import beside_batch
@@ -109,7 +109,7 @@ class Table:
         return parts
 
     @property
-    def shown(self) -> pd.DataFrame:
+    def visible_frame(self) -> pd.DataFrame:
         """The frame without folded and empty columns, and without data sets that points tell; their names are short."""
         left = [*self.constant, *(name for name in self.frame if set(map(str, self.frame[name])) <= {"-", ""})]
         if {"point", "dataset"} <= {*self.frame} and self.frame.groupby("point")["dataset"].nunique().max() == 1:
@@ -156,7 +156,7 @@ def _axis_tables(findings: Findings) -> Iterator[Table]:
         frame = points_frame(findings.point_axes, findings.main_verdicts, findings.groups)
         folded = tuple(short_names(findings.point_axes))
         yield Table("points", title, frame, f"{text}point.", folded, section="best", caption=caption)
-    chosen = [picked for picked in picked_settings(findings.document) if picked.setting.temperature is not None]
+    chosen = [picked for picked in read_chosen_settings(findings.document) if picked.setting.temperature is not None]
     if chosen and findings.verdicts:
         title = f"{metric} of every strategy at the common rate and temperature of its table, and at its own"
         text = "In brackets the ranks that the pairwise tests allow; then the difference from the baseline in points"
@@ -330,7 +330,7 @@ def _paper_texts(
     for name, words in _TESTS.items():
         if name in values and words in frame and words not in values:
             pairs = zip(frame[name], frame[words], strict=True)
-            cells[name] = [_marked(str(difference), str(verdict)) for difference, verdict in pairs]
+            cells[name] = [_with_look(str(difference), str(verdict)) for difference, verdict in pairs]
     if form == "latex":
         bold = r"\textbf{%s}"
         texts = cells.map(_latex)
@@ -369,7 +369,7 @@ def _rule_between_blocks(lines: Sequence[str], blocks: Sequence[object]) -> list
     return ruled + list(lines[first + len(blocks) :])
 
 
-def _marked(difference: str, words: str) -> str:
+def _with_look(difference: str, words: str) -> str:
     """Return a difference with what the words of its test say of the look that decided it: ' (after 3 seeds)'."""
     look = _LOOK.search(words)
     return difference if look is None else difference + look.group()

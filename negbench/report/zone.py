@@ -66,23 +66,23 @@ def zone_chart(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> Chart
     return Chart("zone", "Where in the ranking should negatives come from?", text, tuple(drawn), 2, direct=True)
 
 
-def _named(key: tuple[str, ...]) -> dict[str, str]:
+def _panel_labels(key: tuple[str, ...]) -> dict[str, str]:
     """Return the number of negatives and the table's values of a panel by name."""
     return dict(zip(("negatives", *TABLE_AXES), key, strict=True))
 
 
 def _order(key: tuple[str, ...]) -> tuple[int, int]:
     """Sort panels by the number of negatives, then by the training budget."""
-    named = _named(key)
+    named = _panel_labels(key)
     return int(named["negatives"]), int(named["epochs"] or 0)
 
 
 def _titles(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     """Return each panel's title: its number of negatives, and the values in which the panels differ."""
-    varied = [axis for axis in TABLE_AXES if len({_named(key)[axis] for key in keys}) > 1]
+    varied = [axis for axis in TABLE_AXES if len({_panel_labels(key)[axis] for key in keys}) > 1]
     titles = {}
     for key in keys:
-        named = _named(key)
+        named = _panel_labels(key)
         count = int(named["negatives"])
         parts = [f"{count} {plural(count, 'negative')} per query and step"]
         for axis in varied:

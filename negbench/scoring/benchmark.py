@@ -65,7 +65,7 @@ def _check(options: Evaluate, dataset: Dataset) -> None:
 
 def _of_run(encoded: Encoded) -> Scores | None:
     if isinstance(encoded.dataset, PreferenceFormat):
-        return encoded.judged()
+        return encoded.agreement()
     if encoded.dataset.closed:
         return None
     return benchmark_scores(encoded.dataset, encoded.ranks(), encoded.run_id, encoded.remarks)

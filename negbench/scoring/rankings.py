@@ -75,7 +75,7 @@ def ranks_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking]) -> Quer
         NegbenchError: a query without a ranking; an unknown query or image; an image listed twice, or outside the
             query's gallery.
     """
-    return _ranked(dataset, _listed(dataset, rankings).worst)
+    return _rank(dataset, _look_up(dataset, rankings).worst)
 
 
 def highest_ranks(dataset: Dataset, rankings: Mapping[str, Ranking]) -> QueryRanks:
@@ -83,10 +83,10 @@ def highest_ranks(dataset: Dataset, rankings: Mapping[str, Ranking]) -> QueryRan
 
     A metric is known if these ranks and those of `ranks_of_rankings` agree on it. Errors are the same.
     """
-    return _ranked(dataset, _listed(dataset, rankings).best)
+    return _rank(dataset, _look_up(dataset, rankings).best)
 
 
-def _ranked(dataset: Dataset, score_block: ScoreBlock) -> QueryRanks:
+def _rank(dataset: Dataset, score_block: ScoreBlock) -> QueryRanks:
     return dataset.with_mistakes(dataset.rank(score_block, block=_BLOCK), score_block, _BLOCK)
 
 
@@ -96,7 +96,7 @@ def first_columns(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> 
     Raises:
         NegbenchError: as `ranks_of_rankings`; a ranking of fewer images.
     """
-    top = dataset.top(_listed(dataset, rankings).worst, k, block=_BLOCK)
+    top = dataset.top(_look_up(dataset, rankings).worst, k, block=_BLOCK)
     short = ((top.scores <= _UNLISTED / 2) & (top.columns >= 0)).any(1).nonzero().flatten().tolist()
     if short:
         query = short_repr(dataset.queries[short[0]].id)
@@ -109,7 +109,7 @@ def doubts(dataset: Dataset, rankings: Mapping[str, Ranking]) -> list[str]:
 
     Args and errors are those of `ranks_of_rankings`.
     """
-    listed = _listed(dataset, rankings)
+    listed = _look_up(dataset, rankings)
     constant, last = 0, 0
     for row, (columns, scores) in enumerate(zip(listed.columns, listed.scores, strict=True)):
         if len(scores) < FEW:
@@ -179,7 +179,7 @@ class _Listed:
         return line
 
 
-def _listed(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
+def _look_up(dataset: Dataset, rankings: Mapping[str, Ranking]) -> _Listed:
     checked = _check_queries(dataset, rankings)
     galleries = {name: frozenset(columns.tolist()) for name, columns in dataset.groups.items()}
     names = Spellings(dataset.all_images)

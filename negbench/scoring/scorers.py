@@ -66,7 +66,7 @@ class Encoded:
         """Return each query's k best images."""
         return evaluation.top_k(self.split, self.embeddings.queries, self.embeddings.candidates, k)
 
-    def judged(self) -> Scores:
+    def agreement(self) -> Scores:
         """Agreement with people's choices; DataError where the data set holds none."""
         preferences = preferences_of(self.dataset)
         sets = preferences.score_sets(evaluation.block_scorer(self.embeddings.queries, self.embeddings.candidates))

@@ -59,10 +59,10 @@ class Scores:
 
 def benchmark_scores(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tuple[str, ...] = ()) -> Scores:
     """Compute the data set's own metrics from ranks; `what` names their source."""
-    return _scores(dataset, what, _measured(dataset, ranks), ranks.to_frame(), PERCENT, remarks)
+    return _scores(dataset, what, _measure(dataset, ranks), ranks.to_frame(), PERCENT, remarks)
 
 
-def _measured(dataset: Dataset, ranks: QueryRanks) -> dict[str, float]:
+def _measure(dataset: Dataset, ranks: QueryRanks) -> dict[str, float]:
     texts = {query.id: query.text for query in dataset.queries}
     by_change = recall_by_change(ranks, [texts[query] for query in ranks.query])
     return dataset.summarise(ranks) | dataset.summarise_mistakes(ranks) | by_change
@@ -104,8 +104,8 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     rankings = read_rankings(path)
     worst = ranks_of_rankings(dataset, rankings)
     best = highest_ranks(dataset, rankings)
-    known = _measured(dataset, worst)
-    possible = _measured(dataset, best)
+    known = _measure(dataset, worst)
+    possible = _measure(dataset, best)
     unknown = tuple(name for name, value in known.items() if value != possible[name] and not math.isnan(value))
     scores = benchmark_scores(dataset, worst, str(path), tuple(doubts(dataset, rankings)))
     if not unknown:

@@ -405,10 +405,10 @@ def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
         _check_value(key, value)
     if "strategy" not in values or "name" not in dict(values["strategy"]):
         raise NegbenchError("no strategy is named: give --strategy NAME (see `negbench list strategies`) or a recipe")
-    return _validated(RunConfig, {key: with_default_name(key, value) for key, value in values.items()})
+    return _validate(RunConfig, {key: with_default_name(key, value) for key, value in values.items()})
 
 
-def _validated(model: type[Model], values: Mapping[str, Any]) -> Model:
+def _validate(model: type[Model], values: Mapping[str, Any]) -> Model:
     """Validate the values as a configuration; raise OptionError for the first that does not fit."""
     try:
         return model.model_validate(values)
@@ -512,7 +512,7 @@ def resolve(config: RunConfig) -> ResolvedConfig:
         sections["mining"] = {**config.mining.model_dump(), "replacement": False}
     dev_seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
     sections["eval"] = {**config.eval.model_dump(), "dev_seed": dev_seed, "also": _resolved_also(config, sections)}
-    return _validated(ResolvedConfig, {**config.model_dump(), **sections})
+    return _validate(ResolvedConfig, {**config.model_dump(), **sections})
 
 
 def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = None) -> dict[str, Any]:

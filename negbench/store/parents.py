@@ -73,7 +73,7 @@ class Parent:
                 status = _PENDING
                 raise
             finally:
-                kept = self._kept()
+                kept = self._own_note()
                 if kept:
                     with suppress(Exception):  # `end_abandoned` does it later
                         self.tracker.client().set_terminated(kept["run_id"], status=status)
@@ -106,7 +106,7 @@ class Parent:
             lost += f", and the summary of '{self.folder.name}'"
             log.warning("%s: %s are not copied: rerun the command, or `negbench ui`, when it answers", error, lost)
 
-    def held(self, statuses: Mapping[str, str]) -> bool:
+    def has_parent(self, statuses: Mapping[str, str]) -> bool:
         """Whether the store has all but the runs, or had the parent, which somebody deleted.
 
         Args:
@@ -144,31 +144,31 @@ class Parent:
             trials = self._trials()
             for folder in set(self._lacking()) - trials.keys():
                 self.tracker.ensure(RunFolder(folder))
-            copied = sum(self._copied(*trial) for trial in trials.items())
+            copied = sum(self._copy_trial(*trial) for trial in trials.items())
             for note in (place / NOTE for place in (*self._runs(), *trials)):
-                kept = read_note(note, self.tracker.shown) or {}
+                kept = read_note(note, self.tracker.printable_uri) or {}
                 tags = kept.get("tags", {})
                 if tags.get("experiment") == self.folder.name and tags.get(PARENT) != parent:
                     client.set_tag(kept["run_id"], PARENT, parent)  # it was copied while there was no parent
                     write_json(note, kept | {"tags": tags | {PARENT: parent}})
             self._send(client, parent)
             client.set_terminated(parent, _PENDING if pending else "FINISHED")
-            write_json(self.folder / NOTE, {**self._kept(), "whole": digest})
+            write_json(self.folder / NOTE, {**self._own_note(), "whole": digest})
         return copied
 
     def _lock(self) -> Any:
         return lock_file(self.folder / "mlflow.lock")
 
-    def _kept(self) -> dict[str, Any]:
+    def _own_note(self) -> dict[str, Any]:
         """Return the note of this store's run; empty if there is none."""
-        return read_note(self.folder / NOTE, self.tracker.shown) or {}
+        return read_note(self.folder / NOTE, self.tracker.printable_uri) or {}
 
     def _digest(self) -> str:
         held = self.folder / _HELD
         return sha256_of(held) if held.exists() else ""
 
     def _whole(self) -> bool:
-        return self.tracker.there and self._kept().get("whole") == self._digest()
+        return self.tracker.there and self._own_note().get("whole") == self._digest()
 
     def _runs(self) -> list[Path]:
         """Return the folders of a comparison's finished runs."""
@@ -180,7 +180,7 @@ class Parent:
 
     def _lacking(self) -> list[Path]:
         """Return the folders of those of the runs and trials whose notes name no whole copy."""
-        shown = self.tracker.shown
+        shown = self.tracker.printable_uri
         trials = self._trials().items()
         lost = [place for place, trial in trials if trial["lost"] or not read_note(place / NOTE, shown)]
         return lost + [run for run in self._runs() if not (read_note(run / NOTE, shown) or {}).get("whole")]
@@ -192,7 +192,7 @@ class Parent:
     def _lacks(self, place: Path, trial: Mapping[str, Any], statuses: Mapping[str, str] | None = None) -> bool:
         return bool(trial["lost"]) or not self.tracker.holds(RunFolder(place), trial["status"], statuses)
 
-    def _copied(self, place: Path, each: Mapping[str, Any]) -> bool:
+    def _copy_trial(self, place: Path, each: Mapping[str, Any]) -> bool:
         """Copy an ended trial if the store lacks it and no process computes it; return whether it did."""
         with suppress(BlockingIOError), lock_file(place / ".lock", wait=False):
             if self._lacks(place, each):
@@ -211,13 +211,13 @@ class Parent:
         note = self.folder / NOTE
         name = self.folder.name
         if self.tracker.state(note) not in ("", "deleted"):
-            kept = self._kept()
+            kept = self._own_note()
             run_id = run_of(client, kept)
             client.update_run(run_id, status="RUNNING")
         else:
             kind = "study" if (self.folder / "study.json").exists() else "comparison"
             experiment = self.tracker.experiment(client, name)
-            kept = announce(note, self.tracker.shown, experiment_id=experiment)
+            kept = announce(note, self.tracker.printable_uri, experiment_id=experiment)
             tags = {TOKEN: kept["token"], "mlflow.runName": name, **ORIGIN, "negbench.kind": kind, kind: name}
             run_id = str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
         write_json(note, {**kept, "run_id": run_id, "whole": None})
@@ -266,7 +266,7 @@ def restore(tracker: Tracker) -> Iterator[str]:
             for parent in (Parent(tracker, folder) for folder in sorted(folders) if tracker.enabled):
                 with suppress(BlockingIOError):  # it is computed
                     locks.enter_context(lock_file(parent.folder / ALIVE, wait=False))
-                    if not parent.held(statuses):
+                    if not parent.has_parent(statuses):
                         parent.make()  # first, so that its runs name it
                         lacking.append(parent)
             copied = len(tracker.copy_missing(statuses))

@@ -96,7 +96,7 @@ class Tracker:
         return self.uri != "none"
 
     @property
-    def shown(self) -> str:
+    def printable_uri(self) -> str:
         """The URI without secrets, for printing and for folders' notes."""
         return without_secrets(self.uri)
 
@@ -111,7 +111,7 @@ class Tracker:
             raise error
         try:
             with self.answering(), self.guard():
-                client = self._opened()
+                client = self._open_client()
         except RunError as error:
             if not self._is_file:
                 patience.SILENT[self.uri] = time.monotonic(), error
@@ -120,7 +120,7 @@ class Tracker:
             return cast("MlflowClient", _Guarded(client, self.guard))
         return cast("MlflowClient", patience.Patient(client, self.uri)) if self._is_server else client
 
-    def _opened(self) -> MlflowClient:
+    def _open_client(self) -> MlflowClient:
         from mlflow.tracking import MlflowClient
         from mlflow.utils import request_utils
         from sqlalchemy import create_engine
@@ -214,7 +214,7 @@ class Tracker:
                 experiment = client.get_experiment_by_name(name)
         if experiment is None:
             names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
-            raise RunError(f"no experiment '{name or ''}' in {self.shown}; known: {names}")
+            raise RunError(f"no experiment '{name or ''}' in {self.printable_uri}; known: {names}")
         with self.answering():
             compared = client.search_runs([experiment.experiment_id], SUMMARIES, max_results=1)
         view = {"workflowType": "machine_learning"} | (_COMPARED if compared else {})
@@ -229,11 +229,11 @@ class Tracker:
             raise
         except ImportError as error:
             why = missing_package(error) or str(error)
-            raise RunError(f"{self.shown} is not used ({why})") from error
+            raise RunError(f"{self.printable_uri} is not used ({why})") from error
         except Exception as error:
             why = " ".join(f"{type(error).__name__}: {error}".strip().split("\n")[0].split())
             remedy = self._remedy(why)
-            raise RunError(f"{self.shown} fails ({without_secrets(why, self.uri)}){remedy}") from error
+            raise RunError(f"{self.printable_uri} fails ({without_secrets(why, self.uri)}){remedy}") from error
 
     def _remedy(self, why: str) -> str:
         """Return the way out of an experiment that was deleted in MLflow's pages; "" for any other failure."""
@@ -241,8 +241,8 @@ class Tracker:
         if found is None:
             return ""
         number = found[1].strip("'\"")
-        restore = f"MLFLOW_TRACKING_URI={self.shown} mlflow experiments restore -x {number}"
-        remove = f"mlflow gc --backend-store-uri {self.shown} --experiment-ids {number}"
+        restore = f"MLFLOW_TRACKING_URI={self.printable_uri} mlflow experiments restore -x {number}"
+        remove = f"mlflow gc --backend-store-uri {self.printable_uri} --experiment-ids {number}"
         return f": the experiment was deleted; restore it, `{restore}`, or remove it for good, `{remove}`"
 
     def experiment(self, client: MlflowClient, name: str) -> str:
@@ -313,7 +313,7 @@ class Tracker:
             return []
         if statuses is None:
             statuses = self.statuses()
-        shown = self.shown
+        shown = self.printable_uri
         copied = []
         for path in sorted(self.root.glob("*/config.json")):
             note = read_note(path.with_name(NOTE), shown)
@@ -342,12 +342,14 @@ class Tracker:
 
         The folder's note says whether its copy is whole, so that the store is not asked each time.
         """
-        kept = read_note(folder.path / NOTE, self.shown)
+        kept = read_note(folder.path / NOTE, self.printable_uri)
         if not self.enabled or (self.there and kept is not None and kept.get("whole")):
             return None
         try:
             if self.ensure(folder):
-                notes([f"run {folder.run_id} is copied into {self.shown}, which an earlier command could not do"])
+                notes(
+                    [f"run {folder.run_id} is copied into {self.printable_uri}, which an earlier command could not do"]
+                )
         except NegbenchError as error:
             return str(error)
         return None
@@ -364,7 +366,7 @@ class Tracker:
             note: the file.
             statuses: what `statuses` returned a moment ago: only a run that it lacks is asked for.
         """
-        kept = read_note(note, self.shown)
+        kept = read_note(note, self.printable_uri)
         if kept is None:
             return ""
         if statuses is not None and kept["run_id"] in statuses:
@@ -417,7 +419,7 @@ class Tracker:
         running |= {run.data.tags.get(TOKEN, run.info.run_id): run.info.run_id for run in runs}
         places = [*self.root.glob(f"*/{NOTE}"), *self.root.glob(f"*/trials/*/{NOTE}")]
         for note in places if running else ():
-            kept = read_note(note, self.shown)
+            kept = read_note(note, self.printable_uri)
             folder = RunFolder(note.parent)
             run_id = "" if kept is None else running.get(kept["run_id"] or kept["token"], "")
             if not run_id:
@@ -504,7 +506,7 @@ class RunLog:
         client = self.tracker.client()
         note = self.folder.path / NOTE
         name = self.folder.run_id
-        shown = self.tracker.shown
+        shown = self.tracker.printable_uri
         earlier = read_note(note, shown)
         if earlier:
             run_id = run_of(client, earlier)
@@ -552,7 +554,7 @@ class RunLog:
             return
         self._sending.join(3 * patience.PATIENCE)
         if self._sending.is_alive() and self.error is None:
-            self.error = f"{self.tracker.shown} does not answer"
+            self.error = f"{self.tracker.printable_uri} does not answer"
         self._sending = None
 
     def _send_files(self) -> None:

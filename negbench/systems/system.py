@@ -106,7 +106,7 @@ class System:
         variant = options.get("variant", own.get("variant"))
         return merge_layers([self.negatives, self.variants.get(variant, {})])
 
-    def carried(
+    def supported_parts(
         self, base: Sequence[Layer], cache: "DataCache", factors: Sequence[str] = FACTORS
     ) -> tuple[tuple[Component, ...], tuple[str, ...]]:
         """Return the base and the parts of these factors that `base`'s backbone and data set support, and what not.
@@ -160,7 +160,7 @@ def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, 
     remarks: list[str] = []
     for own in dict.fromkeys(choice.name for choice in chosen.values()):
         of_own = [name for name in FACTORS if chosen[name].name == own]
-        own_parts, missing = systems()[own].carried(given, cache, of_own)
+        own_parts, missing = systems()[own].supported_parts(given, cache, of_own)
         parts.extend(own_parts)
         remarks.extend(missing)
     parts.sort(key=lambda part: part.factor != BASE)  # the base is below the parts of any system

@@ -19,7 +19,7 @@ class CutCalls(Calls):
         parts = []
         for rows in torch.arange(len(call.ids)).tensor_split([1]):
             parts.append(self._compute_part(call, (rows, *texts)))
-        return _joined(parts)
+        return _join(parts)
 
 
 class RecomputedCalls(Calls):
@@ -29,7 +29,7 @@ class RecomputedCalls(Calls):
         return checkpoint(super()._compute, call, use_reentrant=False)
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _join(parts: Sequence[Any]) -> Any:
     if isinstance(parts[0], Tensor):
         return torch.cat(list(parts))
     return {

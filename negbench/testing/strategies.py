@@ -22,15 +22,15 @@ def _views(strategy: Strategy) -> Iterator[ScoreView]:
     """Yield tables of every sign, with and without ties, narrower than most k, and square for a batch strategy."""
     for columns, sign, ties in itertools.product((8, 40), SIGNS, (False, True)):
         rows = columns if isinstance(strategy, BatchStrategy) else 8
-        yield _shown(strategy, toy_view(rows, columns, seed=columns, sign=sign, ties=ties))
+        yield _hide_undeclared(strategy, toy_view(rows, columns, seed=columns, sign=sign, ties=ties))
 
 
-def _shown(strategy: Strategy, view: ScoreView) -> ScoreView:
+def _hide_undeclared(strategy: Strategy, view: ScoreView) -> ScoreView:
     """Return the view with only the planes that the strategy declares, so that it cannot read others."""
-    return _changed(view, planes={name: view.planes[name] for name in strategy.reads})
+    return _change_view(view, planes={name: view.planes[name] for name in strategy.reads})
 
 
-def _changed(view: ScoreView, **changes: object) -> ScoreView:
+def _change_view(view: ScoreView, **changes: object) -> ScoreView:
     return dataclasses.replace(view, **changes)  # type: ignore[arg-type]
 
 
@@ -40,10 +40,10 @@ def _of_tables(view: ScoreView, change: Callable[[Tensor], Tensor], target: Tens
     tables = {name: change(getattr(view, name)) for name in ("scores", "allowed", "relevant")}
     kinds = None if view.kinds is None else change(view.kinds)
     planes = {name: change(plane) for name, plane in view.planes.items()}
-    return _changed(view, target=target, kinds=kinds, planes=planes, **tables)
+    return _change_view(view, target=target, kinds=kinds, planes=planes, **tables)
 
 
-def _only_allowed(pool: Tensor, view: ScoreView) -> None:
+def _check_pool(pool: Tensor, view: ScoreView) -> None:
     """Assert that a pool is [B, N], a mask or finite weights >= 0, on allowed images only."""
     assert pool.shape == view.scores.shape
     assert pool.dtype == torch.bool or pool.is_floating_point()
@@ -84,11 +84,11 @@ class StrategyTestCase:
         for small, dtype, device in itertools.product(_views(strategy), DTYPES, DEVICES):
             view = _of_tables(small, lambda t, device=device: t.to(device), small.target.to(device))  # type: ignore[misc]
             planes = {name: plane.to(dtype) for name, plane in view.planes.items()}
-            view = _changed(view, scores=view.scores.to(dtype), planes=planes)
+            view = _change_view(view, scores=view.scores.to(dtype), planes=planes)
             pool = strategy.pool(view)
             assert pool.device == view.scores.device
             assert not pool.requires_grad
-            _only_allowed(pool, view)
+            _check_pool(pool, view)
             assert not (pool > 0).gather(1, view.target[:, None]).any()
 
     def test_precision(self, strategy: Strategy) -> None:
@@ -96,19 +96,19 @@ class StrategyTestCase:
         for sign in SIGNS:
             exact = (torch.float16, torch.float32, torch.float64)
             views = [toy_view(12, 12, seed=3, sign=sign, dtype=dtype) for dtype in exact]
-            pools = [strategy.pool(_shown(strategy, view)) > 0 for view in views]
+            pools = [strategy.pool(_hide_undeclared(strategy, view)) > 0 for view in views]
             assert torch.equal(pools[0], pools[1])
             assert torch.equal(pools[1], pools[2])
 
     def test_small_and_flat_tables(self, strategy: Strategy) -> None:
         """Corpora of one to five images, at any refresh; no queries; scores that are all equal."""
         for columns, number in itertools.product(range(1, 6), range(3)):
-            view = _shown(strategy, toy_view(columns, columns, seed=columns, sign=SIGNS[number]))
-            _only_allowed(strategy.pool(_changed(view, refresh=(0, 1, 100)[(columns + number) % 3])), view)
-        assert strategy.pool(_shown(strategy, toy_view(0, 8))).shape == (0, 8)
-        view = _shown(strategy, toy_view(8, 8, seed=1))
-        flat = _changed(view, scores=torch.full_like(view.scores, -0.25))
-        _only_allowed(strategy.pool(flat), flat)
+            view = _hide_undeclared(strategy, toy_view(columns, columns, seed=columns, sign=SIGNS[number]))
+            _check_pool(strategy.pool(_change_view(view, refresh=(0, 1, 100)[(columns + number) % 3])), view)
+        assert strategy.pool(_hide_undeclared(strategy, toy_view(0, 8))).shape == (0, 8)
+        view = _hide_undeclared(strategy, toy_view(8, 8, seed=1))
+        flat = _change_view(view, scores=torch.full_like(view.scores, -0.25))
+        _check_pool(strategy.pool(flat), flat)
 
     def test_pure(self, strategy: Strategy) -> None:
         """The same view gives the same pool, from a new instance too; no global generator moves, no input changes.
@@ -121,7 +121,7 @@ class StrategyTestCase:
             tensors = {name: getattr(view, name) for name in names} | dict(view.planes)
             before = {name: tensor.clone() for name, tensor in tensors.items()}
             pool = strategy.pool(view)
-            _same(dataclasses.replace(strategy).pool(_changed(view)), pool, "the same view must give the same pool")
+            _same(dataclasses.replace(strategy).pool(_change_view(view)), pool, "the same view must give the same pool")
             pool.zero_()
             for name, tensor in tensors.items():
                 assert torch.equal(tensor, before[name]), name
@@ -141,7 +141,7 @@ class StrategyTestCase:
     def test_columns_are_permutable(self, strategy: Strategy) -> None:
         """Where no scores tie, the corpus index does not matter."""
         for sign in SIGNS:
-            view = _shown(strategy, toy_view(30, 30, seed=11, sign=sign))
+            view = _hide_undeclared(strategy, toy_view(30, 30, seed=11, sign=sign))
             order = torch.randperm(30, generator=torch.Generator().manual_seed(7))
             moved = _of_tables(view, lambda t, order=order: t[:, order], order.argsort()[view.target])  # type: ignore[misc]
             _same(strategy.pool(moved), strategy.pool(view)[:, order], "the order of the images must not matter")
@@ -153,17 +153,17 @@ class StrategyTestCase:
             want = strategy.pool(view)
             for score in (-0.96875, 0.96875):
                 planes = {name: plane.masked_fill(absent, score) for name, plane in view.planes.items()}
-                other = _changed(view, scores=view.scores.masked_fill(absent, score), planes=planes)
+                other = _change_view(view, scores=view.scores.masked_fill(absent, score), planes=planes)
                 _same(strategy.pool(other), want, "scores of images that are not `view.allowed` must not matter")
 
     def test_only_oracles_read_the_ground_truth(self, strategy: Strategy) -> None:
         """A strategy that knows the relevant images declares `reads_truth`, and refuses to run without them."""
         if strategy.reads_truth:
             with pytest.raises(NegbenchError, match="needs ground truth"):
-                strategy.pool(_changed(_shown(strategy, toy_view(8, 8)), relevant=None))
+                strategy.pool(_change_view(_hide_undeclared(strategy, toy_view(8, 8)), relevant=None))
             return
         for view in _views(strategy):
-            blind = strategy.pool(_changed(view, relevant=None, kinds=None))
+            blind = strategy.pool(_change_view(view, relevant=None, kinds=None))
             _same(blind, strategy.pool(view), "a rule that reads `view.relevant` must declare reads_truth = True")
 
     def test_planes_may_be_partial(self, strategy: Strategy) -> None:
@@ -171,7 +171,7 @@ class StrategyTestCase:
         for view in _views(strategy):
             hole = torch.rand(view.scores.shape, generator=torch.Generator().manual_seed(5)) < 0.4
             planes = {name: plane.masked_fill(hole, torch.nan) for name, plane in view.planes.items()}
-            _only_allowed(strategy.pool(_changed(view, planes=planes)), view)
+            _check_pool(strategy.pool(_change_view(view, planes=planes)), view)
 
     def test_synthetic(self, strategy: Strategy) -> None:
         """Finite tokens of unit norm, the same for the same random numbers, only for queries with a pool."""
@@ -182,7 +182,7 @@ class StrategyTestCase:
             view = toy_view(8, 30, seed=1, sign="negative")
             column = torch.zeros_like(view.target)
             allowed = view.allowed.scatter(1, column[:, None], False)
-            view = _shown(strategy, _changed(view, target=column, allowed=allowed))
+            view = _hide_undeclared(strategy, _change_view(view, target=column, allowed=allowed))
             made, there = ask_for_synthetic(strategy, toy_bank_step(strategy, view, tokens=tokens))
             assert bool(there.any())
             assert not bool(there[~allowed.any(1)].any())

@@ -48,13 +48,13 @@ def toy_view(
     """
     if not 1 <= columns <= _STEPS:
         raise ValueError(f"columns must be in 1..{_STEPS}, got {columns}")
-    made = _made(rows, columns, seed, sign, ties, dtype)
+    made = _make_view(rows, columns, seed, sign, ties, dtype)
     tables = {name: getattr(made, name).clone() for name in ("scores", "target", "allowed", "relevant", "kinds")}
     return replace(made, **tables, planes={name: plane.clone() for name, plane in made.planes.items()})
 
 
 @lru_cache(256)
-def _made(rows: int, columns: int, seed: int, sign: Sign, ties: bool, dtype: torch.dtype) -> ScoreView:
+def _make_view(rows: int, columns: int, seed: int, sign: Sign, ties: bool, dtype: torch.dtype) -> ScoreView:
     """Make and cache a table: checks share a few tables, each as a copy that a faulty plug-in may spoil."""
     generator = torch.Generator().manual_seed(seed)
     steps = 4 if ties else _STEPS

@@ -39,9 +39,9 @@ def study_answer(book: StudyStore, rules: Rules | None) -> list[str]:
     zero = next((trial for trial in done if trial.number == 0), None)
     default = f"trial 0, the default moved into the range of {join_names(clipped)}" if clipped else "the default"
     name = default if best is zero else settings_text(book.spec.space.plain(book.spec.config, best.params))
-    lines = [f"The best of {len(done)} finished trials is {name}: {_scored(book, best)}."]
+    lines = [f"The best of {len(done)} finished trials is {name}: {_result_text(book, best)}."]
     if best is not zero and zero is not None:
-        lines.append(f"{default[0].upper()}{default[1:]}: {_scored(book, zero)}.")
+        lines.append(f"{default[0].upper()}{default[1:]}: {_result_text(book, zero)}.")
     return [*lines, _better(book, best, rules), _flatness(book, done)]
 
 
@@ -56,7 +56,7 @@ def failures(book: StudyStore) -> list[str]:
     return lines
 
 
-def _scored(book: StudyStore, trial: FrozenTrial) -> str:
+def _result_text(book: StudyStore, trial: FrozenTrial) -> str:
     """'45.2 % on the dev part, negatives from ranks 28 to 169 (0.3 to 1.7 % of the gallery)'."""
     by = f" by {label_of(book.spec.metric)}" if book.spec.metric else ""
     text = f"{percent(trial.value)} %{by} on the dev part"

@@ -99,7 +99,7 @@ class Trials:
         configs = [space.config(base, trial.params, seed) for seed in self._spec.seeds]
         folder = RunFolder(self._job.folder / trial_folder(trial.number))
         knobs = {key.replace("+1", " plus 1"): value for key, value in trial.params.items()}  # MLflow takes no '+'
-        with self._copied(trial, folder, {**resolve(configs[0]).flat(), **knobs}) as values:
+        with self._copy_run(trial, folder, {**resolve(configs[0]).flat(), **knobs}) as values:
             results = list[RunResult]()
             for config in configs:
                 before = [score_of(result, self._spec.metric) for result in results]
@@ -111,7 +111,7 @@ class Trials:
             return 100 * score
 
     @contextmanager
-    def _copied(self, trial: optuna.Trial, folder: RunFolder, params: dict[str, Any]) -> Iterator[dict[str, float]]:
+    def _copy_run(self, trial: optuna.Trial, folder: RunFolder, params: dict[str, Any]) -> Iterator[dict[str, float]]:
         """Yield a dictionary for values; copy the trial into MLflow, and note what a later copy needs."""
         kept: dict[str, Any] = {"params": params, "tags": self._job.tags(trial.number), "values": {}}
         started, live = time.monotonic(), None
@@ -248,7 +248,9 @@ class TrialSearch:
                     files.write_text(book.folder / "fault.txt", event.detail)
             if event.kind != "done":
                 name = f"{book.spec.base['strategy']['name']}: " if count > 1 else ""
-                log.info("[%d/%d] %6.1f s  %s%s", self._ended(), self._total, time.monotonic() - started, name, text)
+                log.info(
+                    "[%d/%d] %6.1f s  %s%s", self._count_ended(), self._total, time.monotonic() - started, name, text
+                )
 
         with ExitStack() as parents:
             for _, job in self.studies:
@@ -269,10 +271,10 @@ class TrialSearch:
     def _total(self) -> int:
         return sum(job.trials for _, job in self.studies)
 
-    def _ended(self) -> int:
+    def _count_ended(self) -> int:
         return sum(book.counts()[state] for book, _ in self.studies for state in ("finished", "pruned", "failed"))
 
     def say_finished(self) -> str:
         """Say what is finished, after an interruption."""
         where = ", ".join(str(book.folder) for book, _ in self.studies)
-        return f"{self._ended()} of {self._total} trials are finished and kept in {where}"
+        return f"{self._count_ended()} of {self._total} trials are finished and kept in {where}"

@@ -190,7 +190,7 @@ class EmojiPictures(Dataset):
         return torch.tensor([query.cluster in dev for query in self.queries])
 
     @cached_property
-    def attributed(self) -> AttributeCodes:
+    def attribute_codes(self) -> AttributeCodes:
         """Family and look, and the artist where the text names one.
 
         The family counts as two attributes, so that another thing that looks as asked fits the text, but is not one

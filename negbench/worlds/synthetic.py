@@ -104,7 +104,7 @@ class Synthetic(FashionIQFormat):
         return replace(data, garments=garments_of(folder))
 
     @cached_property
-    def attributed(self) -> AttributeCodes:
+    def attribute_codes(self) -> AttributeCodes:
         """The attributes of the garments drawn."""
         return attribute_codes(self.queries, self.images, self.garments)
 

@@ -164,7 +164,7 @@ class VectorWorld(Dataset):
         return dict(_METRICS)
 
     @cached_property
-    def attributed(self) -> AttributeCodes:
+    def attribute_codes(self) -> AttributeCodes:
         """The attributes that the images' ids name."""
         return attribute_codes(self.queries, self.images, {image: attributes_of(image) for image in self.all_images})
 

@@ -140,7 +140,7 @@ def test_equals_the_plain_loop(store, images, small_shards, budget):
     backbone = Pooled()
     assert store.ensure(images, backbone) == 12  # of 13 ids, as two share a picture
     held = store.load(list(images), budget_bytes=budget)
-    assert held.held is (budget is None)
+    assert held.in_memory is (budget is None)
     assert len(held) == 13
     assert held.shape == (ROWS, WIDTH)
     index = torch.tensor([12, 0, 5, 5, 3])
@@ -207,7 +207,7 @@ def test_on_a_gpu(store, images, small_shards, budget):
     want = by_loop(backbone, images)
     assert store.ensure(images, backbone, device="cuda", workers=1) == 12
     got = store.load(list(images), "cuda", budget)
-    assert got.held is (budget is None)
+    assert got.in_memory is (budget is None)
     index = torch.tensor([7, 7, 0, 12], device="cuda")
     assert got[index].device.type == "cuda"
     torch.testing.assert_close(got[index].cpu(), want[index.cpu()], rtol=2e-3, atol=2e-3)
@@ -458,7 +458,7 @@ def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, images, settl
     assert len(contents.remembered(memory)) == 2
     for at in range(len(content)):
         memory.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
-        contents._parsed.cache_clear()  # as a new process
+        contents._parse.cache_clear()  # as a new process
         assert contents.remembered(memory) == {}, f"cut at {at}"
     assert content_hashes(images, tmp_path) == want
     assert len(contents.remembered(memory)) == 2

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from negbench.data import reading
 from negbench.data.features import FeatureStore, feature_budget
-from negbench.data.reading import HeldRows, InTurn, PictureSource, RowSource, read_ahead, reading_threads
+from negbench.data.reading import InTurn, PictureSource, RowsInMemory, RowSource, read_ahead, reading_threads
 from negbench.errors import DataError
 from negbench.loop import runs
 from negbench.loop.runs import DATA
@@ -75,10 +75,10 @@ def test_values_are_those_of_the_table(store, table, budget, announced, request_
 
 def test_the_first_images_are_held(store, table):
     source = store.load(NAMES, budget_bytes=11 * IMAGE_BYTES + 1)
-    assert (source.held_bytes, source.total_bytes, source.held) == (11 * IMAGE_BYTES, 30 * IMAGE_BYTES, False)
-    assert source._is_held(torch.arange(30)).tolist() == [True] * 11 + [False] * 19
+    assert (source.held_bytes, source.total_bytes, source.in_memory) == (11 * IMAGE_BYTES, 30 * IMAGE_BYTES, False)
+    assert source._are_in_memory(torch.arange(30)).tolist() == [True] * 11 + [False] * 19
     source.hold(10**6)
-    assert source.held
+    assert source.in_memory
     assert torch.equal(source(torch.arange(30)), table)
     source.hold(0)
     assert source.held_bytes == 0
@@ -86,7 +86,7 @@ def test_the_first_images_are_held(store, table):
 
 def test_equal_pictures_are_held_once(store, table):
     source = store.load([NAMES[4], *NAMES, NAMES[7]], budget_bytes=30 * IMAGE_BYTES)
-    assert source.held
+    assert source.in_memory
     assert torch.equal(source(torch.tensor([0, 5, 31])), table[[4, 4, 7]])
 
 
@@ -182,7 +182,7 @@ def test_so_much_is_read_ahead_and_no_more(monkeypatch):
 
 
 def test_images_in_memory_are_not_announced():
-    source = HeldRows(torch.randn(9, 2))
+    source = RowsInMemory(torch.randn(9, 2))
     assert source.announce(torch.arange(3)) is None
     assert list(read_ahead(source, range(3), lambda item: pytest.fail("nothing is to be read"))) == [0, 1, 2]
 
@@ -309,9 +309,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found = list[bool]()
     gathered = RowSource._gather
 
-    def note(self: RowSource, index: Tensor, is_held: Tensor) -> Tensor:
+    def note(self: RowSource, index: Tensor, in_memory: Tensor) -> Tensor:
         found.append(len(index) > 2)  # one and two images are asked for to measure what they take
-        return gathered(self, index, is_held)
+        return gathered(self, index, in_memory)
 
     monkeypatch.setattr(RowSource, "_gather", note)
     return found

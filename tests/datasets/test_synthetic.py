@@ -83,7 +83,7 @@ def test_attributes_file_says_what_was_drawn(folder):
         assert Attributes(**attributes[image]) == part.attributes[index], index
     data = build(Synthetic, root=folder, split="train", corpus="targets", images=False)
     codes = [[CATEGORIES.index(each.category), *codes_of(each)] for each in map(data.garments.get, data.images)]
-    assert data.attributed.shown.tolist() == codes  # which tell the kinds, as test_vectors.py shows
+    assert data.attribute_codes.shown.tolist() == codes  # which tell the kinds, as test_vectors.py shows
     picture = np.asarray(Image.open(folder / "images" / "toptee" / f"{part.images[3]}.png"))
     assert (picture == render(part.attributes[3], nuisance_of(TINY, part, 3))).all()
 

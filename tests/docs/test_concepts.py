@@ -15,12 +15,12 @@ COMMANDS = ("negbench/settings/options.py", "negbench/settings/command_options.p
 
 # of English, Python, pandas, PyTorch, MLflow, Optuna and retrieval, used as they are used there
 WORDS = """
-    adam answer architecture batch block bounded build cache call callback card case chart checked checkpoint choice
+    adam answer architecture batch block bounded build cache call callback card case chart checked checkpoint choice chosen
     closed column combination command compose compute computed condition config content context copy count cut
     damaged data dataset description display done dropout embedded embedding end epoch error eval event example extra
-    feature file filter folder format freeze grid has held hold identity image in input interval kind left
+    feature file filter folder format freeze grid has hold identity image in input interval kind left
     line list listing log mapped measured member memory metric mining model module name need negbench noise
-    note nothing objective option ordered page pair parent part patient paused pending per picked picture
+    note nothing objective option ordered page pair parent part patient paused pending per picture
     plugin precision preference problem process progress pruned published ragged range rank ranking rate ray
     reader reading recomputed record registry remark resolved row sampler scalar schedule scored search section see
     seeded seen server setting shard share source spec spelling state statistic step stopped store stored

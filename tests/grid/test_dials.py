@@ -172,7 +172,7 @@ def test_every_table_names_a_departure_of_the_loss(dials, vector_sets, tmp_path)
     shown = tables(read_findings(tmp_path, "c"))
     assert any(table.name == "points" for table in shown) == bool(dials)
     for table in shown:
-        whole = "\n".join([table.title, *table.common, table.shown.to_csv()])
+        whole = "\n".join([table.title, *table.common, table.visible_frame.to_csv()])
         assert label in whole, (table.name, table.where)
     for form in ("latex", "markdown"):
         leader = next(table for table in shown if table.name == "table")

@@ -16,7 +16,7 @@ from negbench.campaign.plan import plan_comparison
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.grid.executors import InProcess
-from negbench.grid.setting import Picked, TrialSetting, best_setting
+from negbench.grid.setting import ChosenSetting, TrialSetting, best_setting
 from negbench.grid.setting_trials import SettingTrials
 from negbench.loop.runs import plan_run
 from negbench.machine.files import read_json
@@ -156,12 +156,12 @@ class MadeTrials(SettingTrials):
 
     values: ClassVar[dict[tuple[str, float], float]] = {}
 
-    def _pick(self, cells: Any, runs: Path) -> Picked:
+    def _pick(self, cells: Any, runs: Path) -> ChosenSetting:
         rates = [TrialSetting(rate) for rate in sorted({cell.config.train.lr for cell in cells})]
         labels = {axis: label for axis, label in cells[0].labels.items() if axis != "settings"}
         tried = tuple((rate, self.values.get((labels["strategy"], rate.lr))) for rate in rates)
         known = {rate: value for rate, value in tried if value is not None}
-        return Picked(labels, (3, 1), best_setting(known, TrialSetting(DOCUMENTED)), tried)
+        return ChosenSetting(labels, (3, 1), best_setting(known, TrialSetting(DOCUMENTED)), tried)
 
 
 CURVES = {  # of top-k; all-corpus is best at the configured rate, 0.5

@@ -12,7 +12,7 @@ from negbench.campaign.plan import ComparisonPlan, plan_comparison
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.grid.executors import InProcess
-from negbench.grid.setting import Picked, TrialSetting, best_setting
+from negbench.grid.setting import ChosenSetting, TrialSetting, best_setting
 from negbench.grid.setting_trials import SettingGrid, SettingTrials
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
@@ -41,13 +41,13 @@ class MadeTrials(SettingTrials):
 
     value: ClassVar[Callable[[str, float, Any], float | None]]
 
-    def _pick(self, cells: Any, runs: Path) -> Picked:
+    def _pick(self, cells: Any, runs: Path) -> ChosenSetting:
         labels = {axis: label for axis, label in cells[0].labels.items() if axis != "settings"}
         settings = sorted({self.grid.setting(cell.config) for cell in cells})
         made = type(self).value
         tried = tuple((each, made(labels["strategy"], each.lr, each.temperature)) for each in settings)
         known = {setting: value for setting, value in tried if value is not None}
-        return Picked(labels, (3,), best_setting(known, TrialSetting(RATE, "learned")), tried)
+        return ChosenSetting(labels, (3,), best_setting(known, TrialSetting(RATE, "learned")), tried)
 
 
 def near(best: dict[str, tuple[float, Any]]) -> Callable[[str, float, Any], float]:
@@ -130,8 +130,8 @@ def test_of_equal_means_the_configured_setting_is_taken():
 
 
 ROWS = {
-    "a rate": Picked({"strategy": "a"}, (3, 1), TrialSetting(0.5), ((TrialSetting(0.5), 0.25),)),
-    "a pair": Picked(
+    "a rate": ChosenSetting({"strategy": "a"}, (3, 1), TrialSetting(0.5), ((TrialSetting(0.5), 0.25),)),
+    "a pair": ChosenSetting(
         {"strategy": "a", "settings": "own"},
         (3,),
         TrialSetting(0.5, 0.07),
@@ -143,7 +143,7 @@ ROWS = {
 
 @pytest.mark.parametrize("picked", ROWS.values(), ids=ROWS)
 def test_comparison_json_gives_a_choice_back(picked):
-    assert Picked.read(picked.plain()) == picked
+    assert ChosenSetting.read(picked.plain()) == picked
 
 
 def test_rows_of_rates_alone_are_as_they_were():

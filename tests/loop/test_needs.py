@@ -116,4 +116,4 @@ def test_features_that_are_to_be_held_in_memory_count_too(toy_sets, limited):
         untrained(config_of(toy_sets, "qure", "compute.feature_memory_gib=4"))
     source = untrained(config_of(toy_sets, "qure")).scene.source
     assert source.held_bytes <= 500  # half of the memory; the others are read ahead
-    assert not source.held
+    assert not source.in_memory

@@ -224,7 +224,7 @@ def test_rows_and_pairs_are_told_apart(toy_root, monkeypatch):
         return step_memory.CallMemory(7 * rows + 3 * rows**2, 0, output=0, operations=0, forward=0)
 
     monkeypatch.setattr(step_memory, "trace", squares)
-    monkeypatch.setattr(Architecture, "_kept", lambda self, part, make: make())
+    monkeypatch.setattr(Architecture, "_read_or_make", lambda self, part, make: make())
     assert Architecture.of(run).call("cross_queries", 100).held == pytest.approx(7 * 100 + 3 * 100**2)
 
 

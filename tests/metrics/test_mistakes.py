@@ -83,7 +83,7 @@ def test_stored_values_survive_a_table_and_are_averaged_over_the_queries_that_ha
     value = torch.tensor([0.5, math.nan, 0.25], dtype=torch.float64)
     rank = torch.tensor([1, 2, 3])
     ranks = QueryRanks(("a", "b", "c"), ("x",) * 3, rank, rank + 9, Ragged.of([[1], [2], [3]]), values={"v": value})
-    again = QueryRanks.from_frame(QueryRanks.concatenated([ranks, ranks]).to_frame()).select([3, 1, 2])
+    again = QueryRanks.from_frame(QueryRanks.concatenate([ranks, ranks]).to_frame()).select([3, 1, 2])
     for name, each in (("as made", ranks), ("from a table", again)):
         with subtests.test(name):
             metric = Metric((value_of_ranking("v"),))

@@ -157,7 +157,7 @@ def test_stages_of_a_run(vector_sets):
         bare = [text for text in vector_sets if not text.startswith("schedule")]
         full = resolve(config_of(bare, name, "train.epochs=12", *more))
         strategy: Strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
-        return [(s.end, type(s.mined).__name__, s.refreshes, s.kept) for s in stages_of(strategy, full)]
+        return [(s.end, type(s.mined).__name__, s.refreshes, s.is_last) for s in stages_of(strategy, full)]
 
     assert planned("qure") == [(2, "AllCorpus", (0,), False), (12, "Qure", (2, 4, 6, 8, 10), True)]
     assert planned("qure", "schedule.refresh_epochs=[]") == [(12, "AllCorpus", (0,), False), (12, "Qure", (), True)]

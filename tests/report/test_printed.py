@@ -103,8 +103,8 @@ def test_the_page_shortens_names_of_worlds_and_leaves_out_those_that_points_tell
     worlds = {"twins=1": "vectors@twins1-600x240-742e2b05", "twins=4": "vectors@twins4-600x240-435f1b3f"}
     rows = [(point, world, 1) for point, world in worlds.items()] * 2
     frame = pd.DataFrame(rows, columns=["point", "dataset", "R@10"])
-    assert list(Table("table", "", frame).shown) == ["point", "R@10"]
-    shown = Table("table", "", frame.drop(columns="point")).shown
+    assert list(Table("table", "", frame).visible_frame) == ["point", "R@10"]
+    shown = Table("table", "", frame.drop(columns="point")).visible_frame
     assert list(shown["dataset"]) == ["vectors@twins1", "vectors@twins4"] * 2
     of_lr = frame.assign(point=["lr=1", "lr=1", "lr=2", "lr=2"])  # both worlds at each point
-    assert list(Table("table", "", of_lr).shown) == ["point", "dataset", "R@10"]
+    assert list(Table("table", "", of_lr).visible_frame) == ["point", "dataset", "R@10"]

@@ -113,7 +113,7 @@ def test_a_smaller_gallery_is_said_beside_the_printed_rows():
     data = {"val": "fashioniq@original-12345678", "split": "val", "partial": False, "remarks": [remark]}
     run = SimpleNamespace(manifest={"dataset": data}, result={"metrics": dict.fromkeys(FASHIONIQ, 0.5)})
     runs: Any = SimpleNamespace(groups=[pd.DataFrame({"stored": [run]})])
-    (table,) = build._published([runs]).parts
+    (table,) = build._published_section([runs]).parts
     assert table.text.endswith(f"; the runs compared here, {remark}.")
 
 

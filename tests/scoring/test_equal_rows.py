@@ -18,7 +18,7 @@ from negbench.api import make_strategy
 from negbench.benchmarks.triplets import Triplets
 from negbench.contracts import Calls, Query, QueryInputs, ScoreView, Strategy, relevance
 from negbench.contracts.card import DatasetCard
-from negbench.data.reading import HeldRows
+from negbench.data.reading import RowsInMemory
 from negbench.data.scene import Features, Splits, open_scene
 from negbench.datasets.dataset import columns_of
 from negbench.display import Display
@@ -199,7 +199,7 @@ class _Uneven:
 def test_images_with_the_same_features_have_the_same_embedding():
     features, first = with_copies(20, 3, 8, torch.Generator().manual_seed(0))
     rows = torch.randperm(20, generator=torch.Generator().manual_seed(1))
-    scene = Features(HeldRows(features), frozen=True, encoded=0)
+    scene = Features(RowsInMemory(features), frozen=True, encoded=0)
     embedded = embed_candidates(cast(Any, _Uneven()), scene, rows, batch=7)
     kinds = first[rows]
     assert torch.equal((embedded[:, None] == embedded).flatten(2).all(2), kinds[:, None] == kinds)
