@@ -15,8 +15,8 @@ COMMANDS = ("negbench/settings/options.py", "negbench/settings/command_options.p
 
 # of English, Python, pandas, PyTorch, MLflow, Optuna and retrieval, used as they are used there
 WORDS = """
-    adam answer architecture batch block bounded build cache call callback card case chart checked checkpoint choice chosen
-    closed column combination command compose compute computed condition config content context copy count cut
+    adam answer architecture batch block bounded build cache call callback card case chart checked checkpoint choice
+    chosen closed column combination command compose compute computed condition config content context copy count cut
     damaged data dataset description display done dropout embedded embedding end epoch error eval event example extra
     feature file filter folder format freeze grid has hold identity image in input interval kind left
     line list listing log mapped measured member memory metric mining model module name need negbench noise
