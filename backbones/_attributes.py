@@ -61,7 +61,7 @@ def words_of_wordpieces(pieces: Sequence[str]) -> list[str | None]:
 def words_of_clip_pieces(pieces: Sequence[str]) -> list[str | None]:
     """Whole word of every CLIP BPE token ("</w>" ends a word); None for special tokens such as <|startoftext|>."""
     ends = [piece.endswith("</w>") or _is_special(piece) for piece in pieces]
-    joins = [False, *(not end for end in ends)][: len(pieces)]
+    joins = [place > 0 and not ends[place - 1] for place in range(len(pieces))]
     return _whole_words([piece.removesuffix("</w>") for piece in pieces], joins)
 
 

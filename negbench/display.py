@@ -71,6 +71,11 @@ class _NotebookProgress(bars.Progress):
             self._drawn = time.monotonic()
 
 
+def _join(parts: Iterable[str | None], between: str) -> str:
+    """Join the parts that are not empty."""
+    return between.join(part for part in parts if part)
+
+
 @lru_cache(maxsize=1)
 def _line_of(cell: int) -> Any:
     """Show an empty line in the output of the notebook's cell of this number; return its handle."""
@@ -147,12 +152,8 @@ class Display:
         def tell() -> None:
             if self._progress is None and time.monotonic() - self._told >= EVERY:
                 self._told = time.monotonic()
-                log.info(
-                    "%s",
-                    " ".join(
-                        filter(None, (self._title, name, note, f"{done:,} of {total:,}" if total else "", self._more))
-                    ),
-                )
+                count = f"{done:,} of {total:,}" if total else ""
+                log.info("%s", _join((self._title, name, note, count, self._more), " "))
 
         def advance(count: int) -> None:
             nonlocal done
@@ -230,7 +231,7 @@ class Grid:
         folded = f"no room for {', '.join(left)}" if left else ""
         if left and self.rest:
             folded += f": see {self.rest}"
-        below = "\n".join(filter(None, (self.caption, folded)))
+        below = _join((self.caption, folded), "\n")
         table = Table(title=self.title or None, caption=below or None, title_justify="left", caption_justify="left")
         for i, column in enumerate(columns[:fitting]):
             table.add_column(Text(column[0]), justify="left" if self._is_word(i) else "right", no_wrap=True)
@@ -248,4 +249,4 @@ class Grid:
             else:
                 padded.append([value.rjust(width) for value in column])
         lines = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
-        return "\n".join(filter(None, (self.title, *lines, self.caption))) + "\n"
+        return _join((self.title, *lines, self.caption), "\n") + "\n"

@@ -552,7 +552,11 @@ def before_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Open
     real = runs.train
 
     def start(check: Callable[[OpenRun], object]) -> None:
-        monkeypatch.setattr(runs, "train", lambda run, *given: (check(run), real(run, *given))[1])
+        def check_and_train(run: OpenRun, *given: Any) -> Any:
+            check(run)
+            return real(run, *given)
+
+        monkeypatch.setattr(runs, "train", check_and_train)
 
     return start
 
@@ -575,7 +579,8 @@ def golden() -> Callable[[str, Mapping[str, Sequence[str]]], None]:
 def browser() -> Iterator[Browser]:
     """Start Chromium, restricted to servers on localhost; skip the test if it is not installed."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    names = ("chromium", "chromium-browser", "google-chrome")
+    executable = next((path for path in map(shutil.which, names) if path), None)
     if executable is None:
         pytest.skip("no Chromium: `make system` installs one")
     with sync_api.sync_playwright() as playwright:

@@ -70,9 +70,11 @@ def two_nodes(start_command: Callable[[list[str] | None], Any]) -> Iterator[Any]
         environment.undo()
         signal.signal(signal.SIGTERM, kept)
         deadline = time.monotonic() + 20
-        while left := living(folder):
+        left = living(folder)
+        while left:
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
+            left = living(folder)
         shutil.rmtree(folder)
 
 
@@ -210,9 +212,11 @@ def test_a_signal_ends_tasks_in_order(two_nodes, vector_flags, tmp_path, statuse
     more = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--runs-dir", str(tmp_path)]
     process = two_nodes.command
     print(json.dumps([*grid, *more, *vector_flags, "--set", "train.epochs=20000"]), file=process.stdin, flush=True)
-    while len(checkpoints := list(tmp_path.glob("*/checkpoint.pt"))) < 2:
+    checkpoints: list[Path] = []
+    while len(checkpoints) < 2:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
+        checkpoints = list(tmp_path.glob("*/checkpoint.pt"))
     os.kill(process.pid, signal.SIGTERM)
     output = process.communicate()
     assert process.returncode == 143, output

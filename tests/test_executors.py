@@ -62,7 +62,7 @@ def test_workers_that_share_gpus_are_told(subtests, monkeypatch, logged, tmp_pat
             logged.clear()
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
             executor = executor_of("pool", None, workers, tmp_path, "none")
-            assert executor.devices == tuple(filter(None, devices.split(",")))
+            assert executor.devices == tuple(device for device in devices.split(",") if device)
             assert [r.getMessage() for r in logged] == ([f"note: {workers} workers share {told}"] if told else [])
 
 

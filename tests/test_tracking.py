@@ -47,35 +47,58 @@ def runs_in(where: Path) -> list[Any]:
     return list(client.search_runs(ids)) if ids else []
 
 
-def test_the_copy_holds_what_the_folder_holds(stored):
-    result, where = stored, stored.path.parent
-    assert result.tracking_error is None
-    (copy,) = runs_in(where)
+@pytest.fixture
+def copy(stored: RunResult) -> Any:
+    """Return the store's only run: the copy of `stored`."""
+    (copied,) = runs_in(stored.path.parent)
+    return copied
+
+
+def test_the_copy_of_a_run_is_finished(stored, copy):
+    assert stored.tracking_error is None
     assert copy.info.status == "FINISHED"
+
+
+def test_the_copy_has_parameters_and_tags_of_its_run(stored, copy):
+    backbone = stored.folder.manifest["backbone"]
     assert copy.data.params["strategy.name"] == "qure"
     assert copy.data.params["strategy.variant"] == "paper"
-    assert copy.data.tags["seed"] == "0"
-    assert copy.data.tags["negbench.run"] == result.run_id
-    assert copy.data.tags["backbone.sha256"] == result.folder.manifest["backbone"]["sha256"]
-    assert copy.data.tags["backbone.temperature"] == str(result.folder.manifest["backbone"]["details"]["temperature"])
-    assert copy.data.tags["backbone.temperature_from"] == "default"
-    assert copy.data.tags["dataset"] == result.folder.manifest["dataset"]["val"]
-    assert copy.data.tags["gallery"] == "dress 16, shirt 16, toptee 16"
+    tags = {
+        "seed": "0",
+        "negbench.run": stored.run_id,
+        "backbone.sha256": backbone["sha256"],
+        "backbone.temperature": str(backbone["details"]["temperature"]),
+        "backbone.temperature_from": "default",
+        "dataset": stored.folder.manifest["dataset"]["val"],
+        "gallery": "dress 16, shirt 16, toptee 16",
+    }
+    assert {name: copy.data.tags.get(name) for name in tags} == tags
+
+
+def test_the_copy_has_the_final_values_of_its_run(stored, copy):
     assert "@" not in "".join(copy.data.metrics)
-    values = final_values(result.details)
+    values = final_values(stored.details)
     for name, value in values.items():
         assert copy.data.metrics[name] == pytest.approx(value), name
     parts = [part for part, _ in itertools.groupby(sorted(values), lambda name: name.split("/")[0])]
     assert parts[0] == "average"  # the most important part sorts first
     assert {"mined", "regime_end", "used"} < {*parts}
-    client = MlflowClient(default_uri(where))
-    curve = client.get_metric_history(copy.info.run_id, "val/average/recall_at_10")
-    points = [p for p in result.folder.metrics() if "val/average/recall_at_10" in p]
-    assert [(p.step, p.value) for p in curve] == [(p["step"], p["val/average/recall_at_10"]) for p in points]
-    curves = {name for point in result.folder.metrics() for name in point} - {"step", "epoch"}
+
+
+def test_the_copy_has_the_curves_of_its_run_and_not_those_of_each_refresh(stored, copy):
+    name = "val/average/recall_at_10"
+    points = [point for point in stored.folder.metrics() if name in point]
+    curve = MlflowClient(default_uri(stored.path.parent)).get_metric_history(copy.info.run_id, name)
+    assert [(point.step, point.value) for point in curve] == [(point["step"], point[name]) for point in points]
+    curves = {name for point in stored.folder.metrics() for name in point} - {"step", "epoch"}
     only_folder = {name for name in curves if name.startswith(("mining/", "regime/", "train/lr", "train/temperature"))}
     assert len(only_folder) > 20
-    assert copy.data.metrics.keys() == (curves - only_folder) | values.keys()
+    assert copy.data.metrics.keys() == (curves - only_folder) | final_values(stored.details).keys()
+
+
+def test_the_copy_has_the_files_of_its_run(stored, copy):
+    where = stored.path.parent
+    client = MlflowClient(default_uri(where))
     artifacts = {"config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors"}
     assert {a.path for a in client.list_artifacts(copy.info.run_id)} == artifacts
     assert copy.info.artifact_uri.startswith((where / "artifacts").as_uri())

@@ -283,7 +283,7 @@ def _check_axes(options: Compare, axes: Axes) -> None:
     for flag, others in _APART.items():
         for other in others:
             if flag in flags and other in flags:
-                if other in map(_FLAGS.get, _OF_ALL):
+                if other in [_FLAGS.get(column) for column in _OF_ALL]:
                     raise OptionError(f"{flag} and several {other} cannot be combined: give one")
                 raise OptionError(f"{flag} and {other} cannot be combined: use one at a time")
     if options.systems is not None and options.losses is not None:

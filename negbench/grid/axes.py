@@ -235,8 +235,9 @@ def plugin_sections(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -
             sections.append({})
         else:
             sections.append(plugin_section(kind, item if isinstance(item, Mapping) else str(item)))
-    for section in filter(None, sections):
-        registry.parts(kind, str(section.get("name")))
+    for section in sections:
+        if section:
+            registry.parts(kind, str(section.get("name")))
     return tuple(sections)
 
 

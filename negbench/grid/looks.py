@@ -63,4 +63,6 @@ class Looks:
 
     def seeds(self, count: int) -> tuple[int, ...]:
         """Return the first `count` seeds."""
-        return (*self.first, *range(max(self.first) + 1, max(self.first) + 1 + self.most))[:count]
+        after = max(self.first) + 1
+        seeds = (*self.first, *range(after, after + self.most))
+        return seeds[:count]

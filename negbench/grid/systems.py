@@ -27,12 +27,13 @@ def system_choices(
         cache: loads the data set's texts where a part of a system reads them.
     """
     choices: list[dict[str, Any]] = []
+    others = [section for section in strategies if section]  # the empty one is "own", which stands first
     for name in names:
         before = resolve(build_config([with_system([*base, {"system": name}], cache)[0]]))
         own = system(name).negatives["strategy"]
         if before.strategy.name == own["name"]:
             own = before.strategy.model_dump()  # with what `--set` gives it
-        for number, section in enumerate([own, *filter(None, strategies)]):  # "own" is the first
+        for number, section in enumerate([own, *others]):
             count = _num_negatives(before, str(section["name"]))
             choices.append({"system": name, "strategy": section, "train.num_negatives": count, "own": number == 0})
     return choices

@@ -276,8 +276,12 @@ def _add_line(sums: Path, line: str) -> None:
     check_regular(sums)
     with sums.open("rb+") as file, _holding(file, sums, fcntl.LOCK_EX):
         end = file.seek(0, os.SEEK_END)
-        torn = end > 0 and (file.seek(end - 1), file.read(1))[1] != b"\n"
-        file.write((b"\n" if torn else b"") + f"{line}\n".encode())
+        start = b""
+        if end > 0:
+            file.seek(end - 1)
+            if file.read(1) != b"\n":  # the last line was cut off
+                start = b"\n"
+        file.write(start + f"{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())
 

@@ -76,8 +76,9 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES, form: Form =
     made = made_here(runs, name)
     if not made:
         forget(folder)  # what it tells of the page is no longer so
-    lines = read_text(folder / "answer.md").splitlines() if made else ()
-    page = comparison_page(folder, findings, tables(findings), galleries, [*filter(None, lines)])
+    answer = read_text(folder / "answer.md").splitlines() if made else []
+    lines = [line for line in answer if line]
+    page = comparison_page(folder, findings, tables(findings), galleries, lines)
     if not made:
         page = replace(page, facts=(*page.facts, ("numbers", FROM_RANKS)))
     drawn = read_text(folder / "report/index.html") if "report/index.html" in made else ""

@@ -43,7 +43,11 @@ def _draw(read: Callable[[], Sequence[tuple[str, Sequence[KindShares]]]], side: 
     for place, kind in enumerate(share.kind for share in lines[0][1]):
         y = np.arange(len(lines)) + (place + 1) / (count + 1) - 0.5
         shares = [shares[place] for _, shares in lines]
-        mean, low, high = 100 * np.array([(share.drawn, share.left)[side] for share in shares]).T
+        if side == 0:
+            estimates = [share.drawn for share in shares]
+        else:
+            estimates = [share.left for share in shares]
+        mean, low, high = 100 * np.array(estimates).T
         axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
         if not side:
             axes.plot([100 * share.random for share in shares], y, "|", color=GREY)

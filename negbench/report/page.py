@@ -119,9 +119,11 @@ def write_page(folder: Path, page: Page, form: Form = "svg", before: str = "") -
     written = [folder / "index.html"]
     figures = dict(re.findall(r'id="figure-([^"]+)">(.*?)</figure>', before, re.DOTALL))
     for chart in _all(page, Chart):
-        known = re.findall(r'"data:image/svg\+xml;base64,([^"]+)"', figures.get(chart.key, ""))
-        for narrow, data in zip((True, False)[-len(known) :], known, strict=False):  # a page has the narrow one first
-            chart.pictures["svg", narrow] = base64.b64decode(data)
+        pictures = re.findall(r'"data:image/svg\+xml;base64,([^"]+)"', figures.get(chart.key, ""))
+        if len(pictures) == 2:  # the narrow one, where there are two, stands first
+            chart.pictures["svg", True] = base64.b64decode(pictures[0])
+        if pictures:
+            chart.pictures["svg", False] = base64.b64decode(pictures[-1])
     for table in _all(page, Table):
         written.append(write_text(folder / "tables" / f"{table.key}.csv", csv_text(table.frame)))
     for chart in _all(page, Chart):

@@ -66,7 +66,8 @@ def _make_view(rows: int, columns: int, seed: int, sign: Sign, ties: bool, dtype
         whole = torch.stack(picks) if picks else torch.zeros(0, columns, dtype=torch.int64)
     scores = whole.double() / steps
     target = torch.randint(columns, (rows,), generator=generator)
-    target[:1], target[1:2] = scores[:1].argmax(1), scores[1:2].argmin(1)
+    target[:1] = scores[:1].argmax(1)
+    target[1:2] = scores[1:2].argmin(1)
     allowed = torch.rand(rows, columns, generator=generator) >= 0.2
     allowed[2:3] = False
     relevant = torch.rand(rows, columns, generator=generator) < 0.2

@@ -137,7 +137,12 @@ def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
 def batch_beside_a_rule(loss: str) -> tuple[pd.DataFrame, VerdictTable]:
     """Return the cells of the batch alone under a loss such as 'info-nce:tau=0.1', and its table."""
     section = parse_plugin(loss)
-    divisor = "none" if section["name"] == "triplet" else "tau" if "tau" in section else "backbone"
+    if section["name"] == "triplet":
+        divisor = "none"
+    elif "tau" in section:
+        divisor = "tau"
+    else:
+        divisor = "backbone"
     config = build_config([{"strategy": "in-batch", "loss": section, "train": {"lr": 0.01}}])
     backbone = {"details": {"temperature": 0.07}}
     stored = SimpleNamespace(config=config, manifest={"divisor": divisor, "backbone": backbone})

@@ -374,7 +374,7 @@ def print_ends(tables: int) -> None:
 def best_settings(full: bool) -> Iterator[Setting]:
     sampled = (("equal", False), ("log-normal", True), ("heavy-tailed", False), ("log-normal", True), ("equal", True))
     for order, (sds, nested) in zip(ORDERS, sampled, strict=True):
-        lost = 0.4 * ("collapses" in order)
+        lost = 0.4 if "collapses" in order else 0.0
         for most in (8, 60) if full else (8,):
             yield Setting("best", most, rows=9, sds=sds, nested=nested, looks=True, order=order, collapse=lost)
 
@@ -499,7 +499,12 @@ def main() -> None:
         else:
             false, power, seconds = measured(each, tables, number)
             columns = [f"{false:.1%}", f"{power:.0%}", f"{seconds:.2f}"]
-        kind = "nested worlds" if each.nested else f"{each.clusters} clusters" if each.clusters else "crossed"
+        if each.nested:
+            kind = "nested worlds"
+        elif each.clusters:
+            kind = f"{each.clusters} clusters"
+        else:
+            kind = "crossed"
         if each.odd is not None:
             kind += f", correlation {ODD[each.odd]}, alpha {each.alpha:g}"
         if each.preference:

@@ -33,7 +33,7 @@ def test_the_help_of_compare_is_two_screens_in_groups(subtests, said, monkeypatc
             assert len(lines) <= 104
             titles = [line.rstrip(":") for line in lines if re.fullmatch(r"[A-Z][a-z]+:", line)]
             assert titles == ["Options", "Settings", "Data", "Computing", "Output", "Examples"]
-            flags = [match[1] for line in lines if (match := re.match(r"  (?:-\w, )?(--[\w-]+)", line))]
+            flags = re.findall(r"^  (?:-\w, )?(--[\w-]+)", "\n".join(lines), flags=re.MULTILINE)
             assert sorted(flags) == sorted(set(flags))
             assert {"--strategies", "--recipe", "--data-root", "--workers", "--json", "--help"} <= {*flags}
             examples = lines[lines.index("Examples:") + 1 :]

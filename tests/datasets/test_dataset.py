@@ -152,9 +152,9 @@ def test_rows_of_one_query_answer_each_other(more):
     one = [row for row, query in enumerate(data.queries) if query.group == "one"]
     first, again, other = one[0], one[2], one[3]
     queries = list(data.queries)
-    for row in (again, other):
-        same = {"reference": queries[first].reference, "text": queries[first].text}
-        target = queries[first].target if row == again else "i8" if queries[first].target != "i8" else "i7"
+    same = {"reference": queries[first].reference, "text": queries[first].text}
+    another_target = "i8" if queries[first].target != "i8" else "i7"
+    for row, target in ((again, queries[first].target), (other, another_target)):
         queries[row] = dataclasses.replace(queries[row], **same, target=target, relevant=())
     shared = dataclasses.replace(data, queries=queries)
     assert shared.shared_queries == [[first, again, other]]

@@ -32,8 +32,8 @@ MORE = {  # a comparison with its report and MLflow has a test of its own
 
 # the words of every command of the fenced sh blocks, without comments
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-PARTS = [part for block in BLOCKS for line in block.splitlines() for part in line.split("&&")]
-COMMANDS = [words for part in PARTS if (words := shlex.split(part, comments=True))]
+PARTS = [shlex.split(part, comments=True) for block in BLOCKS for part in re.split("&&|\n", block)]
+COMMANDS = [words for words in PARTS if words]
 OURS = [words[1:] for words in COMMANDS if words[0] == "negbench"]
 DATA = [words for words in OURS if "DIR" in words]
 WHOLE = [words for words in OURS if words not in DATA and words[0] not in ("ui", "report", "init", "embed")]

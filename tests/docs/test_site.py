@@ -188,7 +188,8 @@ def test_a_search_finds_how_tos(site, browser):
 def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(site, browser, axe, width, scheme):
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme, offline=True)
     page, violations = context.new_page(), dict[str, list[str]]()
-    for name in MAIN_PAGES[: 2 if width == 1440 else None]:  # a phone and the dark find more
+    pages = MAIN_PAGES[:2] if width == 1440 else MAIN_PAGES  # a phone and the dark find more
+    for name in pages:
         page.goto((site / f"{name}.html").as_uri())
         page.locator(".md-typeset__scrollwrap").first.or_(page.locator("h1")).first.wait_for()
         first = ("header .md-header__button", ".md-content h1", ".md-content p")

@@ -245,52 +245,76 @@ def both(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Si
     return SimpleNamespace(runs=runs, command=command, out=out.getvalue(), err=err.getvalue())
 
 
-def test_the_command_ends_with_tables_and_summary_runs(both, said, monkeypatch):
-    """On embeddings, it writes tables, a report without images and summary runs; rerun, it reads and prints them."""
-    runs_dir, out, before = both.runs, both.out, held(both.runs)
+def test_the_command_prints_tables(both):
+    out = both.out
     assert "4 cells" in out
     assert "R@10 behind the best with as many negatives in points" in " ".join(out.split())
     assert [word in out for word in ("R@10", "stored", "index.html", "FN pool %", "cost: ")] == [True] * 3 + [False] * 2
     assert "3 more to compute: about" in both.err
+
+
+def test_the_command_writes_tables_and_on_embeddings_a_report_without_images(both):
+    folder = both.runs / "both"
     for name in (*FILES, "cost.csv", "comparison.json"):
-        assert (runs_dir / "both" / name).stat().st_size > 0, name
-    assert "report/index.html" in read_json(runs_dir / "both" / "inputs.json")["made"]
-    assert "there are no images to show" in (runs_dir / "both" / "report" / "index.html").read_text(encoding="utf-8")
+        assert (folder / name).stat().st_size > 0, name
+    assert "report/index.html" in read_json(folder / "inputs.json")["made"]
+    assert "there are no images to show" in (folder / "report" / "index.html").read_text(encoding="utf-8")
+    tex = (folder / "table.tex").read_text(encoding="utf-8")
+    assert r"\toprule" in tex
+    assert r"R@10 & behind the best \\" in tex
+
+
+def test_the_command_again_reads_and_prints_what_it_wrote(both, said, monkeypatch):
+    before = held(both.runs)
     monkeypatch.setattr(finish_of, "judge_comparison", None)
-    assert said(*both.command).out == out.replace("0 already", "4 already")
-    assert held(runs_dir) == before
-    client = MlflowClient(default_uri(runs_dir))
-    experiment = client.get_experiment_by_name("both")
-    runs = client.search_runs([experiment.experiment_id])
-    kinds = {
-        kind: [r for r in runs if r.data.tags["negbench.kind"] == kind] for kind in ("cell", "comparison", "summary")
-    }
-    assert [len(of_kind) for of_kind in (runs, *kinds.values())] == [7, 4, 1, 2]
+    assert said(*both.command).out == both.out.replace("0 already", "4 already")
+    assert held(both.runs) == before
+
+
+@pytest.fixture(scope="module")
+def logged_runs(both: SimpleNamespace) -> dict[str, list[Any]]:
+    """Return the runs that the comparison has in MLflow, by kind."""
+    client = MlflowClient(default_uri(both.runs))
+    runs: dict[str, list[Any]] = {"cell": [], "comparison": [], "summary": []}
+    for run in client.search_runs([client.get_experiment_by_name("both").experiment_id]):
+        runs[run.data.tags["negbench.kind"]].append(run)
+    return runs
+
+
+def test_the_store_has_a_run_of_each_cell_and_a_summary_of_each_strategy(logged_runs):
+    kinds, runs = logged_runs, [run for of_kind in logged_runs.values() for run in of_kind]
+    assert {kind: len(of_kind) for kind, of_kind in kinds.items()} == {"cell": 4, "comparison": 1, "summary": 2}
     parent = kinds["comparison"][0].info.run_id
     assert all(r.data.tags.get("mlflow.parentRunId", parent) == parent for r in runs)
     for kind, of_kind in kinds.items():
         mined = [any(name.startswith("mined/") for name in r.data.metrics) for r in of_kind]
         assert mined == [kind == "summary"] * len(of_kind), kind  # the summaries' means
+
+
+def test_a_summary_has_the_mean_of_its_cells_and_its_verdict(both, logged_runs):
+    kinds = logged_runs
     tested = {r.info.run_name: r.data for r in kinds["summary"]}
     for strategy, summary in tested.items():
         cells = [r.data.metrics["recall_at_10"] for r in kinds["cell"] if r.data.tags["strategy"] == strategy]
         assert summary.tags["strategy"] == strategy, strategy
         assert summary.metrics["R/10"] == pytest.approx(np.mean(cells)), strategy
         assert summary.metrics["sd/R 10"] == pytest.approx(np.std(cells, ddof=1)), strategy
-    rows = {row.strategy: row for row in read_verdicts(runs_dir / "both") if row.main}
+    rows = {row.strategy: row for row in read_verdicts(both.runs / "both") if row.main}
     assert tested["in-batch"].tags["verdict"] == "baseline"
     assert tested["qure"].tags["verdict"] == rows["qure"].verdict
     assert tested["qure"].tags["baseline"] == "in-batch"
     for column, chart in (("p_adjusted", "vs/p"), ("difference", "vs/diff"), ("diff_low", "vs/diff low")):
         assert tested["qure"].metrics[chart] == pytest.approx(rows["qure"].flat()[column]), column
     assert "vs/diff" not in tested["in-batch"].metrics
+
+
+def test_the_page_of_the_store_begins_with_the_answer(both):
+    client = MlflowClient(default_uri(both.runs))
+    experiment = client.get_experiment_by_name("both")
     _check_what_mlflow_shows_first(client, experiment.experiment_id, 2)
-    tex = (runs_dir / "both" / "table.tex").read_text(encoding="utf-8")
-    assert r"\toprule" in tex
-    assert r"R@10 & behind the best \\" in tex
-    (answer, *_) = (runs_dir / "both" / "answer.md").read_text(encoding="utf-8").splitlines()
+    (answer, *_) = (both.runs / "both" / "answer.md").read_text(encoding="utf-8").splitlines()
     assert experiment.tags["mlflow.note.content"].splitlines()[0] == answer
-    assert f"/experiments/{experiment.experiment_id}/runs" in Tracker.open(runs_dir).address("both")
+    assert f"/experiments/{experiment.experiment_id}/runs" in Tracker.open(both.runs).address("both")
 
 
 def _check_what_mlflow_shows_first(client: MlflowClient, experiment: str, count: int) -> None:

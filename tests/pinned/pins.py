@@ -93,7 +93,9 @@ def pins_of(folder: Path, item: str) -> Any:
     """Yield the pins of one comparison, claims or study: class, key, value."""
 
     def class_of(labels: dict[str, Any]) -> str:
-        return "tuned" if item == "k-tuned" else "corners" if ": " in (labels.get("system") or "") else "never"
+        if item == "k-tuned":
+            return "tuned"
+        return "corners" if ": " in (labels.get("system") or "") else "never"
 
     documents = {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
     yield "files", "folder", folder.name
@@ -105,7 +107,8 @@ def pins_of(folder: Path, item: str) -> Any:
         else:
             run = folder.parent / cell["run"]
             yield kind, f"ranks {key}", sha((run / "ranks.parquet").read_bytes())
-            yield kind, f"result {key}", sha([*map(json.loads((run / "result.json").read_text()).get, RESULTS)])
+            result = json.loads((run / "result.json").read_text())
+            yield kind, f"result {key}", sha([result.get(name) for name in RESULTS])
     for key, value in documents.get("comparison", {}).items():
         yield "never" if key in ("kind", "rates") else "files", f"comparison.json {key}", steady(value)
     for row in flat_verdicts(documents.get("statistics", {"rows": []})):

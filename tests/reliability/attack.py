@@ -168,10 +168,12 @@ def strike(process: psutil.Popen, way: str, chance: random.Random) -> None:
             process.wait(chance.choice((0.1, 2.0)))
     process.wait(SECONDS)
     deadline = time.monotonic() + 60
-    while left := living(process.pid):
+    left = living(process.pid)
+    while left:
         if time.monotonic() > deadline:
             raise AssertionError(f"{way}: still alive a minute later: {[each.cmdline() for each in left]}")
         time.sleep(0.05)
+        left = living(process.pid)
 
 
 def attacked(

@@ -83,11 +83,16 @@ def a_socket(path: Path) -> None:
         server.bind(str(path))
 
 
+def a_link_to_a_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
 STRANGE: dict[str, Callable[[Path], None]] = {
     "FIFO": os.mkfifo,
     "socket": a_socket,
     "device": lambda path: path.symlink_to("/dev/zero"),
-    "link to a FIFO": lambda path: (os.mkfifo(path.with_name("pipe")), path.symlink_to("pipe"))[0],
+    "link to a FIFO": a_link_to_a_fifo,
 }
 READERS: dict[str, Callable[[Path], Any]] = {
     "bytes": received.read_bytes,

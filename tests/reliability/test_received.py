@@ -170,7 +170,8 @@ def test_the_rows_of_the_table_of_received_folders(
         "a recipe of a study": command("study", "--recipe", str(received / "recipe.toml"), *place, code=2),
     }
     tidy = [Path(tempfile.gettempdir()) / "negbench-miner-", own_cache, own_cache.with_name("store"), runs, own]
-    found = {row: bad for row, action in rows.items() if (bad := deeds(action, received, tidy))}
+    bad = {row: deeds(action, received, tidy) for row, action in rows.items()}
+    found = {row: of_row for row, of_row in bad.items() if of_row}
     assert found == {}, json.dumps(found, indent=1)
     assert not list(received.rglob("*.ran"))
     assert not visited[1]()

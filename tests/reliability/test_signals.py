@@ -39,10 +39,12 @@ def start(start_command: Callable[[list[str]], Any], vector_sets: list[str], tmp
 
 def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder]:
     deadline = time.monotonic() + 200
-    while len(checkpoints := list(runs.glob("*/checkpoint.pt"))) < count:
+    checkpoints: list[Path] = []
+    while len(checkpoints) < count:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
+        checkpoints = list(runs.glob("*/checkpoint.pt"))
     return [RunFolder(path.parent) for path in checkpoints]
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -104,26 +105,42 @@ def test_values_are_matrices_of_seeds_and_queries(tmp_path):
     assert hits.strata.tolist() == list(ranks_of(0, 0).group)
 
 
-def test_rows_are_those_of_the_statistics(tmp_path):
-    groups = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.8), group_of(tmp_path, "twin", 0.02)]
+@pytest.fixture(scope="module")
+def better_and_twin(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Return groups of a baseline, of a better strategy, and of one as good; their table; its rows by strategy."""
+    folder = tmp_path_factory.mktemp("better-and-twin")
+    groups = [group_of(folder, name, better) for name, better in (("in-batch", 0.0), ("a", 0.8), ("twin", 0.02))]
     (table,) = tables_of(groups)
-    rows = rows_by_strategy(table, Rules())
+    return SimpleNamespace(groups=groups, table=table, rows=rows_by_strategy(table, Rules()))
+
+
+def test_a_row_has_its_verdict_its_rank_and_who_beats_it(better_and_twin):
+    rows = better_and_twin.rows
     assert rows["in-batch"].verdict == "baseline"
     assert rows["in-batch"].against_baseline is None
     assert rows["a"].verdict == "better"
     assert rows["in-batch"].beaten_by == ("a",)
     assert rows["a"].beaten_by == ()
     assert rows["twin"].verdict in ("equal", "undecided")
-    for group in groups:
-        row = rows[shared_value(group, "strategy")]
+    assert (rows["a"].ranks, rows["in-batch"].ranks, rows["twin"].ranks) == ("1", "2-3", "2-3")
+
+
+def test_a_row_has_the_mean_of_its_seeds_and_their_deviation(better_and_twin):
+    for group in better_and_twin.groups:
+        row = better_and_twin.rows[shared_value(group, "strategy")]
         per_seed = known_numbers(group, "metrics/average/recall")
         assert row.mean.value == pytest.approx(np.mean(per_seed)), row.strategy
         assert row.sd == pytest.approx(np.std(per_seed, ddof=1)), row.strategy
         assert row.mean.low < row.mean.value < row.mean.high, row.strategy
-    difference = np.mean(known_numbers(groups[1], "metrics/average/recall")) - rows["in-batch"].mean.value
+
+
+def test_a_row_has_the_test_of_the_statistics(better_and_twin):
+    rows = better_and_twin.rows
+    of_a = known_numbers(better_and_twin.groups[1], "metrics/average/recall")
+    difference = np.mean(of_a) - rows["in-batch"].mean.value
     assert rows["a"].against_baseline.value == pytest.approx(difference)
     assert rows["a"].against_baseline.low < difference < rows["a"].against_baseline.high
-    values = table.values["average/recall"]
+    values = better_and_twin.table.values["average/recall"]
     design = Design(values["a"].strata)
     want = against(ValueTable({name: each.values for name, each in values.items()}, design), "in-batch", default_rng(5))
     for name, contrast in want.items():  # another stream of random numbers: equal up to their noise
@@ -131,8 +148,10 @@ def test_rows_are_those_of_the_statistics(tmp_path):
         assert row.minimum_detectable == pytest.approx(contrast.minimum_detectable, abs=0.01), name
         assert row.against_baseline.p == pytest.approx(contrast.p_adjusted, abs=0.03), name
         assert row.against_baseline.low == pytest.approx(contrast.interval.low, abs=0.01), name
-    assert (rows["a"].ranks, rows["in-batch"].ranks, rows["twin"].ranks) == ("1", "2-3", "2-3")
-    tiny = replace(rows["a"], mean=Estimate(np.float64(-1e-11), -math.inf, 1.0)).rounded()
+
+
+def test_numbers_of_a_row_are_rounded_and_infinite_ones_unknown(better_and_twin):
+    tiny = replace(better_and_twin.rows["a"], mean=Estimate(np.float64(-1e-11), -math.inf, 1.0)).rounded()
     assert (str(tiny.mean.value), str(tiny.mean.low)) == ("0.0", "nan")  # numpy's floats are rounded, too
 
 
@@ -276,25 +295,36 @@ def counted(group: pd.DataFrame, seen: int) -> pd.DataFrame:
     return again(group)
 
 
-def test_equal_negatives_are_compared_first(tmp_path):
+@pytest.fixture(scope="module")
+def unequal(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Return groups of the batch with 63 negatives, the best, and of two strategies with one; and their rows."""
+    folder = tmp_path_factory.mktemp("unequal")
     groups = [
-        counted(group_of(tmp_path, "in-batch", 1.0), 63),
-        counted(group_of(tmp_path, "weak", 0.0), 1),
-        counted(group_of(tmp_path, "strong", 0.9), 1),
+        counted(group_of(folder, "in-batch", 1.0), 63),
+        counted(group_of(folder, "weak", 0.0), 1),
+        counted(group_of(folder, "strong", 0.9), 1),
     ]
-    rows = main_rows(groups)
+    return SimpleNamespace(groups=groups, rows=main_rows(groups))
+
+
+def test_tables_are_in_the_order_of_negatives(unequal):
+    groups, rows = unequal.groups, unequal.rows
     assert {row.strategy: row.negatives for row in rows} == {"in-batch": 63, "weak": 1, "strong": 1}
     table = leader_table(groups, rows)
     assert list(table["quality"]["strategy"]) == ["strong", "weak", "in-batch"]
     for frame in (table["quality"], table["behaviour"], table["cost"], verdict_frame([r for r in rows if r.main])):
         assert list(frame["negatives"]) == ["1", "1", "63"], list(frame)
+
+
+def test_equal_negatives_are_compared_first(unequal):
+    groups, rows = unequal.groups, unequal.rows
     first, losers, *_, sure = answer_of(groups, rows)
     order, numbers = first.split(" Whatever the number of negatives, ")  # in-batch is the highest of all
     assert re.match(r"average recall with 1 negative per query and step[^:]*: strong \(", order)
     assert " %) is best; weak is " in order
     assert order.endswith(" points worse.")
     values = tables_of(groups)[0].values["average/recall"]
-    key = "/".join([*filter(None, rows[0].table_key), "average/recall"])
+    key = "/".join([*(part for part in rows[0].table_key if part), "average/recall"])
     test = differences(values, "in-batch", key=key).pairs.of("strong", "weak")  # though in-batch is ahead of both
     assert (
         losers
@@ -304,12 +334,20 @@ def test_equal_negatives_are_compared_first(tmp_path):
     behind = next(row for row in rows if row.strategy == "strong" and row.main)
     assert f" %) is {100 * behind.behind_highest.value:.2f} [" in numbers
     assert sure.startswith("Against the best with as many negatives: 1 worse.")
+
+
+def test_a_baseline_with_other_negatives_is_said(unequal):
+    groups = unequal.groups
     asked = main_rows(groups, "in-batch")
     (line,) = [line for line in answer_of(groups, asked) if line.startswith("Against in-batch, ")]
     assert " These intervals hold together for all differences from in-batch, the others for all pairs. " in line
     assert line.endswith(" The baseline has 63 negatives per query and step, but strong and weak 1.")
     shown = leader_table(groups, asked)["quality"].set_index("strategy")
     assert shown.loc["weak", "verdict"] == "worse (1 against 63 negatives)"
+
+
+def test_the_answer_where_no_two_strategies_have_as_many_negatives(unequal):
+    groups, rows = unequal.groups, unequal.rows
     apart = answer_of(groups[:2], [row for row in rows if row.strategy != "strong"])
     assert apart[0].startswith("Whatever the number of negatives, in-batch with 63 (")  # no two have as many
     unknown = [replace(row, against_highest=None) for row in rows if row.strategy != "strong"]
@@ -403,24 +441,33 @@ def test_a_saturated_metric_is_said(tmp_path):
     assert any("is saturated" in line and "--metric" in line for line in lines)
 
 
-def test_over_all_weighs_every_data_set_the_same(tmp_path):
-    """Over all, a row has the mean of the tables' means and the test of their values, with strata and without."""
-    groups = [
-        group_of(tmp_path, name, better, seeds=(0, 1, 2), dataset=dataset)
-        for name, better in (("in-batch", 0.0), ("a", 0.4))
-        for dataset in ("f@1", "f@2")
-    ]
-    groups.append(group_of(tmp_path, "only-here", 0.4, dataset="f@1"))
+@pytest.fixture(scope="module")
+def two_data_sets(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Return groups of two strategies on two data sets, and of one on the first alone; their tables; the one over all."""
+    folder = tmp_path_factory.mktemp("two-data-sets")
+    groups = []
+    for name, better in (("in-batch", 0.0), ("a", 0.4)):
+        for dataset in ("f@1", "f@2"):
+            groups.append(group_of(folder, name, better, seeds=(0, 1, 2), dataset=dataset))
+    groups.append(group_of(folder, "only-here", 0.4, dataset="f@1"))
     tables = tables_of(groups, main_only=True)
     (whole,) = over_all(tables)
+    rows = {row.strategy: row for row in verdicts_of(whole, Rules())}
+    return SimpleNamespace(groups=groups, tables=tables, whole=whole, rows=rows)
+
+
+def test_over_all_weighs_every_data_set_the_same(two_data_sets):
+    whole, rows = two_data_sets.whole, two_data_sets.rows
     assert whole.labels == {"dataset": OVER_ALL, "loss": "bradley-terry", "backbone": "tiny"}
-    rows = {r.strategy: r for r in verdicts_of(whole, Rules())}
     assert rows.keys() == {"in-batch", "a"}
     for name, combined in rows.items():
-        parts = [table.values[table.main_metric][name].values for table in tables]
+        parts = [table.values[table.main_metric][name].values for table in two_data_sets.tables]
         assert combined.mean.value == pytest.approx(np.mean([each[:, i::3] for each in parts for i in range(3)])), name
         assert combined.queries == 240, name
     assert rows["a"].verdict == "better"
+
+
+def test_over_all_of_tables_with_strata_and_without():
     generator = np.random.default_rng(0)
     few, other, many = generator.random((2, 10)), generator.random((2, 10)), generator.random((2, 400))
     strata = np.array(["x", "y"] * 5)
@@ -439,10 +486,18 @@ def test_over_all_weighs_every_data_set_the_same(tmp_path):
     assert one.mean.value == pytest.approx(np.mean(by_seed))
     assert one.sd == pytest.approx(np.std(by_seed, ddof=1))
     assert over_all(mixed[:1]) == []
+
+
+def test_the_same_queries_again_are_no_new_queries(two_data_sets):
+    tables = two_data_sets.tables
     copies = [replace(tables[1], labels={**tables[1].labels, "backbone": str(i)}) for i in range(4)]
-    (copied,) = over_all(copies)  # the same queries four times are no new queries
+    (copied,) = over_all(copies)
     one, four = (differences(each.values[each.main_metric], "in-batch") for each in (tables[1], copied))
     assert four.against["a"] == one.against["a"]
+
+
+def test_the_table_over_all_stands_below_those_of_the_data_sets(two_data_sets):
+    groups, tables, rows = two_data_sets.groups, two_data_sets.tables, two_data_sets.rows
     shown = leader_tables(groups, [*rows.values(), *rows_by_strategy(tables[1], Rules()).values()])
     assert list(shown) == ["f@1", "f@2", OVER_ALL]
     assert list(shown[OVER_ALL]["quality"]["strategy"]) == ["a", "in-batch"]
