@@ -443,7 +443,7 @@ def test_a_saturated_metric_is_said(tmp_path):
 
 @pytest.fixture(scope="module")
 def two_data_sets(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """Return groups of two strategies on two data sets, and of one on the first alone; their tables; the one over all."""
+    """Return groups of two strategies on two data sets, of one on the first alone; their tables; the one over all."""
     folder = tmp_path_factory.mktemp("two-data-sets")
     groups = []
     for name, better in (("in-batch", 0.0), ("a", 0.4)):
