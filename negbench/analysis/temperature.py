@@ -33,7 +33,7 @@ def starts_of(runs: Iterable[StoredRun]) -> list[str]:
 
 def _start_of(manifest: Mapping[str, Any]) -> str:
     """Return where the backbone's learned temperature starts; "" where config.json does not say it."""
-    start = manifest["backbone"].get("details", {}).get("temperature")
+    start = manifest.get("backbone", {}).get("details", {}).get("temperature")
     return "" if start is None else plain(start)
 
 
