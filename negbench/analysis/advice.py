@@ -176,16 +176,16 @@ def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) ->
     if lost:
         setting, row = max(lost, key=lambda pair: _lead(pair[1]).value)
         if setting.loss != best.loss:
-            first = "Choose the loss"
+            step = "Choose the loss"
             there = f"with {setting.loss}"
             here = f"with {best.loss}"
         else:
             knob = "learning rate" if setting.temperature == best.temperature else "temperature"
-            first = f"Tune the {knob}"
+            step = f"Tune the {knob}"
             there = f"at {_setting_text(setting, knob)}"
             here = f"at {_setting_text(best, knob)}"
         return (
-            f"{first} first: {row.strategy} is ahead of the batch by {_points(row)} {there}, but {here}, where the "
+            f"{step} first: {row.strategy} is ahead of the batch by {_points(row)} {there}, but {here}, where the "
             f"batch alone is best ({percent(best.batch.mean.value)} %), nothing is by more than {margin}: do not mine "
             "there."
         )
