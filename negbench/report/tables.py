@@ -291,7 +291,7 @@ def paper_table(table: Table, form: Paper, columns: Sequence[str] = (), epochs: 
     Raises:
         UnknownNameError: a column or a budget that the table lacks.
     """
-    _check_offered("--columns", columns, list(table.frame))
+    _check_offered("--columns", columns, list(table.frame.columns))
     _check_offered("--epochs", epochs, list(table.frame.get("epochs", [])))
     frame = table.frame
     if epochs:
