@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import networkx
@@ -212,12 +212,49 @@ def test_no_function_has_many_parameters(nodes):
 
 def test_nothing_is_multiplied_by_a_condition():
     """`if` says it: `text * (n > 1)` hides a branch, and always computes what it may drop. A number may be a factor."""
-    found = []
+    assert _places(multiplied_conditions) == []
+
+
+def test_no_walrus_hides_in_a_loop():
+    """A line that assigns says it: a walrus in a `while` or in a comprehension is read over."""
+    assert _places(walruses_in_loops) == []
+
+
+def _places(lines_of: Callable[[ast.Module], list[int]]) -> list[str]:
+    """Return 'file:line' of what this finds in the code, the tests and the docs."""
+    places = []
     for top in ("negbench", "strategies", "backbones", "tests", "docs", "examples"):
         for path in sorted((ROOT / top).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            found += [f"{path.relative_to(ROOT)}:{line}" for line in multiplied_conditions(tree)]
-    assert found == []
+            places += [f"{path.relative_to(ROOT)}:{line}" for line in lines_of(tree)]
+    return places
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        pytest.param("[y for x in xs if (y := f(x))]", True, id="condition of a comprehension"),
+        pytest.param("{(y := f(x)): y for x in xs}", True, id="element of a comprehension"),
+        pytest.param("any((y := x) > 1 for x in xs)", True, id="generator"),
+        pytest.param("while (line := read()):\n    use(line)", True, id="while"),
+        pytest.param("while ready:\n    if (line := read()):\n        use(line)", False, id="within the body"),
+        pytest.param("if (line := read()):\n    use(line)", False, id="if"),
+    ],
+)
+def test_which_walruses_are_refused(code, refused):
+    assert bool(walruses_in_loops(ast.parse(code))) is refused
+
+
+def walruses_in_loops(tree: ast.Module) -> list[int]:
+    """Return the lines of assignments within a comprehension or the condition of a `while`."""
+    comprehensions = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    lines = set()
+    for node in ast.walk(tree):
+        if isinstance(node, comprehensions):
+            lines.update(part.lineno for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
+        if isinstance(node, ast.While):
+            lines.update(part.lineno for part in ast.walk(node.test) if isinstance(part, ast.NamedExpr))
+    return sorted(lines)
 
 
 @pytest.mark.parametrize(

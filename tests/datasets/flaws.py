@@ -23,12 +23,17 @@ def write(root: Path, files: Files) -> Path:
 
 
 def check(
-    flaws: Mapping[str, tuple[Change, str]], files: Callable[[], Files], folder: Path, load: Callable[[Path], Any]
+    subtests: pytest.Subtests,
+    flaws: Mapping[str, tuple[Change, str]],
+    files: Callable[[], Files],
+    folder: Path,
+    load: Callable[[Path], Any],
 ) -> None:
     """Check that every flaw (a change of the files, the expected message) is a one-line error."""
     for number, (flaw, (alter, message)) in enumerate(flaws.items()):
-        damaged_files = files()
-        alter(damaged_files)
-        with pytest.raises(DataError, match=message) as caught:
-            load(write(folder / str(number), damaged_files))
-        assert "\n" not in str(caught.value), flaw
+        with subtests.test(flaw=flaw):
+            damaged_files = files()
+            alter(damaged_files)
+            with pytest.raises(DataError, match=message) as caught:
+                load(write(folder / str(number), damaged_files))
+            assert "\n" not in str(caught.value)

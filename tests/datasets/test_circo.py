@@ -157,5 +157,5 @@ FLAWS: dict[str, tuple[flaws.Change, str]] = {
 }  # fmt: skip
 
 
-def test_a_flawed_file_is_one_clear_line(tmp_path):
-    flaws.check(FLAWS, toy_files, tmp_path, load)
+def test_a_flawed_file_is_one_clear_line(subtests, tmp_path):
+    flaws.check(subtests, FLAWS, toy_files, tmp_path, load)
