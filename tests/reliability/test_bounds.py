@@ -684,6 +684,7 @@ def test_nothing_reads_past_the_door():
 def test_a_table_is_closed_once_it_is_read(tmp_path, columns):
     """Python warns of a file that its garbage collection closes."""
     parquet.write_table(pa.table({"ids": ["a", "b"], "n": [1, 2]}), tmp_path / "t.parquet")
+    gc.collect()  # what other tests left open
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         received.read_parquet(tmp_path / "t.parquet", columns)

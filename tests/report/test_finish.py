@@ -44,7 +44,7 @@ def ended(runs: Path, name: str, cells: Cells, *, report: bool = True, **axes: A
 def cells(compared: Path) -> Callable[..., Cells]:
     """Return a function that returns the cells of one loss and its first seeds under other labels."""
 
-    def of(loss: str, /, seeds: int = 1, **labels: str) -> Cells:
+    def of(loss: str, /, seeds: int = 1, **labels: str | int) -> Cells:
         rows = ComparisonFolder(compared / "small").cells()
         return [{**row, **labels} for row in rows if row["loss"] == loss and row["seed"] < seeds]
 
@@ -53,7 +53,9 @@ def cells(compared: Path) -> Callable[..., Cells]:
 
 def test_dials(compared, cells, words_of):
     """With the two losses as points, verdicts equal those of two tables; heat map, lines and answer are written."""
-    rows = cells("bradley-terry", 2, point="k=1") + cells("info-nce", 2, point="k=2", loss="bradley-terry")
+    small = cells("bradley-terry", 2, point="k=1", **{"dataset.k": 1})
+    large = cells("info-nce", 2, point="k=2", loss="bradley-terry", **{"dataset.k": 2})
+    rows = small + large
     axes: dict[str, Any] = {"dials": [{"key": "dataset.k", "values": [1, 2]}]}
     axes["left_out"] = [{"point": "k=3", "strategy": "dqe", "reason": "k is too large"}]
     out = ended(compared, "dials", rows, **axes)
