@@ -214,7 +214,7 @@ def chart(
 
     `marks`: 'VALUE:NAME', a vertical line at a value of `x`; `levels`: one where the batch alone reaches this R@10.
     """
-    strategies = list(dict.fromkeys(found["strategy"]))
+    strategies = sorted(found["strategy"].unique())  # so that figures of the same rows have the same colours
     drawn = []
     across = 1
     for metric in metrics:
