@@ -249,7 +249,7 @@ def _reached(rows: pd.DataFrame, x: str, levels: Sequence[str]) -> list[tuple[fl
         text, _, name = mark.partition(":")
         level = float(text)
         for place, (here, there) in enumerate(itertools.pairwise(alone)):
-            if min(here, there) <= level <= max(here, there):
+            if here != there and min(here, there) <= level <= max(here, there):
                 found.append((place + (level - here) / (there - here), name))
                 break
     return found
