@@ -44,7 +44,8 @@ def where_mining_gained(batch_size: int, passes: int) -> str:
     """Say what an image of ranks 8 to 15 gained beside the smallest measured batch that holds this one.
 
     On emoji the gain shrank with the batch and with the passes wherever both were measured; fewer than 3 passes were
-    not, so the sentence names the passes of its row. "" where none was measured with as large a batch and as many passes.
+    not, so the sentence names the passes of its row. "" where none was measured with as large a batch and as many
+    passes.
 
     Args:
         batch_size: queries of a batch.
