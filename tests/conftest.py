@@ -244,7 +244,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., No
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str], str]:
+def expect_error(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str], str]:
     """Return a check that a command exits with code 2 and a one-line error that contains a text; gives the line."""
     from negbench.cli.main import run
 
@@ -260,7 +260,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str], str]
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Return a function that runs a command, checks its exit code, and returns what it printed: `out` and `err`."""
 
     from negbench.cli.main import run
@@ -275,9 +275,9 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def document(said: Callable[..., Any]) -> Callable[..., Any]:
+def document(run_command: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that runs a command with --json and returns its output, a single document."""
-    return lambda *arguments: json.loads(said(*arguments, "--json").out)
+    return lambda *arguments: json.loads(run_command(*arguments, "--json").out)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,9 @@ from negbench.grid.looks import Looks
 from tests.plugin_file import ANSWER, PLUGIN
 
 
-def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_flags, tmp_path, capsys, said, logged):
+def test_a_call_makes_the_same_comparison_as_the_command(
+    vector_sets, vector_flags, tmp_path, capsys, run_command, logged
+):
     """With an executor of the user's; progress goes to the logger."""
     tasks = list[Any]()
 
@@ -34,7 +36,7 @@ def test_a_call_makes_the_same_comparison_as_the_command(vector_sets, vector_fla
     assert capsys.readouterr().out == ""
     grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "1", "--name", "c", *vector_flags]
     place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
-    document = json.loads(said("compare", "--lr=fixed", *grid, *place, "--json").out)
+    document = json.loads(run_command("compare", "--lr=fixed", *grid, *place, "--json").out)
     assert len(list(tmp_path.glob("*/result.json"))) == 2  # the command reused the runs of the Python call
     assert document["cells"] == json.loads((tmp_path / "c" / "comparison.json").read_text())["cells"]
     assert document["answer"] == comparison.answer

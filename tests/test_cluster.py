@@ -229,7 +229,7 @@ def test_a_signal_ends_tasks_in_order(two_nodes, vector_flags, tmp_path, statuse
     assert statuses(tmp_path) == {"KILLED": 3}  # two cells and their parent run
 
 
-def test_an_address_that_leads_nowhere_is_one_line(subtests, refused, monkeypatch):
+def test_an_address_that_leads_nowhere_is_one_line(subtests, expect_error, monkeypatch):
     def unreachable(*given: Any, **options: Any) -> None:
         raise ConnectionError(f"nobody answers at {given[0]}\nat all")
 
@@ -240,7 +240,7 @@ def test_an_address_that_leads_nowhere_is_one_line(subtests, refused, monkeypatc
     }.items():  # fmt: skip
         with subtests.test(address=address):
             message = f"--address {shown}: cannot join a Ray cluster there (nobody answers at {shown}); give HOST:PORT"
-            assert "PW" not in refused(["compare", "--executor", "ray", "--address", address], message)
+            assert "PW" not in expect_error(["compare", "--executor", "ray", "--address", address], message)
 
 
 def test_a_task_that_no_node_can_hold_is_refused(two_nodes, tmp_path):

@@ -29,13 +29,13 @@ def install(site: Path, name: str) -> None:
 
 
 def test_listed_without_import_made_like_a_built_in_and_named_if_asked_for_by_module_or_package(
-    site, refused, said, subtests
+    site, expect_error, run_command, subtests
 ):
     install(site, "K-strategy")
-    assert "Nothing at all. [keep]" in said("list", "strategies").out
+    assert "Nothing at all. [keep]" in run_command("list", "strategies").out
     for asked in ("keep", "keep-plugin"):
         with subtests.test(asked=asked):
-            refused(["list", "strategies", asked], f"unknown strategy '{asked}': keep offers 'K-strategy'")
+            expect_error(["list", "strategies", asked], f"unknown strategy '{asked}': keep offers 'K-strategy'")
     assert "keep_plugin" not in sys.modules
     assert repr(negbench.make_strategy("K-strategy", k=4)) == "Mine(k=4)"
 
@@ -55,6 +55,6 @@ def test_installed_packages_are_looked_through_once_for_all_kinds(site, monkeypa
     assert len(calls) == 1
 
 
-def test_a_taken_name_is_one_line(site, refused):
+def test_a_taken_name_is_one_line(site, expect_error):
     install(site, "qure")
-    refused(["list", "strategies"], "two strategies are named 'qure': built-in and keep; rename one")
+    expect_error(["list", "strategies"], "two strategies are named 'qure': built-in and keep; rename one")

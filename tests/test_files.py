@@ -198,7 +198,7 @@ def without_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("without_locks", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"], indirect=True)
-def test_without_locks_one_line_says_what_is_at_risk(without_locks, tmp_path, refused, vector_flags):
+def test_without_locks_one_line_says_what_is_at_risk(without_locks, tmp_path, expect_error, vector_flags):
     (tmp_path / ".x.partial").touch()
     at_risk = r"two processes may compute the same run .*NEGBENCH_LOCKS=soft"
     with pytest.raises(NegbenchError, match=at_risk), files.lock_file(tmp_path / ".lock"):
@@ -207,11 +207,13 @@ def test_without_locks_one_line_says_what_is_at_risk(without_locks, tmp_path, re
     assert files.sweep(tmp_path) == []
     line = "NEGBENCH_LOCKS=soft"
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]
-    refused(["run", "--strategy", "qure", *vector_flags, *place], line)
-    refused(["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--lr", "fixed", *vector_flags, *place], line)
+    expect_error(["run", "--strategy", "qure", *vector_flags, *place], line)
+    expect_error(
+        ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--lr", "fixed", *vector_flags, *place], line
+    )
     study = ["study", "--strategy", "all-corpus", "--search", "train.lr=0.01|0.03", "--sampler", "grid", "--name", "s"]
     sets = [word for text in vector_flags if "=" in text and "n_def" not in text for word in ("--set", text)]
-    refused([*study, *sets, *place], line)
+    expect_error([*study, *sets, *place], line)
 
 
 def test_soft_locks_take_their_place(without_locks, monkeypatch, tmp_path, vector_flags):

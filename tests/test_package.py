@@ -82,7 +82,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(installed: Path, vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def printed(installed: Path, vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Return what `_ALONE` prints outside the checkout and pytest: to standard output, and as errors."""
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("outside")
     for name, shape in (("q", (20, 8)), ("i", (40, 8))):
@@ -122,8 +122,8 @@ LATE = "numba scipy.stats scipy.optimize sympy torch._dynamo"  # and the package
 
 
 @pytest.mark.slow
-def test_an_installed_negbench_works_outside_the_checkout_and_imports_what_it_may_not_need_late(installed, said):
-    out, errors = said
+def test_an_installed_negbench_works_outside_the_checkout_and_imports_what_it_may_not_need_late(installed, printed):
+    out, errors = printed
     assert out.startswith(f"[] {installed.parent}/"), errors
     assert "\n0 0 []\n" in out, errors
     for name in ("qure", "bradley-terry", "blip2", "fashioniq", "hycole", "qure-fig4"):
@@ -131,15 +131,15 @@ def test_an_installed_negbench_works_outside_the_checkout_and_imports_what_it_ma
     assert "4 cells (4 strategies" in out
 
 
-def test_without_the_extra_mining_and_training_work_and_the_rest_says_what_to_install(said):
-    out, errors = said
+def test_without_the_extra_mining_and_training_work_and_the_rest_says_what_to_install(printed):
+    out, errors = printed
     assert "\n0 0 2\n" in out, errors
     assert "negbench: error: this needs optuna: pip install 'negbench[full]'" in errors.splitlines()
 
 
-def test_neither_usage_data_nor_a_token_is_sent(said):
+def test_neither_usage_data_nor_a_token_is_sent(printed):
     """Outside pytest: MLflow counts a process of pytest or of a CI as a test, and sends nothing then."""
-    assert said[0].splitlines()[-1] == "None True", said[1]
+    assert printed[0].splitlines()[-1] == "None True", printed[1]
 
 
 def test_recipes_are_found_by_name_and_by_path(tmp_path, monkeypatch):

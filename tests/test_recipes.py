@@ -346,12 +346,12 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(vector_sets, tmp_pa
     assert {config.loss.name for config in configs} == {"margin-kl"}
 
 
-def test_encode_and_audit_take_recipes(vector_flags, toy_root, tmp_path, said):
+def test_encode_and_audit_take_recipes(vector_flags, toy_root, tmp_path, run_command):
     """Also a comparison's recipe: its system and settings apply, its axes do not."""
     recipe = str(write(tmp_path, "r", 'system = "dqe"\nseed = 3\n[strategy]\nbeta = 0.7\n[compare]\nseeds = [1]'))
     toy = ["--set", f"dataset.root='{toy_root}'", "--set", "backbone.weights='random'"]
-    assert "144 images: 144 encoded" in said("data", "encode", "--recipe", recipe, *toy).out
-    output = said("audit", "--recipe", recipe, "--strategy", "dqe,top-k", "--json", *vector_flags)
+    assert "144 images: 144 encoded" in run_command("data", "encode", "--recipe", recipe, *toy).out
+    output = run_command("audit", "--recipe", recipe, "--strategy", "dqe,top-k", "--json", *vector_flags)
     assert " ".join(output.err.split()).count("note: DQE-CIR without its attribute weights") == 1
     assert '"dqe(beta=0.7)"' in output.out
 

@@ -141,7 +141,7 @@ def test_the_client_divides_what_exceeds_a_batch(tmp_path):
 
 
 @pytest.mark.usefixtures("ui_commands")
-def test_ui_copies_what_the_store_lacks(stored, tmp_path, capsys, said):
+def test_ui_copies_what_the_store_lacks(stored, tmp_path, capsys, run_command):
     result, here, there = stored, stored.path.parent, tmp_path / "there"
     (before,) = runs_in(here)
     assert negbench(["ui", "--runs-dir", str(here)]) == 0
@@ -151,7 +151,7 @@ def test_ui_copies_what_the_store_lacks(stored, tmp_path, capsys, said):
         assert negbench(["ui", "--runs-dir", str(here), "--port", port]) == 2
     assert f"--port {port}: Address already in use: give another one" in capsys.readouterr().err
     shutil.copytree(result.path, there / result.run_id)  # move to another runs folder
-    assert "copied 1 run that" in said("ui", "--runs-dir", str(there)).out
+    assert "copied 1 run that" in run_command("ui", "--runs-dir", str(there)).out
     (after,) = runs_in(there)
     assert after.data.metrics == before.data.metrics
     assert after.data.params == before.data.params
@@ -213,7 +213,7 @@ def test_pages_of_a_server_are_all_read(tmp_path, monkeypatch):
     assert tracking._statuses_by_pages(client).keys() == known
 
 
-def test_ui_asks_the_store_for_no_single_run_that_is_whole(tmp_path, vector_sets, monkeypatch, said):
+def test_ui_asks_the_store_for_no_single_run_that_is_whole(tmp_path, vector_sets, monkeypatch, run_command):
     run(vector_sets, tmp_path)
     asked = []
     state = Tracker.state
@@ -330,10 +330,10 @@ def test_a_moved_folder_gets_a_new_store(tmp_path, vector_sets):
     assert Tracker.open(after).copy_missing() == []
 
 
-def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(stored, refused):
+def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(stored, expect_error):
     tracker = Tracker.open(stored.path.parent)
     experiment = tracker.client().get_experiment_by_name("negbench")
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert tracker.address() == f"/#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
     assert tracker.address("negbench") == tracker.address()
-    refused(["ui", "another", "--runs-dir", str(tracker.root)], "no experiment 'another'")
+    expect_error(["ui", "another", "--runs-dir", str(tracker.root)], "no experiment 'another'")

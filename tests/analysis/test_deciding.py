@@ -316,7 +316,7 @@ def test_half_done_it_ends_with_the_same_table_of_two_workers(straight, vector_s
 
 
 def test_given_again_it_writes_and_judges_nothing_and_leaves_no_mlflow_run(
-    straight, vector_sets, tmp_path, said, statuses, monkeypatch
+    straight, vector_sets, tmp_path, run_command, statuses, monkeypatch
 ):
     """The folder already has the cells of all looks; each look is reported from its own cells alone.
 
@@ -328,7 +328,7 @@ def test_given_again_it_writes_and_judges_nothing_and_leaves_no_mlflow_run(
     monkeypatch.setattr(deciding, "judge_so_far", lambda *given: judged.append("") or real(*given))
 
     def again() -> None:
-        lines = said(*flags_of(vector_sets, tmp_path, "--tracking-uri", uri)).out.splitlines()
+        lines = run_command(*flags_of(vector_sets, tmp_path, "--tracking-uri", uri)).out.splitlines()
         outputs.append([line for line in lines if "already finished" not in line])
         files.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()})
 
@@ -398,12 +398,14 @@ def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path):
     assert widths["queries"] < 0.6 * widths["clusters"]
 
 
-def test_a_plan_says_what_seeds_resolve(straight, vector_sets, tmp_path, said):
+def test_a_plan_says_what_seeds_resolve(straight, vector_sets, tmp_path, run_command):
     """Forty val queries leave an uncertainty far above one point, whatever the number of seeds."""
-    output = " ".join(said(*flags_of(vector_sets, straight, "--dry-run")).out.split())
+    output = " ".join(run_command(*flags_of(vector_sets, straight, "--dry-run")).out.split())
     assert "seeds needed to resolve a difference in R@10 of 1 point: needs more queries; of 2 points: needs" in output
     assert "even with unlimited seeds, these queries leave an interval of ± " in output
-    assert "run a pilot first (--seeds 3)" in " ".join(said(*flags_of(vector_sets, tmp_path, "--dry-run")).out.split())
+    assert "run a pilot first (--seeds 3)" in " ".join(
+        run_command(*flags_of(vector_sets, tmp_path, "--dry-run")).out.split()
+    )
 
 
 def test_every_point_of_a_dial_is_decided_by_itself(straight, vector_sets, tmp_path):

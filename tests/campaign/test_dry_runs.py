@@ -19,7 +19,7 @@ from negbench.tuning.search import plan_study
 from tests.runs import config_of, flags_of
 
 
-def test_a_run_is_a_round_of_one_cell(vector_flags, tmp_path, document, said):
+def test_a_run_is_a_round_of_one_cell(vector_flags, tmp_path, document, run_command):
     command = ["run", "--strategy", "qure", *vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
     before = document(*command, "--dry-run")
     assert [cell["step"] for cell in before["cells"]] == ["anew"]
@@ -27,7 +27,7 @@ def test_a_run_is_a_round_of_one_cell(vector_flags, tmp_path, document, said):
     assert reads.startswith("reads ")
     assert re.match(r"the 1 runs: \d+ s of computing; [\d,]+ MiB of memory for each worker \(rehearsed", price)
     assert not list(tmp_path.iterdir())
-    said(*command)
+    run_command(*command)
     after = document(*command, "--dry-run")
     assert ([cell["step"] for cell in after["cells"]], after["notes"]) == (["reuse"], [reads])
 
@@ -52,7 +52,7 @@ def test_an_interrupted_run_is_foreseen_in_its_own_precision(vector_sets, tmp_pa
         assert started == [own], name
 
 
-def test_a_study_counts_its_trials_and_what_follows(longer, tmp_path, document, said):
+def test_a_study_counts_its_trials_and_what_follows(longer, tmp_path, document, run_command):
     """Four epochs a run: three trials, two final runs of each of two, looks up to four seeds."""
     asked = ["--strategy", "dqe", "--trials", "3", "--final-seeds", "2", "--until", "decided", "--max-seeds", "4"]
     command = ["study", *asked, *flags_of(longer), "--name", "s", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
@@ -64,7 +64,7 @@ def test_a_study_counts_its_trials_and_what_follows(longer, tmp_path, document, 
     given: dict[str, Any] = {"strategy": "dqe", "trials": 3, "final_seeds": 2, "until": "decided", "max_seeds": 4}
     plan = plan_study(Study(**given, sets=longer, name="s", runs_dir=tmp_path))
     assert plan.first().later_epochs == 4 * (2 + 2 + 2 * 2)  # other trials, the best's runs, two more seeds of both
-    said(*command, "--trials", "1")
+    run_command(*command, "--trials", "1")
     after = document(*command, "--dry-run")
     assert after["notes"][0].startswith("s: dqe on triplets, 3 trials of 1 seed, 1 already ended, scored on")
     assert after["cells"][-1]["step"] == "reuse"
@@ -87,7 +87,7 @@ def test_claims_are_a_python_call_with_the_price_of_a_comparison(vector_sets, tm
 
 
 def test_a_first_comparison_that_cannot_be_rehearsed_says_how_to_measure(
-    vector_flags, tmp_path, document, said, monkeypatch
+    vector_flags, tmp_path, document, run_command, monkeypatch
 ):
     """The command that it names prints what it promises."""
     monkeypatch.setattr(Rehearsals, "seconds", lambda *_: 0.0)
@@ -98,7 +98,7 @@ def test_a_first_comparison_that_cannot_be_rehearsed_says_how_to_measure(
     command = ["compare", "--strategies", "qure,in-batch", "--lr", "fixed", *where]
     (line,) = [line for line in document(*command, "--dry-run")["notes"] if "is unknown: no such run" in line]
     measure = re.findall("`(.*)`", line)[0].split()
-    printed = said(*measure[1:], "--strategy", "qure", *where).out
+    printed = run_command(*measure[1:], "--strategy", "qure", *where).out
     assert re.search(r"seconds: .*train [\d.]+; .* peak memory: process [\d,]+ MiB", printed), printed
 
 
@@ -141,7 +141,7 @@ def test_a_line_of_progress_now_and_then_where_no_bar_is_drawn(monkeypatch, logg
     assert silent._told == math.inf
 
 
-def test_files_are_mined_in_part(tmp_path, said, monkeypatch):
+def test_files_are_mined_in_part(tmp_path, run_command, monkeypatch):
     for name, size in (("q", 20), ("i", 30)):
         np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).normal(size=(size, 6)).astype(np.float32))
     np.save(tmp_path / "t.npy", np.arange(20))
@@ -149,7 +149,7 @@ def test_files_are_mined_in_part(tmp_path, said, monkeypatch):
     names = {"--queries": "q.npy", "--images": "i.npy", "--targets": "t.npy"}
     files = [word for flag, name in names.items() for word in (flag, str(tmp_path / name))]
     out: Path = tmp_path / "out.parquet"
-    printed = said("mine", *files, "--strategy", "top-k:k=4", "--out", out, "--dry-run").out
+    printed = run_command("mine", *files, "--strategy", "top-k:k=4", "--out", out, "--dry-run").out
     assert ": 20 queries, 30 images\n" in printed
     assert "(measured on 5 queries)" in printed
     assert not out.exists()

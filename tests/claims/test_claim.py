@@ -85,8 +85,8 @@ def test_claims_are_chosen_by_number_and_measures_name_their_options():
     assert str(Measure("false-negatives", (("band", "501-"),))) == "false-negatives (band 501-)"
 
 
-def test_the_list_shows_all_claims_in_80_columns(tmp_path, said):
-    lines = said("claims", "--list", "--runs-dir", str(tmp_path)).out.splitlines()
+def test_the_list_shows_all_claims_in_80_columns(tmp_path, run_command):
+    lines = run_command("claims", "--list", "--runs-dir", str(tmp_path)).out.splitlines()
     assert max(map(len, lines)) == 80
     assert sum(line.startswith(f"│ {number:<2} │") for number in range(1, 35) for line in lines) == 34
     assert list(tmp_path.iterdir()) == []

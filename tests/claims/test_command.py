@@ -77,10 +77,10 @@ def test_the_page_shows_every_claim(computed, words_of):
     assert page.read_bytes() == before
 
 
-def test_runs_that_are_there_are_not_computed_again(computed, world, document, said):
+def test_runs_that_are_there_are_not_computed_again(computed, world, document, run_command):
     common = ["--runs-dir", str(computed), "--tracking-uri", "none", *world]
     command = ["claims", "--only", "5,12", "--seeds", "2", "--name", "d", *common]
-    out = said(*command).out
+    out = run_command(*command).out
     assert "2 claims need 6 runs (2 seeds), 6 already finished" in out
     assert max(len(line) for line in out.splitlines() if line.startswith(("│", "┃"))) == 80
     assert [claim["id"] for claim in document(*command)["claims"]] == [5, 12]
@@ -89,7 +89,7 @@ def test_runs_that_are_there_are_not_computed_again(computed, world, document, s
 # --- until decided -----------------------------------------------------------------------------------------------
 
 
-def test_settings_of_undecided_tests_run_on(computed, world, said):
+def test_settings_of_undecided_tests_run_on(computed, world, run_command):
     claims = claims_of(computed / "c")
     cells = json.loads((computed / "c" / "comparison.json").read_text())["cells"]
     seeds = Counter(cell["system"] for cell in cells)
@@ -102,11 +102,11 @@ def test_settings_of_undecided_tests_run_on(computed, world, said):
     for name, count in seeds.items():
         assert count == max(test["seeds"] for test in tests if name in test["settings"].split()), name
     before = (computed / "c" / "claims.json").read_bytes()
-    output = " ".join(said(*until(world, computed)).out.split())  # computes nothing, but replays the looks
+    output = " ".join(run_command(*until(world, computed)).out.split())  # computes nothing, but replays the looks
     assert (computed / "c" / "claims.json").read_bytes() == before
     assert "look 1, 2 seeds: " in output
     assert "look 2, 3 seeds: " in output
-    assert " of computing to 3 seeds" in " ".join(said(*until(world, computed), "--dry-run").out.split())
+    assert " of computing to 3 seeds" in " ".join(run_command(*until(world, computed), "--dry-run").out.split())
 
 
 def test_a_recipe_gives_backbone_data_and_training_only(tmp_path, world):
@@ -117,11 +117,11 @@ def test_a_recipe_gives_backbone_data_and_training_only(tmp_path, world):
     assert trained == {"qure": (1, 3), "cirqrs": (1, 3), "in-batch": (None, 3)}
 
 
-def test_a_second_length_has_runs_of_its_own(world, tmp_path, said):
+def test_a_second_length_has_runs_of_its_own(world, tmp_path, run_command):
     """Claim 8 compares two settings; a claim undecided at one length goes on at that length alone."""
     sets = [part for text in world[1::2] if "epochs" not in text for part in ("--set", text)]
     asked = ["claims", "--only", "8", "--seeds", "1", "--name", "l", *sets, "--set", "train.epochs=2", "--long", "3"]
-    out = " ".join(said(*asked, "--runs-dir", tmp_path, "--tracking-uri", "none").out.split())
+    out = " ".join(run_command(*asked, "--runs-dir", tmp_path, "--tracking-uri", "none").out.split())
     cells = json.loads((tmp_path / "l" / "comparison.json").read_text())["cells"]
     epochs: dict[str, set[int]] = {}
     for cell in cells:
@@ -135,21 +135,21 @@ def test_a_second_length_has_runs_of_its_own(world, tmp_path, said):
     assert json.loads((tmp_path / "l" / "claims.json").read_text())["about"].endswith("; 4 runs")
 
 
-def test_claims_of_a_recipe_with_a_system(toy_root, tmp_path, said):
+def test_claims_of_a_recipe_with_a_system(toy_root, tmp_path, run_command):
     """The recipe's way of computing (recomputed towers) stops no setting whose towers are frozen."""
     sets = ["model=null", "weights=null", "init=random", "size=toy"]
     flags = [part for text in sets for part in ("--set", f"backbone.{text}")]
     asked = ["claims", "--recipe", "hycole-fashioniq", "--data-root", str(toy_root), "--only", "24,29", *flags]
-    plan = said(*asked, "--dry-run", "--runs-dir", tmp_path, "--tracking-uri", "none").out
+    plan = run_command(*asked, "--dry-run", "--runs-dir", tmp_path, "--tracking-uri", "none").out
     # 24: qure, cirqrs and in-batch; 29: slow, still and fast
     assert "2 claims need 18 runs (3 seeds), 0 already finished" in plan
 
 
 @pytest.mark.parametrize("recipe", ["claims-world", "claims-world-few"])
-def test_its_own_worlds_can_be_judged(recipe, tmp_path, said):
+def test_its_own_worlds_can_be_judged(recipe, tmp_path, run_command):
     small = ["dataset.train_images=400", "dataset.val_images=60", "dataset.train_queries=40", "dataset.val_queries=20"]
     asked = ["claims", "--recipe", recipe, "--only", "5,6", "--dry-run", "--runs-dir", str(tmp_path)]
-    assert "2 claims need" in said(*asked, *(part for text in small for part in ("--set", text))).out
+    assert "2 claims need" in run_command(*asked, *(part for text in small for part in ("--set", text))).out
 
 
 def test_claims_at_a_fixed_temperature(world, tmp_path):
@@ -161,8 +161,8 @@ def test_claims_at_a_fixed_temperature(world, tmp_path):
     assert "loss.tau = 0.01 fixes the temperature" in planned.undefined["hycole"]
 
 
-def test_mistakes(world, tmp_path, refused, mistakes, subtests):
+def test_mistakes(world, tmp_path, expect_error, mistakes, subtests):
     shorter = {" ".join([*world, "--long", "3"]): "--long 3 must be more than train.epochs=3"}
     for arguments, says in (mistakes["claims"] | shorter).items():
         with subtests.test(arguments):
-            refused(["claims", *arguments.split(), "--runs-dir", str(tmp_path)], says)
+            expect_error(["claims", *arguments.split(), "--runs-dir", str(tmp_path)], says)

@@ -49,8 +49,8 @@ def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch):
     assert gc.isenabled()
 
 
-def test_list_prints_every_key_with_its_source(subtests, said):
-    out = said("list").out
+def test_list_prints_every_key_with_its_source(subtests, run_command):
+    out = run_command("list").out
     for kind in KINDS:
         with subtests.test(kind=kind):
             assert f"{kind}\n" in out
@@ -61,17 +61,17 @@ def test_list_prints_every_key_with_its_source(subtests, said):
                 assert description.paper in out, description.name
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(subtests, refused, tmp_path, monkeypatch, mistakes):
+def test_a_mistake_is_one_line_and_exit_code_2(subtests, expect_error, tmp_path, monkeypatch, mistakes):
     for arguments, message in mistakes["command"].items():
         with subtests.test(arguments=arguments):
             monkeypatch.chdir(tmp_path)
-            refused(arguments.split(), message)
+            expect_error(arguments.split(), message)
             assert list(tmp_path.iterdir()) == []
 
 
-def test_run_prints_metrics_place_and_cost(toy_sets, tmp_path, said):
+def test_run_prints_metrics_place_and_cost(toy_sets, tmp_path, run_command):
     sets = [part for text in toy_sets for part in ("--set", text)]
-    out = said("run", "--strategy", "qure", *sets, "--runs-dir", tmp_path, "--tracking-uri", "none").out
+    out = run_command("run", "--strategy", "qure", *sets, "--runs-dir", tmp_path, "--tracking-uri", "none").out
     (folder,) = (RunFolder(p.parent) for p in tmp_path.glob("*/result.json"))
     assert f"{100 * folder.result['metrics']['average/recall_at_10']:.1f}" in out
     wanted = {"average R@10", "untrained", "image only", "text only", folder.run_id, "gallery dress 16", "negatives"}

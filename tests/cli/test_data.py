@@ -40,30 +40,30 @@ def test_a_path_names_the_triplets(subtests, tmp_path, monkeypatch):
     assert plugin_layer_of("loss", None) == {}
 
 
-def test_verify_clean_and_annotations_alone(file, said):
-    out = said("data", "verify", str(file)).out
+def test_verify_clean_and_annotations_alone(file, run_command):
+    out = run_command("data", "verify", str(file)).out
     assert all(text in out for text in ("val: triplets@file-", "2 queries", "13 images checked"))
     assert out.strip().endswith("clean")
     for picture in file.parent.glob("*.png"):
         picture.unlink()
-    said("data", "verify", str(file), code=2)
-    out = said("data", "verify", str(file), "--annotations").out
+    run_command("data", "verify", str(file), code=2)
+    out = run_command("data", "verify", str(file), "--annotations").out
     assert "2 queries" in out
     assert "note: images are not checked" in out
     file.write_text("{}\n", encoding="utf-8")
     assert negbench(["data", "verify", str(file), "--annotations"]) == 2
 
 
-def test_verify_lists_problems(file, said):
+def test_verify_lists_problems(file, run_command):
     for n in range(12):
         (file.parent / f"i{n}.png").write_bytes(b"no picture")
     (file.parent / "i3.png").unlink()
     (file.parent / "i12.png").write_bytes(b"")
     command = ["data", "verify", str(file), "--set", "seed=3", "--workers", "1"]
-    text = said(*command, code=2).out
+    text = run_command(*command, code=2).out
     assert "i3: no file" in text
     assert "... 1 more; --json lists all" in text
-    written: dict[str, Any] = json.loads(said(*command, "--json", code=2).out)
+    written: dict[str, Any] = json.loads(run_command(*command, "--json", code=2).out)
     assert (written["error"], written["exit_code"]) == (f"found {len(written['problems'])} problems: see above", 2)
     assert {tuple(p["images"]) for p in written["problems"] if p["kind"] == "missing"} == {("i3",), ("i12",)}
     assert sum(p["kind"] == "undecodable" for p in written["problems"]) == 11
@@ -71,7 +71,7 @@ def test_verify_lists_problems(file, said):
     assert written["images"] == 11
 
 
-def test_verify_mistakes(refused, mistakes, subtests):
+def test_verify_mistakes(expect_error, mistakes, subtests):
     for arguments, message in mistakes["verify"].items():
         with subtests.test(arguments):
-            refused(["data", "verify", *arguments.split()], message)
+            expect_error(["data", "verify", *arguments.split()], message)

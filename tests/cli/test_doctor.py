@@ -12,8 +12,8 @@ from negbench.own import doctor
 from tests.runs import config_of, run
 
 
-def test_a_healthy_place(tmp_path, said):
-    out = said("doctor", "--runs-dir", tmp_path / "runs").out
+def test_a_healthy_place(tmp_path, run_command):
+    out = run_command("doctor", "--runs-dir", tmp_path / "runs").out
     assert "PROBLEM" not in out
     assert "torch 2" in out
     assert not (tmp_path / "runs").exists()  # doctor creates nothing
@@ -36,80 +36,82 @@ RUN = ("--strategy", "qure", "--set", "train.epochs=6", "--set", "train.batch_si
 TOY = ("--backbone", "blip2", "--set", "backbone.init=random", "--set", "backbone.size=toy")
 
 
-def test_a_run_that_is_named_has_its_needs_told(toy_root, tmp_path, said, monkeypatch):
+def test_a_run_that_is_named_has_its_needs_told(toy_root, tmp_path, run_command, monkeypatch):
     place = ("--runs-dir", tmp_path / "runs", "--tracking-uri", "none", "--set", f"dataset.root='{toy_root}'")
-    out = said("doctor", *RUN, *TOY, *place).out
+    out = run_command("doctor", *RUN, *TOY, *place).out
     assert "run       backbone 'blip2' is small: a step fits" in out
     monkeypatch.setattr("negbench.loop.outlook.SMALL", 0)
-    out = said("doctor", *RUN, *TOY, *place).out
+    out = run_command("doctor", *RUN, *TOY, *place).out
     assert "run       a step of 32 queries takes about " in out
     assert "run       18 steps; " in out
     assert "run       the steps alone take about " in out
     monkeypatch.setattr("negbench.loop.fitting.machine_memory", lambda: 2**20)
-    out = said("doctor", *RUN, *TOY, *place, code=2).out
+    out = run_command("doctor", *RUN, *TOY, *place, code=2).out
     assert "run       PROBLEM: a step takes about " in out
 
 
-def test_what_a_named_run_lacks_is_a_problem(tmp_path, said, monkeypatch):
+def test_what_a_named_run_lacks_is_a_problem(tmp_path, run_command, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("negbench.loop.step_memory.Architecture.call", lambda *given, **more: 0 / 0)
     place = ("--runs-dir", tmp_path / "runs", "--tracking-uri", "none")
-    out = " ".join(said("doctor", *RUN, "--backbone", "blip2:weights=nobody/nothing", *place, code=2).out.split())
+    out = " ".join(
+        run_command("doctor", *RUN, "--backbone", "blip2:weights=nobody/nothing", *place, code=2).out.split()
+    )
     assert "run PROBLEM: " in out
     assert "nobody/nothing" in out
 
 
-def test_the_cache_is_named_with_what_is_damaged_in_it(tmp_path, said, monkeypatch):
+def test_the_cache_is_named_with_what_is_damaged_in_it(tmp_path, run_command, monkeypatch):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     with trust(tmp_path / "numba" / "x", "f"):
         (tmp_path / "numba" / "x" / "f.nbi").write_bytes(b"one")
     (tmp_path / "numba" / "x" / "f.nbi").write_bytes(b"two")
-    out = " ".join(said("doctor", "--runs-dir", tmp_path / "runs", "--tracking-uri", "none").out.split())
+    out = " ".join(run_command("doctor", "--runs-dir", tmp_path / "runs", "--tracking-uri", "none").out.split())
     assert f"cache {tmp_path}: " in out
     assert f"{tmp_path}/numba/x/f.nbi is damaged; it is made again when it is needed" in out
 
 
-def test_what_is_no_folder_is_a_problem(subtests, tmp_path, said):
+def test_what_is_no_folder_is_a_problem(subtests, tmp_path, run_command):
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for name in ("file", "dangling"):
         with subtests.test(name=name):
-            out = said("doctor", "--runs-dir", tmp_path / name / "runs", code=2).out
+            out = run_command("doctor", "--runs-dir", tmp_path / name / "runs", code=2).out
             assert f"PROBLEM: {tmp_path / name} is not a folder" in out
 
 
-def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, said):
+def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, run_command):
     folder = run(config_of(vector_sets, "all-corpus"), tmp_path).folder
     deep = tmp_path / "study" / "report" / "figures"
     deep.mkdir(parents=True)
     for left in (folder.path / ".ranks.parquet.abc.partial", deep / ".history.png.abc.partial"):
         left.write_bytes(b"half")
     place = ["doctor", "--runs-dir", tmp_path, "--tracking-uri", "none"]
-    out = said(*place).out
+    out = run_command(*place).out
     assert "2 half-written files of killed processes removed" in out
     assert "1 runs: 1 finished" in out
     assert not list(tmp_path.rglob("*.partial"))
     ranks = folder.path / "ranks.parquet"
     ranks.write_bytes(ranks.read_bytes()[:-1])
-    out, err = said(*place, code=2)
+    out, err = run_command(*place, code=2)
     assert f"PROBLEM: {ranks} is damaged" in out
     assert "found 1 problem" in err
     lines = [line for line in out.splitlines() if "GiB free" not in line]
-    document = json.loads(said(*place, "--json", code=2).out)
+    document = json.loads(run_command(*place, "--json", code=2).out)
     assert (document["problems"], document["error"], document["exit_code"]) == (1, "found 1 problem: see above", 2)
     shown = [f"{each['part']:9} {'PROBLEM: ' * each['problem']}{each['text']}" for each in document["findings"]]
     assert [line for line in shown if "GiB free" not in line] == lines
 
 
-def test_every_file_of_a_run_is_opened_once(tmp_path, vector_sets, said, count_opened):
+def test_every_file_of_a_run_is_opened_once(tmp_path, vector_sets, run_command, count_opened):
     """Some 45,000 of 5,000 runs: what is done for each of them counts."""
     folder = run(config_of(vector_sets, "all-corpus"), tmp_path).folder
     with count_opened(folder.path) as opened:
-        said("doctor", "--runs-dir", tmp_path, "--tracking-uri", "none")
+        run_command("doctor", "--runs-dir", tmp_path, "--tracking-uri", "none")
     assert opened == {path.name: 1 for path in folder.path.iterdir() if path.name != ".lock"}
 
 
-def test_files_that_are_gone_are_named(subtests, tmp_path, vector_sets, said):
+def test_files_that_are_gone_are_named(subtests, tmp_path, vector_sets, run_command):
     """Doctor and `load` name a run's missing files; only the weights may be deleted to save space."""
     config = config_of(vector_sets, "qure", "schedule.refresh_epochs=[0,1]")
     folder = run(config, tmp_path).folder
@@ -120,12 +122,12 @@ def test_files_that_are_gone_are_named(subtests, tmp_path, vector_sets, said):
         folder.weights()
     place = ["doctor", "--runs-dir", tmp_path, "--tracking-uri", "none"]
     assert folder.lost() == []
-    said(*place)
+    run_command(*place)
     for name in ("metrics.jsonl", "mining-01.parquet"):
         with subtests.test(name=name):
             kept = (folder.path / name).read_bytes()
             (folder.path / name).unlink()
-            assert f"PROBLEM: run {folder.run_id} has lost {name}" in said(*place, code=2).out
+            assert f"PROBLEM: run {folder.run_id} has lost {name}" in run_command(*place, code=2).out
             with pytest.raises(RunError, match=rf"has lost {name} in .*: move the folder elsewhere"):
                 load(folder.run_id, tmp_path)
             (folder.path / name).write_bytes(kept)

@@ -77,7 +77,9 @@ def embed(pictures: Path, module: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.slow
-def test_a_folder_of_images_from_init_to_negatives_and_to_embeddings(pictures, module, tmp_path, said, refused):
+def test_a_folder_of_images_from_init_to_negatives_and_to_embeddings(
+    pictures, module, tmp_path, run_command, expect_error
+):
     """Run the commands of docs/howto/ten_minutes.md on a file with other column names, the last two before `embed`.
 
     Then mine. Audit, comparison and mining must note that the backbone learned from other images.
@@ -95,7 +97,7 @@ def test_a_folder_of_images_from_init_to_negatives_and_to_embeddings(pictures, m
         return [f"{module}:Mine" if word == "encoder.py:Mine" else word for word in words]
 
     first, embedding, init, *after = map(as_printed, printed)
-    assert told_next(said(*first).out) == after
+    assert told_next(run_command(*first).out) == after
     recipe, own = pictures / "recipe.toml", pictures / "my_strategy.py"
     assert read_recipe(recipe)["backbone"]["name"] == "tiny"
     assert read_recipe(recipe)["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
@@ -103,24 +105,24 @@ def test_a_folder_of_images_from_init_to_negatives_and_to_embeddings(pictures, m
     own.write_text(own.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
     written = recipe.read_text(encoding="utf-8")
     recipe.write_text(written + "# mine\n", encoding="utf-8")
-    refused(first, "already exists and was edited after `negbench init` wrote it: rename it")
+    expect_error(first, "already exists and was edited after `negbench init` wrote it: rename it")
     recipe.write_text(written, encoding="utf-8")
 
     audit, compare = after
     mining = ["mine", "--recipe", recipe, "--strategy", "qure", "--draws", "5", "--out", pictures / "negatives.parquet"]
     warning = "note: backbone 'tiny' was trained only on the pictures of synthetic, not on those of triplets"
-    audited = "".join(said(*audit, "--queries", "20"))
+    audited = "".join(run_command(*audit, "--queries", "20"))
     assert "my-strategy" in audited
     assert warning in audited
     runs = ["--runs-dir", tmp_path / "runs"]
     short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
-    out, err = said(*compare, *short, *runs, "--tracking-uri", "none")
+    out, err = run_command(*compare, *short, *runs, "--tracking-uri", "none")
     assert "answer" in out
     assert "val queries are few for a margin of 1 point" in err
     assert err.count(warning) == 1
     run = RunFolder(tmp_path / "runs" / read_json(tmp_path / "runs" / "first" / "comparison.json")["cells"][-1]["run"])
     assert any(warning[6:] in remark for remark in run.result["remarks"])
-    assert said(*mining).err.count(warning) == 1
+    assert run_command(*mining).err.count(warning) == 1
     mined = pd.read_parquet(pictures / "negatives.parquet")
     images = {file.stem for file in (pictures / "pictures").iterdir()}
     for row in mined.itertuples():
@@ -128,23 +130,23 @@ def test_a_folder_of_images_from_init_to_negatives_and_to_embeddings(pictures, m
         assert set(row.negatives) <= images - {row.target}, row
     # with a finished run, as JSON lines
     again = ["mine", "--run", run.run_id, *runs, "--strategy", "top-k:k=3", "--draws", "2"]
-    said(*again, "--out", tmp_path / "negatives.jsonl")
+    run_command(*again, "--out", tmp_path / "negatives.jsonl")
     lines = pd.read_json(tmp_path / "negatives.jsonl", lines=True)
     assert lines["query"].tolist() == mined["query"].tolist()
     assert {*lines["negatives"].map(len)} == {2}  # two draws from a pool of three
 
-    assert told_next(said(*embedding).out) == [init]
-    assert told_next(said(*init).out) == after
+    assert told_next(run_command(*embedding).out) == [init]
+    assert told_next(run_command(*init).out) == after
     assert read_recipe(recipe)["backbone"]["name"] == "precomputed"
     assert read_recipe(recipe)["dataset"]["columns"] == names
     assert own.read_text(encoding="utf-8").endswith("# mine\n")
     assert {file.suffix for file in pictures.iterdir()} == {"", ".jsonl", ".toml", ".py", ".npz", ".parquet"}
-    assert "my-strategy" in said(*audit, "--queries", "10").out
-    said(*mining)
-    assert json.loads(said(*embedding, "--overwrite", "--json").out)["image_shape"] == [24, 6]
+    assert "my-strategy" in run_command(*audit, "--queries", "10").out
+    run_command(*mining)
+    assert json.loads(run_command(*embedding, "--overwrite", "--json").out)["image_shape"] == [24, 6]
     # with an edited recipe, the error says how to use the embeddings
     recipe.write_text(written.replace("epochs = 10", "epochs = 3"), encoding="utf-8")
-    refused(init, f'set name = "precomputed", images = "{pictures}')
+    expect_error(init, f'set name = "precomputed", images = "{pictures}')
 
 
 def test_vectors_are_those_of_each_item_alone(pictures, module, embed):
@@ -189,7 +191,7 @@ def test_equal_files_are_encoded_once(pictures, embed):
     assert len(pairs) == len({vector for vector, _ in pairs}) == 3
 
 
-def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures, module, said):
+def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures, module, run_command):
     (pictures / "queries.jsonl").unlink()
     (pictures / "lists").mkdir()
     (pictures / "lists" / "t.csv").write_text(
@@ -197,7 +199,7 @@ def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures, module, said
         encoding="utf-8",
     )
     (pictures / "gallery.txt").write_text("p8\np0\n", encoding="utf-8")
-    said("embed", pictures, "--encoder", f"{module}:Arrays", "--gallery", pictures / "gallery.txt")
+    run_command("embed", pictures, "--encoder", f"{module}:Arrays", "--gallery", pictures / "gallery.txt")
     images, texts = read(pictures)
     assert sorted(images) == ["p0", "p1", "p2", "p3", "p4", "p5", "p7.png", "p8", "pictures/p6"]
     assert sorted(texts) == ["a", "b"]
@@ -215,17 +217,17 @@ ONE_LINE = {
 }
 
 
-def test_what_is_wrong_with_an_encoder_is_one_line(subtests, pictures, module, monkeypatch, refused, mistakes):
+def test_what_is_wrong_with_an_encoder_is_one_line(subtests, pictures, module, monkeypatch, expect_error, mistakes):
     monkeypatch.chdir(module.parent)
     for spec, message in (mistakes["own-encoders"] | ONE_LINE).items():
         with subtests.test(spec=spec):
-            refused(["embed", str(pictures), "--encoder", spec, "--batch-size", "10"], message)
+            expect_error(["embed", str(pictures), "--encoder", spec, "--batch-size", "10"], message)
             assert not list(pictures.glob("*.npz"))
 
 
-def test_what_is_wrong_with_the_folder_is_one_line(pictures, module, embed, tmp_path, refused):
+def test_what_is_wrong_with_the_folder_is_one_line(pictures, module, embed, tmp_path, expect_error):
     def fails(message: str, *more: str, folder: Path = pictures) -> None:
-        refused(["embed", str(folder), "--encoder", f"{module}:Arrays", *more], message)
+        expect_error(["embed", str(folder), "--encoder", f"{module}:Arrays", *more], message)
 
     fails("no such folder", folder=tmp_path / "nowhere")
     fails("nothing to embed yet: no triplets: save a .jsonl", folder=pictures / "pictures")
@@ -244,14 +246,16 @@ def test_what_is_wrong_with_the_folder_is_one_line(pictures, module, embed, tmp_
     fails("queries have one as reference or target; put them there, or leave them out with --allow", "--overwrite")
 
 
-def test_a_missing_library_is_named_with_its_extra(pictures, monkeypatch, refused, subtests):
+def test_a_missing_library_is_named_with_its_extra(pictures, monkeypatch, expect_error, subtests):
     for spec, module in (("transformers:x/y", "transformers"), ("open_clip:x", "open_clip")):
         with subtests.test(spec=spec):
             monkeypatch.setitem(sys.modules, module, None)
-            refused(["embed", str(pictures), "--encoder", spec], f"this needs {module}: pip install 'negbench[full]'")
+            expect_error(
+                ["embed", str(pictures), "--encoder", spec], f"this needs {module}: pip install 'negbench[full]'"
+            )
 
 
-def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, embed, monkeypatch, refused):
+def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, embed, monkeypatch, expect_error):
     before = embed(Counting()).texts.read_bytes()
     write = atomic_write
 
@@ -266,7 +270,7 @@ def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, e
     with pytest.raises(KeyboardInterrupt):
         embed(encoder, overwrite=True)
     assert (pictures / "texts.npz").read_bytes() != before
-    refused(["init", str(pictures)], "no embeddings of images: save them beside texts.npz")
+    expect_error(["init", str(pictures)], "no embeddings of images: save them beside texts.npz")
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(embed, monkeypatch):

@@ -46,17 +46,21 @@ def benchmarks(standin: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def call(said: Callable[..., tuple[str, str]], run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def call(
+    run_command: Callable[..., tuple[str, str]], run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
     """Return a function that runs `negbench evaluate ...` and returns what it printed."""
     monkeypatch.setenv("COLUMNS", "200")
 
-    return lambda *arguments: "".join(said("evaluate", *arguments, "--runs-dir", run.path.parent))
+    return lambda *arguments: "".join(run_command("evaluate", *arguments, "--runs-dir", run.path.parent))
 
 
 @pytest.fixture
-def wrong(refused: Callable[..., str], run: RunFolder) -> Callable[..., None]:
+def wrong(expect_error: Callable[..., str], run: RunFolder) -> Callable[..., None]:
     """Return a check of the one-line error of `negbench evaluate ...`."""
-    return lambda message, *given: refused(["evaluate", *map(str, given), f"--runs-dir={run.path.parent}"], message)
+    return lambda message, *given: expect_error(
+        ["evaluate", *map(str, given), f"--runs-dir={run.path.parent}"], message
+    )
 
 
 def metrics_in(printed: str) -> dict[str, str]:

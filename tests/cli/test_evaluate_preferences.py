@@ -60,10 +60,10 @@ def test_recall_at_5_of_the_real_file_needs_no_image(shared_data, tmp_path, eval
     assert len(pd.read_parquet(tmp_path / "judged.parquet")) == 3050
 
 
-def test_a_run_is_judged_by_the_scores_of_its_model(finished, root, tmp_path, said):
+def test_a_run_is_judged_by_the_scores_of_its_model(finished, root, tmp_path, run_command):
     out = tmp_path / "judged.parquet"
     place = ["--dataset", "hp-fashioniq", "--data-root", root]
-    text, notes = said("evaluate", finished.path, *place, "--out", out)
+    text, notes = run_command("evaluate", finished.path, *place, "--out", out)
     encoded = scoring.encode_run(finished, [{"dataset": {"name": "hp-fashioniq", "root": str(root)}}], "val", Display())
     data = encoded.dataset
     assert isinstance(data, PreferenceFormat)
@@ -80,14 +80,18 @@ def test_a_run_is_judged_by_the_scores_of_its_model(finished, root, tmp_path, sa
     assert list(table["query"]) == [query.id for query in data.queries]
 
 
-def test_a_run_may_be_named_as_scorer(finished, root, evaluated, refused):
+def test_a_run_may_be_named_as_scorer(finished, root, evaluated, expect_error):
     place = ["--dataset", "hp-fashioniq", "--data-root", root]
     assert evaluated(finished.path, *place) == evaluated("--scorer", finished.path, *place)
-    refused(["evaluate", "--scorer", str(finished.path)], "synthetic has no preferences between sets: use hp-fashioniq")
-    refused(["evaluate", "--scorer", "recall-at-5"], "--scorer: name its data set with --dataset")
+    expect_error(
+        ["evaluate", "--scorer", str(finished.path)], "synthetic has no preferences between sets: use hp-fashioniq"
+    )
+    expect_error(["evaluate", "--scorer", "recall-at-5"], "--scorer: name its data set with --dataset")
 
 
-def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy_sets, tmp_path, said, evaluated):
+def test_a_run_judges_preferences_at_each_point_of_its_curve(
+    finished, root, toy_sets, tmp_path, run_command, evaluated
+):
     """Point by point: of the untrained model, and in the end what `negbench evaluate` says of the stored weights."""
     sets = [*toy_sets, f"eval.also='hp-fashioniq:root={root}'"]
     config = config_of(sets, "all-corpus")
@@ -100,7 +104,7 @@ def test_a_run_judges_preferences_at_each_point_of_its_curve(finished, root, toy
     judged = tmp_path / "moved" / "hpfiq.json"
     judged.write_text(judged.read_text().replace("darker", "lighter"))
     assert plan_run(moved, DataCache()).name != beside.run_id
-    plan, _ = said("run", "--strategy", "qure", "--runs-dir", tmp_path, *flags_of(sets), "--dry-run")
+    plan, _ = run_command("run", "--strategy", "qure", "--runs-dir", tmp_path, *flags_of(sets), "--dry-run")
     assert re.search(r"at each point hp-fashioniq@sets-of-5-\w+, 24 queries", plan)
     curve = [point for point in beside.folder.metrics() if "hp-fashioniq/accuracy" in point]
     assert [point["epoch"] for point in curve] == [-1, 0, 1]
@@ -129,12 +133,12 @@ def test_a_picture_of_another_data_set_is_not_taken_for_the_runs_own(toy_root, t
         run(config, tmp_path / "runs")
 
 
-def test_a_generated_data_set_cannot_be_scored_beside(refused):
+def test_a_generated_data_set_cannot_be_scored_beside(expect_error):
     arguments = ["run", "--strategy", "qure", "--set", "eval.also=vectors"]
-    refused(arguments, "eval.also: vectors is generated for one backbone; name a data set of files")
+    expect_error(arguments, "eval.also: vectors is generated for one backbone; name a data set of files")
 
 
-def test_training_on_preferences_is_told(tmp_path, root, refused):
+def test_training_on_preferences_is_told(tmp_path, root, expect_error):
     arguments = ["run", "--strategy", "qure", "--dataset", "hp-fashioniq", "--data-root", str(root)]
     arguments += ["--set", "backbone.weights='random'", "--runs-dir", str(tmp_path)]
-    refused(arguments, "hp-fashioniq has nothing to train on")
+    expect_error(arguments, "hp-fashioniq has nothing to train on")

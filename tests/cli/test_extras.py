@@ -37,9 +37,9 @@ def test_a_missing_module_is_named_with_its_line(without):
         require("optuna")
 
 
-def test_a_comparison_without_matplotlib_says_so_first_and_goes_on_to_its_answer(without, place, tmp_path, said):
+def test_a_comparison_without_matplotlib_says_so_first_and_goes_on_to_its_answer(without, place, tmp_path, run_command):
     without("matplotlib")
-    shown = said(*GRID, *place, "--tracking-uri", "none")
+    shown = run_command(*GRID, *place, "--tracking-uri", "none")
     lines = shown.err.splitlines()
     note = next(number for number, line in enumerate(lines) if "no page will be written" in line)
     assert FULL in lines[note]
@@ -47,23 +47,23 @@ def test_a_comparison_without_matplotlib_says_so_first_and_goes_on_to_its_answer
     assert "\nanswer" in shown.out
     assert f"stored {tmp_path / 'c'}" in shown.out.replace("\n", "")
     assert not (tmp_path / "c" / "report").exists()
-    card = said("report", "c", "--card", "--runs-dir", str(tmp_path))
+    card = run_command("report", "c", "--card", "--runs-dir", str(tmp_path))
     assert "no page: this needs matplotlib" in card.err
     assert json.loads((tmp_path / "c" / "card.json").read_text(encoding="utf-8"))["name"] == "c"
-    assert FULL in said("report", "c", "--runs-dir", str(tmp_path), code=2).err
+    assert FULL in run_command("report", "c", "--runs-dir", str(tmp_path), code=2).err
 
 
-def test_without_mlflow_each_command_says_how_to_get_it(without, place, tmp_path, said):
+def test_without_mlflow_each_command_says_how_to_get_it(without, place, tmp_path, run_command):
     without("mlflow")
-    shown = said(*GRID, *place, "--no-report")
+    shown = run_command(*GRID, *place, "--no-report")
     assert f"no copy in MLflow: this needs mlflow: {FULL}" in shown.err
     assert "ModuleNotFoundError" not in shown.err
-    assert FULL in said("ui", "c", "--runs-dir", str(tmp_path), code=2).err
+    assert FULL in run_command("ui", "c", "--runs-dir", str(tmp_path), code=2).err
 
 
 @pytest.mark.parametrize("module", ["optuna", "sklearn"])
-def test_a_study_asks_for_what_its_end_needs(without, place, tmp_path, said, module):
+def test_a_study_asks_for_what_its_end_needs(without, place, tmp_path, run_command, module):
     without(module)
     study = ["study", "--strategy", "all-corpus", "--search", "train.lr=0.01|0.03", "--name", "s"]
-    assert f"this needs {module}: {FULL}" in said(*study, *place, code=2).err
+    assert f"this needs {module}: {FULL}" in run_command(*study, *place, code=2).err
     assert not list(tmp_path.iterdir())

@@ -33,9 +33,9 @@ def told_next(out: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
 
 
-def test_embeddings_make_a_recipe_of_precomputed(tmp_path, said):
+def test_embeddings_make_a_recipe_of_precomputed(tmp_path, run_command):
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
-    out, _ = said("init", folder)
+    out, _ = run_command("init", folder)
     assert "val queries are few for a margin of 1 point" in out
     assert "of 60 images that its rows name" in out
     recipe = read_recipe(folder / "recipe.toml")
@@ -43,7 +43,7 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path, said):
     assert recipe["plugins"] == [str(folder / "my_strategy.py")]
     files = {"images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz")}
     assert recipe["backbone"] == {"name": "precomputed", **files}
-    out, err = said(*told_next(out)[0], "--json")
+    out, err = run_command(*told_next(out)[0], "--json")
     text = (folder / "recipe.toml").read_text(encoding="utf-8")
     single = next(line for line in text.splitlines() if "--name single" in line)
     assert single.endswith(f",dqe,{json.loads(out)['window']}")  # for training without the batch
@@ -58,14 +58,14 @@ MISSING = (
 )
 
 
-def test_what_is_missing_is_one_line(subtests, tmp_path, said, mistakes):
+def test_what_is_missing_is_one_line(subtests, tmp_path, run_command, mistakes):
     for number, (files, message) in enumerate([*mistakes["init"]["cases"], *MISSING]):
         with subtests.test(number=number):
             folder = tmp_path / str(number)
             folder.mkdir()
             for name, text in files.items():
                 (folder / name).write_text(text or "x", encoding="utf-8")
-            out, err = said("init", folder, code=2)
+            out, err = run_command("init", folder, code=2)
             assert message in err
             assert err.count("\n") == 1
             assert "missing" not in out  # reported only once
@@ -74,58 +74,62 @@ def test_what_is_missing_is_one_line(subtests, tmp_path, said, mistakes):
 
 
 @pytest.mark.parametrize("columns", ["", "reference=Bild,text=Wunsch,target=Ziel"], ids=["usual", "named"])
-def test_a_table_with_the_columns_is_the_one_whose_rows_are_wrong(tmp_path, said, columns):
+def test_a_table_with_the_columns_is_the_one_whose_rows_are_wrong(tmp_path, run_command, columns):
     header = "Bild;Wunsch;Ziel" if columns else "reference;text;target"
     (tmp_path / "export.csv").write_text(f"{header}\na.png;rot;b.png,c.png\n", encoding="utf-8")
     (tmp_path / "shops.csv").write_text("name;place\nMüller;Köln\n", encoding="utf-8")
-    _, err = said("init", tmp_path, *(["--columns", columns] if columns else []), code=2)
+    _, err = run_command("init", tmp_path, *(["--columns", columns] if columns else []), code=2)
     assert "export.csv: line 2, column 'target'" in err
     assert "shops.csv" not in err
     (tmp_path / "export.csv").unlink()
-    _, err = said("init", tmp_path, code=2)
+    _, err = run_command("init", tmp_path, code=2)
     assert "shops.csv: no column reference" in err
 
 
-def test_embeddings_that_lack_a_text_name_it(tmp_path, refused):
+def test_embeddings_that_lack_a_text_name_it(tmp_path, expect_error):
     folder = embeddings(tmp_path / "w", 40, 30, 8)
     np.savez(folder / "words.npz", texts=np.array(["change 0"]), clip=np.zeros((1, 8), np.float32) + 1)
-    refused(["init", str(folder)], "cannot start yet: words.npz lacks")
+    expect_error(["init", str(folder)], "cannot start yet: words.npz lacks")
     np.savez(folder / "words.npz", captions=np.array(["change 0"]), vectors=np.zeros((1, 8), np.float32) + 1)
-    assert refused(["init", str(folder)], "no embeddings of texts: save them").endswith("npz has captions, vectors")
+    assert expect_error(["init", str(folder)], "no embeddings of texts: save them").endswith(
+        "npz has captions, vectors"
+    )
 
 
-def test_mine_wants_files_or_a_data_set(tmp_path, refused, mistakes, subtests):
+def test_mine_wants_files_or_a_data_set(tmp_path, expect_error, mistakes, subtests):
     base = ["mine", "--strategy", "qure", "--out", str(tmp_path / "n.parquet")]
     for more, message in mistakes["mine-from"].items():
         with subtests.test(more):
-            refused([*base, *more.split()], message)
+            expect_error([*base, *more.split()], message)
 
 
-def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(pictures, said):
+def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(pictures, run_command):
     """A received folder may bring code; one that init wrote stays in the recipe, edited or not."""
     (pictures / "my_strategy.py").write_text("raise SystemExit('ran')\n", encoding="utf-8")
     for _ in range(2):  # the second time it finds its own recipe
-        out = said("init", pictures).out
+        out = run_command("init", pictures).out
         assert "the recipe leaves out my_strategy.py, which init did not write here: read it before" in out
         assert "plugins" not in read_recipe(pictures / "recipe.toml")
-        said(*told_next(out)[0], "--queries", "5")
+        run_command(*told_next(out)[0], "--queries", "5")
     (pictures / "my_strategy.py").unlink()
     for _ in range(2):
-        said("init", pictures)
+        run_command("init", pictures)
         assert read_recipe(pictures / "recipe.toml")["plugins"] == [str(pictures / "my_strategy.py")]
         with (pictures / "my_strategy.py").open("a", encoding="utf-8") as file:
             file.write("# edited\n")
 
 
-def test_control_characters_in_names_reach_neither_terminal_nor_recipe(pictures, said, refused):
+def test_control_characters_in_names_reach_neither_terminal_nor_recipe(pictures, run_command, expect_error):
     strange = pictures.rename(pictures.with_name("a\nb\x1b[31m\x7f"))
     (strange / "queries.jsonl").rename(strange / "q\x1b]0;x\x07\n.jsonl")
-    assert not {"\x1b", "\x7f", "\x07"} & {*"".join(said("init", strange))}
+    assert not {"\x1b", "\x7f", "\x07"} & {*"".join(run_command("init", strange))}
     assert read_recipe(strange / "recipe.toml")["dataset"]["root"] == str(strange)
-    assert "\x1b" not in refused(["init", str(strange / "\x1b[31m")], "no such folder")
+    assert "\x1b" not in expect_error(["init", str(strange / "\x1b[31m")], "no such folder")
 
 
-def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(subtests, tmp_path, said, refused):
+def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(
+    subtests, tmp_path, run_command, expect_error
+):
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
     table = pd.read_csv(folder / "queries.csv")
     for column in ("reference", "target"):
@@ -136,15 +140,15 @@ def test_ids_match_whatever_the_separator_and_a_mismatch_shows_both_sides(subtes
         with subtests.test(start=start, fits=fits):
             np.savez(folder / "pictures.npz", **{**arrays, "ids": np.char.add(start, arrays["ids"])})
             if fits:
-                said("init", folder)
+                run_command("init", folder)
             else:
-                assert "; it has 'old/x0'; embed each id" in refused(["init", str(folder)], "the first: 'img/x")
+                assert "; it has 'old/x0'; embed each id" in expect_error(["init", str(folder)], "the first: 'img/x")
 
 
-def test_texts_saved_as_ids_are_named(tmp_path, refused):
+def test_texts_saved_as_ids_are_named(tmp_path, expect_error):
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
     words = np.load(folder / "words.npz")
     np.savez(folder / "texts.npz", ids=words["texts"], embeddings=words["clip"])
     (folder / "words.npz").unlink()
-    line = refused(["init", str(folder)], "texts.npz: its names are 'ids', which are images'")
+    line = expect_error(["init", str(folder)], "texts.npz: its names are 'ids', which are images'")
     assert "no embeddings of texts" not in line

@@ -45,12 +45,12 @@ def _command(folder: Path, **flags: object) -> list[str]:
 
 
 @pytest.fixture
-def mined(folder: Path, said: Callable[..., Any]) -> Callable[..., tuple[pd.DataFrame, str]]:
+def mined(folder: Path, run_command: Callable[..., Any]) -> Callable[..., tuple[pd.DataFrame, str]]:
     """Return a function that mines with these flags, and returns the table that it wrote and what it printed."""
 
     def mine(*words: str, **flags: object) -> tuple[pd.DataFrame, str]:
         out = Path(str(flags.setdefault("out", folder / ("out.jsonl" if "format" in flags else "out.parquet"))))
-        printed = said(*_command(folder, **flags), *words)
+        printed = run_command(*_command(folder, **flags), *words)
         frame = pd.read_json(out, lines=True) if out.suffix == ".jsonl" else pd.read_parquet(out)
         return frame, printed.out + printed.err
 
@@ -76,7 +76,7 @@ def test_writes_what_the_miner_finds(folder, mined, targets):
     assert not {"false_negative_rate_pool", "false_negative_rate_draws", "overlap"} & {*lines}
 
 
-def test_formats_hold_the_same_negatives_each_once(folder, mined, refused):
+def test_formats_hold_the_same_negatives_each_once(folder, mined, expect_error):
     """Six draws from a pool of four repeat; every format lists each negative once, with its cosine."""
     cosine, targets = cosines(folder), np.load(folder / "t.npy")
     frame, text = mined(strategy="top-k:k=4", draws=6)
@@ -91,7 +91,7 @@ def test_formats_hold_the_same_negatives_each_once(folder, mined, refused):
     assert list(triplets) == ["query", "target", "fallback", "negative", "score"]
     assert triplets.groupby("query")["negative"].agg(list).tolist() == [list(row) for row in frame["negatives"]]
     assert triplets["score"].to_numpy() == pytest.approx(cosine[triplets["query"], triplets["negative"]], abs=1e-6)
-    refused(
+    expect_error(
         _command(folder, strategy="top-k:k=4", draws=6, format="sentence-transformers", out=folder / "out.jsonl"),
         "no query has 6 different negatives without a fallback: lower --draws",
     )
@@ -101,12 +101,12 @@ def test_formats_hold_the_same_negatives_each_once(folder, mined, refused):
     assert np.array(pairs["score"].tolist()) == pytest.approx(np.take_along_axis(cosine, columns, 1), abs=1e-6)
 
 
-def test_the_command_of_the_page_on_other_trainers(folder, said):
+def test_the_command_of_the_page_on_other_trainers(folder, run_command):
     page = Path(__file__).parents[2] / "docs" / "howto" / "other_trainers.md"
     (line,) = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("negbench mine --q")]
     files = ("q.npy", "i.npy", "t.npy", "pairs.jsonl")
     command = [str(folder / word) if word in files else word for word in line.split()[1:]]
-    said(*command, "--draws", "1")
+    run_command(*command, "--draws", "1")
     assert list(pd.read_json(folder / "pairs.jsonl", lines=True)) == ["anchor", "positive", "negative_1", "score"]
 
 
@@ -119,7 +119,7 @@ def test_dot_products(folder, mined):
     assert [row[0] for row in frame["negatives"]] == scores.argmax(1).tolist()
 
 
-def test_mistakes_are_one_line(subtests, folder, refused, mistakes):
+def test_mistakes_are_one_line(subtests, folder, expect_error, mistakes):
     targets = np.load(folder / "t.npy")
     np.save(folder / "words.npy", np.array(["a"] * Q))
     np.save(folder / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
@@ -132,15 +132,15 @@ def test_mistakes_are_one_line(subtests, folder, refused, mistakes):
         with subtests.test(given=given):
             flag, value = given.split()
             file = folder / value if flag in ("queries", "images", "targets") else value
-            refused(_command(folder, **{flag: file}), message)
+            expect_error(_command(folder, **{flag: file}), message)
             assert not (folder / "out.parquet").exists()
 
 
 @pytest.mark.parametrize("cell", [[True, False], ["1"], [3.9], "12", b"12", [[1]]])
-def test_rows_are_whole_numbers_and_nothing_else(folder, cell, refused):
+def test_rows_are_whole_numbers_and_nothing_else(folder, cell, expect_error):
     cells = [cell] * Q
     pd.DataFrame({"target": np.load(folder / "t.npy"), "excluded": cells}).to_parquet(folder / "t.parquet")
-    refused(_command(folder, targets=folder / "t.parquet"), "excluded")
+    expect_error(_command(folder, targets=folder / "t.parquet"), "excluded")
     with pytest.raises(OptionError, match="relevant: query 0 must list rows"):
         Miner("qure").refresh(np.eye(Q), np.eye(Q), np.arange(Q), relevant=cells)
 
@@ -164,7 +164,7 @@ def test_filters_apply_to_embeddings_in_files(folder, mined):
 
 
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
-def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(subtests, folder, mined, ending, refused):
+def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(subtests, folder, mined, ending, expect_error):
     """Files as `embed` writes them, and parquet; ids may be written with either separator."""
     images, rows = np.load(folder / "i.npy"), np.load(folder / "t.npy")
     ids, named = [f"img\\{row}.jpg" for row in range(N)], folder / f"images.{ending}"
@@ -192,7 +192,7 @@ def test_ids_and_rows_of_named_embeddings_give_the_same_negatives(subtests, fold
             assert np.array(lines[name].tolist()) == pytest.approx(np.array(want.tolist()), abs=1e-6)
     np.save(folder / "names.npy", np.array(["other.jpg"] * Q))
     message = "names.npy: row 1, column 'target': 'other.jpg' is not in " + str(named)
-    line = refused(_command(folder, images=named, targets=folder / "names.npy"), message)
+    line = expect_error(_command(folder, images=named, targets=folder / "names.npy"), message)
     assert f"its ids are like {ids[0]!r}" in line
 
 
@@ -215,13 +215,13 @@ def _cells(folder: Path, name: str, cell: Any) -> dict[str, Any]:
     return {"images": folder / "i.npz", "targets": folder / name, "strategy": "all-corpus", "draws": 4}
 
 
-def test_a_cell_that_is_no_list_is_named(copied, refused, mistakes, subtests):
+def test_a_cell_that_is_no_list_is_named(copied, expect_error, mistakes, subtests):
     for case in mistakes["cells"]:
         with subtests.test(case["message"]):
-            refused(_command(copied, **_cells(copied, *case["given"])), case["message"])
+            expect_error(_command(copied, **_cells(copied, *case["given"])), case["message"])
 
 
-def test_numbers_are_rows_or_ids_and_never_silently_the_other(subtests, folder, mined, refused):
+def test_numbers_are_rows_or_ids_and_never_silently_the_other(subtests, folder, mined, expect_error):
     """Of images without ids, texts of rows; of ids that are numbers, ids; what may be either is refused."""
     for cells, want in (("3;5", [3, 5]), ("[3, 5]", [3, 5]), ("3.0", [3])):
         with subtests.test(cells=cells):
@@ -235,7 +235,7 @@ def test_numbers_are_rows_or_ids_and_never_silently_the_other(subtests, folder, 
             np.save(folder / "t.npy", np.full(Q, first + 3))
             if first == 1:
                 message = "row 1, column 'target': 4 is a row and the id of another: write ids as texts"
-                refused(_command(folder, images=folder / "i.npz"), message)
+                expect_error(_command(folder, images=folder / "i.npz"), message)
             else:
                 assert {*mined(images=folder / "i.npz")[0]["target"]} == {names[3]}
 

@@ -18,18 +18,18 @@ from negbench.settings.options import Compare, Study
 
 
 @pytest.mark.parametrize("arguments", [[], ["data"]])
-def test_a_command_is_missing_the_help_is_shown(arguments, said):
-    shown = said(*arguments, code=2)
+def test_a_command_is_missing_the_help_is_shown(arguments, run_command):
+    shown = run_command(*arguments, code=2)
     assert shown.err.startswith(f"Usage: negbench {'data ' if arguments else ''}[OPTIONS] COMMAND")
     assert "negbench: error" not in shown.err
     assert shown.err.count("\n") > 7
 
 
-def test_the_help_of_compare_is_two_screens_in_groups(subtests, said, monkeypatch):
+def test_the_help_of_compare_is_two_screens_in_groups(subtests, run_command, monkeypatch):
     for width in (80, 100):
         with subtests.test(width=width):
             monkeypatch.setenv("COLUMNS", str(width))
-            lines = said("compare", "--help").out.splitlines()
+            lines = run_command("compare", "--help").out.splitlines()
             assert len(lines) <= 104
             titles = [line.rstrip(":") for line in lines if re.fullmatch(r"[A-Z][a-z]+:", line)]
             assert titles == ["Options", "Settings", "Data", "Computing", "Output", "Examples"]
@@ -55,33 +55,37 @@ def test_every_example_of_the_help_is_a_command_line():
         commands[name].make_context(name, rest).close()  # raises for an unknown flag
 
 
-def test_version(said):
-    assert said("--version").out == f"negbench {__version__}\n"
+def test_version(run_command):
+    assert run_command("--version").out == f"negbench {__version__}\n"
 
 
-def test_options_of_a_plugin_reach_every_command(refused, tmp_path, subtests):
+def test_options_of_a_plugin_reach_every_command(expect_error, tmp_path, subtests):
     """The strategy itself rejects the value, so the option was passed on."""
     for command in ["run", "study", "audit"]:
         with subtests.test(command):
             runs = [] if command == "audit" else ["--runs-dir", str(tmp_path)]
-            refused([command, "--strategy", "dqe:alpha=0.9:beta=0.3", *runs], "alpha must be below beta (0.3), got 0.9")
-            refused([command, "--strategy", "dqe:alhpa=0.9", *runs], "did you mean 'alpha'")
-            refused([command, "--strategy", "dqe", "--backbone", "tiny:fusoin=sum", *runs], "did you mean 'fusion'")
+            expect_error(
+                [command, "--strategy", "dqe:alpha=0.9:beta=0.3", *runs], "alpha must be below beta (0.3), got 0.9"
+            )
+            expect_error([command, "--strategy", "dqe:alhpa=0.9", *runs], "did you mean 'alpha'")
+            expect_error(
+                [command, "--strategy", "dqe", "--backbone", "tiny:fusoin=sum", *runs], "did you mean 'fusion'"
+            )
 
 
-def test_a_path_that_no_disk_can_have_is_one_line(refused, tmp_path):
+def test_a_path_that_no_disk_can_have_is_one_line(expect_error, tmp_path):
     path = tmp_path / ("x" * 300 + ".npz")
     vectors = ["--backbone", "precomputed", "--set", f"backbone.images='{path}'", "--set", f"backbone.texts='{path}'"]
     data = ["--dataset", "vectors", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
-    refused(["run", "--strategy", "qure", *vectors, *data], f"{path}: File name too long")
+    expect_error(["run", "--strategy", "qure", *vectors, *data], f"{path}: File name too long")
 
 
-def test_where_tasks_run_is_checked(refused, monkeypatch, tmp_path, mistakes, subtests):
+def test_where_tasks_run_is_checked(expect_error, monkeypatch, tmp_path, mistakes, subtests):
     for flags, message in mistakes["workers"].items():
         with subtests.test(flags):
             monkeypatch.setitem(sys.modules, "ray", None)  # simulates a missing package
             monkeypatch.setenv("NEGBENCH_RUNS", str(tmp_path))
-            refused(["compare", *flags.split()], message)
+            expect_error(["compare", *flags.split()], message)
 
 
 def test_the_pool_is_what_there_is_without_a_word(tmp_path):
@@ -91,20 +95,20 @@ def test_the_pool_is_what_there_is_without_a_word(tmp_path):
     assert ["mlflow.tracking" in names for names in preloads] == [True, False]
 
 
-def test_names_cannot_leave_the_runs_folder(subtests, refused, tmp_path, monkeypatch):
+def test_names_cannot_leave_the_runs_folder(subtests, expect_error, tmp_path, monkeypatch):
     for name in ["a/b", "../out", "/abs", ".hidden", "", "a b", "a\nb", "-x", "x" * 101, "a\\b"]:
         with subtests.test(name=name):
             monkeypatch.chdir(tmp_path)
             with pytest.raises(NegbenchError, match="expected a plain name"):
                 checked_name(name, "--name")
             for command in ("compare", "study", "claims"):
-                refused([command, f"--name={name}"], "expected a plain name")
+                expect_error([command, f"--name={name}"], "expected a plain name")
             assert list(tmp_path.iterdir()) == []
 
 
-def test_the_help_groups_the_commands_in_whole_sentences(said, monkeypatch):
+def test_the_help_groups_the_commands_in_whole_sentences(run_command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    out = said("-h").out
+    out = run_command("-h").out
     assert "..." not in out.partition("Start:")[2]
     assert max(map(len, out.splitlines())) <= 80
     groups = re.findall(r"^(\w+):\n((?:  .*\n)+)", out.partition("COMMAND [ARGS]")[2], re.M)

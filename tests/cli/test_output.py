@@ -24,7 +24,7 @@ def place(vector_flags: list[str], tmp_path: Path) -> list[str]:
     return [*vector_flags, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
 
 
-def test_a_run_as_json_quiet_and_verbose(place, tmp_path, document, said):
+def test_a_run_as_json_quiet_and_verbose(place, tmp_path, document, run_command):
     command = ["run", "--strategy", "qure", *place]
     printed = document(*command, "-v")
     (stored,) = tmp_path.glob("*/result.json")
@@ -32,18 +32,18 @@ def test_a_run_as_json_quiet_and_verbose(place, tmp_path, document, said):
     assert printed["run"] == stored.parent.name
     assert not printed["reused"]
     assert document(*command)["reused"]
-    output = said(*command, "--set", "seed=1", "-v")
+    output = run_command(*command, "--set", "seed=1", "-v")
     assert "R@10" in output.out
     assert "train" in output.err  # a stage and its seconds
     assert " s\n" in output.err
-    output = said(*command, "--quiet")
+    output = run_command(*command, "--quiet")
     assert "R@10" in output.out
     assert output.err == ""
 
 
-def test_progress_and_notes_leave_standard_output_alone(place, document, said):
+def test_progress_and_notes_leave_standard_output_alone(place, document, run_command):
     command = ["compare", "--lr=fixed", "--strategy", "qure,in-batch", "--seeds", "1", "--no-report"]
-    output = said(*command, *place)
+    output = run_command(*command, *place)
     assert "[2/2]" in output.err
     assert "[2/2]" not in output.out
     assert "answer" in output.out
@@ -58,9 +58,9 @@ def test_what_lists_is_json_too(subtests, document):
             assert document(*arguments.split())
 
 
-def test_commands_without_a_table_have_no_json(said):
-    assert "--json" not in said("ui", "--help").out
-    assert said("ui", "--json", code=2).err == "negbench: error: No such option: --json\n"
+def test_commands_without_a_table_have_no_json(run_command):
+    assert "--json" not in run_command("ui", "--help").out
+    assert run_command("ui", "--json", code=2).err == "negbench: error: No such option: --json\n"
 
 
 def test_completion_knows_commands_and_options():
@@ -113,15 +113,15 @@ def test_a_plugin_at_the_end_of_a_file_is_named(vector_flags, tmp_path, capsys, 
     assert f"ended.py failed in line {line}: EOFError" in json.loads(capsys.readouterr().out)["error"]
 
 
-def test_a_long_error_loses_its_middle(said):
+def test_a_long_error_loses_its_middle(run_command):
     """Regression: found by `make fuzz`, where an error quoted a --device of 2,400 characters."""
-    line = said("doctor", "first" + 5000 * "x" + "last", code=2).err
+    line = run_command("doctor", "first" + 5000 * "x" + "last", code=2).err
     assert "(first" in line
     assert line.endswith("last)\n")
     assert len(line) < 1000
 
 
-def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, document, said):
+def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, document, run_command):
     shutil.copytree(toy_root, tmp_path / "data")
     for image in [path for path in (tmp_path / "data").rglob("*") if path.suffix in (".png", ".jpg")]:
         image.unlink()
@@ -133,7 +133,7 @@ def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, document, said):
     assert note.startswith("finished runs cannot be recognised without them: ")
     assert "images are missing" in note
     assert "there is no file none.pth" in note
-    assert "images are missing" in said(*asked.split(), code=2).err  # what is computed needs them
+    assert "images are missing" in run_command(*asked.split(), code=2).err  # what is computed needs them
 
 
 def test_standard_output_without_room_or_unicode_is_one_line(forked, tmp_path):

@@ -209,11 +209,11 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), CHANGES)
-def test_a_changed_or_missing_package_is_one_clear_line(name, content, message, own, refused):
+def test_a_changed_or_missing_package_is_one_clear_line(name, content, message, own, expect_error):
     (own / name).unlink()
     if content is not None:
         (own / name).write_text(content)
-    assert re.search(message, refused(["data", "verify", "emoji", "--data-root", str(own)], ""))
+    assert re.search(message, expect_error(["data", "verify", "emoji", "--data-root", str(own)], ""))
     spared = next(artist for artist in ARTISTS if not name.startswith(artist))
     load(own, artists=(spared,))  # the damaged package is not needed
 

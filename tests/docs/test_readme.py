@@ -120,15 +120,17 @@ def test_commands_run_whole(words, toy_sets, vector_sets, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("words", DATA, ids=" ".join)
-def test_commands_on_missing_data_end_there(words, tmp_path, monkeypatch, refused):
+def test_commands_on_missing_data_end_there(words, tmp_path, monkeypatch, expect_error):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    refused([{"DIR": "empty"}.get(word, word) for word in words], "empty has no ")  # data are checked before weights
+    expect_error(
+        [{"DIR": "empty"}.get(word, word) for word in words], "empty has no "
+    )  # data are checked before weights
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ui_commands")
-def test_report_and_ui_of_a_comparison_named_as_in_the_readme(vector_sets, tmp_path, monkeypatch, capsys, said):
+def test_report_and_ui_of_a_comparison_named_as_in_the_readme(vector_sets, tmp_path, monkeypatch, capsys, run_command):
     monkeypatch.chdir(tmp_path)
     sets = [part for text in (*vector_sets, "train.epochs=1") for part in ("--set", text)]
     grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", *sets]
@@ -136,4 +138,4 @@ def test_report_and_ui_of_a_comparison_named_as_in_the_readme(vector_sets, tmp_p
     assert (tmp_path / "runs" / "demo" / "report" / "index.html").exists()
     (ui,) = (words for words in OURS if words[0] == "ui")
     capsys.readouterr()
-    assert "starting MLflow's server" in said(*ui).out
+    assert "starting MLflow's server" in run_command(*ui).out

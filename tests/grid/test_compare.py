@@ -218,7 +218,7 @@ def test_an_axis_that_names_nothing_is_refused(tmp_path, axis, names):
         plan_comparison(Compare(**{axis: names}), tmp_path)
 
 
-def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, refused, subtests):
+def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, expect_error, subtests):
     recipe = tmp_path / "r.toml"
     table = 'strategies = ["qure", {name = "dqe", alpha = 0.3, beta = 0.7}]\nseeds = [4]\nmargin = 2\n'
     recipe.write_text(f"[compare]\n{table}[train]\nepochs = 2\n", encoding="utf-8")
@@ -232,7 +232,7 @@ def test_a_recipes_table_lies_below_what_is_asked_for(tmp_path, mistakes, refuse
     for wrong, message in mistakes["compare-recipe"].items():
         with subtests.test(wrong):
             recipe.write_text(f"[compare]\n{wrong}\n", encoding="utf-8")
-            refused(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)], message)
+            expect_error(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)], message)
 
 
 @pytest.fixture(scope="module")
@@ -264,10 +264,10 @@ def test_the_command_writes_tables_and_on_embeddings_a_report_without_images(bot
     assert r"R@10 & behind the best \\" in tex
 
 
-def test_the_command_again_reads_and_prints_what_it_wrote(both, said, monkeypatch):
+def test_the_command_again_reads_and_prints_what_it_wrote(both, run_command, monkeypatch):
     before = held(both.runs)
     monkeypatch.setattr(finish_of, "judge_comparison", None)
-    assert said(*both.command).out == both.out.replace("0 already", "4 already")
+    assert run_command(*both.command).out == both.out.replace("0 already", "4 already")
     assert held(both.runs) == before
 
 
@@ -342,7 +342,9 @@ def held(runs: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (stat.st_ino, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
-def test_a_finished_comparison_is_made_again_where_something_changed(both, vector_sets, tmp_path, said, monkeypatch):
+def test_a_finished_comparison_is_made_again_where_something_changed(
+    both, vector_sets, tmp_path, run_command, monkeypatch
+):
     """An input, a rule or an output; `test_the_command_ends_...` has the rerun that writes nothing."""
     runs = shutil.copytree(both.runs, tmp_path / "runs", ignore=shutil.ignore_patterns("mlflow*"))
     more = ("--seeds", "2", "--name", "both", "--tracking-uri", "none", "--no-report")
@@ -364,24 +366,26 @@ def test_a_finished_comparison_is_made_again_where_something_changed(both, vecto
     assert len(judged) == 1
     for run in (RunFolder(path.parent) for path in runs.glob("*/result.json")):
         run.write_result({**run.result, "seconds": {"train": 1234.5}})
-    assert "1,234" in said(*command, "--margin", "30", "-v").out.replace("1234", "1,234")  # in the table of costs
+    assert "1,234" in run_command(*command, "--margin", "30", "-v").out.replace(
+        "1234", "1,234"
+    )  # in the table of costs
     assert len(judged) == 2
     assert negbench([*command, "--strategies", "qure", "--margin", "30"]) == 0  # two cells fewer
     assert len(read_json(c / "comparison.json")["cells"]) == 2
 
 
-def test_a_finished_comparison_in_a_read_only_folder_is_printed(both, said, monkeypatch, subtests):
+def test_a_finished_comparison_in_a_read_only_folder_is_printed(both, run_command, monkeypatch, subtests):
     before, real = held(both.runs), os.access  # this process may write everywhere
     monkeypatch.setattr("os.access", lambda path, mode, **more: mode != os.W_OK and real(path, mode, **more))
     for more in ([], ["--margin", "30"], ["--tracking-uri", "none"]):
         with subtests.test(more=more):
-            out = said(*both.command, *more).out
+            out = run_command(*both.command, *more).out
             assert "R@10" in out
             assert ("cannot be written: nothing was stored" in out) == ("--margin" in more)
     assert held(both.runs) == before
 
 
-def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused, subtests):
+def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, expect_error, subtests):
     for file, content in {
         "of-claims/comparison.json": {"kind": "claims", "cells": []},
         "of-a-study/study.json": {},
@@ -394,12 +398,12 @@ def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused, su
     before = held(tmp_path)
     kinds = (("of-claims", "claims"), ("of-a-study", "a study"), ("of-a-run", "a run"), ("a-file", "a file"))
     for name, there in kinds:
-        line = refused(command_of(vector_sets, tmp_path, "--name", name), f"negbench: error: --name {name}: ")
+        line = expect_error(command_of(vector_sets, tmp_path, "--name", name), f"negbench: error: --name {name}: ")
         assert line.endswith(f" is already {there}: give another --name"), name
     for name in ("mlflow.db", "mlflow.db-wal", "artifacts"):  # also before there is a store
         with subtests.test(name=name):
             command = command_of(vector_sets, tmp_path, "--name", name)
-            refused(command, "the MLflow store of the runs folder has this name")
+            expect_error(command, "the MLflow store of the runs folder has this name")
     for kind in ("claims", "study", "final"):
         with subtests.test(kind=kind):
             with pytest.raises(OptionError, match="compared is already a comparison"):
@@ -411,22 +415,22 @@ def test_a_name_belongs_to_one_kind_of_folder(vector_sets, tmp_path, refused, su
     assert held(tmp_path) == before
 
 
-def test_a_runs_folder_that_is_none_is_one_line(refused, subtests):
+def test_a_runs_folder_that_is_none_is_one_line(expect_error, subtests):
     for command in ("compare", "run", "study", "claims"):
         with subtests.test(command):
             more = ["--strategy", "qure"] if command in ("run", "study") else []
             few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=2", *more]
             problem = "cannot write" if command == "run" else "--runs-dir"
-            refused([command, *few, "--runs-dir", os.devnull], f"error: {problem} {os.devnull}")
+            expect_error([command, *few, "--runs-dir", os.devnull], f"error: {problem} {os.devnull}")
 
 
-def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, said):
-    out = said(*command_of(vector_sets, tmp_path, "--dry-run", "--workers", "2")).out
+def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, run_command):
+    out = run_command(*command_of(vector_sets, tmp_path, "--dry-run", "--workers", "2")).out
     assert "2 cells (2 strategies), 0 already finished" in out
     assert "the 2 runs: 1 s of computing; " in out  # rehearsed: each takes 0.3 s to be stored
     assert "MiB of memory for each worker (rehearsed on this machine)\n" in out
     assert not list(tmp_path.iterdir())
-    after_a_pilot = said(*both.command, "--dry-run", "--seeds", "5").out
+    after_a_pilot = run_command(*both.command, "--dry-run", "--seeds", "5").out
     results = [read_json(path) for path in both.runs.glob("*/result.json")]
     took = sum(sum(result["seconds"].values()) for result in results) / 4
     memory = max(result["peak_memory_mib"]["process"] for result in results)
@@ -434,10 +438,10 @@ def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, said):
     assert f"{text}\n" in after_a_pilot
 
 
-def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, refused, mistakes, subtests):
+def test_mistakes_stop_before_anything_is_computed(vector_sets, tmp_path, expect_error, mistakes, subtests):
     for flags, message in mistakes["compare"].items():
         with subtests.test(flags):
-            refused(command_of(vector_sets, tmp_path, *flags.split()), message)
+            expect_error(command_of(vector_sets, tmp_path, *flags.split()), message)
     assert not list(tmp_path.iterdir())
 
 

@@ -106,7 +106,7 @@ def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets, tm
     assert {cell.config.loss.options["tau"] for cell in plan.cells} == {0.05, 0.1, 0.2}
 
 
-def test_a_point_that_cannot_be_computed_is_left_out_and_named(tmp_path, vector_sets, said):
+def test_a_point_that_cannot_be_computed_is_left_out_and_named(tmp_path, vector_sets, run_command):
     sets = without(vector_sets, "train.batch_size", "schedule.n_def")
     asked = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=sets)
     plan = plan_comparison(asked, tmp_path)
@@ -118,7 +118,7 @@ def test_a_point_that_cannot_be_computed_is_left_out_and_named(tmp_path, vector_
         plan_comparison(asked.model_copy(update={"dials": ("train.batch_size=1",)}), tmp_path)
     command = ["compare", "--strategies", "all-corpus", "--seeds", "1", "--dry-run", "--runs-dir", str(tmp_path)]
     flags = [part for text in asked.sets for part in ("--set", text)]
-    told = said(*command, *flags, "--dial", "train.batch_size=16,1").err
+    told = run_command(*command, *flags, "--dial", "train.batch_size=16,1").err
     assert "note: point batch_size=1 skipped: train.batch_size = 1" in told
 
 

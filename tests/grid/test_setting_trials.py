@@ -106,7 +106,7 @@ def test_the_highest_mean_is_taken_and_of_equal_ones_the_nearest():
     assert best_of_rates({}, 0.5) == 0.5  # all trials failed
 
 
-def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any(vector_sets, tmp_path, said):
+def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any(vector_sets, tmp_path, run_command):
     """R@3 is stored nowhere: it follows from the ranks of the trials and of the runs."""
     asked = asked_of(vector_sets, tmp_path, metric="R@3", seeds="3,1", strategies="all-corpus,top-k")
     comparison = api.compare(asked)
@@ -123,7 +123,7 @@ def test_rates_are_chosen_by_the_metric_of_the_verdicts_and_reports_judge_by_any
             assert len(found) == 2, each["labels"]
             assert value == pytest.approx(np.mean(found)), each["labels"]
     assert any("Learning rates, chosen by average R@3 on" in line for line in comparison.answer)
-    out = said("report", "c", "--runs-dir", tmp_path, "--metric", "nDCG@2").out
+    out = run_command("report", "c", "--runs-dir", tmp_path, "--metric", "nDCG@2").out
     assert "Learning rates, chosen by average R@3, not by average nDCG@2, on" in " ".join(out.split())
     assert "R@3" not in out.split("answer")[0]
     rows = comparison.statistics

@@ -60,7 +60,7 @@ def test_what_is_not_defined_says_why(vector_sets):
         assert "\n" not in each["reason"], each
 
 
-def test_the_command_keeps_the_matrix_for_its_readers(vector_flags, tmp_path, capsys, said):
+def test_the_command_keeps_the_matrix_for_its_readers(vector_flags, tmp_path, capsys, run_command):
     command = ["compare", "--systems", "plain,qure", "--strategies", "all-corpus,in-batch", "--seeds", "1"]
     command += ["--name", "s", "--no-report", "--lr=fixed", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
     command += vector_flags
@@ -73,5 +73,5 @@ def test_the_command_keeps_the_matrix_for_its_readers(vector_flags, tmp_path, ca
     assert {(verdict.system, verdict.baseline) for verdict in verdicts} == {("plain", "in-batch"), ("qure", "qure")}
     assert all(verdict.facts["own"] == (verdict.verdict == "baseline") for verdict in verdicts)
     capsys.readouterr()
-    out = " ".join(said(*command, "--dry-run").out.split())
+    out = " ".join(run_command(*command, "--dry-run").out.split())
     assert "5 cells (2 systems x 2 strategies), 5 already finished" in out

@@ -91,10 +91,10 @@ def test_what_a_step_holds(vector_sets):
         (["backbone.dim=1000000000000"], r"out of memory \("),
     ],
 )
-def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, said, more, message):
+def test_more_than_the_machine_is_refused_at_once(vector_sets, tmp_path, run_command, more, message):
     started = time.monotonic()
     sets = flags_of([*vector_sets, *more])
-    told = said("run", "--strategy", "qure", *sets, "--runs-dir", tmp_path, "--tracking-uri", "none", code=2).err
+    told = run_command("run", "--strategy", "qure", *sets, "--runs-dir", tmp_path, "--tracking-uri", "none", code=2).err
     assert re.fullmatch(f".*{message}.*\n", told)
     assert time.monotonic() - started < 60
     assert not list(tmp_path.glob("*/config.json"))

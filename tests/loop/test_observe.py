@@ -172,9 +172,9 @@ def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets, loss, level):
     assert len(remarks(vector_sets, loss, points=losses(*[level * 1.1] * 9, level, level, level))) == 1  # a quarter
 
 
-def test_the_end_of_a_run_prints_them(vector_sets, tmp_path, said):
+def test_the_end_of_a_run_prints_them(vector_sets, tmp_path, run_command):
     """The remark on unchanged pools is printed for a model that does not move, also when its run is reused."""
     sets = flags_of([*vector_sets, "train.lr=1e-12", "schedule.n_def=null", "schedule.refresh_epochs=[1,2]"])
     command = ["run", "--strategy", "after-target", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
     for number in range(2):  # the second call reuses the run
-        assert "note: epoch 2: the refresh changed no pool" in said(*command).err.splitlines(), f"start {number}"
+        assert "note: epoch 2: the refresh changed no pool" in run_command(*command).err.splitlines(), f"start {number}"

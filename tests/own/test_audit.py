@@ -144,9 +144,9 @@ def command(toy_sets: list[str], *more: str) -> list[str]:
     return ["audit", *flags_of(toy_sets), "--queries", "30", *more]
 
 
-def test_the_command_prints_every_corpus_strategy(subtests, toy_sets, document, said):
+def test_the_command_prints_every_corpus_strategy(subtests, toy_sets, document, run_command):
     flags = command(toy_sets, "--strategy", "top-k:k=5,all-corpus")
-    assert "top-k(k=5)" in said(*flags).out
+    assert "top-k(k=5)" in run_command(*flags).out
     stored = document(*flags)
     rows, card = stored["rows"], stored["regime"]
     assert rows[0]["overlap"] is None  # JSON has no NaN
@@ -183,7 +183,7 @@ def test_the_window_lies_around_a_multiple_of_the_target_s_rank(subtests):
     assert window(3, 16, 20) == "shifted-top-k:start=0:stop=20"
 
 
-def test_a_run_s_weights_are_audited(vector_sets, tmp_path, document, said):
+def test_a_run_s_weights_are_audited(vector_sets, tmp_path, document, run_command):
     config = config_of(vector_sets, "after-target:k=7", "train.epochs=1")
     result = run(config, tmp_path)
     flags = ["audit", "--run", result.run_id, "--runs-dir", str(tmp_path)]
@@ -197,8 +197,8 @@ def test_a_run_s_weights_are_audited(vector_sets, tmp_path, document, said):
     assert stored["rows"][0]["hardness"] == want.rows[0]["hardness"]
     assert stored["regime"] == want.regime
     assert stored["regime"]["fit_gap"] == result.details["regime"]["fit_gap"]
-    assert "regime  the training target's median rank is " in said(*flags).out
-    assert "the fit gap is unknown" in said(*flags, "--split", "val").out  # val against itself has no gap
+    assert "regime  the training target's median rank is " in run_command(*flags).out
+    assert "the fit gap is unknown" in run_command(*flags, "--split", "val").out  # val against itself has no gap
 
 
 def test_a_run_is_audited_in_its_own_precision(vector_sets, tmp_path, monkeypatch):
@@ -219,8 +219,8 @@ def test_a_run_is_audited_in_its_own_precision(vector_sets, tmp_path, monkeypatc
     assert precisions == ["fp16"]
 
 
-def test_mistakes_are_one_line(toy_sets, refused, tmp_path, mistakes, subtests):
+def test_mistakes_are_one_line(toy_sets, expect_error, tmp_path, mistakes, subtests):
     for flags, message in mistakes["audit"].items():
         with subtests.test(flags):
             given = command(([] if "--run" in flags else toy_sets), *flags.split(), "--runs-dir", str(tmp_path))
-            refused(given, message)
+            expect_error(given, message)

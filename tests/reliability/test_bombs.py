@@ -31,21 +31,21 @@ def bomb(path: Path, names: list[str]) -> None:
     path.write_bytes(content)
 
 
-def test_zip_bombs_are_refused(tmp_path, refused):
+def test_zip_bombs_are_refused(tmp_path, expect_error):
     sets = write_vectors(tmp_path)
     flags = [word for text in sets for word in ("--set", text)]
     np.save(tmp_path / "q.npy", np.eye(4))
     np.save(tmp_path / "t.npy", np.arange(4))
     bomb(tmp_path / "images.npz", ["ids", "features"])
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]
-    assert "more than 16 times as much" in refused(["run", "--strategy", "qure", *flags, *place], "images.npz")
+    assert "more than 16 times as much" in expect_error(["run", "--strategy", "qure", *flags, *place], "images.npz")
     files = [f"--{name}={tmp_path / file}" for name, file in (("queries", "q.npy"), ("targets", "t.npy"))]
     mine = ["mine", *files, f"--images={tmp_path / 'images.npz'}", "--strategy=qure", f"--out={tmp_path}/n.jsonl"]
-    assert "images.npz" in refused(mine, "more than 16 times as much")
-    refused(["init", str(tmp_path)], "images.npz")
+    assert "images.npz" in expect_error(mine, "more than 16 times as much")
+    expect_error(["init", str(tmp_path)], "images.npz")
 
 
-def test_an_image_bomb_is_refused(tmp_path, refused):
+def test_an_image_bomb_is_refused(tmp_path, expect_error):
     """A picture of 100 bytes that claims 60,000 x 60,000 pixels, among those to embed."""
     write_images(tmp_path, ["p0"])
     content = bytearray((tmp_path / "p0.png").read_bytes())
@@ -57,7 +57,7 @@ def test_an_image_bomb_is_refused(tmp_path, refused):
     (tmp_path / "rows.csv").write_text(f"reference,text,target\n{lines}", encoding="utf-8")
     encoder = tmp_path / "encoder.py"
     encoder.write_text("class Mine:\n    encode_image = encode_text = lambda self, given: None\n", encoding="utf-8")
-    line = refused(["embed", str(tmp_path), "--encoder", f"{encoder}:Mine"], "png is not read: ")
+    line = expect_error(["embed", str(tmp_path), "--encoder", f"{encoder}:Mine"], "png is not read: ")
     assert "3,600 million pixels" in line
 
 

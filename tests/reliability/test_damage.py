@@ -145,12 +145,12 @@ def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished):
 
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "pools-00.bits"])
-def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(halfway, vector_flags, name, refused):
+def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(halfway, vector_flags, name, expect_error):
     flags = [word for text in refreshed(vector_flags[1::2]) for word in ("--set", text)]
     again = ["run", "--strategy", "qure", *flags, "--tracking-uri", "none", "--runs-dir", str(halfway.path.parent)]
     for number, _ in enumerate(damaged(halfway.path / name)):
         (halfway.path / "error.txt").unlink(missing_ok=True)  # it is interrupted, not failed
-        message = refused(again, f"{name} is damaged")
+        message = expect_error(again, f"{name} is damaged")
         assert ("delete" in message) == (name == "checkpoint.pt"), f"damage {number}"
     (halfway.path / "error.txt").unlink(missing_ok=True)
 

@@ -73,9 +73,9 @@ def test_what_this_machine_made_is_believed(received):
     assert "answer.md" in made_here(received, "duel")
 
 
-def test_a_forged_answer_is_computed_again(honest, received, said):
+def test_a_forged_answer_is_computed_again(honest, received, run_command):
     forge(received / "duel")
-    said("report", "duel", "--runs-dir", received)
+    run_command("report", "duel", "--runs-dir", received)
     page = (received / "duel" / "report" / "index.html").read_text(encoding="utf-8")
     assert "FORGED" not in page
     assert FROM_RANKS in page
@@ -83,15 +83,15 @@ def test_a_forged_answer_is_computed_again(honest, received, said):
     assert theirs.answer == ours.answer
     assert theirs.statistics.to_json() == ours.statistics.to_json()
     assert theirs.table.equals(ours.table)
-    assert "FORGED" not in said("report", "duel", "--markdown", "--runs-dir", received).out
+    assert "FORGED" not in run_command("report", "duel", "--markdown", "--runs-dir", received).out
 
 
-def test_the_rules_of_the_folder_are_used_and_damaged_ones_are_one_line(received, said):
+def test_the_rules_of_the_folder_are_used_and_damaged_ones_are_one_line(received, run_command):
     (received / "duel" / "answer.md").write_text("other\n", encoding="utf-8")
     fit(received / "duel")
     assert {row.margin for row in read_findings(received, "duel").main_verdicts} == {0.03}
     changed(received / "duel" / "inputs.json", lambda note: {**note, "rules": {"margin": "wide"}})
-    assert "rules.margin" in said("report", "duel", "--runs-dir", received, code=2).err
+    assert "rules.margin" in run_command("report", "duel", "--runs-dir", received, code=2).err
 
 
 def test_a_forged_look_is_not_believed(tmp_path, own_cache, subtests):
@@ -137,7 +137,7 @@ CELLS: dict[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", CELLS)
-def test_a_cell_is_compared_with_its_run(received, said, case):
+def test_a_cell_is_compared_with_its_run(received, run_command, case):
     change, text = CELLS[case]
 
     def apply(document: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def test_a_cell_is_compared_with_its_run(received, said, case):
         return document
 
     changed(received / "duel" / "comparison.json", apply)
-    assert text in said("report", "duel", "--runs-dir", received, code=2).err
+    assert text in run_command("report", "duel", "--runs-dir", received, code=2).err
 
 
 def test_one_run_in_two_places_has_the_same_labels_in_both(tmp_path):
@@ -157,14 +157,14 @@ def test_one_run_in_two_places_has_the_same_labels_in_both(tmp_path):
 
 
 @pytest.mark.parametrize("rank", [0, -3, 10**6, float("nan")])
-def test_ranks_that_are_none_are_one_line(received, said, rank):
+def test_ranks_that_are_none_are_one_line(received, run_command, rank):
     run = next(received.glob("qure-*"))
     frame = pd.read_parquet(run / "ranks.parquet")
     frame["target_rank"] = frame["target_rank"].astype(float)
     frame.loc[0, "target_rank"] = rank
     frame.to_parquet(run / "ranks.parquet")
     fit(run)
-    assert "ranks.parquet" in said("report", "duel", "--runs-dir", received, code=2).err
+    assert "ranks.parquet" in run_command("report", "duel", "--runs-dir", received, code=2).err
 
 
 def in_table(table: str, value: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -181,13 +181,13 @@ FORGED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", FORGED)
 @pytest.mark.parametrize("judged", [True, False])
-def test_metrics_that_are_not_those_of_the_ranks_are_one_line(received, said, case, judged):
+def test_metrics_that_are_not_those_of_the_ranks_are_one_line(received, run_command, case, judged):
     run = next(received.glob("qure-*"))
     changed(run / "result.json", FORGED[case])
     if not judged:
         (received / "duel" / "statistics.json").unlink()
     fit(received / "duel")
-    line = said("report", "duel", "--runs-dir", received, code=2).err
+    line = run_command("report", "duel", "--runs-dir", received, code=2).err
     assert f"run {run.name}: by its result.json " in line
     assert "its ranks give" in line
     with pytest.raises(RunError, match="its ranks give"):
@@ -242,7 +242,7 @@ JSONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("case", JSONS)
-def test_json_of_another_shape_is_one_line_everywhere(received, said, case, subtests):
+def test_json_of_another_shape_is_one_line_everywhere(received, run_command, case, subtests):
     name, change = JSONS[case]
     path = received / name if "/" in name else next(received.glob("qure-*")) / name
     changed(path, change)
@@ -250,23 +250,23 @@ def test_json_of_another_shape_is_one_line_everywhere(received, said, case, subt
         if command[0] == "evaluate" and "comparison" in case:
             continue
         with subtests.test(" ".join(command)):
-            lines = said(*command, "--runs-dir", received, code=2).err.splitlines()
+            lines = run_command(*command, "--runs-dir", received, code=2).err.splitlines()
             assert len(lines) == 1
             assert lines[0].startswith("negbench: error: ")
 
 
-def test_runs_that_are_no_trials_are_refused_as_such(received, said):
+def test_runs_that_are_no_trials_are_refused_as_such(received, run_command):
     """The comparison's own runs are of the strategy, but at another rate, and reported."""
     names = [run.name for run in sorted(received.glob("qure-*"))]
     changed(received / "duel" / "comparison.json", lambda value: rated(value, runs=[[0.1, names]]))
-    (line,) = said("report", "duel", "--latex", "--runs-dir", received, code=2).err.splitlines()
+    (line,) = run_command("report", "duel", "--latex", "--runs-dir", received, code=2).err.splitlines()
     assert f"names {', '.join(names)} as trials of 'qure' at the rate 0.1, which are other runs" in line
 
 
 HOSTILE = "=cmd|' /C calc'!A0 \x1b[31m<script>alert(1)</script> & % $ _ # {}"
 
 
-def test_hostile_texts_reach_no_terminal_table_or_paper(received, said):
+def test_hostile_texts_reach_no_terminal_table_or_paper(received, run_command):
     """In the label of a loss whose name is right, and in a remark."""
 
     def hostile(document: dict[str, Any]) -> dict[str, Any]:
@@ -278,9 +278,9 @@ def test_hostile_texts_reach_no_terminal_table_or_paper(received, said):
     changed(received / "duel" / "comparison.json", hostile)
     run = next(received.glob("qure-*"))
     changed(run / "result.json", lambda value: {**value, "remarks": [HOSTILE]})
-    page = said("report", "duel", "--card", "--runs-dir", received)
-    latex = said("report", "duel", "--latex", "--runs-dir", received).out
-    markdown = said("report", "duel", "--markdown", "--runs-dir", received).out
+    page = run_command("report", "duel", "--card", "--runs-dir", received)
+    latex = run_command("report", "duel", "--latex", "--runs-dir", received).out
+    markdown = run_command("report", "duel", "--markdown", "--runs-dir", received).out
     assert "\x1b" not in page.out + page.err + latex + markdown
     assert "<script>" not in markdown
     assert r"\& \% \$ \_ \# \{\}" in latex

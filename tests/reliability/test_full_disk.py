@@ -66,7 +66,7 @@ def test_a_checkpoint_for_which_there_is_no_room(room, tmp_path):
     assert folder.checkpoint() == {"a": 1}
 
 
-def test_the_report(subtests, vector_flags, disk, capsys, said):
+def test_the_report(subtests, vector_flags, disk, capsys, run_command):
     place = ["--runs-dir", str(disk / "runs")]
     grid = ["compare", "--lr=fixed", "--strategies", "qure", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *vector_flags, *place, "--tracking-uri", "none"]) == 0
@@ -74,7 +74,7 @@ def test_the_report(subtests, vector_flags, disk, capsys, said):
         with subtests.test(left=left):
             fill(disk, left)
             capsys.readouterr()
-            line = said("report", "c", *place, code=2).err.splitlines()[-1]
+            line = run_command("report", "c", *place, code=2).err.splitlines()[-1]
             assert line.startswith("negbench: error: ")
             assert "No space left on device" in line
             assert leftovers(disk) == []

@@ -301,9 +301,9 @@ def test_a_server_whose_answer_never_ends_is_given_up(endless, tmp_path):
 
 
 @pytest.mark.parametrize("endless", ["a body that drips"], indirect=True)
-def test_a_run_goes_on_without_a_copy(endless, vector_flags, tmp_path, said):
+def test_a_run_goes_on_without_a_copy(endless, vector_flags, tmp_path, run_command):
     short = ["--set", "train.epochs=2", "--runs-dir", str(tmp_path), "--tracking-uri", endless]
-    lines = said("run", "--strategy", "qure", *vector_flags, *short)
+    lines = run_command("run", "--strategy", "qure", *vector_flags, *short)
     words = " ".join((lines.out + lines.err).split())
     assert f"{endless} fails (its answer is not whole after 2 seconds)" in words
     assert list(tmp_path.glob("*/result.json"))

@@ -68,14 +68,14 @@ def received(vector_sets: list[str], tmp_path: Path) -> tuple[RunFolder, Path]:
 
 
 @pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run"])
-def test_a_stored_run_executes_no_file_that_is_not_named(command, received, own_registry, refused):
+def test_a_stored_run_executes_no_file_that_is_not_named(command, received, own_registry, expect_error):
     folder, plugin = received
     arguments = [*command.split(), folder.run_id, "--runs-dir", str(folder.path.parent)]
-    refused(arguments, "--plugin theirs.py")
+    expect_error(arguments, "--plugin theirs.py")
     assert ran(plugin.parent) == []
     other = plugin.with_name("other.py")
     other.write_text(plugin.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
-    refused([*arguments, "--plugin", str(other)], "--plugin theirs.py")
+    expect_error([*arguments, "--plugin", str(other)], "--plugin theirs.py")
     assert ran(plugin.parent) == ["other.ran"]  # that one was named
     moved = plugin.rename(plugin.with_name("mine.py"))  # same content, another place
     assert negbench([*arguments, "--plugin", str(moved)]) == 0

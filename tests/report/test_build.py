@@ -540,7 +540,7 @@ def test_steps_that_were_computed_otherwise_are_named(runs, undrawn):
     assert behaviour_lines(folder)[-1] == "steps      in micro-batches of 8, activations computed again"
 
 
-def test_values_of_another_type_are_one_line(runs, refused, subtests):
+def test_values_of_another_type_are_one_line(runs, expect_error, subtests):
     folder = RunFolder(next(runs.glob("qure-*-s0-*")))
     ranks = folder.ranks()
     folder.write_ranks(ranks.assign(target_rank="first"))
@@ -551,22 +551,22 @@ def test_values_of_another_type_are_one_line(runs, refused, subtests):
     for flaw in ({"metrics": "high"}, {"regime_by_refresh": "x"}, {"refresh_epochs": ["x"]}):
         with subtests.test(flaw=flaw):
             folder.write_result({**result, **flaw})
-            refused(["report", "small", "--runs-dir", str(runs)], f"result.json: {next(iter(flaw))}")
+            expect_error(["report", "small", "--runs-dir", str(runs)], f"result.json: {next(iter(flaw))}")
     folder.write_result(result)
     (folder.path / "metrics.jsonl").unlink()
-    refused(["report", "small", "--runs-dir", str(runs)], f"run {folder.run_id} has lost metrics.jsonl")
+    expect_error(["report", "small", "--runs-dir", str(runs)], f"run {folder.run_id} has lost metrics.jsonl")
 
 
-def test_the_command_prints_what_it_wrote(printed, compared, undrawn, refused):
+def test_the_command_prints_what_it_wrote(printed, compared, undrawn, expect_error):
     files = [compared / "small" / name for name in ("card.json", "card.md", "report/index.html")]
     assert printed[:3] == [str(file) for file in files]
     assert all(file.is_file() for file in files)
     assert any("files (svg)" in line for line in printed)
     assert not {"gallery", "negatives"} & set(Parsed(undrawn(compared, "small", 0)).ids)  # none on request
     absent = ["report", "nosuch", "--runs-dir", str(compared)]
-    assert "small" in refused(absent, f"no comparison 'nosuch' in {compared}; known: ")
+    assert "small" in expect_error(absent, f"no comparison 'nosuch' in {compared}; known: ")
     write_json(compared / "foreign" / "comparison.json", {"cells": [{"name": "of another form"}]})
-    refused(
+    expect_error(
         ["report", "foreign", "--runs-dir", str(compared)], "comparison.json is from another version of negbench, or"
     )
 

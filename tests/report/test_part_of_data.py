@@ -41,13 +41,13 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture
-def call(said: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def call(run_command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Return a function that runs a command in a folder of its own, and returns all that it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "300")
 
     def run(*arguments: str) -> str:
-        done = said(*arguments)
+        done = run_command(*arguments)
         return plain(done.out + done.err)
 
     return run

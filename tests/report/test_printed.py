@@ -89,14 +89,16 @@ def test_tex_reads_it(tmp_path):
     assert "Overfull" not in done.stdout
 
 
-def test_the_command_prints_it_and_refuses_what_has_no_effect(compared, tmp_path, said, refused, mistakes, subtests):
+def test_the_command_prints_it_and_refuses_what_has_no_effect(
+    compared, tmp_path, run_command, expect_error, mistakes, subtests
+):
     where = ["--runs-dir", str(compared)]
-    text = said("report", "small", "--latex", "--columns", "R@10", "--out", str(tmp_path / "t.tex"), *where).out
+    text = run_command("report", "small", "--latex", "--columns", "R@10", "--out", str(tmp_path / "t.tex"), *where).out
     assert text.startswith(r"\begin{table}")
     assert (tmp_path / "t.tex").read_text(encoding="utf-8") == text.removesuffix("\n")
     for given, problem in mistakes["report"].items():
         with subtests.test(given):
-            refused(["report", "small", *given.split(), *where], problem)
+            expect_error(["report", "small", *given.split(), *where], problem)
 
 
 def test_the_page_shortens_names_of_worlds_and_leaves_out_those_that_points_tell():

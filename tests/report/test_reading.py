@@ -104,16 +104,16 @@ def test_reading_imports_neither_torch_nor_scipys_statistics(what, imported):
     assert set(imported[what]) <= {"pandas"}
 
 
-def test_the_stored_table_is_the_one_that_is_made_anew(compared, tmp_path, said):
+def test_the_stored_table_is_the_one_that_is_made_anew(compared, tmp_path, run_command):
     """Whether the stored file is shown, or a changed folder makes it from the ranks."""
     runs = Path(shutil.copytree(compared, tmp_path / "runs"))
     finish(Console(quiet=True), runs, "small", "none", report=False)
     command = ["report", "small", "--runs-dir", str(runs), "--latex"]
     assert stored_latex(runs, "small") is not None
-    shown = said(*command).out
+    shown = run_command(*command).out
     assert shown.startswith("\\begin{table}")
     forget(runs / "small")
     assert stored_latex(runs, "small") is None
-    assert said(*command).out == shown
+    assert run_command(*command).out == shown
     (runs / "small" / "table.tex").write_text("forged", encoding="utf-8")
-    assert said(*command).out == shown
+    assert run_command(*command).out == shown

@@ -54,14 +54,14 @@ def test_the_page_has_every_printed_row_of_the_papers():
     assert page.count("A run has another gallery") == 2  # Fashion200K's tables: no server and no run has theirs
 
 
-def test_steps_are_those_of_the_recipe(said):
+def test_steps_are_those_of_the_recipe(run_command):
     config = load_config(recipe=recipes()["qure-cirr"], sets=["dataset.root='x'"])
     steps = config.train.epochs * math.ceil(28225 / config.train.batch_size)
     hours = config.train.epochs * 28225 / 239 / 3600
     text = f": {steps:,} steps over 28,225 training queries; about {hours:.1g} hours of training on one H200"
     assert text in reproduction("qure-cirr")
     assert reproduction("demo") == ""
-    printed = said("list", "recipes", "cirqrs-table7").out
+    printed = run_command("list", "recipes", "cirqrs-table7").out
     assert "`negbench compare --recipe cirqrs-table7 --data-root DIR`" in printed
     assert "| 62.86 |" in printed
     assert "prints these rows beside one's own" in printed

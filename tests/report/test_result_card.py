@@ -50,8 +50,11 @@ def test_a_card_holds_what_others_need_to_repeat_the_comparison(compared, subtes
             jsonschema.validate({**card, **flaw}, SCHEMA)
 
 
-def test_only_a_comparison_has_a_card(tmp_path, said):
+def test_only_a_comparison_has_a_card(tmp_path, run_command):
     (tmp_path / "held").mkdir()
     for name in ("comparison", "claims"):
         (tmp_path / f"held/{name}.json").write_text('{"kind": "claims"}', encoding="utf-8")
-    assert "only a comparison has a card" in said("report", "held", "--card", "--runs-dir", str(tmp_path), code=2).err
+    assert (
+        "only a comparison has a card"
+        in run_command("report", "held", "--card", "--runs-dir", str(tmp_path), code=2).err
+    )

@@ -95,16 +95,16 @@ def test_nothing_that_is_meant_for_others_names_a_folder(proj):
     assert any(SECRET in path.read_bytes() for path in (proj / "runs").rglob("config.json"))  # the test's own eyes
 
 
-def test_a_shared_copy_is_whole_and_reported_with_the_same_table(proj, tmp_path, said):
+def test_a_shared_copy_is_whole_and_reported_with_the_same_table(proj, tmp_path, run_command):
     shutil.copytree(proj / "copy", tmp_path / "theirs")
     for folder in (tmp_path / "theirs").iterdir():
         assert flaws_in(folder).damaged == [], folder.name
-    said("report", "c", "--runs-dir", tmp_path / "theirs")
+    run_command("report", "c", "--runs-dir", tmp_path / "theirs")
     tables = [place / "c" / "report" / "tables" / "table.csv" for place in (proj / "runs", tmp_path / "theirs")]
     assert tables[0].read_text(encoding="utf-8") == tables[1].read_text(encoding="utf-8")
     runs = json.loads((tmp_path / "theirs" / "c" / "comparison.json").read_text(encoding="utf-8"))["cells"]
     assert all((tmp_path / "theirs" / cell["run"] / "ranks.parquet").exists() for cell in runs)
     assert (
         "exists: name another folder"
-        in said("report", "c", "--share", tmp_path / "theirs", "--runs-dir", proj / "runs", code=2).err
+        in run_command("report", "c", "--share", tmp_path / "theirs", "--runs-dir", proj / "runs", code=2).err
     )

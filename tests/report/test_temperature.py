@@ -94,8 +94,8 @@ PRINTED = {
 
 
 @pytest.mark.parametrize(("name", "option", "texts"), PRINTED.values(), ids=PRINTED)
-def test_what_is_printed_says_where_a_learned_temperature_starts(name, option, texts, starts, said):
-    printed = " ".join(said("report", name, option, "--runs-dir", starts).out.split())
+def test_what_is_printed_says_where_a_learned_temperature_starts(name, option, texts, starts, run_command):
+    printed = " ".join(run_command("report", name, option, "--runs-dir", starts).out.split())
     assert {text for text in texts if text in printed} == texts
 
 

@@ -130,11 +130,11 @@ def test_practice_own_encodes_once_and_ends_in_recalls_and_a_card(dataset, reque
 
 
 @pytest.mark.parametrize("words", ["data encode --backbone clip", "compare --recipe practice-own"])
-def test_practice_own_without_pictures_says_which_are_missing(words, tmp_path, refused):
+def test_practice_own_without_pictures_says_which_are_missing(words, tmp_path, expect_error):
     root = toys.cirr(tmp_path)["root"]
     shutil.rmtree(root / "dev")
     toy = ["--set", "backbone.init=random", "--set", "backbone.size=toy", "--set", "compute.device=cpu"]
-    refused(
+    expect_error(
         [*words.split(), "--dataset", "cirr", "--data-root", str(root), *toy],
         f"12 of 12 images are missing below {root}: dev-0-0-img0",
     )

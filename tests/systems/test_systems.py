@@ -92,14 +92,14 @@ def test_every_system_starts_from_one_base(name):
     assert (whole["backbone"]["fusion"], whole["backbone"]["hidden"]) == (other, 8)
 
 
-def test_a_run_of_a_system_says_what_it_leaves_out(vector_flags, tmp_path, said):
-    told = said("run", "--system", "dqe", "--runs-dir", tmp_path, "--tracking-uri", "none", *vector_flags).err
+def test_a_run_of_a_system_says_what_it_leaves_out(vector_flags, tmp_path, run_command):
+    told = run_command("run", "--system", "dqe", "--runs-dir", tmp_path, "--tracking-uri", "none", *vector_flags).err
     assert "note: DQE-CIR without its attribute weights (eq. 1, 7)" in " ".join(told.split())
     assert len(list(tmp_path.glob("dqe-margin-kl-*"))) == 1
 
 
-def test_list_shows_them(said):
-    assert '{ fusion = "gated" }' in said("list", "systems", "hycole").out
+def test_list_shows_them(run_command):
+    assert '{ fusion = "gated" }' in run_command("list", "systems", "hycole").out
     assert negbench(["list", "systems", "nosuch"]) == 2
 
 

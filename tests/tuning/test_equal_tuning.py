@@ -58,7 +58,7 @@ def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, said, monkeypatch):
+def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, run_command, monkeypatch):
     listed, write = list[int](), ComparisonFolder.write
 
     def counted(self: ComparisonFolder, outcomes: Iterable[Any]) -> None:
@@ -70,11 +70,11 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, said, monkeypatch)
     command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "1", "--name", "c"]
     command += [*vector_flags, "--set", "train.epochs=2", "--runs-dir", str(tmp_path), "--no-report"]
     command += ["--tracking-uri", "none", "--tuned"]
-    out = said(*command, "2", "--dry-run").out
+    out = run_command(*command, "2", "--dry-run").out
     assert "tuning: 2 trials for each of 2 strategies" in out
     assert "nothing to tune: all-corpus" in out
     assert not (tmp_path / "c").exists()
-    said(*command, "2")
+    run_command(*command, "2")
     assert min(listed[listed.index(3) :]) == 3  # tuned cells are listed beside the three default ones
     searched = searches_of(tmp_path, 2)
     for each in searched:
@@ -86,7 +86,7 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, said, monkeypatch)
             assert kept["config"]["seed"] == SEED, each
             assert kept["dataset"]["scored"] == "dev", each  # the reported split is not loaded
     _check_tuned_runs(tmp_path, searched)
-    more = said(*command, "3").err
+    more = run_command(*command, "3").err
     assert "trial 2" in more
     assert "trial 0" not in more
     searched = searches_of(tmp_path, 3)
@@ -95,13 +95,13 @@ def test_a_comparison_at_equal_tuning(vector_flags, tmp_path, said, monkeypatch)
         study.add_trial(
             create_trial(value=1.0, params=study.trials[1].params, distributions=study.trials[1].distributions)
         )
-    again = said(*command, "3").err
+    again = run_command(*command, "3").err
     assert searches_of(tmp_path, 3) == searched
     assert "trial 0" not in again
     assert "more to compute" not in again
 
 
-def test_equal_tuning_chooses_and_judges_by_another_metric(vector_flags, tmp_path, said):
+def test_equal_tuning_chooses_and_judges_by_another_metric(vector_flags, tmp_path, run_command):
     """By recall at 7, which no result.json holds: it follows from the ranks of the trials."""
     command = ["compare", "--strategies", "top-k", "--seeds", "1", "--name", "c", *vector_flags, "--tuned", "2"]
     command += [
@@ -115,7 +115,7 @@ def test_equal_tuning_chooses_and_judges_by_another_metric(vector_flags, tmp_pat
         "--runs-dir",
         str(tmp_path),
     ]
-    said(*command)
+    run_command(*command)
     document = read_json(tmp_path / "c" / "comparison.json")
     assert document["tuned"]["metric"] == "R@7"
     (tuning,) = [Tuning(**each) for each in document["tuned"]["tunings"]]

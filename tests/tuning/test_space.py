@@ -200,14 +200,14 @@ def test_recipes_are_overridden_by_flags(tmp_path):
     assert (job.trials, job.spec.sampler, job.spec.pruner) == (2, "grid", "none")
 
 
-def test_values_of_the_wrong_type_are_one_line(tmp_path, refused, mistakes, subtests):
+def test_values_of_the_wrong_type_are_one_line(tmp_path, expect_error, mistakes, subtests):
     """In recipes and flags, values of wrong types end the command with code 2 and one line."""
     for text, message in mistakes["study-recipe"].items():
         with subtests.test(text=text):
-            refused(["study", "--strategy", "dqe", "--recipe", str(recipe_of(tmp_path, text))], message)
+            expect_error(["study", "--strategy", "dqe", "--recipe", str(recipe_of(tmp_path, text))], message)
     for flags, message in mistakes["study"].items():
         with subtests.test(flags):
-            refused(["study", "--strategy", "dqe", *flags.split(), "--runs-dir", str(tmp_path)], message)
+            expect_error(["study", "--strategy", "dqe", *flags.split(), "--runs-dir", str(tmp_path)], message)
 
 
 def test_a_closed_val_cannot_be_selected_on():

@@ -263,7 +263,7 @@ def test_mlflow_statuses(vector_sets, tmp_path, before_training, pruned):
     assert trials[3].data.metrics["objective/recall"] == book.frozen()[3].value
 
 
-def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, capsys, said):
+def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, capsys, run_command):
     """The store is down during a study of a knob whose name MLflow does not take."""
     base = load_config(flags={"strategy": {"name": "shifted-top-k"}}, sets=[*vector_sets, *DEV])
     spec = StudySpec.of(base, build_space(base, search=["strategy.start=0:5:log"], fix=["strategy.stop-start"]))
@@ -281,7 +281,7 @@ def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, 
                 replace(job, folder=there / "s", uri=None).parent.complete()
             else:
                 names = ["s"] if again == "ui" else []
-                out = said(again, *names, "--runs-dir", there).out
+                out = run_command(again, *names, "--runs-dir", there).out
                 assert ("copied 2 trials and the summary of s that" in out) == copied, (
                     f"{again}, to be copied: {copied}"
                 )
@@ -305,7 +305,7 @@ def check_copies(where: Path, book: StudyStore) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_from_start_to_test(longer, tmp_path, said, monkeypatch):
+def test_the_command_from_start_to_test(longer, tmp_path, run_command, monkeypatch):
     """A rate too low to learn against a good one: a third seed runs only if two seeds leave the pair undecided.
 
     The trials are in a database with a password, which no output and no JSON file contains.
@@ -324,7 +324,7 @@ def test_the_command_from_start_to_test(longer, tmp_path, said, monkeypatch):
     grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--storage", storage, "--name", "s"]
     asked = ["study", "--strategy", "all-corpus", "--recipe", str(recipe), *sets, *grid, "--runs-dir", str(tmp_path)]
     arguments = [*asked, "--final-seeds", "2"]
-    out, err = said(*arguments)
+    out, err = run_command(*arguments)
     assert "hidden" not in out + err
     assert not [path for path in tmp_path.rglob("*.json*") if "hidden" in path.read_text()]
     assert "  trial 0: " in err
@@ -351,7 +351,7 @@ def test_the_command_from_start_to_test(longer, tmp_path, said, monkeypatch):
     assert "queries that no trial saw it is " in found
     logged = {a.path for a in MlflowClient(default_uri(tmp_path)).list_artifacts(parent.info.run_id)}
     assert logged == {"trials.csv", "importance.csv", "answer.md"}
-    out, err = said(*arguments, "--json")  # rerun: nothing is computed, the output is the same
+    out, err = run_command(*arguments, "--json")  # rerun: nothing is computed, the output is the same
     assert " trial " not in err
     document = json.loads(out)
     assert document["best"] == best.params == {"train.lr": 0.03}
@@ -366,13 +366,13 @@ def test_the_command_from_start_to_test(longer, tmp_path, said, monkeypatch):
     assert negbench([*asked, "--final-seeds", "1"]) == 2
 
 
-def test_trials_are_scored_and_judged_by_another_metric(longer, tmp_path, said):
+def test_trials_are_scored_and_judged_by_another_metric(longer, tmp_path, run_command):
     """By recall at 7, which no result.json holds: it follows from the ranks of the trials."""
     settings = (*without(longer, "schedule.n_def"), *DEV, "train.lr=0.000001")
     sets = [part for one in settings for part in ("--set", one)]
     grid = ["--search", "train.lr=0.000001|0.03", "--sampler", "grid", "--metric", "R@7", "--name", "s"]
     arguments = ["study", "--strategy", "all-corpus", *sets, *grid, "--final-seeds", "2", "--runs-dir", str(tmp_path)]
-    out, _ = said(*arguments, "--tracking-uri", "none")
+    out, _ = run_command(*arguments, "--tracking-uri", "none")
     assert "scored by average R@7 on a dev part" in out
     book = open_book(tmp_path, "s")
     assert book.spec.metric == "average/recall_at_7"
