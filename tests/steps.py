@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.passes import Passes
+from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import OpenRun
 from negbench.machine.team import ALONE, Team
 from negbench.mining.planes import EmbeddedPlane, Plane
@@ -62,7 +62,7 @@ def objective_of(
     hybrid = HybridConfig()
     if terms:
         hybrid = HybridConfig(alpha=0.4, beta=0.1, temperature="backbone" if loss == "margin-kl" else "own")
-    rule, calls = make_strategy(strategy), Passes(opened.backbone, seed=3, team=team)
+    rule, calls = make_strategy(strategy), TrainingCalls(opened.backbone, seed=3, team=team)
     made = make_loss(loss, **options)
     return Objective(calls, rule, made, opened.scene, mining or MiningConfig(), hybrid, offline)
 

@@ -32,8 +32,8 @@ from negbench.loop.chosen import OF_TARGETS, ChoiceInputs, choose, of_slot, slot
 from negbench.loop.hybrid import HybridTerms, LossScalars, Members, check_hybrid
 from negbench.loop.memory import Memory
 from negbench.loop.mining_task import planes_read
-from negbench.loop.passes import Passes
 from negbench.loop.slots import LossExtras, SlotNegatives, full_precision, joined, loss_of_slots
+from negbench.loop.training_calls import TrainingCalls
 from negbench.mining.composite import Composite, batch_rule, batch_rules, shares_draws
 from negbench.mining.filters import Filters
 from negbench.mining.mined import BatchPools
@@ -268,7 +268,7 @@ class Objective(nn.Module):
 
     def __init__(
         self,
-        calls: Passes,
+        calls: TrainingCalls,
         strategy: Strategy,
         loss: Loss,
         scene: EncodedSplits,

@@ -32,9 +32,9 @@ from negbench.contracts import Backbone, BankStrategy, Calls, HoldsFeatures, Los
 from negbench.contracts.optional import FreezesTexts, HasSubQueries, SubQuery
 from negbench.data.batch_size import EMBED_BATCH
 from negbench.datasets.dataset import Dataset
-from negbench.loop.passes import KEPT_BYTES
 from negbench.loop.schedule import Stage, stages_of
 from negbench.loop.step_plan import StepPlan
+from negbench.loop.training_calls import KEPT_BYTES
 from negbench.loop.types import OpenRun
 from negbench.machine.files import cache_dir, intact, read_json, write_json
 from negbench.machine.versions import versions

@@ -22,7 +22,7 @@ class StepPlan:
     """How the steps of a run are computed.
 
     Attributes:
-        micro_batch: queries or images that pass the trained part at a time (`negbench.loop.passes`); 0: all at once.
+        micro_batch: queries or images that pass the trained part at a time (`loop.training_calls`); 0: all at once.
         recompute: whether activations are computed again in the backward pass, layer by layer.
         processes: how many processes share each step; a resumed run may have another number.
     """

@@ -24,10 +24,10 @@ from negbench.loop.mining_task import listed_plane, offline_planes, planes_read
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW, with_temperature_rate
-from negbench.loop.passes import Passes
 from negbench.loop.pools import define_pools
 from negbench.loop.progress import Progress
 from negbench.loop.schedule import Stage, rate_schedule, stages_of
+from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.signals import check_stopped, finishing, stopping
 from negbench.machine.team import ALONE
@@ -121,7 +121,7 @@ def training_parts(run: OpenRun, strategy: Strategy) -> TrainingParts:
     read = planes_read(strategy, config.mining, loss)
     offline = offline_planes(read, config, alone, run.display, run.precision.name)
     offline |= listed_plane(strategy, scene.train.dataset, run.precision.device)
-    calls = Passes(backbone, config.seed, run.step.micro_batch, run.team)
+    calls = TrainingCalls(backbone, config.seed, run.step.micro_batch, run.team)
     objective = Objective(calls, strategy, loss, scene, config.mining, config.hybrid, offline)
     train = config.train
     groups = with_temperature_rate(

@@ -27,10 +27,10 @@ from negbench.display import Display
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Objective
-from negbench.loop.passes import Passes
 from negbench.loop.runs import open_run
 from negbench.loop.schedule import cosine
 from negbench.loop.train import train_epoch
+from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import OpenRun, State
 from negbench.systems.system import load_config
 from negbench.worlds._synthesis import Spec, ensure
@@ -69,7 +69,7 @@ def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None
     """Return a function that runs one epoch of the engine on given negatives [Q, 1]."""
     config, backbone = run.config, run.backbone
     strategy, loss = make_strategy(config.strategy.name), make_loss(config.loss.name)
-    objective = Objective(Passes(backbone, 0), strategy, loss, run.scene, config.mining, config.hybrid)
+    objective = Objective(TrainingCalls(backbone, 0), strategy, loss, run.scene, config.mining, config.hybrid)
     optimizer = torch.optim.AdamW([*groups_of(run), *objective.parameter_groups(config.train.lr)])
     schedule = cosine(optimizer, config.train, 1)
 

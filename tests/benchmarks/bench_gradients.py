@@ -21,7 +21,7 @@ from torch import Tensor
 
 from negbench.contracts import Backbone, QueryInputs, relevance
 from negbench.loop.helpers import join
-from negbench.loop.passes import Passes
+from negbench.loop.training_calls import TrainingCalls
 from negbench.machine.team import ALONE, Team
 from negbench.plugins.registry import registry
 
@@ -37,7 +37,7 @@ Gradients = dict[str, Tensor]
 
 def gradients_of(model: Backbone, batch: int, micro_batch: int = 0, team: Team = ALONE) -> Gradients:
     """Return the gradients of a step; pictures 0 .. batch - 1 are references, the others targets."""
-    calls, rows = Passes(model, SEED, micro_batch, team), torch.arange(batch)
+    calls, rows = TrainingCalls(model, SEED, micro_batch, team), torch.arange(batch)
     side = model.preprocess(blank()).shape
     pixels = torch.randn(2 * batch, *side, generator=torch.Generator().manual_seed(0))
     tokens = model.tokenize([TEXTS[row % len(TEXTS)] for row in range(batch)])

@@ -16,8 +16,8 @@ from negbench.data.scene import EncodedSplits
 from negbench.errors import NegbenchError
 from negbench.loop.checkpoint import TrainingParts
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
-from negbench.loop.passes import Passes
 from negbench.loop.runs import RunContext, run_config
+from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import Callbacks, OpenRun, State
 from negbench.mining.mined import batch_statistics
 from negbench.mining.planes import images_of
@@ -40,7 +40,7 @@ def opened(vector_sets: list[str]) -> OpenRun:
 def objective_of(opened: OpenRun, strategy: str, loss: Any, **options: Any) -> Objective:
     loss = make_loss(loss) if isinstance(loss, str) else loss
     return Objective(
-        Passes(opened.backbone, 0), make_strategy(strategy, **options), loss, opened.scene, opened.config.mining
+        TrainingCalls(opened.backbone, 0), make_strategy(strategy, **options), loss, opened.scene, opened.config.mining
     )
 
 
@@ -132,7 +132,9 @@ def test_planes_and_filters_reach_a_bank(subtests, opened):
     for name, banked in (("bank", True), ("xbm", False)):
         with subtests.test(name=name, banked=banked):
             result = step(
-                Objective(Passes(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene, mining)
+                Objective(
+                    TrainingCalls(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene, mining
+                )
             )
             count = 0
             for row in ROWS.tolist():

@@ -19,7 +19,7 @@ from negbench.datasets.dataset import columns_of
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.hybrid import HybridTerms, LossScalars, Members, check_hybrid
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.passes import Passes
+from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import OpenRun
 from negbench.settings.config import HybridConfig, MiningConfig
 from tests.runs import config_of, untrained
@@ -166,7 +166,7 @@ def backbones(term: str) -> Tensor:
 
 def terms_of(config: HybridConfig, slots: Sequence[Slot], chosen: Any = ROWS) -> HybridTerms:
     strategy = make_strategy({("target",): "in-batch", BOTH: "in-batch-both"}.get(tuple(slots), "hycole"))
-    return HybridTerms(config, Passes(Plane(), 0), make_loss("info-nce"), dataset(chosen), strategy)
+    return HybridTerms(config, TrainingCalls(Plane(), 0), make_loss("info-nce"), dataset(chosen), strategy)
 
 
 ALL: tuple[Slot, ...] = ("reference", "modification", "target")
@@ -210,7 +210,9 @@ def test_all_triples_of_texts_are_mined_by_the_strategy(k):
     rows = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0)]
     everyone = range(len(rows))
     strategy = make_strategy("in-batch-cube", k=k)
-    terms = HybridTerms(HybridConfig(alpha=1.0), Passes(Plane(), 0), make_loss("info-nce"), dataset(rows), strategy)
+    terms = HybridTerms(
+        HybridConfig(alpha=1.0), TrainingCalls(Plane(), 0), make_loss("info-nce"), dataset(rows), strategy
+    )
     allowed = torch.tensor([[[a != c for c in everyone] for _ in everyone] for a in everyone])
     turns = [row[1] for row in rows]
     others = torch.tensor([[a != b for b in turns] for a in turns])
@@ -267,7 +269,9 @@ def test_a_temperature_at_its_bound_can_rise_again():
 def test_a_data_set_without_texts_is_one_line():
     bare = dataset([(None, "10", "60", 0.0, 0.0), ("5", "10", None, 0.0, 0.0)])
     with pytest.raises(DataError, match=r"^hybrid\.alpha and hybrid\.beta need texts .* toy train has none") as caught:
-        HybridTerms(HybridConfig(beta=0.1), Passes(Plane(), 0), make_loss("info-nce"), bare, make_strategy("in-batch"))
+        HybridTerms(
+            HybridConfig(beta=0.1), TrainingCalls(Plane(), 0), make_loss("info-nce"), bare, make_strategy("in-batch")
+        )
     assert "\n" not in str(caught.value)
     check_hybrid(HybridConfig(), Plane(), bare)  # switched off, it needs no texts
 
@@ -297,7 +301,7 @@ def step(cell: OpenRun, strategy: str, hybrid: HybridConfig | None, loss: str = 
     rows = torch.tensor([3, 40, 11, 25, 6])
     negatives = None if make_strategy(strategy).scope == "batch" else torch.tensor([[5], [70], [9], [1], [2]])
     objective = Objective(
-        Passes(cell.backbone, 0), make_strategy(strategy), make_loss(loss), cell.scene, MiningConfig(), hybrid
+        TrainingCalls(cell.backbone, 0), make_strategy(strategy), make_loss(loss), cell.scene, MiningConfig(), hybrid
     )
     return objective(Batch(rows, negatives, {k: v[rows] for k, v in cell.scene.train.tokens.items()})).loss
 
@@ -313,7 +317,9 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell, strategy, slots):
     """A step adds the terms of its own rows, whose values the tests above work out by loops."""
     rows, backbone, train = torch.tensor([3, 40, 11, 25, 6]), cell.backbone, cell.scene.train
     config = HybridConfig(alpha=0.4, beta=0.1)
-    terms = HybridTerms(config, Passes(backbone, 0), make_loss("info-nce"), train.dataset, make_strategy(strategy))
+    terms = HybridTerms(
+        config, TrainingCalls(backbone, 0), make_loss("info-nce"), train.dataset, make_strategy(strategy)
+    )
     columns = (train.references[rows], train.images[train.dataset.target_columns[rows]])
     queries = [train.dataset.queries[row] for row in rows.tolist()]
     apart = {

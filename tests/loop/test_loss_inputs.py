@@ -11,7 +11,7 @@ from negbench.contracts import relevance
 from negbench.errors import NegbenchError
 from negbench.loop.mining_task import offline_planes
 from negbench.loop.objective import Batch, Objective, StepResult
-from negbench.loop.passes import Passes
+from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import OpenRun
 from negbench.scoring import evaluation
 from tests.runs import config_of, run, untrained
@@ -32,7 +32,7 @@ def step(made: OpenRun, drawn: Tensor | None) -> StepResult:
     loss = make_loss(config.loss.name, **config.loss.options)
     planes = offline_planes(loss.reads, config, scene, made.display)
     strategy = make_strategy(config.strategy.name, **config.strategy.options)
-    objective = Objective(Passes(made.backbone, 0), strategy, loss, scene, config.mining, offline=planes)
+    objective = Objective(TrainingCalls(made.backbone, 0), strategy, loss, scene, config.mining, offline=planes)
     with torch.no_grad():
         return objective(Batch(ROWS, drawn, {key: value[ROWS] for key, value in scene.train.tokens.items()}))
 

@@ -17,7 +17,7 @@ from negbench.contracts.splitmix import splitmix
 from negbench.data.scene import EncodedSplits
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective, _rows_of, check_objective
-from negbench.loop.passes import Passes
+from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import OpenRun
 from negbench.losses.info_nce import InfoNCE
 from negbench.mining.mined import batch_statistics
@@ -66,7 +66,7 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell, sl
     rows = torch.tensor([*repeated, repeated[0], *(r for r in (0, 20, 50) if r not in repeated)])
     hybrid = HybridConfig.model_validate({"slots": slots})
     strategy, loss = make_strategy("hycole"), make_loss("info-nce")
-    result = Objective(Passes(cell.backbone, 0), strategy, loss, scene, MiningConfig(), hybrid)(
+    result = Objective(TrainingCalls(cell.backbone, 0), strategy, loss, scene, MiningConfig(), hybrid)(
         batch_of(scene, rows, None)
     )
     losses, count = [], 0
@@ -110,7 +110,7 @@ def test_the_hardest_negatives_share_of_the_gradient_is_that_of_their_softmax(ce
     targets = scene.train.dataset.target_columns[rows].tolist()
     drawn = torch.arange(16 * 12).reshape(16, 12) % len(scene.train.images) if "qure" in rule else None
     objective = Objective(
-        Passes(backbone, 0), make_strategy(rule), make_loss("info-nce", tau=0.1), scene, MiningConfig()
+        TrainingCalls(backbone, 0), make_strategy(rule), make_loss("info-nce", tau=0.1), scene, MiningConfig()
     )
     objective(batch_of(scene, rows, drawn)).loss.backward()
     backbone.zero_grad()
@@ -139,7 +139,7 @@ def test_a_step_leaves_nothing_to_the_garbage_collector(cell, monkeypatch):
 
     monkeypatch.setattr(InfoNCE, "value", value)
     objective = Objective(
-        Passes(cell.backbone, 0), make_strategy("in-batch"), make_loss("info-nce"), cell.scene, MiningConfig()
+        TrainingCalls(cell.backbone, 0), make_strategy("in-batch"), make_loss("info-nce"), cell.scene, MiningConfig()
     )
     gc.collect()
     gc.disable()
@@ -176,7 +176,7 @@ def test_margin_kl_ranks_the_target_against_each_candidate_once(cell, strategy, 
     drawn = [[5, 5], [targets[2], 2], [9, 12], [31, 0], [1, 3]]  # a repeat, and a target of the batch
     loss = make_loss("margin-kl", kl_over=kl_over, lambda_rank=0.0)
     mining = MiningConfig.model_validate(exclude)
-    objective = Objective(Passes(cell.backbone, 0), make_strategy(strategy), loss, cell.scene, mining)
+    objective = Objective(TrainingCalls(cell.backbone, 0), make_strategy(strategy), loss, cell.scene, mining)
     negatives = None if strategy == "in-batch" else torch.tensor(drawn)
     result = objective(batch_of(cell.scene, torch.tensor(rows), negatives))
     wanted = []
@@ -198,7 +198,7 @@ def test_a_corpus_embedded_in_parts_has_the_gradient_of_all_its_images():
     run = untrained(config_of([], "in-batch", dataset=world, backbone={"name": "vectors", "dim": 16}))
     rows, split = torch.tensor([3, 11]), run.scene.train
     loss = make_loss("margin-kl", kl_over="corpus", lambda_rank=0.0)
-    objective = Objective(Passes(run.backbone, 0), make_strategy("in-batch"), loss, run.scene, MiningConfig())
+    objective = Objective(TrainingCalls(run.backbone, 0), make_strategy("in-batch"), loss, run.scene, MiningConfig())
     queries = run.backbone.queries(
         run.scene.features(run.backbone, split.references[rows]), {k: v[rows] for k, v in split.tokens.items()}
     )
@@ -255,7 +255,7 @@ def test_rows_without_an_attribute_word_are_left_out(weighted):
     loss = make_loss("margin-kl", kl_over="pair", lambda_rank=0.0, margin_aspect=0.5)
     losses = []
     for chosen in (loss, make_loss("bradley-terry")):
-        objective = Objective(Passes(backbone, 0), make_strategy("dqe"), chosen, scene, MiningConfig())
+        objective = Objective(TrainingCalls(backbone, 0), make_strategy("dqe"), chosen, scene, MiningConfig())
         losses.append(float(objective(batch_of(scene, rows, negatives)).loss))
     references = scene.features(backbone, scene.train.references[rows])
     subs = backbone.sub_queries(references, {k: v[rows] for k, v in tokens.items()})
@@ -277,7 +277,7 @@ def test_rows_without_an_attribute_word_are_left_out(weighted):
 @torch.no_grad()
 def test_a_cube_that_would_not_fit_is_refused(cell, monkeypatch):
     strategy, loss = make_strategy("in-batch-cube", k=1), make_loss("info-nce")
-    objective = Objective(Passes(cell.backbone, 0), strategy, loss, cell.scene, MiningConfig())
+    objective = Objective(TrainingCalls(cell.backbone, 0), strategy, loss, cell.scene, MiningConfig())
     batch = batch_of(cell.scene, torch.arange(4), None)
     monkeypatch.setattr("negbench.loop.slots._MOST_SCORES", 4**3)
     objective(batch)
@@ -307,7 +307,7 @@ def test_cube_step_is_info_nce_over_the_hardest_triples(cell, k, exclude):
     hardest = torch.tensor(sorted(scores, reverse=True)[:k])
     mining = MiningConfig.model_validate(exclude)
     objective = Objective(
-        Passes(cell.backbone, 0), make_strategy("in-batch-cube", k=k), make_loss("info-nce"), scene, mining
+        TrainingCalls(cell.backbone, 0), make_strategy("in-batch-cube", k=k), make_loss("info-nce"), scene, mining
     )
     result = objective(batch_of(scene, torch.tensor(rows), None))
     positive = torch.tensor([score(cell.backbone, scene, r, r, t) for r, t in zip(rows, targets, strict=True)])
@@ -327,7 +327,7 @@ def test_cube_step_is_info_nce_over_the_hardest_triples(cell, k, exclude):
 def test_a_batch_strategy_is_thinned_to_its_budget(cell, strategy, kept):
     rows = torch.arange(20)
     objective = Objective(
-        Passes(cell.backbone, 0), make_strategy(strategy), make_loss("info-nce"), cell.scene, MiningConfig()
+        TrainingCalls(cell.backbone, 0), make_strategy(strategy), make_loss("info-nce"), cell.scene, MiningConfig()
     )
     whole = objective(batch_of(cell.scene, rows, None))
     plain = batch_of(cell.scene, rows, None)
@@ -361,7 +361,7 @@ def test_bf16_is_close_to_float32(subtests, weighted, strategy, loss):
     for half in (True, False):
         with subtests.test(half=half):
             parts = (make_strategy(strategy), make_loss(loss), opened.scene, MiningConfig(), hybrid)
-            objective = Objective(Passes(opened.backbone, 0), *parts)
+            objective = Objective(TrainingCalls(opened.backbone, 0), *parts)
             opened.backbone.zero_grad()
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 value = objective(batch_of(opened.scene, rows, negatives)).loss
@@ -384,7 +384,7 @@ def test_scores_are_float32_under_autocast(cell):
     """Under bfloat16 autocast only the embeddings are rounded, not the scores that a low temperature divides."""
     rows = torch.arange(12)
     strategy, loss = make_strategy("in-batch"), make_loss("info-nce", tau=0.01)
-    objective = Objective(Passes(cell.backbone, 0), strategy, loss, cell.scene, MiningConfig())
+    objective = Objective(TrainingCalls(cell.backbone, 0), strategy, loss, cell.scene, MiningConfig())
     seen = []
 
     class Watched:

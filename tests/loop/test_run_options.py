@@ -20,9 +20,9 @@ from negbench.loop.mining_task import mining_task
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.optimizer import with_temperature_rate
-from negbench.loop.passes import Passes
 from negbench.loop.runs import open_run
 from negbench.loop.schedule import Stage, cosine
+from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import State
 from negbench.mining.mined import Mined
 from negbench.settings.config import RunConfig, resolve
@@ -72,7 +72,7 @@ def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets):
     config = resolve(config_of("hycole", toy_sets, *OWN))
     opened = untrained(config)
     strategy, loss = make_strategy("hycole"), make_loss("info-nce")
-    objective = Objective(Passes(opened.backbone, 0), strategy, loss, opened.scene, config.mining, config.hybrid)
+    objective = Objective(TrainingCalls(opened.backbone, 0), strategy, loss, opened.scene, config.mining, config.hybrid)
     (group,) = torch.optim.AdamW(objective.parameter_groups(0.25), weight_decay=0.5).param_groups
     assert (group["lr"], group["weight_decay"]) == (0.25, 0)
     assert {id(p) for p in group["params"]} == {id(p) for p in objective.scalars.parameters()}
@@ -107,7 +107,7 @@ def test_a_temperature_stays_above_its_bound(tmp_path, vector_sets):
     config = resolve(config_of("qure", vector_sets, "train.temperature_least=0.05"))
     opened = untrained(config)
     objective = Objective(
-        Passes(opened.backbone, 0),
+        TrainingCalls(opened.backbone, 0),
         make_strategy("qure"),
         make_loss("info-nce"),
         opened.scene,

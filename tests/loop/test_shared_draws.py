@@ -12,7 +12,7 @@ from negbench.api import make_loss, make_strategy
 from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.errors import NegbenchError, OptionError
 from negbench.loop.objective import Batch, Objective, StepResult
-from negbench.loop.passes import Passes
+from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import OpenRun
 from negbench.mining.composite import compose
 from negbench.scoring import evaluation
@@ -33,7 +33,7 @@ def step(
 ) -> StepResult:
     train, strategy = made.scene.train, make_strategy(name, shared=True)
     objective = Objective(
-        Passes(made.backbone, 0), strategy, make_loss(loss, **options), made.scene, made.config.mining
+        TrainingCalls(made.backbone, 0), strategy, make_loss(loss, **options), made.scene, made.config.mining
     )
     with torch.no_grad():
         return objective(Batch(ROWS, drawn, {key: value[ROWS] for key, value in train.tokens.items()}))
@@ -129,7 +129,7 @@ def test_the_loss_is_that_of_sentence_transformers(vector_sets, hardness):
     drawn = torch.tensor(free[:12]).reshape(4, 3)
     tokens = {key: value[rows] for key, value in train.tokens.items()}
     strategy, loss = make_strategy("in-batch+qure", shared=True), make_loss("info-nce", hardness=hardness)
-    objective = Objective(Passes(made.backbone, 0), strategy, loss, made.scene, made.config.mining)
+    objective = Objective(TrainingCalls(made.backbone, 0), strategy, loss, made.scene, made.config.mining)
     ours = objective(Batch(rows, drawn, tokens)).loss
     embeddings = evaluation.embed(made.backbone, made.scene, train)
     images = embeddings.candidates

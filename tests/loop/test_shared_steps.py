@@ -120,7 +120,7 @@ def test_masks_of_dropout_belong_to_rows_whoever_computes_them(name, with_dropou
 def test_the_corpus_in_every_step(with_dropout, shared, monkeypatch):
     """Images pass in parts, of which each process computes its own."""
     monkeypatch.setattr("negbench.loop.objective.EMBED_BATCH", 32)
-    monkeypatch.setattr("negbench.loop.passes.EMBED_BATCH", 32)
+    monkeypatch.setattr("negbench.loop.training_calls.EMBED_BATCH", 32)
     run = with_dropout("blip2")
 
     def make(team: Team) -> Objective:

@@ -12,9 +12,9 @@ from negbench.errors import NegbenchError
 from negbench.grid.axes import labels_of, plugin_sections
 from negbench.loop.identity import code_version
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.passes import Passes
 from negbench.loop.runs import run_config
 from negbench.loop.schedule import stages_of
+from negbench.loop.training_calls import TrainingCalls
 from negbench.mining.composite import batch_rule, batch_rules, parts_of, slots_of
 from negbench.plugins.registry import registry
 from negbench.scoring import evaluation
@@ -90,7 +90,7 @@ def step_of(
         embeddings = evaluation.embed(opened.backbone, opened.scene, train)
         parts = (make_strategy(name), make_loss(loss, **options), opened.scene, opened.config.mining)
         batch = Batch(rows, drawn, {k: v[rows] for k, v in train.tokens.items()})
-        result = Objective(Passes(opened.backbone, 0), *parts)(batch)
+        result = Objective(TrainingCalls(opened.backbone, 0), *parts)(batch)
     scores = relevance(embeddings.queries, embeddings.candidates) / opened.backbone.temperature.item()
     return float(result.loss), result.negatives, scores, train.dataset.target_columns[rows]
 

@@ -11,8 +11,8 @@ from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.loop.mining_task import mining_task
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.passes import Passes
 from negbench.loop.runs import plan_run
+from negbench.loop.training_calls import TrainingCalls
 from negbench.mining.filters import Filters
 from negbench.settings.config import MiningConfig, resolve
 from negbench.testing.worlds import toy_view, toy_views
@@ -103,7 +103,7 @@ def test_a_batch_is_filtered_by_its_own_scores(subtests, vector_sets):
     batch = Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()})
     for name, count in (("in-batch", there), ("in-batch-both", there + back)):
         with subtests.test(name=name):
-            parts = (Passes(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene)
+            parts = (TrainingCalls(opened.backbone, 0), make_strategy(name), make_loss("info-nce"), opened.scene)
             step = Objective(*parts, mining)(batch)
             assert 0 < step.negatives == count < Objective(*parts, MiningConfig())(batch).negatives
 

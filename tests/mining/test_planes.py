@@ -18,8 +18,8 @@ from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.mining_task import mining_task, offline_planes, planes_read
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.passes import Passes
 from negbench.loop.runs import plan_run
+from negbench.loop.training_calls import TrainingCalls
 from negbench.mining.mine import mine
 from negbench.plugins.registry import Plugin, registry
 from negbench.scoring.rankings import read_trec
@@ -140,7 +140,7 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets, subtests):
     rows = torch.tensor([3, 0, 11, 30])
     loss = make_loss("info-nce")
     objective = Objective(
-        Passes(opened.backbone, 0), WatchingBatch(), loss, opened.scene, opened.config.mining, None, offline
+        TrainingCalls(opened.backbone, 0), WatchingBatch(), loss, opened.scene, opened.config.mining, None, offline
     )
     objective(Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()}))
     there, back = SEEN
@@ -157,7 +157,7 @@ def test_planes_of_a_batch_are_those_of_the_corpus(sets, subtests):
 def test_a_fixed_tau_is_what_the_strategy_is_told(sets):
     opened = untrained(config_of(sets, "plain"))
     loss = make_loss("info-nce", tau=0.5)
-    assert Objective(Passes(opened.backbone, 0), Plain(), loss, opened.scene, MiningConfig()).divisor == 0.5
+    assert Objective(TrainingCalls(opened.backbone, 0), Plain(), loss, opened.scene, MiningConfig()).divisor == 0.5
 
 
 def test_only_what_is_declared_is_computed_and_shown(sets):

@@ -17,11 +17,11 @@ from negbench.errors import OptionError
 from negbench.loop.batches import epoch_batches
 from negbench.loop.fitting import fitting_plan, possible_plans
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.passes import _parts
 from negbench.loop.runs import DATA, open_run, run_config
 from negbench.loop.step_memory import step_memory
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.train import training_parts
+from negbench.loop.training_calls import _parts
 from negbench.loop.types import OpenRun, State
 from negbench.plugins.registry import registry
 from negbench.settings.config import MiningConfig
@@ -70,7 +70,7 @@ def test_every_strategy_and_loss(name, loss, sets):
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Embed 32 images at a time instead of 512."""
     monkeypatch.setattr("negbench.loop.objective.EMBED_BATCH", 32)
-    monkeypatch.setattr("negbench.loop.passes.EMBED_BATCH", 32)
+    monkeypatch.setattr("negbench.loop.training_calls.EMBED_BATCH", 32)
 
 
 @pytest.fixture
@@ -85,18 +85,18 @@ def corpus_step(sets: list[str], few_at_once: None) -> tuple[OpenRun, Objective,
 def test_a_corpus_of_many_activations_passes_in_parts(corpus_step, micro_batch, monkeypatch):
     _, objective, batch = corpus_step
     kept = gradients_of(objective, batch, 0)
-    monkeypatch.setattr("negbench.loop.passes._KEPT_ACTIVATIONS", 0)
+    monkeypatch.setattr("negbench.loop.training_calls._KEPT_ACTIVATIONS", 0)
     check_equal(gradients_of(objective, batch, micro_batch), kept)
 
 
 @pytest.mark.parametrize("kept", [None, 0, 1], ids=["all", "nothing", "a part"])
 def test_a_corpus_is_embedded_twice_and_read_once_as_far_as_memory_is_allowed(kept, corpus_step, monkeypatch):
     opened, objective, batch = corpus_step
-    monkeypatch.setattr("negbench.loop.passes._KEPT_ACTIVATIONS", 0)
+    monkeypatch.setattr("negbench.loop.training_calls._KEPT_ACTIVATIONS", 0)
     wanted = gradients_of(objective, batch, 0)  # measures the activations of an image
     if kept is not None:
         part = opened.scene.source(torch.arange(32)).nbytes
-        monkeypatch.setattr("negbench.loop.passes.KEPT_BYTES", kept * part)
+        monkeypatch.setattr("negbench.loop.training_calls.KEPT_BYTES", kept * part)
     read, embedded = list[int](), list[int]()
     source, candidates = opened.scene.source, opened.backbone.candidates
     monkeypatch.setattr(opened.backbone, "candidates", lambda given: embedded.append(len(given)) or candidates(given))

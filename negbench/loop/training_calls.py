@@ -1,4 +1,4 @@
-"""Passes of a step's queries and images through the backbone: at once, in micro-batches, or divided among processes.
+"""Calls of the backbone in a training step: at once, in micro-batches, or divided among processes.
 
 At once, a call computes all of its rows, and autograd keeps their activations until the backward pass. In parts
 (`compute.micro_batch`, after GradCache: Gao et al., arXiv:2101.06983) a step has the gradients of the whole batch,
@@ -6,8 +6,8 @@ whatever its loss compares:
 
 1. Each call computes its rows part by part, without a graph; what it returns are leaves.
 2. The loss is computed from the leaves, on the whole batch, and its backward pass ends at them.
-3. `Passes.backward` computes each part once more, with a graph, and sends it the gradient of its leaves: the last call
-   first, as queries are composed from image features.
+3. `TrainingCalls.backward` computes each part once more, with a graph, and sends it the gradient of its leaves: the
+   last call first, as queries are composed from image features.
 
 Masks of dropout belong to rows (`negbench.contracts.dropout`), so that both passes of a part have the same ones.
 
@@ -58,7 +58,7 @@ class _Waiting:
     read_by_calls: bool
 
 
-class Passes(Calls):
+class TrainingCalls(Calls):
     """Calls of a backbone in training, at once or in parts.
 
     Args:
