@@ -49,6 +49,7 @@ card: $(VENV)/.full ## a result card for docs/cards: make card CARD=demo, or ano
 	cp runs/$(CARD)/card.json docs/cards/$(CARD).json
 
 test faults attack: export PYTHONDONTWRITEBYTECODE = # keep bytecode: tests start many interpreters, and pytest rewrites their files
+test faults attack: export OMP_WAIT_POLICY = passive # a test of two threads beside another test: a waiting thread leaves its core
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
