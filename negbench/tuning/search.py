@@ -12,7 +12,7 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid.cells import Cell, plan_cells
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.looks import Looks
-from negbench.grid.setting_trials import DEV_FRACTION, generated_dev
+from negbench.grid.setting_trials import DEV_FRACTION, generates_dev
 from negbench.loop.remarks import check_idle
 from negbench.loop.runs import DATA, plan_run
 from negbench.machine import files
@@ -85,7 +85,7 @@ class StudyPlan:
         if ended:
             size += f", {ended} already ended"
         dev = f"a dev part of train ({100 * spec.config.eval.dev_fraction:.0f} %)"
-        dev = "fresh queries generated for it" if generated_dev(spec.config) else dev
+        dev = "fresh queries generated for it" if generates_dev(spec.config) else dev
         strategy = spec.base["strategy"]["name"]
         missing = whole_name(trial.labels["dataset"])[1]
         dataset = spec.base["dataset"]["name"] + missing

@@ -16,7 +16,7 @@ import optuna
 
 from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, short_repr
-from negbench.grid.setting_trials import generated_dev
+from negbench.grid.setting_trials import generates_dev
 from negbench.loop.objective import smallest_gallery
 from negbench.loop.runs import DATA
 from negbench.settings.config import ResolvedConfig, RunConfig, build_config, resolve
@@ -122,8 +122,13 @@ class Space:
         for key, value in self.plain(base, point).items():
             section, name = key.split(".", 1)
             layer.setdefault(section, {})[name] = value
-        shut = {"reported": False, "dev_seed": base.seed} | generated_dev(base)
-        return build_config([base.model_dump(), layer, {"seed": seed}, {"eval": shut} if closed else {}])
+        layers = [base.model_dump(), layer, {"seed": seed}]
+        if closed:
+            evaluation: dict[str, Any] = {"reported": False, "dev_seed": base.seed}
+            if generates_dev(base):
+                evaluation["dev"] = "generated"
+            layers.append({"eval": evaluation})
+        return build_config(layers)
 
     def plain(self, base: RunConfig, point: Mapping[str, Any]) -> dict[str, Any]:
         """Return the point, which may lack knobs, in keys of RunConfig: a width becomes the end of its band."""

@@ -17,7 +17,7 @@ from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.grid.executors import InProcess
 from negbench.grid.setting import ChosenSetting, TrialSetting, best_setting
-from negbench.grid.setting_trials import SettingTrials
+from negbench.grid.setting_trials import GroupTrials, SettingTrials
 from negbench.loop.runs import plan_run
 from negbench.machine.files import read_json
 from negbench.settings.config import build_config, resolve
@@ -144,9 +144,11 @@ def test_the_grid_goes_on_while_its_end_is_best_at_most_twice(vector_sets, tmp_p
     )
     assert "lowest tried" not in answer
     trials = plan_comparison(asked, tmp_path).trials
-    ((place, cells),) = trials.by_group.items()
+    ((group, of_group),) = trials.by_group.items()
+    cells = of_group.cells
     for count in (3, 4, 5):
-        again = replace(trials, by_group={place: cells[:count]}).extend(tmp_path, DataCache())
+        planned = replace(of_group, by_setting=dict(list(of_group.by_setting.items())[:count]))
+        again = replace(trials, by_group={group: planned}).extend(tmp_path, DataCache())
         assert [cell.hash for cell in again.cells] == [cell.hash for cell in cells], f"the first {count} trials"
     assert trials.further_epochs() == 2 * cells[0].config.train.epochs  # at the low end, which is not asked for
 
@@ -156,9 +158,9 @@ class MadeTrials(SettingTrials):
 
     values: ClassVar[dict[tuple[str, float], float]] = {}
 
-    def _pick(self, cells: Any, runs: Path) -> ChosenSetting:
-        rates = [TrialSetting(rate) for rate in sorted({cell.config.train.lr for cell in cells})]
-        labels = {axis: label for axis, label in cells[0].labels.items() if axis != "settings"}
+    def _pick(self, trials: GroupTrials, runs: Path) -> ChosenSetting:
+        rates = sorted(trials.by_setting)
+        labels = {axis: label for axis, label in trials.cells[0].labels.items() if axis != "settings"}
         tried = tuple((rate, self.values.get((labels["strategy"], rate.lr))) for rate in rates)
         known = {rate: value for rate, value in tried if value is not None}
         return ChosenSetting(labels, (3, 1), best_setting(known, TrialSetting(DOCUMENTED)), tried)
@@ -180,9 +182,9 @@ def test_all_strategies_try_the_same_rates(vector_sets, tmp_path, monkeypatch, c
     monkeypatch.setattr(MadeTrials, "values", values)
     trials = plan_comparison(asked_of(vector_sets, tmp_path), tmp_path).trials
     grown = MadeTrials(trials.by_group).extend(tmp_path, DataCache())
-    for cells in grown.by_group.values():
-        found = [(cell.config.train.lr, cell.seed) for cell in cells]
-        assert sorted(found) == sorted(product(rates, (3, 1))), cells[0].labels
+    for group, of_group in grown.by_group.items():
+        found = [(cell.config.train.lr, cell.seed) for cell in of_group.cells]
+        assert sorted(found) == sorted(product(rates, (3, 1))), group
     assert grown.extend(tmp_path, DataCache()) == grown
 
 

@@ -13,7 +13,7 @@ from negbench.data.scene import DataCache
 from negbench.errors import OptionError
 from negbench.grid.executors import InProcess
 from negbench.grid.setting import ChosenSetting, TrialSetting, best_setting
-from negbench.grid.setting_trials import SettingGrid, SettingTrials
+from negbench.grid.setting_trials import GroupTrials, SettingGrid, SettingTrials
 from negbench.machine.files import read_json
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
@@ -41,9 +41,9 @@ class MadeTrials(SettingTrials):
 
     value: ClassVar[Callable[[str, float, Any], float | None]]
 
-    def _pick(self, cells: Any, runs: Path) -> ChosenSetting:
-        labels = {axis: label for axis, label in cells[0].labels.items() if axis != "settings"}
-        settings = sorted({self.grid.setting(cell.config) for cell in cells})
+    def _pick(self, trials: GroupTrials, runs: Path) -> ChosenSetting:
+        labels = {axis: label for axis, label in trials.cells[0].labels.items() if axis != "settings"}
+        settings = sorted(trials.by_setting)
         made = type(self).value
         tried = tuple((each, made(labels["strategy"], each.lr, each.temperature)) for each in settings)
         known = {setting: value for setting, value in tried if value is not None}
@@ -94,10 +94,10 @@ def test_all_strategies_try_all_pairs_and_each_gets_its_best(monkeypatch, first,
     monkeypatch.setattr(MadeTrials, "value", staticmethod(near(best)), raising=False)
     grown = MadeTrials(first.by_group, grid=BOTH).extend(Path("none"), DataCache())
     pairs = {TrialSetting(rate, temperature) for rate in rates for temperature in ("learned", *temperatures)}
-    for cells in grown.by_group.values():
-        tried = [BOTH.setting(cell.config) for cell in cells]
-        assert len(tried) == len(pairs), cells[0].labels
-        assert set(tried) == pairs, cells[0].labels
+    for group, trials in grown.by_group.items():
+        tried = [BOTH.setting(cell.config) for cell in trials.cells]
+        assert len(tried) == len(pairs), group
+        assert set(tried) == pairs, group
     chosen = {(each.labels["strategy"], each.labels["settings"]): each for each in grown.choose(Path("none"))}
     for strategy, pair in best.items():
         assert chosen[strategy, "own"].setting == TrialSetting(*pair), strategy
