@@ -21,7 +21,7 @@ PEOPLE = "hp-fashioniq"  # holds people's choices between sets of FashionIQ's im
 _KEPT = 3  # models kept at a time: a ranking, its scorer, one more
 
 
-class Untestable(NegbenchError):
+class MissingEvidence(NegbenchError):
     """Raised if the data that a test needs are missing; says what is needed."""
 
 
@@ -43,9 +43,9 @@ class Evidence:
     _encoded: dict[tuple[str, str, str], Encoded] = field(default_factory=dict)
 
     def run(self, setting: str, seed: int) -> "SettingRun":
-        """Return one run. Raises Untestable if it is missing."""
+        """Return one run. Raises MissingEvidence if it is missing."""
         if not self.has(setting, seed):
-            raise Untestable(f"no finished run of '{setting}' with seed {seed}")
+            raise MissingEvidence(f"no finished run of '{setting}' with seed {seed}")
         return SettingRun(self, setting, seed, self._folders[setting, seed])
 
     def has(self, setting: str, seed: int) -> bool:
@@ -94,17 +94,17 @@ class SettingRun:
         return [int(point["epoch"]) for point in points], [point[name] for point in points]
 
     def mined(self) -> list[pd.DataFrame]:
-        """Return per-query statistics of every refresh. Raises Untestable for batch strategies, which mine nothing."""
+        """Return per-query statistics of every refresh. Raises MissingEvidence for batch strategies: they mine none."""
         files = sorted(self.folder.path.glob("mining-*.parquet"))
         if not files:
-            raise Untestable(f"'{self.setting}' mines no pools here")
+            raise MissingEvidence(f"'{self.setting}' mines no pools here")
         return [self.folder.table(file.stem) for file in files]
 
     def curves(self, moment: str) -> Curves:
         """Load the sorted score curves of a sample of the train queries."""
         path = self.folder.path / file_name(moment)
         if not path.exists():
-            raise Untestable(f"'{self.setting}' has no score curves at '{moment}' here")
+            raise MissingEvidence(f"'{self.setting}' has no score curves at '{moment}' here")
         return Curves.load(path)
 
     def encoded(self, split: str) -> Encoded:
@@ -112,10 +112,10 @@ class SettingRun:
         return self.evidence.encoded(self.folder, split, {})
 
     def people(self) -> Encoded:
-        """Encode people's judgements of the run's data set with its trained model. Raises Untestable without any."""
+        """Encode people's judgements of the run's data set with its trained model. Without any: MissingEvidence."""
         section = judgements_of(self.folder.config.dataset)
         if section is None:
-            raise Untestable("nobody has judged sets of this data set's images")
+            raise MissingEvidence("nobody has judged sets of this data set's images")
         return self.evidence.encoded(self.folder, "val", section)
 
 

@@ -14,7 +14,7 @@ from negbench.analysis.statistics import POWER, Design
 from negbench.grid.looks import Looks
 from negbench.metrics.preference import spearman_test
 from negbench.papers.claim import Claim, ClaimTest
-from negbench.papers.evidence import Evidence, Untestable
+from negbench.papers.evidence import Evidence, MissingEvidence
 from negbench.papers.measure import Measured
 
 Array = NDArray[np.float64]
@@ -93,7 +93,7 @@ def judge(
         try:
             runs = [evidence.run(premise.setting, seed) for seed in looks.first]
             value = float(np.mean([_mean(measured) for measured in premise.measure.of_seeds(runs)]))
-        except Untestable as error:
+        except MissingEvidence as error:
             return JudgedClaim(claim, "not testable", f"premise: {undefined.get(premise.setting, error)}", answers)
         if not premise.holds.holds(value, value):
             shown = f"{value * premise.measure.unit.scale:.3g} {premise.measure.unit.name}"
@@ -137,7 +137,7 @@ def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mappin
             break
         try:
             estimate = STATISTICS[test.statistic](test, evidence, seeds, share / tests)
-        except (Untestable, ValueError) as error:  # ValueError: too few queries for an interval
+        except (MissingEvidence, ValueError) as error:  # ValueError: too few queries for an interval
             return Answer(test, "not testable", reason=str(error))
         reason = "one seed gives no interval: use --seeds 3" if np.isnan(estimate.low) else ""
         answer = Answer(test, decide(test, estimate), estimate, reason, count)
@@ -170,14 +170,14 @@ def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share:
     """Estimate the first setting's measure minus the second's, paired over seeds, and over queries if possible.
 
     Raises:
-        Untestable: the two are the same run, because the option that distinguishes them is not supported here.
+        MissingEvidence: the two are the same run, because the option that distinguishes them is not supported here.
     """
     first, second = test.settings
     if all(evidence.run(first, s).folder.path == evidence.run(second, s).folder.path for s in seeds):
-        raise Untestable(f"'{first}' and '{second}' are the same run: the differing option is unsupported")
+        raise MissingEvidence(f"'{first}' and '{second}' are the same run: the differing option is unsupported")
     (one, labels), (other, _) = (_table(test, name, evidence, seeds) for name in test.settings)
     if one.shape != other.shape:
-        raise Untestable(f"'{first}' and '{second}' were measured on different queries")
+        raise MissingEvidence(f"'{first}' and '{second}' were measured on different queries")
     return estimate_of(one, other, labels, share, nested=evidence.nested)
 
 
@@ -190,7 +190,7 @@ def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: floa
         means = [[_mean(measure.of(run)) for run in runs] for measure in (test.measure, test.other)]
         correlations.append(spearman_test(*torch.tensor(means, dtype=torch.float64))[0])
     if np.isnan(correlations).any():
-        raise Untestable("needs at least three settings, and measures that differ between them")
+        raise MissingEvidence("needs at least three settings, and measures that differ between them")
     return estimate_of(np.array(correlations), np.zeros(len(correlations)), None, share)
 
 
@@ -207,7 +207,7 @@ def _table(test: ClaimTest, setting: str, evidence: Evidence, seeds: Sequence[in
     """Return [S] or [S, Q] values of a setting's runs, and one run's values with the labels of queries."""
     measured = test.measure.of_seeds([evidence.run(setting, s) for s in seeds])
     if len({values.values.shape for values in measured}) > 1:
-        raise Untestable(f"the runs of '{setting}' have values for different queries")
+        raise MissingEvidence(f"the runs of '{setting}' have values for different queries")
     return np.array([values.values for values in measured]), measured[0]
 
 

@@ -15,7 +15,7 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.recall import hits_at_k
 from negbench.metrics.relevant import false_negative_rate, other_recall_at_k
 from negbench.metrics.similarity import semantic_separation
-from negbench.papers.evidence import SettingRun, Untestable
+from negbench.papers.evidence import MissingEvidence, SettingRun
 from negbench.scoring.evaluation import block_scorer
 from negbench.scoring.scorers import Encoded
 from negbench.scoring.stored import preferences_of
@@ -49,7 +49,7 @@ class Measured(NamedTuple):
 class Formula(NamedTuple):
     """Function of a run and a measure's options; if `across`, of the runs of all seeds, returning one value each.
 
-    It raises Untestable if a run lacks what it reads.
+    It raises MissingEvidence if a run lacks what it reads.
     """
 
     function: Callable[..., Any]
@@ -126,7 +126,7 @@ def recall(run: SettingRun) -> Measured:
     main = run.result["main_metric"]
     by_metric = values_of([run.folder], [main])
     if main not in by_metric:
-        raise Untestable(f"the main metric {main} is not a mean over queries")
+        raise MissingEvidence(f"the main metric {main} is not a mean over queries")
     return Measured(by_metric[main].values[0], by_metric[main].strata, by_metric[main].clusters)
 
 
@@ -142,7 +142,7 @@ def average_precision(run: SettingRun, k: int = 10) -> Measured:
 def subset_recall(run: SettingRun, k: int = 1) -> Measured:
     """[Q] recall at k within the benchmark's own subset of look-alikes (CIRR)."""
     if run.ranks.subset_rank is None:
-        raise Untestable(f"{run.folder.config.dataset.name} has no subset of look-alikes for a query: needs cirr")
+        raise MissingEvidence(f"{run.folder.config.dataset.name} has no subset of look-alikes for a query: needs cirr")
     return _of_queries(hits_at_k(run.ranks.subset_rank, k), run.ranks)
 
 
@@ -158,7 +158,7 @@ def falls_of_seeds(runs: Sequence[SettingRun]) -> list[Measured]:
     """How far each seed's curve of the main metric ends below its best (`negbench.metrics.epochs.falls`)."""
     curves = [_main_curve(run) for run in runs]
     if len({tuple(epochs) for epochs, _ in curves}) > 1:
-        raise Untestable(f"the runs of '{runs[0].setting}' were evaluated at different epochs")
+        raise MissingEvidence(f"the runs of '{runs[0].setting}' were evaluated at different epochs")
     return [_plain(value) for value in falls([values for _, values in curves])]
 
 
@@ -190,7 +190,7 @@ def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measu
     whole = epochs == list(range(len(epochs)))
     effect = event_effect(values, run.result["refresh_epochs"]) if whole else float("nan")
     if np.isnan(effect):
-        raise Untestable(f"needs every epoch scored, and epochs between two refreshes: {_longer(run)}")
+        raise MissingEvidence(f"needs every epoch scored, and epochs between two refreshes: {_longer(run)}")
     return _plain(effect)
 
 
@@ -199,7 +199,7 @@ def pool_trend(run: SettingRun) -> Measured:
     """[Q] slope of each query's pool size over the refreshes."""
     sizes = [frame["pool_size"].to_numpy() for frame in run.mined()]
     if len(sizes) < 2:
-        raise Untestable(f"'{run.setting}' defines its pools only once here: {_longer(run)}")
+        raise MissingEvidence(f"'{run.setting}' defines its pools only once here: {_longer(run)}")
     return Measured(slope(np.stack(sizes)))
 
 
@@ -230,7 +230,7 @@ def regime(run: SettingRun, number: str) -> Measured:
     cards = [card for card in run.result["regime_by_refresh"] if card["epoch"] in run.result["refresh_epochs"]]
     known = [card[number] for card in cards if card.get(number) is not None]
     if not known:
-        raise Untestable(f"the regime cards of '{run.setting}' have no {number} here")
+        raise MissingEvidence(f"the regime cards of '{run.setting}' have no {number} here")
     return _plain(np.mean(known))
 
 
@@ -240,7 +240,7 @@ def regime(run: SettingRun, number: str) -> Measured:
 def _relevant_ranks(run: SettingRun, split: str) -> QueryRanks:
     ranks = run.ranks if split == "val" else run.encoded(split).ranks()
     if int(ranks.relevant_ranks.lengths.max()) < 2:
-        raise Untestable(f"only the targets of {split} are known to be relevant")
+        raise MissingEvidence(f"only the targets of {split} are known to be relevant")
     return ranks
 
 
@@ -257,7 +257,7 @@ def false_negatives(run: SettingRun, band: str, split: str = "train") -> Measure
     ranks = _relevant_ranks(run, split)
     rate = false_negative_rate(ranks.relevant_ranks, ranks.gallery_size, band)
     if np.isnan(rate):
-        raise Untestable(f"no ranking of {split} has an image in the part '{band}'")
+        raise MissingEvidence(f"no ranking of {split} has an image in the part '{band}'")
     return _plain(rate)
 
 
@@ -273,7 +273,7 @@ def separation(run: SettingRun) -> Measured:
     texts = [query.text for query in queries]
     cosine = semantic_separation(encoded.embeddings.queries.cpu(), references, texts)
     if np.isnan(cosine):
-        raise Untestable("needs queries that share a reference and differ in their text")
+        raise MissingEvidence("needs queries that share a reference and differ in their text")
     return _plain(cosine)
 
 

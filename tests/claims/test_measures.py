@@ -17,7 +17,7 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.papers import evidence as evidence_module
 from negbench.papers import measure as claims_measure
-from negbench.papers.evidence import Evidence, SettingRun, Untestable
+from negbench.papers.evidence import Evidence, MissingEvidence, SettingRun
 from negbench.papers.measure import Measure
 from negbench.scoring.values import Values
 from negbench.settings.config import PluginConfig
@@ -84,7 +84,7 @@ def test_the_regime_is_the_mean_over_the_definitions_of_pools(hand):
     shares = {0: 0.1, 2: 0.5, 3: 0.9, 4: 0.8}  # pools are defined at epochs 2 and 4
     hand.result["regime_by_refresh"] = [{"epoch": e, "top": share, "shape": None} for e, share in shares.items()]
     assert of("regime", hand, number="top") == pytest.approx([0.65])
-    with pytest.raises(Untestable, match="have no shape here"):
+    with pytest.raises(MissingEvidence, match="have no shape here"):
         of("regime", hand, number="shape")
 
 
@@ -101,13 +101,13 @@ def test_falls_of_seeds_are_from_where_the_others_are_best(hand, tmp_path):
     assert falls == pytest.approx([0.3 - 0.4, 0.4 - 0.2, 0.7 - 0.5])  # the mean of the other seeds is best at epoch 1
     with (folders[2].path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 1, "epoch": 9, "val/r": 0.1}) + "\n")
-    with pytest.raises(Untestable, match="evaluated at different epochs"):
+    with pytest.raises(MissingEvidence, match="evaluated at different epochs"):
         Measure("falls").of_seeds([evidence.run("hand", seed) for seed in range(3)])
 
 
 def test_no_effect_of_a_refresh_without_quiet_epochs(hand):
     hand.result["refresh_epochs"] = [1, 2, 3, 4]
-    with pytest.raises(Untestable, match=r"epochs between two refreshes: --set train\.epochs=\d+$"):
+    with pytest.raises(MissingEvidence, match=r"epochs between two refreshes: --set train\.epochs=\d+$"):
         of("loss-at-refresh", hand)
 
 
@@ -116,16 +116,16 @@ def test_pools_by_hand(hand):
     assert of("mined", hand, column="band_mean") == pytest.approx([0.2, math.nan], nan_ok=True)
     assert of("drops-place", hand) == pytest.approx([0.7, 0.5, math.nan], nan_ok=True)
     assert of("drops-rise", hand) == pytest.approx([0.6, 0.0, math.nan], nan_ok=True)
-    with pytest.raises(Untestable, match="no score curves at 'end'"):
+    with pytest.raises(MissingEvidence, match="no score curves at 'end'"):
         of("drops-place", hand, moment="end")
     hand.evidence.known.clear()
     for file in hand.folder.path.glob("mining-0[12].parquet"):
         file.unlink()
-    with pytest.raises(Untestable, match=r"only once here: --set train\.epochs=\d+$"):
+    with pytest.raises(MissingEvidence, match=r"only once here: --set train\.epochs=\d+$"):
         of("pool-trend", hand)
     hand.evidence.known.clear()
     (hand.folder.path / "mining-00.parquet").unlink()
-    with pytest.raises(Untestable, match="mines no pools"):
+    with pytest.raises(MissingEvidence, match="mines no pools"):
         of("mined", hand, column="band_mean")
 
 
@@ -140,7 +140,7 @@ def test_ranks_by_hand(hand, subtests):
     # above the target: rank 1 of p and 1-10 of q, of which two are relevant; 11-50 without targets: 11, 12; 12; 11, 12
     assert of("false-negatives", hand, band="above the target", split="val") == [pytest.approx(2 / 11)]
     assert of("false-negatives", hand, band="11-50", split="val") == [pytest.approx(1 / 5)]
-    with pytest.raises(Untestable, match="in the part '501-'"):
+    with pytest.raises(MissingEvidence, match="in the part '501-'"):
         of("false-negatives", hand, band="501-", split="val")
 
 
@@ -174,7 +174,7 @@ def test_recall_is_the_reported_metric(trained, monkeypatch):
     recall = Measure("recall").of(run)
     means = [recall.values[recall.strata == name].mean() for name in np.unique(recall.strata)]
     assert float(np.mean(means)) == pytest.approx(run.result["metrics"]["average/recall"])
-    with pytest.raises(Untestable, match="no subset of look-alikes for a query: needs cirr"):
+    with pytest.raises(MissingEvidence, match="no subset of look-alikes for a query: needs cirr"):
         of("subset-recall", run)
     families = np.array(["m"] * recall.values.size)
     stored = {run.result["main_metric"]: Values(recall.values[None], (0,), None, families)}
@@ -228,7 +228,7 @@ def test_people_by_their_own_file(trained, judgements, monkeypatch, toy_root):
         return evidence_module.judgements_of(PluginConfig.model_validate({"name": name, "root": str(root)})) is not None
 
     run = trained.run("in-batch", 0)
-    with pytest.raises(Untestable, match="nobody has judged"):
+    with pytest.raises(MissingEvidence, match="nobody has judged"):
         of("preference", run)
     places = (("fashioniq", judgements), ("fashioniq", toy_root), ("synthetic", judgements))
     assert [known(*place) for place in places] == [True, False, False]
