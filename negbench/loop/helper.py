@@ -1,4 +1,4 @@
-"""What a helper of a run of several processes does, from its start to the end of the run (`negbench.loop.helpers`)."""
+"""What the other processes of a team do, its helpers, from their start to the end of the run (`loop.assemble_team`)."""
 
 import os
 import pickle
@@ -14,8 +14,8 @@ from negbench.contracts import Strategy
 from negbench.data.scene import DataCache, threads
 from negbench.display import Display
 from negbench.errors import NegbenchError, out_of_memory
+from negbench.loop.assemble_team import READY, TeamTask, join
 from negbench.loop.checkpoint import own_randomness
-from negbench.loop.helpers import READY, HelperTask, join
 from negbench.loop.runs import open_run
 from negbench.loop.schedule import stages_of
 from negbench.loop.train import _step, training_parts
@@ -26,7 +26,7 @@ from negbench.scoring import evaluation
 from negbench.store.runfolder import RunFolder
 
 
-def help_run(task: HelperTask) -> None:
+def help_run(task: TeamTask) -> None:
     """Do what the first process of the run announces, until it ends this process.
 
     Signals that end a run reach the first process, which may still need this one for a checkpoint.
@@ -42,7 +42,7 @@ def help_run(task: HelperTask) -> None:
         raise SystemExit(2) from None
 
 
-def _help(task: HelperTask) -> None:
+def _help(task: TeamTask) -> None:
     team = task.team
     if torch.cuda.is_available() and task.run.config.compute.device != "cpu":
         torch.cuda.set_device(team.number)

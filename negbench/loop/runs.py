@@ -22,9 +22,9 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display, log
 from negbench.errors import NegbenchError, OptionError, PausedError, RunError
 from negbench.loop import record
+from negbench.loop.assemble_team import assemble_team, check_processes
 from negbench.loop.clean import check_clean
 from negbench.loop.fitting import fitting_plan
-from negbench.loop.helpers import assemble_team, check_processes
 from negbench.loop.identity import modules_of, read_files
 from negbench.loop.mining_task import check_listed, lists_of, planes_read
 from negbench.loop.needs import check_room

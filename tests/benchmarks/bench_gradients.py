@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from negbench.contracts import Backbone, QueryInputs, relevance
-from negbench.loop.helpers import join
+from negbench.loop.assemble_team import join
 from negbench.loop.training_calls import TrainingCalls
 from negbench.machine.team import ALONE, Team
 from negbench.plugins.registry import registry

@@ -24,7 +24,7 @@ from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell
 from negbench.grid.compute import encode_cells
 from negbench.loop import helper
-from negbench.loop.helpers import HelperTask
+from negbench.loop.assemble_team import TeamTask
 from negbench.loop.precision import Precision, automatic
 from negbench.loop.runs import DATA, RunContext, plan_run, run_config
 from negbench.loop.step_plan import StepPlan
@@ -125,7 +125,7 @@ def warn(config: RunConfig, context: RunContext) -> None:
 
 
 def help_with(config: RunConfig, context: RunContext) -> None:
-    task = HelperTask(plan_run(config, DATA), context.runs, Team(1, 2), Path(), StepPlan(), precision="bf16")
+    task = TeamTask(plan_run(config, DATA), context.runs, Team(1, 2), Path(), StepPlan(), precision="bf16")
     with pytest.raises(_JoinedError):
         helper._help(task)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from negbench.contracts import RowDropout
-from negbench.loop.helpers import join
+from negbench.loop.assemble_team import join
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.types import OpenRun
 from negbench.machine.team import ALONE, Team

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from negbench.errors import NegbenchError, OptionError, PausedError
-from negbench.loop import helpers
+from negbench.loop import assemble_team
 from negbench.loop.helper import help_run
 from negbench.machine import signals
 from negbench.machine.signals import Stopped, TimeUp, limit_hours
@@ -30,11 +30,11 @@ def started(monkeypatch: pytest.MonkeyPatch, forked: Callable[..., Any]) -> list
     """Start helpers as forked processes, which inherit all imports; return those started."""
     processes = list[Any]()
 
-    def start(task: helpers.HelperTask) -> Any:
+    def start(task: assemble_team.TeamTask) -> Any:
         processes.append(forked(partial(help_run, task)))
         return processes[-1]
 
-    monkeypatch.setattr(helpers, "start_helper", start)
+    monkeypatch.setattr(assemble_team, "start_helper", start)
     return processes
 
 
@@ -262,12 +262,12 @@ def test_torchrun_is_refused(sets, tmp_path, monkeypatch):
 def test_other_values_of_torchruns_variable_are_none(size, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", size)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    helpers.check_processes(2, torch.device("cpu"))
+    assemble_team.check_processes(2, torch.device("cpu"))
 
 
 def test_more_processes_than_gpus_are_refused():
     with pytest.raises(OptionError, match=r"compute\.processes = 2 needs as many GPUs, and this process sees 0"):
-        helpers.check_processes(2, torch.device("cuda"))
+        assemble_team.check_processes(2, torch.device("cuda"))
 
 
 @pytest.mark.parametrize(("gpus", "backend"), [(0, "gloo"), (2, "cpu:gloo,cuda:nccl")])
@@ -277,7 +277,7 @@ def test_gradients_are_summed_with_nccl_where_there_are_gpus(gpus, backend, tmp_
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda backend, **how: met.append((backend, how["rank"]))
     )
-    helpers.join(Team(1, 2), tmp_path / "meeting")
+    assemble_team.join(Team(1, 2), tmp_path / "meeting")
     assert met == [(backend, 1)]
 
 

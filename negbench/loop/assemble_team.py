@@ -1,4 +1,4 @@
-"""Start the helpers of a run of several processes (`negbench.machine.team`), and end with them.
+"""Assemble the team of a run of several processes (`negbench.machine.team`): start its helpers, and end them.
 
 A helper is a process of its own that reads what it is to do from its standard input, which stays open as long as the
 run's first process lives. It says "ready" before it joins, and if it fails, one line.
@@ -35,8 +35,8 @@ _PATIENCE = timedelta(days=7)  # helpers wait while the first process mines and 
 
 
 @dataclass(frozen=True)
-class HelperTask:
-    """What a helper is to do.
+class TeamTask:
+    """What a helper is to do in a team.
 
     Attributes:
         run: the run.
@@ -88,7 +88,7 @@ def assemble_team(run: OpenRun, folder: RunFolder) -> Iterator[Team]:
     with tempfile.TemporaryDirectory(prefix="negbench-") as place:
         meeting = Path(place) / "meeting"
         teams = [Team(number, count) for number in range(count)]
-        tasks = [HelperTask(planned, folder.path, team, meeting, run.step, run.precision.name) for team in teams[1:]]
+        tasks = [TeamTask(planned, folder.path, team, meeting, run.step, run.precision.name) for team in teams[1:]]
         helpers = [start_helper(task) for task in tasks]
         ending = threading.Event()
         if torch.cuda.is_available():  # elsewhere a collective fails by itself when its other side is gone
@@ -129,7 +129,7 @@ def join(team: Team, meeting: Path) -> None:
     )
 
 
-def start_helper(task: HelperTask) -> Any:
+def start_helper(task: TeamTask) -> Any:
     """Start a helper's process; its interface is that of `subprocess.Popen`, with pipes of text."""
     command = [sys.executable, "-P", "-m", "negbench.loop.helper"]
     helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
