@@ -207,7 +207,7 @@ def _tuned_course(
 
 
 def study(asked: Study | None = None, *, console: Console | None = None, **options: Any) -> StudyResult:
-    """Search a strategy's knobs, as `negbench study` does; call it again to resume.
+    """Search a strategy's options, as `negbench study` does; call it again to resume.
 
     Args:
         asked: `negbench.Study(...)`.
@@ -221,7 +221,7 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
 
     asked = (asked or Study()).replace(**options)
     console = console or _silent()
-    require("optuna", "sklearn", *(("cmaes",) if asked.sampler == "cmaes" else ()))  # sklearn: importance of knobs
+    require("optuna", "sklearn", *(("cmaes",) if asked.sampler == "cmaes" else ()))  # sklearn: importance of options
 
     from negbench.campaign.driver import carry_out
     from negbench.grid.compute import Execution

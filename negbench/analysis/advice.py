@@ -180,10 +180,10 @@ def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) ->
             there = f"with {setting.loss}"
             here = f"with {best.loss}"
         else:
-            knob = "learning rate" if setting.temperature == best.temperature else "temperature"
-            step = f"Tune the {knob}"
-            there = f"at {_setting_text(setting, knob)}"
-            here = f"at {_setting_text(best, knob)}"
+            name = "learning rate" if setting.temperature == best.temperature else "temperature"
+            step = f"Tune the {name}"
+            there = f"at {_setting_text(setting, name)}"
+            here = f"at {_setting_text(best, name)}"
         return (
             f"{step} first: {row.strategy} is ahead of the batch by {_points(row)} {there}, but {here}, where the "
             f"batch alone is best ({percent(best.batch.mean.value)} %), nothing is by more than {margin}: do not mine "
@@ -196,9 +196,9 @@ def _points(row: Verdict) -> str:
     return f"{estimate_text(_lead(row), sign=False)} points"
 
 
-def _setting_text(setting: Setting, knob: str) -> str:
+def _setting_text(setting: Setting, name: str) -> str:
     """Name a setting by its learning rate or its temperature."""
-    if knob == "learning rate":
+    if name == "learning rate":
         return f"a rate of {setting.rate}"
     if setting.temperature == LEARNED:
         return "a learned temperature"

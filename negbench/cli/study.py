@@ -19,7 +19,7 @@ def _outlook(options: Study, say: Callable[[str], None]) -> Any:
     "negbench study --strategy dqe --backbone tiny --dataset synthetic --trials 40",
     "negbench study --recipe band-table",
     "negbench study --strategy top-k --search strategy.k=10:500:log --sampler random",
-    help="Tune a strategy's knobs on a dev part, then compare the best with the default on fresh seeds, "
+    help="Tune a strategy's options on a dev part, then compare the best with the default on fresh seeds, "
     "scored on val. Rerun the command to resume, also from other machines.",
     outlook=_outlook,
 )

@@ -211,7 +211,7 @@ class StudyResult:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """One row per trial: number, state, `recall` on the dev part in [0, 1], knobs, seconds."""
+        """One row per trial: number, state, `recall` on the dev part in [0, 1], searched options, seconds."""
         import pandas as pd
 
         rows = []
@@ -222,7 +222,7 @@ class StudyResult:
 
     @property
     def best(self) -> dict[str, Any]:
-        """Knobs of the best trial on the dev part.
+        """Values of the searched options in the best trial on the dev part.
 
         Raises:
             RunError: no trial is finished.
@@ -249,7 +249,7 @@ class StudyResult:
         return comparison if (comparison.path / "answer.md").exists() else None
 
     def plain(self) -> dict[str, Any]:
-        """Return the best knobs, their importance, every trial, and the best compared with the default, for JSON."""
+        """Return the best values, their importance, every trial, and the best compared with the default, for JSON."""
         from negbench.tuning.final import importance
 
         final = self.final
@@ -264,12 +264,12 @@ class StudyResult:
         }
 
     def _repr_html_(self) -> str:
-        """The best knobs compared with the default, and every trial, in a notebook."""
+        """The best values compared with the default, and every trial, in a notebook."""
         final = "" if self.final is None else self.final._repr_html_()
         return final + self.trials.to_html(index=False, border=0)
 
     def __repr__(self) -> str:
-        """The best knobs, and every trial."""
+        """The best values, and every trial."""
         best = ", ".join(f"{key} = {value}" for key, value in self.best.items())
         answer = self.final.answer if self.final is not None else ()
         first = f"study {self.name}: best {best or 'is the only point'}"

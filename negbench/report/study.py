@@ -26,20 +26,20 @@ _BEST = 5  # most trials printed on the terminal
 
 
 def trials_frame(book: StudyStore) -> pd.DataFrame:
-    """Build one row per trial: number, state, score in percent, knobs, epochs, seconds, error."""
+    """Build one row per trial: number, state, score in percent, searched options, epochs, seconds, error."""
     rows = []
     score = label_of(book.spec.metric) if book.spec.metric else "recall"
     for trial in book.frozen():
         row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower()}
         row[f"{score} %"] = "-" if trial.value is None else f"{100 * trial.value:.2f}"
-        row |= {knob.key: plain(trial.params.get(knob.key)) for knob in book.spec.space.knobs}
+        row |= {searched.key: plain(trial.params.get(searched.key)) for searched in book.spec.space.ranges}
         row |= {"epochs": plain(epochs_of(book, trial)), "seconds": plain(trial.user_attrs.get("seconds"))}
         rows.append(row | {"why": trial.user_attrs.get("error", "")})
     return pd.DataFrame(rows)
 
 
 def importance_frame(book: StudyStore) -> pd.DataFrame:
-    """Build one row per knob, most important first."""
+    """Build one row per searched option, most important first."""
     rows = [{"knob": key, "importance %": f"{100 * share:.0f}"} for key, share in importance(book).items()]
     return pd.DataFrame(rows, columns=["knob", "importance %"])
 
@@ -66,11 +66,13 @@ def finish(console: Console, book: StudyStore, rules: Rules | None, tracking_uri
     console.print(Grid(shown, f"{book.name}: best {len(best)} trials"))
     if len(shares):
         score = label_of(book.spec.metric) if book.spec.metric else "recall"
-        console.print(Grid(shares, f"each knob's share of the variance of {score} (fANOVA of {len(done)} trials)"))
+        console.print(
+            Grid(shares, f"each searched option's share of the variance of {score} (fANOVA of {len(done)} trials)")
+        )
         said = "optuna-dashboard shows PED-ANOVA instead: what sets the best tenth of the trials apart"
     else:
         why = "their order depends on which trials there are" if len(done) >= FEWEST else f"{FEWEST} needed"
-        said = f"{len(done)} of {len(trials)} trials finished: too few to say which knob matters ({why})"
+        said = f"{len(done)} of {len(trials)} trials finished: too few to say which searched option matters ({why})"
     console.print(said, highlight=False, soft_wrap=True)
     if rules is not None:
         finish_comparison(console, book.folder.parent, final_name(book.name), tracking_uri, rules)

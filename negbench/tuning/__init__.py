@@ -1,1 +1,1 @@
-"""Optuna studies over the knobs of a strategy."""
+"""Optuna studies over the options of a strategy."""

@@ -264,8 +264,8 @@ class StudyStore:
 
         def held_objective(trial: optuna.Trial) -> float:
             held.enter_context(self.hold(trial_folder(number)))
-            for knob in self.spec.space.knobs:
-                knob.suggest(trial)
+            for searched in self.spec.space.ranges:
+                searched.suggest(trial)
             turn.close()
             return objective(trial)
 

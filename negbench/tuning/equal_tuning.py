@@ -1,8 +1,8 @@
 """Equal tuning: every strategy of a comparison gets the same number of trials on a dev part.
 
-The budget is equal in trials; the knobs and seconds, which differ, are reported. Negatives per query and step are not
-searched, because the strategies of a table share their number. Musgrave et al. (A Metric Learning Reality Check, ECCV
-2020) and Gulrajani and Lopez-Paz (In Search of Lost Domain Generalization, ICLR 2021) compare this way.
+The budget is equal in trials; the searched options and the seconds, which differ, are reported. Negatives per query and
+step are not searched, because the strategies of a table share their number. Musgrave et al. (A Metric Learning Reality
+Check, ECCV 2020) and Gulrajani and Lopez-Paz (In Search of Lost Domain Generalization, ICLR 2021) compare this way.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from negbench.machine.grouping import group_by
 from negbench.settings.config import RunConfig, resolve
 from negbench.tuning.book import StudyStore
 from negbench.tuning.final import completed_trials
-from negbench.tuning.space import build_space, own_knobs
+from negbench.tuning.search_space import build_space, strategy_ranges
 from negbench.tuning.spec import StudySpec, resolve_metric
 from negbench.tuning.trials import Job, TrialSearch
 
@@ -69,12 +69,12 @@ def combinations(cells: Sequence[Cell], metric: str | None = None) -> list[Combi
 
 
 def _spec(config: RunConfig, seed: int, metric: str) -> StudySpec | None:
-    """Return settings for trials of one seed, all scored on the same dev part; None if there is no knob."""
+    """Return settings for trials of one seed, all scored on the same dev part; None if nothing is searched."""
     chosen = config.eval
     if "dev_fraction" not in chosen.model_fields_set:
         chosen = chosen.model_copy(update={"dev_fraction": DEV_FRACTION})
     base = config.model_copy(update={"seed": seed, "eval": chosen})
-    if not set(own_knobs(base, resolve(base))) - {_NEGATIVES}:
+    if not set(strategy_ranges(base, resolve(base))) - {_NEGATIVES}:
         return None
     return StudySpec.of(base, build_space(base, fix=[_NEGATIVES]), metric=metric)
 
@@ -165,7 +165,7 @@ def _result(combination: Combination, book: StudyStore | None, error: str) -> tu
     tried = Tuning(
         combination.labels,
         study=book.name,
-        knobs=tuple(knob.key for knob in spec.space.knobs),
+        knobs=tuple(searched.key for searched in spec.space.ranges),
         trials=len(ended),
         failed=sum(trial.state == TrialState.FAIL for trial in ended),
         seconds=round(sum(trial.user_attrs.get("seconds", 0.0) for trial in ended), 3),

@@ -1,4 +1,4 @@
-"""Results of a study: the best trials, the importance of knobs, and the best trial's point on fresh seeds."""
+"""Results of a study: the best trials, the importance of options, and the best trial's point on fresh seeds."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from negbench.tuning.book import StudyStore
 from negbench.tuning.spec import StudySpec
 
 _SEED = 0  # of fANOVA's random forest and of the draws, so that the same study gives the same tables
-_DRAWS = 10  # of the trials, with replacement; more than one that turns the order of the knobs hides it
+_DRAWS = 10  # of the trials, with replacement; more than one that turns the order of the options hides it
 FEWEST = 10  # with fewer finished trials, an importance means nothing
 
 
@@ -50,10 +50,10 @@ def epochs_of(book: StudyStore, trial: FrozenTrial) -> int | None:
 
 
 def importance(book: StudyStore) -> dict[str, float]:
-    """Return each knob's own share of the variance of recall over the space, largest first, summing to 1.
+    """Return each searched option's own share of the variance of recall over the space, largest first, summing to 1.
 
     Optuna's fANOVA (Hutter, Hoos, Leyton-Brown: An efficient approach for assessing hyperparameter importance, ICML
-    2014): with a few dozen trials it ranks knobs, but its numbers are not precise.
+    2014): with a few dozen trials it ranks options, but its numbers are not precise.
 
     Returns:
         Empty with fewer than ten finished trials, where recall did not vary, or where the order depends on which of the
@@ -118,7 +118,7 @@ def best_and_default(book: StudyStore, fresh: Sequence[int], rules: Rules) -> Co
 
 
 def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Path, seeds: Sequence[int]) -> list[Cell]:
-    """Plan the runs of points, name -> values of knobs, on the whole train split."""
+    """Plan the runs of points, name -> values of searched options, on the whole train split."""
     configs = [spec.space.config(spec.config, point, seed, closed=False) for point in points.values() for seed in seeds]
     names = [f"{spec.config.strategy.name} {name}" for name in points for _ in seeds]
     return plan_cells(configs, runs, Display(), DATA, [{"strategy": name} for name in names])

@@ -23,7 +23,7 @@ from negbench.settings.options import Study
 from negbench.systems.system import with_system
 from negbench.tuning.book import StudyStore, open_book
 from negbench.tuning.final import best_and_default, final_cells
-from negbench.tuning.space import Space, build_space
+from negbench.tuning.search_space import SearchSpace, build_space
 from negbench.tuning.spec import LEAST, MODELS, STARTUP, StudySpec, resolve_metric
 from negbench.tuning.trials import Job, TrialSearch
 
@@ -91,14 +91,16 @@ class StudyPlan:
         dataset = spec.base["dataset"]["name"] + missing
         by = f" by {label_of(spec.metric)}" if spec.metric else ""
         lines = [f"{name}: {strategy} on {dataset}, {size}, scored{by} on {dev}; no trial reads val"]
-        lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
+        lines += [
+            f"  {searched.key} = {searched.text()}   (default {searched.default})" for searched in spec.space.ranges
+        ]
         if spec.space.clipped:
             clipped = ", ".join(spec.space.clipped)
             lines.append(f"  trial 0 differs from the default, which lies outside the range of {clipped}")
         model = ""
         if spec.sampler in MODELS:
             model = f" (its model draws from trial {STARTUP} on, once {LEAST} have finished)"
-        listed = [knob.key for knob in spec.space.knobs if knob.choices]
+        listed = [searched.key for searched in spec.space.ranges if searched.choices]
         if spec.sampler == "cmaes" and listed:
             model += f", except {', '.join(listed)}, drawn at random"
         return [*lines, f"  sampler {spec.sampler}{model}; pruner {spec.pruner}"]
@@ -115,8 +117,10 @@ def plan_study(options: Study) -> StudyPlan:
     base = build_config([layer])
     grid = options.sampler == "grid"
     space = build_space(base, search=options.search, fix=options.fix, grid=grid)
-    if options.sampler == "cmaes" and all(knob.choices for knob in space.knobs):
-        raise OptionError("--sampler cmaes models ranges only, and every knob is a list of values: use tpe or gp")
+    if options.sampler == "cmaes" and all(searched.choices for searched in space.ranges):
+        raise OptionError(
+            "--sampler cmaes models ranges only, and every searched option is a list of values: use tpe or gp"
+        )
     rows = [("a trial", corner, resolve(corner)) for corner in space.corners(base)]
     idle_fixes = _idle_fixes(options, space, build_space(base, search=options.search, grid=grid)) if options.fix else []
     notes([*remarks, *check_idle(rows, options.sets, DATA), *idle_fixes])
@@ -138,14 +142,14 @@ def plan_study(options: Study) -> StudyPlan:
     return StudyPlan(job, fresh, Looks.of(options, fresh))
 
 
-def _idle_fixes(options: Study, space: Space, unfixed: Space) -> list[str]:
+def _idle_fixes(options: Study, space: SearchSpace, unfixed: SearchSpace) -> list[str]:
     """Remark on each --fix of a key that the search would not vary without it, `unfixed`.
 
     Raises:
         OptionError: --search names the key, too.
     """
-    searched = {name for knob in space.knobs for name in (knob.key, knob.sets)}
-    varied = {name for knob in unfixed.knobs for name in (knob.key, knob.sets)}
+    searched = {name for searched in space.ranges for name in (searched.key, searched.sets)}
+    varied = {name for searched in unfixed.ranges for name in (searched.key, searched.sets)}
     remarks = []
     for key in options.fix:
         if key in searched:

@@ -20,7 +20,7 @@ from negbench.loop.identity import code_version
 from negbench.metrics.names import find_metric
 from negbench.settings.config import RunConfig, resolve
 from negbench.settings.options import Pruner, Sampler
-from negbench.tuning.space import Space
+from negbench.tuning.search_space import SearchSpace
 
 STARTUP = 10  # random trials before a model of the objective is trusted
 LEAST = 3  # trials that must have finished before it draws
@@ -33,7 +33,7 @@ class StudySpec:
 
     Attributes:
         base: RunConfig as read.
-        space: knobs.
+        space: the searched options.
         seeds: every trial is the mean over these.
         sampler, pruner: their names.
         seed: seed of the sampler.
@@ -42,7 +42,7 @@ class StudySpec:
     """
 
     base: dict[str, Any]
-    space: Space
+    space: SearchSpace
     seeds: tuple[int, ...]
     sampler: Sampler
     pruner: Pruner
@@ -54,7 +54,7 @@ class StudySpec:
     def of(
         cls,
         base: RunConfig,
-        space: Space,
+        space: SearchSpace,
         *,
         seeds: int = 1,
         sampler: Sampler = "tpe",
@@ -79,7 +79,9 @@ class StudySpec:
 
     def dump(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
-        return dict(json.loads(json.dumps(asdict(self), default=str)))
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        values["space"] = {"knobs": values["space"]["ranges"]}  # the name that stored studies have
+        return values
 
     @classmethod
     def load(cls, value: Mapping[str, Any]) -> Self:
@@ -156,19 +158,19 @@ class SeededSampler(BaseSampler):
             return model(seed=seed, n_startup_trials=LEAST)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the knobs that are sampled together."""
+        """Return the options that are sampled together."""
         return self._of(trial).infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Sample the knobs that are sampled together."""
+        """Sample the options that are sampled together."""
         return self._of(trial).sample_relative(study, trial, search_space)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Sample any other knob, by the draw that follows those of the knobs that the trial already has."""
+        """Sample any other option, by the draw that follows those of the options that the trial already has."""
         sampler = self._of(trial)
         for name, distribution in trial.distributions.items():
             sampler.sample_independent(study, trial, name, distribution)

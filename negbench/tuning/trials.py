@@ -98,8 +98,8 @@ class Trials:
         base = self._spec.config
         configs = [space.config(base, trial.params, seed) for seed in self._spec.seeds]
         folder = RunFolder(self._job.folder / trial_folder(trial.number))
-        knobs = {key.replace("+1", " plus 1"): value for key, value in trial.params.items()}  # MLflow takes no '+'
-        with self._copy_run(trial, folder, {**resolve(configs[0]).flat(), **knobs}) as values:
+        searched = {key.replace("+1", " plus 1"): value for key, value in trial.params.items()}  # MLflow takes no '+'
+        with self._copy_run(trial, folder, {**resolve(configs[0]).flat(), **searched}) as values:
             results = list[RunResult]()
             for config in configs:
                 before = [score_of(result, self._spec.metric) for result in results]

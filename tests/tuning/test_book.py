@@ -26,14 +26,16 @@ from negbench.settings.options import Sampler
 from negbench.systems.system import load_config
 from negbench.tuning.book import Pruned, StudyStore, open_book, trial_folder
 from negbench.tuning.final import completed_trials
-from negbench.tuning.space import Knob, Space
+from negbench.tuning.search_space import SearchRange, SearchSpace
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import Job, serve
 
 BASE = load_config(flags={"strategy": {"name": "dqe"}})
 ALPHA, DRAWN, SCALE = "strategy.alpha", "train.num_negatives", "strategy.scale"
-SPACE = Space((Knob(ALPHA, 0.2, 0.0, 0.4), Knob(DRAWN, 1, 1, 5)))
-GRID = Space((Knob(ALPHA, 0.2, choices=(0.1, 0.2, 0.3, 0.4)), Knob(DRAWN, 1, choices=(1, 2, 3, 4, 5))))
+SPACE = SearchSpace((SearchRange(ALPHA, 0.2, 0.0, 0.4), SearchRange(DRAWN, 1, 1, 5)))
+GRID = SearchSpace(
+    (SearchRange(ALPHA, 0.2, choices=(0.1, 0.2, 0.3, 0.4)), SearchRange(DRAWN, 1, choices=(1, 2, 3, 4, 5)))
+)
 
 
 def toy_spec(sampler: Any = "tpe", **changed: Any) -> StudySpec:
@@ -177,8 +179,8 @@ def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path):
     book = worked(tmp_path, 4, toy_spec("random", seed=7))
     seed = int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big")
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask()
-    for knob in SPACE.knobs:
-        knob.suggest(trial)
+    for searched in SPACE.ranges:
+        searched.suggest(trial)
     assert points(book)[3] == trial.params
 
 
@@ -317,14 +319,14 @@ def test_a_killed_study_tries_the_same_points(sampler, pruner, tmp_path, monkeyp
     objective, short = (at_once if pruner == "none" else in_steps), {**BASE.model_dump(), "train": {"epochs": 4}}
     spec = toy_spec(sampler, pruner=pruner, base=short)
     straight, folder = worked(tmp_path / "straight", 12, spec, objective), tmp_path / "toy"
-    real = Knob.suggest
+    real = SearchRange.suggest
 
-    def suggest(knob: Knob, trial: optuna.Trial) -> Any:
-        if knob.key == DRAWN:  # the other knob is already stored
+    def suggest(searched: SearchRange, trial: optuna.Trial) -> Any:
+        if searched.key == DRAWN:  # the other option is already stored
             die_once(folder, 100 + trial.number, (110,))  # past the ten random trials of tpe and gp
-        return real(knob, trial)
+        return real(searched, trial)
 
-    monkeypatch.setattr(Knob, "suggest", suggest)
+    monkeypatch.setattr(SearchRange, "suggest", suggest)
     toy_book(folder, 12, spec)
     job = toy_job(folder, 12, partial(deadly, at=(0, 3, 4, 11), objective=objective), spec)
     pruned = {t.number for t in straight.frozen() if t.state == TrialState.PRUNED}

@@ -26,7 +26,7 @@ def combined(tmp_path: Path, sets: list[str], strategies: str, seeds: int | str 
     return combinations(plan_cells(configs, tmp_path, Display(), DATA))
 
 
-OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # the knobs of top-k's search
+OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # what top-k's search varies
 
 
 # --- what is searched ----------------------------------------------------------------------------------------------
@@ -37,8 +37,8 @@ def test_every_strategy_has_its_own_knobs_and_none_its_number_of_negatives(longe
     specs = {name: each.spec for name, each in plans.items()}
     assert specs["all-corpus"] is None
     assert specs["in-batch"] is None
-    assert {k.key for k in specs["top-k"].space.knobs} == OWN
-    assert "train.num_negatives" not in {k.key for k in specs["dqe"].space.knobs}
+    assert {k.key for k in specs["top-k"].space.ranges} == OWN
+    assert "train.num_negatives" not in {k.key for k in specs["dqe"].space.ranges}
     assert [config.seed for config in plans["dqe"].configs] == [0, 1]
 
 
@@ -135,7 +135,7 @@ def test_equal_tuning_chooses_and_judges_by_another_metric(vector_flags, tmp_pat
 
 
 def searches_of(runs: Path, trials: int) -> list[Tuning]:
-    """Return the tunings of 'c' that had knobs; check that every strategy had `trials` trials or none."""
+    """Return the tunings of 'c' that searched anything; check that every strategy had `trials` trials or none."""
     tuned = read_json(runs / "c" / "comparison.json")["tuned"]
     assert tuned["trials"] == trials
     tunings = [Tuning(**each) for each in tuned["tunings"]]
@@ -145,7 +145,7 @@ def searches_of(runs: Path, trials: int) -> list[Tuning]:
 
 
 def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
-    """Check that tuned cells use the best trials' settings and all of train; without knobs the runs are shared."""
+    """Check that tuned cells use the best trials' settings and all of train; if none was searched, runs are shared."""
     cells = read_json(runs / "c" / "comparison.json")["cells"]
     default, tuned = ([cell for cell in cells if cell["settings"] == each] for each in ("default", "tuned"))
     assert len(cells) == 6

@@ -34,7 +34,7 @@ from negbench.systems.system import load_config
 from negbench.tuning import final
 from negbench.tuning.book import StudyStore, open_book
 from negbench.tuning.final import completed_trials, importance
-from negbench.tuning.space import build_space
+from negbench.tuning.search_space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.study_answer import study_answer
 from negbench.tuning.trials import Job, Trials, TrialSearch
@@ -264,7 +264,7 @@ def test_mlflow_statuses(vector_sets, tmp_path, before_training, pruned):
 
 
 def test_a_lost_copy_is_told_and_made_later(vector_sets, tmp_path, monkeypatch, capsys, run_command):
-    """The store is down during a study of a knob whose name MLflow does not take."""
+    """The store is down during a study of an option whose name MLflow does not take."""
     base = load_config(flags={"strategy": {"name": "shifted-top-k"}}, sets=[*vector_sets, *DEV])
     spec = StudySpec.of(base, build_space(base, search=["strategy.start=0:5:log"], fix=["strategy.stop-start"]))
     book = (job := Job(tmp_path / "s", spec, None, 2, "http://127.0.0.1:9")).open()
@@ -329,7 +329,7 @@ def test_the_command_from_start_to_test(longer, tmp_path, run_command, monkeypat
     assert not [path for path in tmp_path.rglob("*.json*") if "hidden" in path.read_text()]
     assert "  trial 0: " in err
     assert "no trial reads val" in out
-    assert "2 of 2 trials finished: too few to say which knob matters (10 needed)" in out
+    assert "2 of 2 trials finished: too few to say which searched option matters (10 needed)" in out
     assert "optuna-dashboard --host 127.0.0.1 'sqlite:///file:" in out
     book = open_book(tmp_path, "s", storage)
     assert book.counts()["finished"] == 2

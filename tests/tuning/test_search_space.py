@@ -12,7 +12,7 @@ from negbench.settings.config import RunConfig, resolve
 from negbench.settings.options import Study
 from negbench.systems.system import load_config
 from negbench.tuning.search import plan_study
-from negbench.tuning.space import Space, build_space
+from negbench.tuning.search_space import SearchSpace, build_space
 from negbench.tuning.spec import StudySpec
 
 # --- the space -----------------------------------------------------------------------------------------------------
@@ -24,8 +24,8 @@ def base_of(strategy: str, *sets: str) -> RunConfig:
     return load_config(flags=flags, sets=("train.epochs=12", *sets))
 
 
-def knobs_of(space: Space) -> dict[str, Any]:
-    return {knob.key: knob.choices or (knob.low, knob.high, knob.log) for knob in space.knobs}
+def ranges_of(space: SearchSpace) -> dict[str, Any]:
+    return {searched.key: searched.choices or (searched.low, searched.high, searched.log) for searched in space.ranges}
 
 
 SCHEDULE = {"schedule.n_def": (2, 3, 4, 6, 12), "schedule.warmup": (1, 4, False)}
@@ -43,7 +43,7 @@ SPACES: dict[str, dict[str, Any]] = {
 def test_the_space_of_a_strategy_and_trial_0_is_its_default(subtests):
     for strategy, expected in SPACES.items():
         with subtests.test(strategy=strategy):
-            assert knobs_of(build_space(base_of(strategy))) == expected
+            assert ranges_of(build_space(base_of(strategy))) == expected
             for epochs in (2, 4, 7, 12, 30, 50):
                 with subtests.test(epochs=epochs):
                     base = base_of(strategy, f"train.epochs={epochs}")
@@ -52,14 +52,14 @@ def test_the_space_of_a_strategy_and_trial_0_is_its_default(subtests):
 
 
 def test_a_share_of_the_gallery_stays_as_it_is():
-    assert knobs_of(build_space(base_of("top-k", "strategy.k=0.6%"))) == SCHEDULE
+    assert ranges_of(build_space(base_of("top-k", "strategy.k=0.6%"))) == SCHEDULE
     with pytest.raises(NegbenchError, match="is not a number; set one first"):
         build_space(base_of("top-k", "strategy.k=0.6%"), search=["strategy.k=10:100"])
 
 
 @pytest.mark.parametrize("epochs", [4, 7, 12, 30, 50])
 def test_every_number_of_definitions_gives_another_schedule(epochs):
-    choices = knobs_of(build_space(base_of("qure", f"train.epochs={epochs}")))["schedule.n_def"]
+    choices = ranges_of(build_space(base_of("qure", f"train.epochs={epochs}")))["schedule.n_def"]
     listed = [tuple(resolve(base_of("qure", f"train.epochs={epochs}", f"schedule.n_def={n}")).schedule
                     .refresh_epochs) for n in choices]  # fmt: skip
     assert len(set(listed)) == len(choices)
@@ -78,9 +78,9 @@ def test_start_and_width_become_the_band():
     assert band(0.4, 0.9) == (0.4, 1.0)  # cut at the end of the field's own range
     fixed = base_of("dqe", "strategy.alpha=0.3")
     narrow = build_space(fixed, fix=["strategy.alpha"])
-    assert "strategy.alpha" not in knobs_of(narrow)
+    assert "strategy.alpha" not in ranges_of(narrow)
     assert narrow.config(fixed, {"strategy.beta-alpha": 0.25}, 0).strategy.options["beta"] == 0.55
-    assert set(knobs_of(build_space(base, fix=["strategy.beta"]))) == {"strategy.alpha", *SCHEDULE}
+    assert set(ranges_of(build_space(base, fix=["strategy.beta"]))) == {"strategy.alpha", *SCHEDULE}
     wide = base_of("shifted-top-k", "strategy.stop=2000")
     point = {"strategy.start+1": 51, "strategy.stop-start": 3000}
     assert build_space(wide).config(wide, point, 0).strategy.options["stop"] == 2000  # a default beyond its range
@@ -95,17 +95,17 @@ def test_a_window_is_searched_on_a_log_scale_from_rank_0(subtests):
             point = first if "|" not in "".join(search) else {"strategy.start": 0, "strategy.stop-start": 2}
             options = space.config(base, point, 0).strategy.options
             assert (options["start"], options["stop"]) == (0, 2)
-    assert knobs_of(build_space(base, search=["strategy.start=0:200:log"]))["strategy.start+1"] == (1, 201, True)
-    assert knobs_of(build_space(base, search=["strategy.start=0:200"]))["strategy.start"] == (0, 200, False)
+    assert ranges_of(build_space(base, search=["strategy.start=0:200:log"]))["strategy.start+1"] == (1, 201, True)
+    assert ranges_of(build_space(base, search=["strategy.start=0:200"]))["strategy.start"] == (0, 200, False)
     small = base_of("shifted-top-k", "dataset.name=vectors", "backbone.name=vectors", "dataset.train_images=200")
     space = build_space(small)
-    assert knobs_of(space)["strategy.start+1"] == (1, 200, True)  # up to the last rank, 199
+    assert ranges_of(space)["strategy.start+1"] == (1, 200, True)  # up to the last rank, 199
     assert space.config(small, {"strategy.start+1": 200, "strategy.stop-start": 2}, 0).strategy.options["start"] == 199
-    assert knobs_of(build_space(base_of("shifted-top-k", 'strategy.start="1%"', 'strategy.stop="4%"'))) == SCHEDULE
+    assert ranges_of(build_space(base_of("shifted-top-k", 'strategy.start="1%"', 'strategy.stop="4%"'))) == SCHEDULE
 
 
 def test_every_strategys_own_range_makes_strategies():
-    """Strategies accept every knob at its ends and a third of the way between; integer knobs stay integers."""
+    """Strategies accept every searched option at its ends and a third of the way between; integers stay integers."""
     for name in registry.plugins("strategies"):
         base = base_of(name)
         try:
@@ -113,14 +113,14 @@ def test_every_strategys_own_range_makes_strategies():
         except NegbenchError as error:
             assert "nothing left to tune" in str(error), name  # noqa: PT017
             continue
-        for knob in space.knobs:
-            if knob.choices:
-                assert knob.default in knob.choices, name
+        for searched in space.ranges:
+            if searched.choices:
+                assert searched.default in searched.choices, name
                 continue
-            assert type(knob.low) is type(knob.high) is type(knob.default), name
-            between = type(knob.low)(knob.low + (knob.high - knob.low) / 3)
-            for value in (knob.low, between, knob.high):
-                config = space.config(base, {**space.default, knob.key: value}, 0)
+            assert type(searched.low) is type(searched.high) is type(searched.default), name
+            between = type(searched.low)(searched.low + (searched.high - searched.low) / 3)
+            for value in (searched.low, between, searched.high):
+                config = space.config(base, {**space.default, searched.key: value}, 0)
                 registry.make("strategies", name, **config.strategy.options)
 
 
@@ -130,12 +130,12 @@ def test_ranges_from_the_command_line():
         search=["strategy.alpha=0:0.5", "schedule.warmup=1|2", "train.lr=1e-4:1e-2:log"],
         fix=["schedule.n_def"],
     )
-    knobs = knobs_of(space)
-    assert knobs["strategy.alpha"] == (0.0, 0.5, False)
-    assert knobs["schedule.warmup"] == (1, 2)
-    assert knobs["train.lr"] == (1e-4, 1e-2, True)
-    assert "schedule.n_def" not in knobs
-    assert isinstance(space.knobs[0].low, float)
+    ranges = ranges_of(space)
+    assert ranges["strategy.alpha"] == (0.0, 0.5, False)
+    assert ranges["schedule.warmup"] == (1, 2)
+    assert ranges["train.lr"] == (1e-4, 1e-2, True)
+    assert "schedule.n_def" not in ranges
+    assert isinstance(space.ranges[0].low, float)
 
 
 def test_ranges_that_cannot_be(subtests, mistakes):
@@ -153,7 +153,7 @@ def test_ranges_that_cannot_be(subtests, mistakes):
 def test_what_is_fixed_keeps_its_value_and_is_no_knob():
     plan = plan_study(Study(strategy="dqe", sets=("strategy.beta=0.7",), fix=("strategy.beta", "schedule.n_def")))
     assert plan.job.spec.config.strategy.options["beta"] == 0.7
-    assert set(knobs_of(plan.job.spec.space)) == {"strategy.alpha", "schedule.warmup"}
+    assert set(ranges_of(plan.job.spec.space)) == {"strategy.alpha", "schedule.warmup"}
 
 
 def test_a_grid_lists_every_combination_once_and_the_default_first():
@@ -177,7 +177,8 @@ def test_a_spec_survives_json(subtests):
             spec = StudySpec.of(base, space, seeds=2)
             read = StudySpec.load(json.loads(json.dumps(spec.dump())))
             assert read == spec
-            assert [type(knob.low) for knob in read.space.knobs] == [type(knob.low) for knob in space.knobs]
+            assert [type(r.low) for r in read.space.ranges] == [type(r.low) for r in space.ranges]
+            assert list(spec.dump()["space"]) == ["knobs"]  # as earlier versions stored it
 
 
 def recipe_of(folder: Path, text: str) -> Path:
@@ -193,7 +194,7 @@ def test_recipes_are_overridden_by_flags(tmp_path):
     spec = plan.job.spec
     assert (plan.job.trials, spec.seeds, plan.fresh) == (9, (0, 1, 2), (3, 4, 5))
     assert spec.config.schedule.n_def == 3
-    assert "schedule.n_def" not in knobs_of(spec.space)
+    assert "schedule.n_def" not in ranges_of(spec.space)
     assert spec.config.eval.dev_fraction == 0.2
     text = '[strategy]\nname = "qure"\n[study]\nsampler = "grid"\nsearch = ["schedule.n_def=3|6"]\n'
     job = plan_study(Study(recipe=recipe_of(tmp_path, text))).job

@@ -1,6 +1,6 @@
-"""Search space of a study: knobs with fixed ranges, and how a point becomes a configuration.
+"""Search space of a study: the searched options with fixed ranges, and how a point becomes a configuration.
 
-Knobs come from the strategy's own `tunable` fields; a corpus strategy adds the number of definitions and the warm-up.
+They come from the strategy's own `tunable` fields; a corpus strategy adds the number of definitions and the warm-up.
 Epochs and the number of negatives stay fixed, so that the best trial answers which negatives, not how many; `search`
 can name the latter. Two fields of which the first must stay below the second (a band) are searched as start and width,
 because a sampler cannot learn a range that depends on another value.
@@ -10,9 +10,10 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import optuna
+from pydantic import Field
 
 from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, short_repr
@@ -29,7 +30,7 @@ _N_DEF = range(2, 13)
 
 
 @dataclass(frozen=True)
-class Knob:
+class SearchRange:
     """One searched value: in [low, high] (both included; whole numbers if both are), or one of `choices`.
 
     `key` is a dotted key of RunConfig; "strategy.END-START" for the width of a band, whose end is cut at `limit`; or
@@ -77,32 +78,34 @@ class Knob:
 
 
 @dataclass(frozen=True)
-class Space:
-    """Knobs of a study."""
+class SearchSpace:
+    """The searched options of a study, each with its range."""
 
-    knobs: tuple[Knob, ...]
+    ranges: Annotated[tuple[SearchRange, ...], Field(alias="knobs")]  # the name that stored studies have
 
     @property
     def default(self) -> dict[str, Any]:
         """The point of trial 0."""
-        return {knob.key: knob.start for knob in self.knobs}
+        return {searched.key: searched.start for searched in self.ranges}
 
     @property
     def clipped(self) -> list[str]:
-        """Knobs whose default lies outside their range, so that trial 0 is not the default."""
-        return [knob.key for knob in self.knobs if knob.start != knob.default]
+        """Options whose default lies outside their range, so that trial 0 is not the default."""
+        return [searched.key for searched in self.ranges if searched.start != searched.default]
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return every combination of the knobs' choices, the default first."""
-        keys = [knob.key for knob in self.knobs]
-        points = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(k.choices for k in self.knobs))]
+        """Return every combination of the options' choices, the default first."""
+        keys = [searched.key for searched in self.ranges]
+        points = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(r.choices for r in self.ranges))]
         return sorted(points, key=lambda point: point != self.default)
 
     def corners(self, base: RunConfig) -> list[RunConfig]:
-        """Return the default's configuration, and one per end or choice of each knob, the others at default."""
+        """Return the default's configuration, and one per end or choice of each option, the others at default."""
         points = [self.default]
-        for knob in self.knobs:
-            points += [{**self.default, knob.key: value} for value in knob.choices or (knob.low, knob.high)]
+        for searched in self.ranges:
+            points += [
+                {**self.default, searched.key: value} for value in searched.choices or (searched.low, searched.high)
+            ]
         return [self.config(base, point, base.seed) for point in points]
 
     def config(self, base: RunConfig, point: Mapping[str, Any], seed: int, *, closed: bool = True) -> RunConfig:
@@ -110,7 +113,7 @@ class Space:
 
         Args:
             base: the configuration that the study was started with.
-            point: knob -> value.
+            point: key -> value.
             seed: seed of the run.
             closed: keep the reported split closed and score the dev part, which is the same for all seeds of a study:
                 generated queries of the same world, or else a part of train.
@@ -131,106 +134,120 @@ class Space:
         return build_config(layers)
 
     def plain(self, base: RunConfig, point: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the point, which may lack knobs, in keys of RunConfig: a width becomes the end of its band."""
+        """Return the point, which may lack options, in keys of RunConfig: a width becomes the end of its band."""
         values = dict(point)
-        for knob in self.knobs:
-            if knob.key in values and knob.key.endswith("+1"):
-                values[knob.sets] = values.pop(knob.key) - 1
-        for knob in self.knobs:
-            if knob.key in values and knob.key != knob.sets:
-                start = f"strategy.{knob.key.partition('-')[2]}"
+        for searched in self.ranges:
+            if searched.key in values and searched.key.endswith("+1"):
+                values[searched.sets] = values.pop(searched.key) - 1
+        for searched in self.ranges:
+            if searched.key in values and searched.key != searched.sets:
+                start = f"strategy.{searched.key.partition('-')[2]}"
                 low = values[start] if start in values else resolve(base).flat()[start]
                 # decimal noise (0.2 + 0.6 = 0.8000000000000000444) would turn the default into another run
-                values[knob.sets] = round(min(low + values.pop(knob.key), knob.limit), 12)
+                values[searched.sets] = round(min(low + values.pop(searched.key), searched.limit), 12)
         return values
 
 
 # --- building ----------------------------------------------------------------------------------------------------
 
 
-def build_space(base: RunConfig, *, search: Sequence[str] = (), fix: Sequence[str] = (), grid: bool = False) -> Space:
+def build_space(
+    base: RunConfig, *, search: Sequence[str] = (), fix: Sequence[str] = (), grid: bool = False
+) -> SearchSpace:
     """Build the space of a study.
 
     Args:
         base: configuration.
-        search: 'KEY=low:high', 'KEY=low:high:log' or 'KEY=a|b|c', which change or add knobs.
+        search: 'KEY=low:high', 'KEY=low:high:log' or 'KEY=a|b|c', which change or add ranges.
         fix: keys that are not searched.
         grid: search only the choices of `search`.
 
     Raises:
-        OptionError: a key or value that cannot be searched, or no knob at all.
+        OptionError: a key or value that cannot be searched, or no option at all.
     """
     space = _space_of(base, resolve(base), search, fix, grid)
-    if not space.knobs:
+    if not space.ranges:
         raise OptionError(
-            f"strategy '{base.strategy.name}' has nothing left to tune: add a knob with --search KEY=low:high"
+            f"strategy '{base.strategy.name}' has nothing left to tune: add an option with --search KEY=low:high"
         )
     for config in space.corners(base):
         resolve(config)
     return space
 
 
-def _space_of(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix: Sequence[str], grid: bool) -> Space:
-    """Return the strategy's knobs without those of `fix`, plus those of `search`; in a grid only the latter."""
-    knobs = own_knobs(base, full)
+def _space_of(
+    base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix: Sequence[str], grid: bool
+) -> SearchSpace:
+    """Return the strategy's ranges without those of `fix`, plus those of `search`; in a grid only the latter."""
+    ranges = strategy_ranges(base, full)
     for given in fix:
-        keys = [*full.flat(), *knobs]
+        keys = [*full.flat(), *ranges]
         if given not in keys:
             raise UnknownNameError("key", given, keys, where="--fix")
-        knobs = {name: knob for name, knob in knobs.items() if given not in (name, knob.sets)}
-    asked = [parse_search(text, full, knobs) for text in search]
+        ranges = {key: searched for key, searched in ranges.items() if given not in (key, searched.sets)}
+    added = [parse_search(text, full, ranges) for text in search]
     if not grid:
-        return Space(tuple({knob.sets: knob for knob in (*knobs.values(), *asked)}.values()))
-    ranges = [knob.key for knob in asked if not knob.choices]
-    if ranges:
-        raise OptionError(f"a grid needs listed values for {', '.join(ranges)}: --search {ranges[0]}=a|b|c")
-    return Space(tuple(asked))
+        return SearchSpace(tuple({searched.sets: searched for searched in (*ranges.values(), *added)}.values()))
+    unlisted = [searched.key for searched in added if not searched.choices]
+    if unlisted:
+        raise OptionError(f"a grid needs listed values for {', '.join(unlisted)}: --search {unlisted[0]}=a|b|c")
+    return SearchSpace(tuple(added))
 
 
-def own_knobs(base: RunConfig, full: ResolvedConfig) -> dict[str, Knob]:
-    """Return the knobs of the strategy and of its schedule."""
+def strategy_ranges(base: RunConfig, full: ResolvedConfig) -> dict[str, SearchRange]:
+    """Return the ranges of the strategy's options and of its schedule's, by key."""
     from negbench.plugins.registry import registry
 
     cls: Any = registry.get("strategies", full.strategy.name)
     options = full.strategy.options
-    ranges = tunable_ranges(cls)
-    ends = {span.below: name for name, span in ranges.items() if span.below}
-    knobs: dict[str, Knob] = {}
-    for name, span in ranges.items():
+    tunable = tunable_ranges(cls)
+    ends = {span.below: name for name, span in tunable.items() if span.below}
+    ranges: dict[str, SearchRange] = {}
+    for name, span in tunable.items():
         band = (name, span.below, ends.get(name, ""))
         if span.low is not None and any(isinstance(options.get(end), str) for end in band):
             continue  # a share of the gallery; the range is in images
-        own = _width(ends[name], name, options, ranges) if name in ends else _of_range(name, options[name], span)
-        if span.below and own.whole:  # the start of a window of ranks: at most the last one of the smallest gallery
+        if name in ends:
+            searched = _width(ends[name], name, options, tunable)
+        else:
+            searched = _of_range(name, options[name], span)
+        if (
+            span.below and searched.whole
+        ):  # the start of a window of ranks: at most the last one of the smallest gallery
             size = smallest_gallery(DATA.splits(full).train)
-            own = replace(own, high=min(own.high, size - (own.key == own.sets)))
-        knobs[own.key] = own
+            last = size - 1 if searched.key == searched.sets else size
+            searched = replace(searched, high=min(searched.high, last))
+        ranges[searched.key] = searched
     given = (base.schedule.refresh_epochs, base.schedule.refresh_every)
     if cls.scope == "corpus" and cls.n_def > 1 and full.schedule.n_def > 1 and given == (None, None):
-        knobs |= {knob.key: knob for knob in (_definitions(full), _warmup(full)) if knob is not None}
-    return knobs
+        for searched_or_none in (_definitions(full), _warmup(full)):
+            if searched_or_none is not None:
+                ranges[searched_or_none.key] = searched_or_none
+    return ranges
 
 
-def _of_range(name: str, default: Any, span: Range) -> Knob:
+def _of_range(name: str, default: Any, span: Range) -> SearchRange:
     key = f"strategy.{name}"
     if span.choices:
-        return Knob(key, default, choices=(*span.choices, *([] if default in span.choices else [default])))
+        return SearchRange(key, default, choices=(*span.choices, *([] if default in span.choices else [default])))
     assert span.low is not None
     assert span.high is not None
     number = int if isinstance(default, int) else float
     low = min(number(span.low), default)
     high = max(number(span.high), default)
-    return _from_zero(Knob(key, default, low, high, span.log))
+    return _from_zero(SearchRange(key, default, low, high, span.log))
 
 
-def _from_zero(knob: Knob) -> Knob:
-    """Return a knob whose range can be searched as it says: a log scale that starts at 0 is moved by one."""
-    if not knob.log or knob.low > 0:
-        return knob
-    return replace(knob, key=f"{knob.key}+1", default=knob.default + 1, low=knob.low + 1, high=knob.high + 1)
+def _from_zero(searched: SearchRange) -> SearchRange:
+    """Return a range that can be searched as it says: a log scale that starts at 0 is moved by one."""
+    if not searched.log or searched.low > 0:
+        return searched
+    return replace(
+        searched, key=f"{searched.key}+1", default=searched.default + 1, low=searched.low + 1, high=searched.high + 1
+    )
 
 
-def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:
+def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> SearchRange:
     """Return a band's width: from the narrowest that both ranges allow, or a tenth of the widest, to the widest.
 
     On a log scale the narrowest is that of the lowest start and end.
@@ -246,7 +263,7 @@ def _width(start: str, end: str, options: Mapping[str, Any], ranges: Mapping[str
     return replace(_of_range(f"{end}-{start}", default, span), limit=max(last.high or 0, options[end]))
 
 
-def _definitions(full: ResolvedConfig) -> Knob | None:
+def _definitions(full: ResolvedConfig) -> SearchRange | None:
     """Return one number of definitions per interval that the epochs allow, a divisor if any; None for one choice."""
     epochs = full.train.epochs
     default = full.schedule.n_def
@@ -255,35 +272,35 @@ def _definitions(full: ResolvedConfig) -> Knob | None:
         by_interval.setdefault(epochs // n, n)
     by_interval[max(1, epochs // default)] = default
     choices = tuple(sorted(by_interval.values()))
-    return Knob("schedule.n_def", default, choices=choices) if len(choices) > 1 else None
+    return SearchRange("schedule.n_def", default, choices=choices) if len(choices) > 1 else None
 
 
-def _warmup(full: ResolvedConfig) -> Knob | None:
+def _warmup(full: ResolvedConfig) -> SearchRange | None:
     """Return the warm-up: 1/12 to 1/3 of the epochs, in epochs; the default is one interval."""
     epochs = full.train.epochs
     default = full.schedule.warmup
     low = min(max(1, round(epochs / 12)), default)
     high = max(round(epochs / 3), default)
-    return Knob("schedule.warmup", default, low, high) if low < high else None
+    return SearchRange("schedule.warmup", default, low, high) if low < high else None
 
 
 # --- parsing -----------------------------------------------------------------------------------------------------
 
 
-def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
-    """Parse 'KEY=low:high[:log]' or 'KEY=a|b|c'; a key that is not yet a knob is taken from the configuration."""
+def parse_search(text: str, full: ResolvedConfig, ranges: Mapping[str, SearchRange]) -> SearchRange:
+    """Parse 'KEY=low:high[:log]' or 'KEY=a|b|c'; a key that is not searched yet is taken from the configuration."""
     where = f"--search {text!r}"
     key, _, given = text.partition("=")
     key = key.strip()
-    knob = _find_knob(key, full, knobs)
-    if knob.key.endswith("+1"):  # given as the value itself
-        knob = replace(knob, key=knob.sets, default=knob.default - 1)
-    default = knob.default
+    searched = _find_range(key, full, ranges)
+    if searched.key.endswith("+1"):  # given as the value itself
+        searched = replace(searched, key=searched.sets, default=searched.default - 1)
+    default = searched.default
     if "|" in given:
         choices = tuple(_value(part, default, where) for part in given.split("|"))
         if len(set(choices)) != len(choices):
             raise OptionError(f"{where}: names a value twice")
-        return replace(knob, choices=choices)
+        return replace(searched, choices=choices)
     parts = given.split(":")
     if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["log"]):
         raise OptionError(f"{where}: {_FORM}")
@@ -298,25 +315,25 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> 
         raise OptionError(f"{where}: expected low < high{', and low > 0 on a log scale' if log else ''}")
     if default is None or isinstance(default, str):  # a share of the gallery is no number of images
         raise OptionError(f"{where}: the default of {key} is not a number; set one first with --set {key}=...")
-    return _from_zero(replace(knob, low=ends[0], high=ends[1], log=log, choices=()))
+    return _from_zero(replace(searched, low=ends[0], high=ends[1], log=log, choices=()))
 
 
-def _find_knob(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob]) -> Knob:
-    if key in knobs:
-        return knobs[key]
-    moved = knobs.get(f"{key}+1")
+def _find_range(key: str, full: ResolvedConfig, ranges: Mapping[str, SearchRange]) -> SearchRange:
+    if key in ranges:
+        return ranges[key]
+    moved = ranges.get(f"{key}+1")
     if moved:
         return moved
-    width = next((knob.key for knob in knobs.values() if knob.sets == key), None)
+    width = next((searched.key for searched in ranges.values() if searched.sets == key), None)
     if width:
         raise OptionError(f"{key} is the end of a band: search its width with --search {width}=low:high")
     flat = full.flat()
     allowed = [k for k in flat if k.split(".")[0] in _SEARCHABLE and not k.endswith(".name") and k not in _FIXED]
     if key not in flat:
-        raise UnknownNameError("key", key, {*knobs, *allowed}, where="--search")
+        raise UnknownNameError("key", key, {*ranges, *allowed}, where="--search")
     if key not in allowed:
         raise OptionError(f"{key} cannot be searched: trials would not be comparable, or could not be stopped early")
-    return Knob(key, flat[key])
+    return SearchRange(key, flat[key])
 
 
 def _value(given: str, default: Any, where: str) -> Any:
