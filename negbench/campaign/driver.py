@@ -19,8 +19,8 @@ from negbench.errors import NegbenchError
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.compute import Execution, compute_and_log, failures
-from negbench.grid.estimate import MANY, Forecast
-from negbench.loop.outlook import STEPS_ALONE, outlook_lines
+from negbench.grid.forecast import MANY, Forecast
+from negbench.loop.run_forecast import STEPS_ALONE, forecast_lines
 from negbench.loop.runs import DATA, started_precision
 from negbench.machine.signals import Stopped
 
@@ -69,10 +69,10 @@ class Round:
         """The runs folder."""
         return self.folder.path.parent
 
-    def price(self, estimate: Forecast) -> list[str]:
+    def price(self, forecast: Forecast) -> list[str]:
         """Say what this round and all that follows take, as `Forecast.price`."""
-        estimate.later = (0.0, self.later_epochs)
-        return estimate.price((*self.ahead, *self.cells), self.runs)
+        forecast.later = (0.0, self.later_epochs)
+        return forecast.price((*self.ahead, *self.cells), self.runs)
 
     def say_finished(self) -> str:
         """Say what is finished, after an interruption."""
@@ -129,7 +129,7 @@ def foresee(first: Round) -> list[str]:
     for cell in first_of.values():
         lines.append(_reads(cell))
         if cell.step(first.runs) != "reuse":
-            told = outlook_lines(cell.config, DATA, started_precision(cell.run, first.runs))
+            told = forecast_lines(cell.config, DATA, started_precision(cell.run, first.runs))
             timed = timed or any(line.startswith(STEPS_ALONE) for line in told)
             lines += told
     price = first.price(Forecast())
@@ -193,7 +193,7 @@ def _drive(course: Course, execution: Execution, say: Callable[[str], None], mar
     cells = current.command_cells
     try:
         if len(cells) >= MANY:
-            for line in current.price(execution.estimate):
+            for line in current.price(execution.forecast):
                 say(line)
         if cells and not execution.executor.elsewhere:
             _lock(current, folders, locks)
@@ -230,7 +230,7 @@ def _compute(current: Round, execution: Execution, say: Callable[[str], None]) -
     for line in current.words:
         say(line)
     left = {cell.hash: cell.config.train.epochs for cell in current.ahead if cell.step(current.runs) != "reuse"}
-    execution.estimate.later = (sum(left.values()), sum(left.values()) + current.later_epochs)
+    execution.forecast.later = (sum(left.values()), sum(left.values()) + current.later_epochs)
     if current.search is None:
         return compute_and_log(current.folder, current.cells, execution, current.before)
     current.search.run(execution)

@@ -15,13 +15,13 @@ class _CommandLine(Claims):
     listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
 
 
-def _outlook(options: _CommandLine, say: Callable[[str], None]) -> Any:
+def _dry_run(options: _CommandLine, say: Callable[[str], None]) -> Any:
     """Return the first round, and how many seeds would decide each claim."""
     from negbench.papers.planning import plan_claims
 
     plan = plan_claims(options)
     say(plan.line())
-    return next(plan.course()), plan.outlook()
+    return next(plan.course()), plan.dry_run()
 
 
 @command.of(
@@ -30,7 +30,7 @@ def _outlook(options: _CommandLine, say: Callable[[str], None]) -> Any:
     "negbench claims --recipe world --until decided --workers 2",
     help="Test what the papers claim about negatives: each is supported, refuted, undecided or not testable here. "
     "Computes the runs that are missing. Rerun the command to resume.",
-    outlook=_outlook,
+    dry_run=_dry_run,
 )
 def claims(options: _CommandLine) -> dict[str, Any]:
     """Judge and print."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from negbench.cli.output import Outlook, show_plan, with_output
+from negbench.cli.output import DryRun, show_plan, with_output
 from negbench.display import notes
 from negbench.machine.signals import limit_hours
 from negbench.settings.options import DryRunOptions, LimitOptions, Options, extra_of
@@ -25,19 +25,19 @@ class Command:
         examples: command lines, printed below the help.
         help: what it does, in whole sentences.
         call: takes the options.
-        outlook: what `--dry-run` shows; None: the command has no such flag.
+        dry_run: what `--dry-run` shows; None: the command has no such flag.
     """
 
     model: type[Options]
     examples: tuple[str, ...]
     help: str
     call: Callable[..., Any]
-    outlook: Outlook | None = None
+    dry_run: DryRun | None = None
 
     def add(self, app: typer.Typer, name: str) -> None:
         """Add the command to an app; flags that are left out are not passed on."""
         model = self.model
-        if self.outlook is not None:
+        if self.dry_run is not None:
             model = type(model.__name__, (model, LimitOptions, DryRunOptions), {"__module__": __name__})
         hints = get_type_hints(model)
         parameters = [_parameter(field, model, hints[field]) for field in _fields_in_order(model)]
@@ -50,7 +50,7 @@ class Command:
             if hours is not None:
                 limit_hours(hours)
             notes(unused_variables(options))
-            return show_plan(self.outlook, options) if self.outlook and planning else self.call(options)
+            return show_plan(self.dry_run, options) if self.dry_run and planning else self.call(options)
 
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             parameters, return_annotation=inspect.signature(self.call, eval_str=True).return_annotation
@@ -76,10 +76,10 @@ def unused_variables(options: Options) -> list[str]:
 
 
 def of(
-    model: type[Options], *examples: str, help: str, outlook: Outlook | None = None
+    model: type[Options], *examples: str, help: str, dry_run: DryRun | None = None
 ) -> Callable[[Callable[..., Any]], Command]:
     """Return a decorator that makes a function the command of these options."""
-    return lambda call: Command(model, examples, help, call, outlook)
+    return lambda call: Command(model, examples, help, call, dry_run)
 
 
 class Listing(TyperGroup):

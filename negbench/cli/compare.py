@@ -7,7 +7,7 @@ from negbench.cli import command, output
 from negbench.settings.options import Compare
 
 
-def _outlook(options: Compare, say: Callable[[str], None]) -> Any:
+def _dry_run(options: Compare, say: Callable[[str], None]) -> Any:
     """For `--dry-run`: return the first round, and lines on what more seeds would detect."""
     from negbench import api
     from negbench.analysis.deciding import resolution
@@ -23,7 +23,7 @@ def _outlook(options: Compare, say: Callable[[str], None]) -> Any:
     "negbench compare --systems all --strategies cir --seeds 5 --workers 2",
     "negbench compare --strategies qure,dqe --tuned 40",
     help="Compute every combination once, then print tables and an answer. Rerun the command to resume.",
-    outlook=_outlook,
+    dry_run=_dry_run,
 )
 def compare(options: Compare) -> dict[str, Any]:
     """Plan, compute, print."""

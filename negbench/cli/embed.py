@@ -8,10 +8,10 @@ from negbench.cli import command, output
 from negbench.settings.command_options import Embed
 
 
-def _outlook(options: Embed, say: Callable[[str], None]) -> Any:
-    from negbench.own.embed import outlook
+def _dry_run(options: Embed, say: Callable[[str], None]) -> Any:
+    from negbench.own.embed import dry_run
 
-    return None, outlook(options)
+    return None, dry_run(options)
 
 
 @command.of(
@@ -20,7 +20,7 @@ def _outlook(options: Embed, say: Callable[[str], None]) -> Any:
     "negbench embed my-data --encoder transformers:google/siglip-base-patch16-224",
     help="Encode every image and text of a folder's triplets with your own encoder, and write images.npz and "
     "texts.npz there; negbench init then writes a recipe that uses them.",
-    outlook=_outlook,
+    dry_run=_dry_run,
 )
 def embed(options: Embed) -> dict[str, Any]:
     """Embed, print."""

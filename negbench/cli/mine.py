@@ -9,10 +9,10 @@ from negbench.settings.command_options import Mine
 _LEAVE_OUT = "leave them out with --set mining.exclude_relevant=true"
 
 
-def _outlook(options: Mine, say: Callable[[str], None]) -> Any:
-    from negbench.own.negatives import outlook
+def _dry_run(options: Mine, say: Callable[[str], None]) -> Any:
+    from negbench.own.negatives import dry_run
 
-    return None, outlook(options)
+    return None, dry_run(options)
 
 
 @command.of(
@@ -23,7 +23,7 @@ def _outlook(options: Mine, say: Callable[[str], None]) -> Any:
     "--out pairs.jsonl",
     help="Mine negatives for your own trainer: from embeddings in files (no model, no training), or for a data set "
     "scored by a finished run (--run) or an untrained backbone.",
-    outlook=_outlook,
+    dry_run=_dry_run,
 )
 def mine(options: Mine) -> dict[str, Any]:
     """Mine, write, print."""

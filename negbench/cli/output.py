@@ -102,11 +102,11 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # takes the options and a function that prints a line; returns the first round, if there is any, and more lines
-Outlook = Callable[[Any, Callable[[str], None]], "tuple[Round | None, list[str]]"]
+DryRun = Callable[[Any, Callable[[str], None]], "tuple[Round | None, list[str]]"]
 
 
-def show_plan(outlook: Outlook, options: Any) -> dict[str, Any]:
-    """Print the outlook of `--dry-run`.
+def show_plan(dry_run: DryRun, options: Any) -> dict[str, Any]:
+    """Print what `--dry-run` shows.
 
     Returns:
         Each cell, whether it is reused, resumed or computed anew, and the lines.
@@ -120,7 +120,7 @@ def show_plan(outlook: Outlook, options: Any) -> dict[str, Any]:
         shown.print(line, highlight=False, soft_wrap=True)
 
     with DATA.lenient() as lacking:
-        first, more = outlook(options, say)
+        first, more = dry_run(options, say)
         lines = [*([] if first is None else foresee(first)), *more]
     if lacking:
         why = "; ".join(text.split("; ")[0] for text in lacking.values())

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from negbench.store.run_result import RunResult
 
 
-def _outlook(options: Run, say: Callable[[str], None]) -> Any:
+def _dry_run(options: Run, say: Callable[[str], None]) -> Any:
     """Return a round of the one run."""
     from negbench import api
     from negbench.campaign.driver import Round
@@ -31,7 +31,7 @@ def _outlook(options: Run, say: Callable[[str], None]) -> Any:
     "negbench run --strategy qure --backbone blip2 --dataset fashioniq",
     "negbench run --system dqe --backbone clip --dataset cirr --seed 1",
     help="Train and score one run; prints its metrics and where it is stored. Rerun the command to resume.",
-    outlook=_outlook,
+    dry_run=_dry_run,
 )
 def run(options: Run) -> dict[str, Any]:
     """Compute and print."""

@@ -7,7 +7,7 @@ from negbench.cli import command, output
 from negbench.settings.options import Study
 
 
-def _outlook(options: Study, say: Callable[[str], None]) -> Any:
+def _dry_run(options: Study, say: Callable[[str], None]) -> Any:
     """Return the round of the trials."""
     from negbench.tuning.search import plan_study
 
@@ -21,7 +21,7 @@ def _outlook(options: Study, say: Callable[[str], None]) -> Any:
     "negbench study --strategy top-k --search strategy.k=10:500:log --sampler random",
     help="Tune a strategy's options on a dev part, then compare the best with the default on fresh seeds, "
     "scored on val. Rerun the command to resume, also from other machines.",
-    outlook=_outlook,
+    dry_run=_dry_run,
 )
 def study(options: Study) -> dict[str, Any]:
     """Compute and print."""

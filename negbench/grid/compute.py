@@ -17,8 +17,8 @@ from negbench.grid.cell_task import Task, compute_task
 from negbench.grid.cells import Cell, Outcome, titles_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
-from negbench.grid.estimate import Forecast
 from negbench.grid.executors import Event, Executor, InProcess, Processes
+from negbench.grid.forecast import Forecast
 from negbench.grid.jobs import Jobs
 from negbench.loop.runs import DATA, open_run, started_precision
 from negbench.machine import files
@@ -38,12 +38,12 @@ class Execution:
     Args:
         executor: computes them.
         tracking_uri: MLflow store.
-        estimate: what the command still needs; its parts refine it.
+        forecast: what the command still needs; its parts refine it.
     """
 
     executor: Executor
     tracking_uri: str | None = None
-    estimate: Forecast = field(default_factory=Forecast, compare=False)
+    forecast: Forecast = field(default_factory=Forecast, compare=False)
 
     @classmethod
     def of(cls, options: Compare | Study | Claims) -> Self:
@@ -198,7 +198,7 @@ def _progress(
 
     def tell(outcome: Outcome, done: int) -> None:
         cell = left.pop(outcome.cell.hash)
-        estimate = execution.estimate
+        forecast = execution.forecast
         if bar:
             advance(1)
         if outcome.reused:
@@ -208,9 +208,9 @@ def _progress(
             if outcome.error:
                 what += f" FAILED: {outcome.error}"
             log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
-        told = outcome.run_id is not None and estimate.add_computed(cell, runs / outcome.run_id)
-        if told and (left or estimate.later[1]):
-            log.info(estimate.text(left.values(), executor.workers, elsewhere=executor.elsewhere))
+        told = outcome.run_id is not None and forecast.add_computed(cell, runs / outcome.run_id)
+        if told and (left or forecast.later[1]):
+            log.info(forecast.text(left.values(), executor.workers, elsewhere=executor.elsewhere))
 
     return tell
 

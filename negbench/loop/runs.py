@@ -29,8 +29,8 @@ from negbench.loop.identity import modules_of, read_files
 from negbench.loop.mining_task import check_listed, lists_of, planes_read
 from negbench.loop.needs import check_room
 from negbench.loop.objective import check_galleries, check_objective
-from negbench.loop.outlook import opened_lines
 from negbench.loop.precision import Precision
+from negbench.loop.run_forecast import open_run_lines
 from negbench.loop.schedule import check_batches
 from negbench.loop.step_memory import step_memory
 from negbench.loop.step_plan import StepPlan
@@ -287,7 +287,7 @@ def run_config(config: RunConfig | PlannedRun, context: RunContext) -> RunResult
     """
     run = replace(open_run(config, context.display, context.cache, context.runs), callbacks=context.callbacks)
     check_room(run, context.runs)
-    for line in opened_lines(run):
+    for line in open_run_lines(run):
         log.info("%s", line)
     with claim_folder(context.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, found):
         if found == "reuse":

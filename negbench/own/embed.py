@@ -83,7 +83,7 @@ def embed_folder(options: Embed) -> EmbeddedFolder:
     return EmbeddedFolder(scan.folder / IMAGES, scan.folder / TEXTS, *shapes, dataset_of(scan))
 
 
-def outlook(options: Embed) -> list[str]:
+def dry_run(options: Embed) -> list[str]:
     """Embed a batch of images and one of texts; say what is read, and what embedding all takes."""
     scan = survey(options.folder, options.columns, options.allow_missing)
     shown = display.Display()

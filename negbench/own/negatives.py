@@ -76,7 +76,7 @@ def write_negatives(options: Mine) -> MinedNegatives:
     return mined
 
 
-def outlook(options: Mine) -> list[str]:
+def dry_run(options: Mine) -> list[str]:
     """Mine for a few queries; say what is read, and what mining for all of them takes."""
     mined, total = _mine_rows(options, _SAMPLE)
     count = len(mined.frame)

@@ -142,7 +142,7 @@ class ClaimsPlan:
         notes(self.remarks)
         return look_by_look(first, self.looks if self.options.until else None, self.open_settings)
 
-    def outlook(self) -> list[str]:
+    def dry_run(self) -> list[str]:
         """Say what is undecided after the first look, and what deciding it costs, if its runs are finished."""
         finished = [cell for cell in self.cells if cell.step(self.runs) == "reuse"]
         if len(finished) < len(self.cells):

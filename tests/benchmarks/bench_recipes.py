@@ -4,7 +4,7 @@
 
 Memory comes from shapes (`negbench.loop.step_memory`), in bf16 as on a GPU: neither weights nor a GPU is needed, and
 annotations of FashionIQ's size are made here. Hours are those of the training steps, computed on each card in the
-cheapest way that fits, at the speed of the H200 in `cards.toml`: another card takes longer by what it is slower. What
+cheapest way that fits, at the speed of the H200 in `gpus.toml`: another card takes longer by what it is slower. What
 bounds a step is the call with most operations; where the tower trains, also the processor seconds of its pictures.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from negbench.data.scene import DataCache
-from negbench.loop.outlook import CARDS, Outlook
+from negbench.loop.run_forecast import GPUS, RunForecast
 from negbench.loop.step_plan import StepPlan
 from negbench.settings.config import ResolvedConfig, resolve
 from negbench.systems.system import load_config
@@ -27,7 +27,7 @@ PAPERS = (
     *("qure-fashioniq", "qure-fashioniq-blip", "cirqrs-fashioniq"),
     *("hycole-fashioniq", "dqe-fashioniq", "dqe-fashioniq-blip"),
 )
-CARDS_GB = (24, 80)
+GPUS_GB = (24, 80)
 CATEGORIES = ("dress", "shirt", "toptee")
 # of a category: train queries, each with a target of its own, and images besides; val queries, and val images
 QUERIES, OTHERS, VAL_QUERIES, VAL_IMAGES = 6_000, 2_245, 2_005, 5_138
@@ -43,8 +43,8 @@ WORDS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Card(Outlook):
-    """An outlook on a GPU with so many gigabytes, as fast as an H200."""
+class GpuForecast(RunForecast):
+    """A forecast on a GPU with so many gigabytes, as fast as an H200."""
 
     gigabytes: int = 24
 
@@ -81,30 +81,30 @@ def rows_of(config: ResolvedConfig, name: str) -> list[str]:
     """Return the cells of a recipe's row."""
     cache = DataCache()
     with cache.lenient():  # neither pictures nor weights are there
-        outlook = Outlook.of(config, cache)
-    architecture = replace(outlook.architecture, precision="bf16")
-    cards = [Card(config, outlook.splits, architecture, torch.device("cuda"), size) for size in CARDS_GB]
-    whole = cards[0].bytes_of(StepPlan())
+        planned = RunForecast.of(config, cache)
+    architecture = replace(planned.architecture, precision="bf16")
+    forecasts = [GpuForecast(config, planned.splits, architecture, torch.device("cuda"), size) for size in GPUS_GB]
+    whole = forecasts[0].bytes_of(StepPlan())
     cells = [name, f"{config.train.batch_size}", f"{whole / 2**30:.1f}"]
-    speed = 1e12 * next(each["tflops"] for each in CARDS if each["name"] == "H200")
-    for card in cards:
-        plan = card.fitting()
+    speed = 1e12 * next(gpu["tflops"] for gpu in GPUS if gpu["name"] == "H200")
+    for forecast in forecasts:
+        plan = forecast.fitting()
         if plan is None:
             cells.append("no")
             continue
-        hours = card.steps * sum(card.operations.values()) / speed / 3600
-        cells.append(f"{plan}: {card.bytes_of(plan) / 2**30:.1f} GiB, {hours:.1f} h")
-    return [*cells, bound(cards[-1])]
+        hours = forecast.steps * sum(forecast.operations.values()) / speed / 3600
+        cells.append(f"{plan}: {forecast.bytes_of(plan) / 2**30:.1f} GiB, {hours:.1f} h")
+    return [*cells, bound(forecasts[-1])]
 
 
-def bound(card: Card) -> str:
+def bound(forecast: GpuForecast) -> str:
     """Say which call takes most of a step."""
-    operations = card.operations
+    operations = forecast.operations
     most = max(operations, key=operations.__getitem__)
     share = operations[most] / sum(operations.values())
     line = f"{WORDS.get(most, most)}, {share:.0%}"
-    if not card.architecture.backbone.frozen_images:
-        line += f"; {card.rows.read * DECODING:.1f} CPU-s of decoding a step"
+    if not forecast.architecture.backbone.frozen_images:
+        line += f"; {forecast.rows.read * DECODING:.1f} CPU-s of decoding a step"
     return line
 
 

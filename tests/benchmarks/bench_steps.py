@@ -18,7 +18,7 @@ On a machine with a card, five minutes:
    distributions that a run imported. MLflow and Optuna are not needed.
 2. `PYTHONPATH=. python tests/benchmarks/bench_steps.py --backbone blip2 --size vit_l --batch 32 --steps 200 --pictures
    300`, and with `--backbone blip --size large`. The memory at most should be below the estimate of a step.
-3. Append the card that the last lines name to negbench/loop/cards.toml: `--dry-run` then tells hours on such cards.
+3. Append the card that the last lines name to negbench/loop/gpus.toml: `--dry-run` then tells hours on such cards.
 4. `make gpu`, or `python -m pytest -m gpu` where pytest is: what docs/performance.md lists as not measured.
 """
 
@@ -142,8 +142,8 @@ def tell_estimate(config: RunConfig, seconds: float) -> None:
     if run.precision.device.type == "cuda":
         name = torch.cuda.get_device_name(run.precision.device)
         backbone = run.backbone.identity.name
-        print("for negbench/loop/cards.toml:")
-        print(f'[[card]]\nname = "{name}"\ntflops = {speed:.3g}\nsource = "bench_steps.py, {backbone}"')
+        print("for negbench/loop/gpus.toml:")
+        print(f'[[gpu]]\nname = "{name}"\ntflops = {speed:.3g}\nsource = "bench_steps.py, {backbone}"')
 
 
 def imported() -> list[str]:

@@ -292,7 +292,7 @@ def test_a_price_is_told_from_twenty_cells_on(computing, tmp_path, monkeypatch, 
             assert said == want
     asked = replace(asked, cells=[], ahead=[cell("a", 0), cell("a", 1, done=True)])
     with suppress(NegbenchError), carry_out(one_round(asked), execution, said.append):
-        assert execution.estimate.later == (10.0, 15.0)  # without what is finished
+        assert execution.forecast.later == (10.0, 15.0)  # without what is finished
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Stopped(15)])

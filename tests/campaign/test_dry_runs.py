@@ -43,7 +43,7 @@ def test_an_interrupted_run_is_foreseen_in_its_own_precision(vector_sets, tmp_pa
         started.append(precision)
         return []
 
-    monkeypatch.setattr("negbench.campaign.driver.outlook_lines", note)
+    monkeypatch.setattr("negbench.campaign.driver.forecast_lines", note)
     command = ["run", "--strategy", "qure", *flags_of(vector_sets), "--runs-dir", str(tmp_path)]
     for name, own in (("qure", "bf16"), ("cirqrs", None)):
         started.clear()
@@ -108,7 +108,7 @@ def test_mine_and_embed_measure_a_part_of_the_work(monkeypatch, tmp_path):
     mined = negatives.MinedNegatives(frame, {}, 30, 2.5)  # type: ignore[arg-type]
     monkeypatch.setattr(negatives, "_mine_rows", lambda asked, most: (mined, 20) if most == negatives._SAMPLE else None)
     given = negatives.Mine(queries="q", images="i", targets="t", strategy="qure", out="o.parquet")
-    lines = negatives.outlook(given)
+    lines = negatives.dry_run(given)
     assert lines[0] == "reads q, i and t: 20 queries, 30 images"
     assert lines[1].startswith(f"{duration(10)} of mining, ")
     files, texts = dict.fromkeys("abcdefg"), ["x", "y", "z"]
@@ -124,7 +124,7 @@ def test_mine_and_embed_measure_a_part_of_the_work(monkeypatch, tmp_path):
         stages.seconds |= {"images": 4.0, "texts": 8.0}
 
     monkeypatch.setattr(own_embed, "_encode_all", encoded)
-    lines = own_embed.outlook(own_embed.Embed(folder=tmp_path, encoder="x", batch_size=2))
+    lines = own_embed.dry_run(own_embed.Embed(folder=tmp_path, encoder="x", batch_size=2))
     assert lines[0] == "reads 7 images (6 different ones) and 3 texts"
     assert lines[1].startswith(f"{duration(4.0 * 3 + 8.0 * 1.5)} of embedding, ")
 

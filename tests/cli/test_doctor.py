@@ -40,7 +40,7 @@ def test_a_run_that_is_named_has_its_needs_told(toy_root, tmp_path, run_command,
     place = ("--runs-dir", tmp_path / "runs", "--tracking-uri", "none", "--set", f"dataset.root='{toy_root}'")
     out = run_command("doctor", *RUN, *TOY, *place).out
     assert "run       backbone 'blip2' is small: a step fits" in out
-    monkeypatch.setattr("negbench.loop.outlook.SMALL", 0)
+    monkeypatch.setattr("negbench.loop.run_forecast.SMALL", 0)
     out = run_command("doctor", *RUN, *TOY, *place).out
     assert "run       a step of 32 queries takes about " in out
     assert "run       18 steps; " in out

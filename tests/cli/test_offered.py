@@ -188,7 +188,7 @@ class Mine:
 
 
 def test_every_command_with_a_dry_run_is_tried():
-    assert {name for name, command in COMMANDS.items() if command.outlook is not None} == set(DRY_RUNS)
+    assert {name for name, command in COMMANDS.items() if command.dry_run is not None} == set(DRY_RUNS)
 
 
 @pytest.mark.slow

@@ -98,8 +98,8 @@ def test_a_run_is_computed_once_in_the_order_of_the_plan_and_a_failure_stops_not
     planned = [a, b, c, replace(b, columns={**b.columns, "strategy": "x"})]
     fault = ("failed", "ZeroDivisionError: division by zero", "Traceback")
     folder, executor = ComparisonFolder(tmp_path / "c"), Scripted({"a0": fault, "b0": ("done", ("run-b", True))})
-    estimate: Any = SimpleNamespace(add_computed=lambda *_: False)
-    execution = Execution(executor, "none", estimate)
+    forecast: Any = SimpleNamespace(add_computed=lambda *_: False)
+    execution = Execution(executor, "none", forecast)
     outcomes = grid_compute.compute_and_log(folder, planned, execution, [ended(cell("z", 0))])
     assert executor.asked == ["a0", "b0"]
     assert [outcome.cell for outcome in outcomes] == planned

@@ -1,7 +1,7 @@
-"""What a run will take, said before anybody waits: memory of a step, disk, pictures, steps and hours.
+"""Forecast what a run will take, before anybody waits: memory of a step, disk, pictures, steps and hours.
 
 Memory comes from shapes alone (`negbench.loop.step_memory`), so that planning needs no weights. Hours come from the
-operations of a step and the speed of the device: measured on this CPU, or listed in `cards.toml` for a GPU.
+operations of a step and the speed of the device: measured on this CPU, or listed in `gpus.toml` for a GPU.
 """
 
 import math
@@ -31,7 +31,7 @@ from negbench.settings.config import ComputeConfig, ResolvedConfig
 
 MOVES_SCORES = False  # only estimates
 
-CARDS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))["card"]
+GPUS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))["gpu"]
 _DAY = 86400.0  # seconds
 _MONTH = 30 * 24 * 3600.0  # seconds
 _SIDE = 768  # of the matrices whose product tells the speed of a CPU
@@ -41,8 +41,8 @@ SMALL = 2**28  # bytes of weights below which a run says nothing of its steps: t
 
 
 @dataclass(frozen=True, eq=False)
-class Outlook:
-    """Estimates of a run.
+class RunForecast:
+    """What one run will take.
 
     Attributes:
         config: of the run.
@@ -57,8 +57,8 @@ class Outlook:
     device: torch.device
 
     @classmethod
-    def of(cls, config: ResolvedConfig, cache: DataCache, started: str | None = None) -> "Outlook":
-        """Return the estimates of a planned run; weights need not be there if the backbone is `BuildsWithoutWeights`.
+    def of(cls, config: ResolvedConfig, cache: DataCache, started: str | None = None) -> "RunForecast":
+        """Return the forecast of a planned run; weights need not be there if the backbone is `BuildsWithoutWeights`.
 
         `started`: the precision that an interrupted run was started in.
         """
@@ -86,7 +86,7 @@ class Outlook:
         return memory_of(self.device)
 
     @property
-    def asked(self) -> StepPlan:
+    def configured_plan(self) -> StepPlan:
         """The plan that the settings name: `auto` is off."""
         compute = self.config.compute
         micro_batch = 0 if compute.micro_batch == "auto" else compute.micro_batch
@@ -115,7 +115,7 @@ class Outlook:
         Raises:
             OptionError: it does not; says what would make it fit.
         """
-        needed = self.bytes_of(self.asked)
+        needed = self.bytes_of(self.configured_plan)
         if needed <= self.memory:
             return
         if self.device.type == "cuda" and self.fitting() is not None:  # which `auto` chooses
@@ -140,7 +140,7 @@ class Outlook:
     @cached_property
     def operations(self) -> dict[str, float]:
         """Floating-point operations of a training step, computed as a run would, by call."""
-        plan = self.asked if self.device.type == "cpu" else self.fitting() or self.asked
+        plan = self.configured_plan if self.device.type == "cpu" else self.fitting() or self.configured_plan
         return step_operations(self.architecture, self.rows, plan)
 
     def _duration(self, operations: float) -> float | None:
@@ -148,7 +148,7 @@ class Outlook:
         if self.device.type == "cpu":
             return operations / (cpu_speed() * max(1, self.config.compute.threads))
         name = torch.cuda.get_device_name(self.device)
-        speeds = [1e12 * card["tflops"] for card in CARDS if card["name"] in name]
+        speeds = [1e12 * gpu["tflops"] for gpu in GPUS if gpu["name"] in name]
         return operations / speeds[0] if speeds else None
 
     def lines(self) -> list[str]:
@@ -254,8 +254,8 @@ def cpu_speed() -> float:
     return 3 * 2 * _SIDE**3 / max(1e-6, time.process_time() - before)
 
 
-def outlook_lines(config: ResolvedConfig, cache: DataCache, started: str | None = None) -> list[str]:
-    """Return `Outlook.lines` of a planned run; none if its backbone is small, or cannot be traced.
+def forecast_lines(config: ResolvedConfig, cache: DataCache, started: str | None = None) -> list[str]:
+    """Return `RunForecast.lines` of a planned run; none if its backbone is small, or cannot be traced.
 
     Args:
         config: the run's.
@@ -265,29 +265,29 @@ def outlook_lines(config: ResolvedConfig, cache: DataCache, started: str | None 
     Raises:
         OptionError: a step cannot fit.
     """
-    return _lines(lambda: Outlook.of(config, cache, started))
+    return _lines(lambda: RunForecast.of(config, cache, started))
 
 
-def opened_lines(run: OpenRun) -> list[str]:
-    """Return `Outlook.lines` of an opened run; likewise.
+def open_run_lines(run: OpenRun) -> list[str]:
+    """Return `RunForecast.lines` of an opened run; likewise.
 
     Raises:
         OptionError: a step cannot fit.
     """
 
-    def make() -> Outlook:
-        return Outlook(run.config, run.splits, Architecture.of(run), run.precision.device)
+    def make() -> RunForecast:
+        return RunForecast(run.config, run.splits, Architecture.of(run), run.precision.device)
 
     return _lines(make)
 
 
-def _lines(make: Callable[[], Outlook]) -> list[str]:
+def _lines(make: Callable[[], RunForecast]) -> list[str]:
     try:
-        outlook = make()
-        if outlook.architecture.weights < SMALL and outlook.device.type == "cpu":
+        forecast = make()
+        if forecast.architecture.weights < SMALL and forecast.device.type == "cpu":
             return []
-        outlook.check()
-        return outlook.lines()
+        forecast.check()
+        return forecast.lines()
     except NegbenchError:
         raise
     except Exception:  # whatever a backbone raises on tensors without numbers: its own run reports what is wrong

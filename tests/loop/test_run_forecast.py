@@ -9,9 +9,9 @@ import torch
 
 from negbench.data.scene import DataCache
 from negbench.errors import OptionError
-from negbench.loop import fitting, outlook
+from negbench.loop import fitting, run_forecast
 from negbench.loop.fitting import fitting_plan
-from negbench.loop.outlook import Outlook, opened_lines, outlook_lines
+from negbench.loop.run_forecast import RunForecast, forecast_lines, open_run_lines
 from negbench.loop.step_memory import Architecture, CallMemory
 from negbench.plugins.registry import checked_options, registry
 from negbench.settings.config import ResolvedConfig, resolve
@@ -62,8 +62,8 @@ def sets(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return CallMemory(2**11 if recompute else 2**20, 0, output=0, operations=1e9, forward=2.5e8) * rows
 
     monkeypatch.setattr(Architecture, "call", made_up)
-    monkeypatch.setattr(outlook, "cpu_speed", lambda: 1e9)
-    monkeypatch.setattr(outlook, "SMALL", 0)
+    monkeypatch.setattr(run_forecast, "cpu_speed", lambda: 1e9)
+    monkeypatch.setattr(run_forecast, "SMALL", 0)
     backbone = ["backbone.name=blip2", "backbone.init=random", "backbone.size=toy"]
     return [f"dataset.root='{toy_root}'", *backbone, "train.batch_size=32", "train.epochs=6"]
 
@@ -77,13 +77,13 @@ def config(sets: list[str]) -> ResolvedConfig:
 def test_the_lines_of_a_run(config, monkeypatch):
     """72 queries in three batches of 32: 18 steps of 96 rows, a second each."""
     monkeypatch.setattr(fitting, "machine_memory", lambda: 2**34)
-    step, counts, hours = outlook_lines(config, DataCache())
+    step, counts, hours = forecast_lines(config, DataCache())
     assert step.startswith("a step of 32 queries takes about 97 MiB (activations 96 MiB)")
     assert counts.startswith("18 steps; ")
     assert "pictures to decode and encode once (about " in counts
     assert hours == "the steps alone take about 29 min on this CPU"
-    monkeypatch.setattr(outlook, "cpu_speed", lambda: 1e7)  # a hundredth
-    assert outlook_lines(config, DataCache())[2] == "the steps alone take about 48.0 h on this CPU (a GPU takes hours)"
+    monkeypatch.setattr(run_forecast, "cpu_speed", lambda: 1e7)  # a hundredth
+    assert forecast_lines(config, DataCache())[2] == "the steps alone take about 48.0 h on this CPU (a GPU takes hours)"
 
 
 KL = ("loss.name=margin-kl", "loss.kl_over=corpus")
@@ -108,7 +108,7 @@ CORPUS = {  # in 18 steps 96 images of 1e9 operations, of which a quarter forwar
 @pytest.mark.parametrize(("strategy", "more", "line"), CORPUS.values(), ids=CORPUS)
 def test_a_corpus_in_every_step_is_told(strategy, more, line, sets, monkeypatch):
     monkeypatch.setattr(fitting, "machine_memory", lambda: 2**34)
-    told = outlook_lines(resolve(config_of(sets, strategy, *more)), DataCache())
+    told = forecast_lines(resolve(config_of(sets, strategy, *more)), DataCache())
     assert [text for text in told if "pass the" in text] == ([] if line is None else [line])
 
 
@@ -123,45 +123,45 @@ FITS = {
 def test_a_step_that_cannot_fit_is_refused(memory, message, config, monkeypatch):
     monkeypatch.setattr(fitting, "machine_memory", lambda: memory)
     if not message:
-        assert outlook_lines(config, DataCache())
+        assert forecast_lines(config, DataCache())
         return
     with pytest.raises(OptionError, match=message):
-        outlook_lines(config, DataCache())
+        forecast_lines(config, DataCache())
 
 
 def test_planning_names_the_plan_that_a_run_takes(subtests, config, monkeypatch):
     """What the dry run says and what the run computes on a card of any size: one decision."""
-    made, run = Outlook.of(config, DataCache()), untrained(config)
+    made, run = RunForecast.of(config, DataCache()), untrained(config)
     cuda = torch.device("cuda")
-    card = Outlook(config, made.splits, made.architecture, cuda)
-    on_gpu = replace(run, precision=replace(run.precision, device=cuda))
+    on_gpu = RunForecast(config, made.splits, made.architecture, cuda)
+    gpu_run = replace(run, precision=replace(run.precision, device=cuda))
     for memory in (2**31, 2**30, 900 * 2**20, 820 * 2**20, 2**20):
         with subtests.test(memory=memory):
             properties = SimpleNamespace(total_memory=memory)
             monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, own=properties: own)
-            taken = fitting_plan(on_gpu)
-            said = card.fitting()
-            assert said == taken if said is not None else card.plans(config.compute)[-1] == taken
+            taken = fitting_plan(gpu_run)
+            said = on_gpu.fitting()
+            assert said == taken if said is not None else on_gpu.plans(config.compute)[-1] == taken
 
 
 def test_a_run_that_was_started_is_estimated_in_its_precision(config):
-    assert Outlook.of(config, DataCache()).architecture.precision == "fp32"
-    assert Outlook.of(config, DataCache(), "bf16").architecture.precision == "bf16"
+    assert RunForecast.of(config, DataCache()).architecture.precision == "fp32"
+    assert RunForecast.of(config, DataCache(), "bf16").architecture.precision == "bf16"
 
 
 def test_small_backbones_are_not_traced_by_a_run(config, monkeypatch):
-    monkeypatch.setattr(outlook, "SMALL", 2**28)
+    monkeypatch.setattr(run_forecast, "SMALL", 2**28)
     monkeypatch.setattr(Architecture, "call", None)
-    assert opened_lines(untrained(config)) == []
+    assert open_run_lines(untrained(config)) == []
 
 
 def test_a_measured_card_tells_hours(config, monkeypatch):
-    made = Outlook(
-        config, DataCache().splits(config), Outlook.of(config, DataCache()).architecture, torch.device("cuda")
+    made = RunForecast(
+        config, DataCache().splits(config), RunForecast.of(config, DataCache()).architecture, torch.device("cuda")
     )
-    monkeypatch.setattr(Outlook, "memory", 2**40)
+    monkeypatch.setattr(RunForecast, "memory", 2**40)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    speed = 1e12 * next(card["tflops"] for card in outlook.CARDS if card["name"] == "H200")
+    speed = 1e12 * next(gpu["tflops"] for gpu in run_forecast.GPUS if gpu["name"] == "H200")
     assert made.seconds() == pytest.approx(18 * 96 * 1e9 / speed)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another card")
     assert made.seconds() is None

@@ -9,7 +9,7 @@ from negbench.analysis.verdicts import Rules
 from negbench.campaign.compare import compare_cells
 from negbench.campaign.plan import plan_comparison
 from negbench.grid.cells import Cell
-from negbench.grid.estimate import Forecast, Rehearsals
+from negbench.grid.forecast import Forecast, Rehearsals
 from negbench.grid.looks import Looks
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
@@ -33,15 +33,15 @@ def computed(folder: Path, seconds: float) -> Path:
 def test_the_rest_takes_as_long_as_runs_of_the_same_place_or_else_of_any(longer, tmp_path):
     """Two places of two seeds; runs of four epochs."""
     one, again, *others = planned(longer, tmp_path, "2")
-    estimate = Forecast()
-    assert estimate.add_computed(one, computed(tmp_path / "one", 40.0))
+    forecast = Forecast()
+    assert forecast.add_computed(one, computed(tmp_path / "one", 40.0))
     text = "2 more to compute: about 80 s with 1 worker, 1 MiB (estimated after the first one)"
-    assert estimate.text(others, 1) == text
-    assert [estimate.add_computed(others[0], computed(tmp_path / f"{i}", 10)) for i in range(3)] == [False, False, True]
-    assert "about 50 s with 1 worker, 1 MiB (estimated after the first 4)" in estimate.text([again, others[1]], 1)
-    estimate.later = (8.0, 32.0)
-    assert ", then the rest of the command: about 2 min to 4 min with 1 worker" in estimate.text([again, others[1]], 1)
-    assert "about 50 s to 2 min with 2 workers" in estimate.text([again, others[1]], 2, elsewhere=True)
+    assert forecast.text(others, 1) == text
+    assert [forecast.add_computed(others[0], computed(tmp_path / f"{i}", 10)) for i in range(3)] == [False, False, True]
+    assert "about 50 s with 1 worker, 1 MiB (estimated after the first 4)" in forecast.text([again, others[1]], 1)
+    forecast.later = (8.0, 32.0)
+    assert ", then the rest of the command: about 2 min to 4 min with 1 worker" in forecast.text([again, others[1]], 1)
+    assert "about 50 s to 2 min with 2 workers" in forecast.text([again, others[1]], 2, elsewhere=True)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_runs_of_another_batch_size_take_as_long_for_each_step_and_besides_for_e
 ):
     """Finished: four epochs in batches of 8 queries; 30 s of training, 10 s of all else."""
     finished, *_ = planned([*longer, "train.batch_size=8"], tmp_path, "1")
-    estimate = Forecast()
-    estimate.add(finished, computed(tmp_path / "finished", 40.0))
+    forecast = Forecast()
+    forecast.add(finished, computed(tmp_path / "finished", 40.0))
     settings = [*longer, f"train.batch_size={batch_size}", f"train.epochs={epochs}"]
     *_, top_k = planned(settings, tmp_path, "1")  # another place
-    assert estimate.seconds([top_k]) == pytest.approx((seconds, seconds))
+    assert forecast.seconds([top_k]) == pytest.approx((seconds, seconds))
 
 
 def test_a_dry_run_prices_batch_sizes_without_finished_runs_by_their_steps(longer, tmp_path, monkeypatch):
@@ -90,10 +90,10 @@ def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_
     assert Forecast((0.0, 12.0)).price(cells, tmp_path)[0].startswith("the 6 runs: 10 min to 15 min of computing; ")
     cells[0], cells[1] = (replace(cells[i], folder=computed(tmp_path / f"run-{i}", 10.0 + 20 * i).name) for i in (0, 1))
     text = "of computing; 30 MiB of memory for each worker"
-    estimate = Forecast()
-    assert estimate.price(cells, tmp_path) == [f"the other 4 runs: 5 min {text} (rehearsed on this machine)"]
-    estimate.add(cells[3], computed(tmp_path / "top-k", 50.0))
-    assert estimate.seconds(cells[2:]) == (170.0, 170.0)  # a run that was computed is known, no longer rehearsed
+    forecast = Forecast()
+    assert forecast.price(cells, tmp_path) == [f"the other 4 runs: 5 min {text} (rehearsed on this machine)"]
+    forecast.add(cells[3], computed(tmp_path / "top-k", 50.0))
+    assert forecast.seconds(cells[2:]) == (170.0, 170.0)  # a run that was computed is known, no longer rehearsed
     assert Forecast().price(cells[:3], tmp_path) == [f"the other 1 runs: 20 s {text}"]
     monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 100.0 * (run.config.strategy.name == "all-corpus"))
     assert Forecast().price(cells, tmp_path)[0].startswith(f"the other 4 runs: 80 s {text} (from")

@@ -1,4 +1,4 @@
-"""Estimate what a command still needs: from the runs of the same place that are finished, else from rehearsals."""
+"""Forecast what a command still needs: from the runs of the same place that are finished, else from rehearsals."""
 
 import os
 from collections.abc import Collection, Iterable
