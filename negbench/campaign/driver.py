@@ -136,7 +136,7 @@ def foresee(first: Round) -> list[str]:
     missing = [cell for cell in cells if cell.step(first.runs) != "reuse"]
     if missing and not price and not timed:
         price = [
-            "how long it takes is unknown: no such run is finished, and it cannot be rehearsed here; "
+            "how long it takes is unknown: no such run is finished, and it cannot be timed here; "
             "`negbench run --epochs 1` with one strategy and your other settings prints an epoch's seconds and memory"
         ]
     return [*dict.fromkeys(lines), *price]

@@ -1,4 +1,4 @@
-"""Forecast what a command still needs: from the runs of the same place that are finished, else from rehearsals."""
+"""Forecast what a command still needs: from finished runs of the same place, else from timing their parts."""
 
 import os
 from collections.abc import Collection, Iterable
@@ -10,25 +10,25 @@ from negbench.display import duration
 from negbench.grid.axis import GroupKey, group_key
 from negbench.grid.cells import Cell
 from negbench.loop.record import peak_memory_mib
-from negbench.loop.rehearsal import Rehearsals
+from negbench.loop.run_timer import RunTimer
 from negbench.loop.runs import DATA
 from negbench.machine.free_memory import size
 from negbench.store.runfolder import RunFolder
 
-MANY = 20  # runs from which a command rehearses before it starts: of fewer, the first tells soon enough
+MANY = 20  # runs from which a command times their parts before it starts: of fewer, the first tells soon enough
 
 
 @dataclass
 class Forecast:
     """Time, memory and disk space of the rest of a command, refined by every run.
 
-    A run takes as long as finished ones of its place in the grid, whatever their rate; else as rehearsed; else what all
+    A run takes as long as finished ones of its place in the grid, whatever their rate; else as timed; else what all
     finished ones took for each step of training and, besides, for each epoch: with other batch sizes, the number of
     steps differs.
 
     Attributes:
         later: epochs of all runs that follow the cells that are being computed, at least and at most.
-        known, rehearsed: seconds of finished runs by place, and of a rehearsed one; 0 if it cannot be rehearsed.
+        known, timed: seconds of finished runs by place, and of a run whose parts were timed; 0 if they cannot be.
         epochs, steps, training, stored: of the finished runs in total: epochs, steps for each train query, seconds of
             training, and bytes.
         memory: the most MiB that a process of a finished run took.
@@ -37,7 +37,7 @@ class Forecast:
 
     later: tuple[float, float] = (0.0, 0.0)
     known: dict[GroupKey, list[float]] = field(default_factory=dict)
-    rehearsed: dict[GroupKey, float] = field(default_factory=dict)
+    timed: dict[GroupKey, float] = field(default_factory=dict)
     epochs: int = 0
     steps: float = 0.0
     training: float = 0.0
@@ -75,13 +75,13 @@ class Forecast:
         return per_epoch * (epochs + least), per_epoch * (epochs + most)
 
     def _seconds_of(self, cell: Cell) -> float:
-        """Return what one cell takes: as finished runs of its place, as rehearsed, or by steps and epochs."""
+        """Return what one cell takes: as finished runs of its place, as timed, or by steps and epochs."""
         finished = self.known.get(_place(cell))
         if finished:
             return fmean(finished)
-        rehearsed = self.rehearsed.get(_place(cell))
-        if rehearsed:
-            return rehearsed
+        timed = self.timed.get(_place(cell))
+        if timed:
+            return timed
         if not self.epochs:
             return 0.0
         per_step = self.training / self.steps
@@ -113,7 +113,7 @@ class Forecast:
         return f"{what}: {time}, {disk} (estimated after the first {source})"
 
     def price(self, cells: Iterable[Cell], runs: Path) -> list[str]:
-        """Read the finished ones of these cells, rehearse the others' places, and say what is left.
+        """Read the finished ones of these cells, time the others' places, and say what is left.
 
         Returns:
             A line; none if no run is left, or if the time of some can be known from neither.
@@ -123,10 +123,10 @@ class Forecast:
         for cell in distinct:
             if cell.step(runs) == "reuse":
                 self.add(cell, runs / str(cell.folder))
-        rehearsals = Rehearsals(DATA)
+        timer = RunTimer(DATA)
         for cell in left:
-            if _place(cell) not in {**self.known, **self.rehearsed}:
-                self.rehearsed[_place(cell)] = rehearsals.seconds(cell.run)
+            if _place(cell) not in {**self.known, **self.timed}:
+                self.timed[_place(cell)] = timer.seconds(cell.run)
         least, most = self.seconds(left)
         if not least:
             return []
@@ -138,11 +138,11 @@ class Forecast:
 
     def _say_source(self, cells: Iterable[Cell]) -> str:
         """Say from what the time of cells is estimated whose place has no finished run; nothing if each has one."""
-        rehearsed = [self.rehearsed[place] for place in map(_place, cells) if place not in self.known]
+        timed = [self.timed[place] for place in map(_place, cells) if place not in self.known]
         sources = []
-        if any(rehearsed):
-            sources.append("rehearsed on this machine")
-        if not all(rehearsed):
+        if any(timed):
+            sources.append("timed on this machine")
+        if not all(timed):
             sources.append("from runs with other settings")
         return f" ({', or '.join(sources)})" if sources else ""
 

@@ -10,7 +10,7 @@ import numpy as np
 import negbench as package
 from negbench import display
 from negbench.display import Display, duration
-from negbench.loop.rehearsal import Rehearsals
+from negbench.loop.run_timer import RunTimer
 from negbench.own import embed as own_embed
 from negbench.own import negatives
 from negbench.settings.command_options import Claims
@@ -25,7 +25,7 @@ def test_a_run_is_a_round_of_one_cell(vector_flags, tmp_path, document, run_comm
     assert [cell["step"] for cell in before["cells"]] == ["anew"]
     reads, price = before["notes"]
     assert reads.startswith("reads ")
-    assert re.match(r"the 1 runs: \d+ s of computing; [\d,]+ MiB of memory for each worker \(rehearsed", price)
+    assert re.match(r"the 1 runs: \d+ s of computing; [\d,]+ MiB of memory for each worker \(timed", price)
     assert not list(tmp_path.iterdir())
     run_command(*command)
     after = document(*command, "--dry-run")
@@ -86,11 +86,11 @@ def test_claims_are_a_python_call_with_the_price_of_a_comparison(vector_sets, tm
     assert decided.startswith("after 2 seeds ")
 
 
-def test_a_first_comparison_that_cannot_be_rehearsed_says_how_to_measure(
+def test_a_first_comparison_that_cannot_be_timed_says_how_to_measure(
     vector_flags, tmp_path, document, run_command, monkeypatch
 ):
     """The command that it names prints what it promises."""
-    monkeypatch.setattr(Rehearsals, "seconds", lambda *_: 0.0)
+    monkeypatch.setattr(RunTimer, "seconds", lambda *_: 0.0)
     others = list(vector_flags)
     place = others.index("train.epochs=2")
     del others[place - 1 : place + 1]

@@ -427,8 +427,8 @@ def test_a_runs_folder_that_is_none_is_one_line(expect_error, subtests):
 def test_a_dry_run_stops_after_the_plan(both, vector_sets, tmp_path, run_command):
     out = run_command(*command_of(vector_sets, tmp_path, "--dry-run", "--workers", "2")).out
     assert "2 cells (2 strategies), 0 already finished" in out
-    assert "the 2 runs: 1 s of computing; " in out  # rehearsed: each takes 0.3 s to be stored
-    assert "MiB of memory for each worker (rehearsed on this machine)\n" in out
+    assert "the 2 runs: 1 s of computing; " in out  # timed: each takes 0.3 s to be stored
+    assert "MiB of memory for each worker (timed on this machine)\n" in out
     assert not list(tmp_path.iterdir())
     after_a_pilot = run_command(*both.command, "--dry-run", "--seeds", "5").out
     results = [read_json(path) for path in both.runs.glob("*/result.json")]

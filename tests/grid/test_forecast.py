@@ -9,7 +9,7 @@ from negbench.analysis.verdicts import Rules
 from negbench.campaign.compare import compare_cells
 from negbench.campaign.plan import plan_comparison
 from negbench.grid.cells import Cell
-from negbench.grid.forecast import Forecast, Rehearsals
+from negbench.grid.forecast import Forecast, RunTimer
 from negbench.grid.looks import Looks
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
@@ -62,8 +62,8 @@ def test_runs_of_another_batch_size_take_as_long_for_each_step_and_besides_for_e
 
 
 def test_a_dry_run_prices_batch_sizes_without_finished_runs_by_their_steps(longer, tmp_path, monkeypatch):
-    """Of three sizes one is finished, with 18 s of training and 6 s of all else; none can be rehearsed."""
-    monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 0.0)
+    """Of three sizes one is finished, with 18 s of training and 6 s of all else; none can be timed."""
+    monkeypatch.setattr(RunTimer, "seconds", lambda self, run: 0.0)
     dial = ("train.batch_size=4,8,16",)
     settings = tuple(setting for setting in longer if not setting.startswith("train.batch_size"))
     options = Compare(strategies="top-k", seeds="1", sets=settings, dials=dial, lr="fixed", name="c")
@@ -83,18 +83,18 @@ def test_what_follows_the_trials_is_counted_with_looks_and_further_trials(subtes
             assert (first.ahead, first.later_epochs) == (plan.cells, 2 * 4 * 2 * 4 + more)
 
 
-def test_finished_runs_of_a_place_come_before_rehearsals_and_these_before_other_places(longer, tmp_path, monkeypatch):
+def test_finished_runs_of_a_place_come_before_timed_parts_and_these_before_other_places(longer, tmp_path, monkeypatch):
     """Two places of three seeds; in the first 10 s and 30 s are known, for four epochs each."""
     cells = planned(longer, tmp_path, "3")
-    monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 100.0)
+    monkeypatch.setattr(RunTimer, "seconds", lambda self, run: 100.0)
     assert Forecast((0.0, 12.0)).price(cells, tmp_path)[0].startswith("the 6 runs: 10 min to 15 min of computing; ")
     cells[0], cells[1] = (replace(cells[i], folder=computed(tmp_path / f"run-{i}", 10.0 + 20 * i).name) for i in (0, 1))
     text = "of computing; 30 MiB of memory for each worker"
     forecast = Forecast()
-    assert forecast.price(cells, tmp_path) == [f"the other 4 runs: 5 min {text} (rehearsed on this machine)"]
+    assert forecast.price(cells, tmp_path) == [f"the other 4 runs: 5 min {text} (timed on this machine)"]
     forecast.add(cells[3], computed(tmp_path / "top-k", 50.0))
-    assert forecast.seconds(cells[2:]) == (170.0, 170.0)  # a run that was computed is known, no longer rehearsed
+    assert forecast.seconds(cells[2:]) == (170.0, 170.0)  # a run that was computed is known, no longer timed
     assert Forecast().price(cells[:3], tmp_path) == [f"the other 1 runs: 20 s {text}"]
-    monkeypatch.setattr(Rehearsals, "seconds", lambda self, run: 100.0 * (run.config.strategy.name == "all-corpus"))
+    monkeypatch.setattr(RunTimer, "seconds", lambda self, run: 100.0 * (run.config.strategy.name == "all-corpus"))
     assert Forecast().price(cells, tmp_path)[0].startswith(f"the other 4 runs: 80 s {text} (from")
     assert Forecast().price(cells[2:], tmp_path) == Forecast().price(cells[:2], tmp_path) == []  # unknown; nothing left

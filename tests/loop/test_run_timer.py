@@ -1,4 +1,4 @@
-"""Rehearsals: what is counted, against a run that counts it; what is timed, by a clock that ticks once a call."""
+"""Timing runs: what is counted, against a run that counts it; what is timed, by a clock that ticks once a call."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from negbench.data.scene import DataCache
-from negbench.loop import observe, pools, rehearsal, train
-from negbench.loop.rehearsal import Rehearsals, _Parts
+from negbench.loop import observe, pools, run_timer, train
+from negbench.loop.run_timer import RunTimer, _PartTimer
 from negbench.loop.runs import RunContext, plan_run, run_config
 from negbench.mining import curves
 from negbench.scoring import evaluation
@@ -49,18 +49,18 @@ def test_each_part_is_counted_as_often_as_a_run_does_it(strategy, sets, vector_s
     run_config(planned, RunContext(tmp_path, RunContext.open(tmp_path, "none").tracker, cache=cache))
     for part in {*PARTS.values()}:
         for other in PARTS.values():
-            monkeypatch.setattr(_Parts, other, lambda *_, is_it=other == part: float(is_it))
-        assert Rehearsals(cache).seconds(planned) == pytest.approx(counted[part] + rehearsal._STORED), part
+            monkeypatch.setattr(_PartTimer, other, lambda *_, is_it=other == part: float(is_it))
+        assert RunTimer(cache).seconds(planned) == pytest.approx(counted[part] + run_timer._STORED), part
 
 
 def test_another_data_set_counts_as_its_queries(toy_sets, tmp_path, monkeypatch):
     standin.write_preferences(tmp_path, users=4, judgements=6, images=40)
     for part in {*PARTS.values()}:
-        monkeypatch.setattr(_Parts, part, lambda *_, is_it=part == "scoring": float(is_it))
+        monkeypatch.setattr(_PartTimer, part, lambda *_, is_it=part == "scoring": float(is_it))
     cache, seconds = DataCache(), []
     for sets in ([], [f"eval.also='hp-fashioniq:root={tmp_path}'"]):
         planned = plan_run(load_config(flags={"strategy": {"name": "qure"}}, sets=[*toy_sets, *sets]), cache)
-        seconds.append(Rehearsals(cache)._seconds(planned))
+        seconds.append(RunTimer(cache)._seconds(planned))
     points, queries = 3, len(cache.splits(planned.config).val.queries)  # two epochs and the untrained model
     assert seconds[1] - seconds[0] == pytest.approx(points * 24 / queries)
 
@@ -68,28 +68,28 @@ def test_another_data_set_counts_as_its_queries(toy_sets, tmp_path, monkeypatch)
 def test_some_queries_and_steps_stand_for_all(monkeypatch):
     """48 queries in 3 steps: of 16 the refresh counts three times, of two steps each counts one and a half times."""
     ticks = iter(range(1000))
-    monkeypatch.setattr(rehearsal, "_QUERIES", 16)
-    monkeypatch.setattr(rehearsal, "_STEPS", 2)
-    monkeypatch.setattr(rehearsal.time, "process_time", lambda: float(next(ticks)))
-    monkeypatch.setattr(rehearsal, "regime", lambda task: torch.rand(1))
+    monkeypatch.setattr(run_timer, "_QUERIES", 16)
+    monkeypatch.setattr(run_timer, "_STEPS", 2)
+    monkeypatch.setattr(run_timer.time, "process_time", lambda: float(next(ticks)))
+    monkeypatch.setattr(run_timer, "regime", lambda task: torch.rand(1))
     sizes = ("train_images=60", "train_queries=48", "val_images=60", "val_queries=20")
     sets = [*(f"dataset.{size}" for size in sizes), "backbone.dim=8", "train.epochs=4", "train.batch_size=16"]
     flags = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
     config, cache, before = load_config(flags=flags, sets=sets), DataCache(), torch.get_rng_state()
-    rehearsals = Rehearsals(cache)
-    first = rehearsals.seconds(plan_run(config, cache))
-    known = sorted((key[0], value) for key, value in rehearsals._known.items())
+    timer = RunTimer(cache)
+    first = timer.seconds(plan_run(config, cache))
+    known = sorted((key[0], value) for key, value in timer._known.items())
     # the corpus before the first refresh is mined once too
     assert known == [("card", 1), ("epoch", 2.5), ("refresh", 3), ("refresh", 3), ("scoring", 1)]
     assert torch.equal(torch.get_rng_state(), before)
     taken = next(ticks)
-    assert rehearsals.seconds(plan_run(config.model_copy(update={"seed": 1}), cache)) == first
+    assert timer.seconds(plan_run(config.model_copy(update={"seed": 1}), cache)) == first
     assert next(ticks) == taken + 1  # another world of the same kind is not timed again
 
 
 def test_what_must_be_encoded_is_not_rehearsed(vector_sets, monkeypatch):
-    monkeypatch.setattr(Rehearsals, "_seconds", lambda self, planned: 5.0)
+    monkeypatch.setattr(RunTimer, "_seconds", lambda self, planned: 5.0)
     cache = DataCache()
     planned = plan_run(load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets), cache)
     encoder = planned.config.model_copy(update={"backbone": PluginConfig(name="tiny")})
-    assert [Rehearsals(cache).seconds(each) for each in (planned, replace(planned, config=encoder))] == [5.0, 0.0]
+    assert [RunTimer(cache).seconds(each) for each in (planned, replace(planned, config=encoder))] == [5.0, 0.0]

@@ -1,6 +1,6 @@
-"""Rehearse runs: time a step, a refresh and a scoring of each kind of run, and multiply each by how often it occurs.
+"""Tell what runs take: time a step, a refresh and a scoring of each kind of run, and count how often each occurs.
 
-This tells what runs take before any has finished. Only backbones that hold their features are rehearsed: for others,
+This is known before any run has finished. Only backbones that hold their features are timed: for others,
 weights would have to be loaded and images encoded first. Nothing is stored, and loading the data is not counted.
 """
 
@@ -30,20 +30,20 @@ from negbench.plugins.registry import registry
 
 MOVES_SCORES = False  # only estimates
 
-_QUERIES = 512  # of a rehearsed refresh, at most
+_QUERIES = 512  # of a timed refresh, at most
 _STEPS = 4
 _STORED = 0.3  # seconds that a run's files and their copy in MLflow take
 _WORLDS = {"dataset": {"world"}, "backbone": {"world"}}
 
 
-class Rehearsals:
-    """Seconds that runs take; what several runs have in common is timed once."""
+class RunTimer:
+    """Tells the seconds that runs take; what several runs have in common is timed once."""
 
     def __init__(self, cache: DataCache) -> None:
         self._scenes, self._known = cache, dict[Hashable, float]()
 
     def seconds(self, planned: PlannedRun) -> float:
-        """Return what a run takes on an idle core; 0 if it cannot be rehearsed."""
+        """Return what a run takes on an idle core; 0 if it cannot be timed."""
         config = planned.config
         backbones = (config.backbone, *config.mining.backbones)
         if not all(issubclass(registry.get("backbones", section.name), HoldsFeatures) for section in backbones):
@@ -52,13 +52,13 @@ class Rehearsals:
             with threads(config.compute.threads), own_randomness(config.seed, torch.device("cpu")):
                 return self._seconds(planned)
         except Exception:  # whatever a plug-in raises: its own run reports it
-            log.debug("%s is not rehearsed", config.strategy.name, exc_info=True)
+            log.debug("%s is not timed", config.strategy.name, exc_info=True)
             return 0.0
 
     def _seconds(self, planned: PlannedRun) -> float:
         config = planned.config
         splits = self._scenes.splits(planned.config)
-        parts = _Parts(planned, self._scenes)
+        parts = _PartTimer(planned, self._scenes)
         queries = len(splits.train.queries)
         epochs = config.train.epochs
         chosen = config.eval.select
@@ -88,7 +88,7 @@ class Rehearsals:
         return total
 
 
-class _Parts:
+class _PartTimer:
     """Times parts of a run, which is opened for the first of them."""
 
     def __init__(self, planned: PlannedRun, cache: DataCache) -> None:
