@@ -14,9 +14,9 @@ from negbench.analysis.findings import Findings
 from negbench.analysis.frame import config_of, known_numbers, seconds_per_seed, shared_value
 from negbench.analysis.kinds import draws_answer, kinds_answer
 from negbench.analysis.leader import by_negatives, equally_many, negatives_text, negatives_words, sort_alike
+from negbench.analysis.learning_curve import trained_out
 from negbench.analysis.picked_answer import picked_answer
 from negbench.analysis.pivots import at_point, size_of, unbeaten, unequal_steps
-from negbench.analysis.plateau import trained_out
 from negbench.analysis.regime_card import first_share, last_cards
 from negbench.analysis.tuned_gain import tuned_answer, tunings_of
 from negbench.analysis.turns import turns, turns_by_metric

@@ -13,7 +13,7 @@ import pandas as pd
 
 from negbench.analysis.columns import COLUMNS, NEGATIVES, TABLES, Line, metric_column, numbers, texts
 from negbench.analysis.frame import config_of, first_run, key_of, known_numbers, labels_of, mean_of, shared_value
-from negbench.analysis.plateau import with_plateaus
+from negbench.analysis.learning_curve import with_plateaus
 from negbench.analysis.regime_card import last_regime_cards, numbers_of
 from negbench.analysis.temperature import temperature_of
 from negbench.analysis.verdict_record import Verdict

@@ -7,7 +7,7 @@ from negbench.contracts import Strategy
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.schedule import Stage
 from negbench.loop.types import Log
-from negbench.metrics.curve_file import file_name
+from negbench.metrics.score_curves import file_name
 from negbench.mining import curves
 from negbench.mining.regime import regime
 from negbench.scoring import evaluation

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from negbench.metrics.curve_file import Curves, octave_places
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import at_most, checked_scores, count, ranked_scores
+from negbench.metrics.score_curves import ScoreCurves, octave_places
 from negbench.mining.task import MiningTask
 from negbench.scoring.tiles import Corpus, tile_rows, tiled_relevance
 
@@ -28,7 +28,7 @@ def sample_queries(task: MiningTask, count: int) -> Tensor:
 
 
 @torch.no_grad()
-def score_curves(task: MiningTask, sample: int = 500) -> Curves:
+def score_curves(task: MiningTask, sample: int = 500) -> ScoreCurves:
     """Compute score curves of a sample of the task's queries.
 
     Draws only from its own generator: the sample depends on the number of queries alone.
@@ -50,7 +50,7 @@ def score_curves(task: MiningTask, sample: int = 500) -> Curves:
     back = order.argsort()
     shortest = min(block.shape[1] for block in scores)
     mean = torch.cat([block[:, :shortest] for block in scores]).double().mean(0)
-    return Curves(rows.numpy(), length[back].numpy(), places[back].numpy(), mean.numpy())
+    return ScoreCurves(rows.numpy(), length[back].numpy(), places[back].numpy(), mean.numpy())
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from negbench.analysis.frame import folders_of
 from negbench.data.scene import DataCache, load_split
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError
-from negbench.metrics.curve_file import Curves, file_name
 from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.score_curves import ScoreCurves, file_name
 from negbench.scoring.scorers import Encoded, encode_run
 from negbench.settings.config import PluginConfig, ResolvedConfig
 from negbench.store.runfolder import RunFolder
@@ -100,12 +100,12 @@ class SettingRun:
             raise MissingEvidence(f"'{self.setting}' mines no pools here")
         return [self.folder.table(file.stem) for file in files]
 
-    def curves(self, moment: str) -> Curves:
+    def curves(self, moment: str) -> ScoreCurves:
         """Load the sorted score curves of a sample of the train queries."""
         path = self.folder.path / file_name(moment)
         if not path.exists():
             raise MissingEvidence(f"'{self.setting}' has no score curves at '{moment}' here")
-        return Curves.load(path)
+        return ScoreCurves.load(path)
 
     def encoded(self, split: str) -> Encoded:
         """Encode a split of the run's own data set with its trained model."""

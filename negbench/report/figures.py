@@ -36,8 +36,8 @@ from negbench.analysis.words import (
     span,
 )
 from negbench.machine.grouping import group_by
-from negbench.metrics.curve_file import Curves, file_name, octave_places
 from negbench.metrics.fixed import KINDS
+from negbench.metrics.score_curves import ScoreCurves, file_name, octave_places
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
 if TYPE_CHECKING:
@@ -495,7 +495,7 @@ def _score_lines(groups: Sequence[pd.DataFrame]) -> list[_Line]:
     moments += [(shared_value(group, "strategy"), "warm", folders_of(group)) for group in warm]
     for name, moment, folders in moments:
         files = [folder.path / file_name(moment) for folder in folders]
-        curves = [Curves.load(file) for file in files if file.exists()]
+        curves = [ScoreCurves.load(file) for file in files if file.exists()]
         size = min((len(curve.scores) for curve in curves), default=0)
         if not size:
             continue
@@ -515,7 +515,7 @@ def _shared_name(names: Sequence[str]) -> str:
     return first_names(names, min(count, len(names)))
 
 
-def _marked_drops(curves: Sequence[Curves], x: Sequence[float]) -> list[float]:
+def _marked_drops(curves: Sequence[ScoreCurves], x: Sequence[float]) -> list[float]:
     """Return the x values nearest to the median ranks of the two steepest drops."""
     pairs = []
     for curve in curves:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from negbench.contracts import relevance
-from negbench.metrics.curve_file import Curves
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
+from negbench.metrics.score_curves import ScoreCurves
 from negbench.papers import evidence as evidence_module
 from negbench.papers import measure as claims_measure
 from negbench.papers.evidence import Evidence, MissingEvidence, SettingRun
@@ -67,9 +67,9 @@ def hand(tmp_path: Path) -> SettingRun:
     return Evidence(settings_frame({"hand": {0: RunFolder(tmp_path)}})).run("hand", 0)
 
 
-def curves(drops: np.ndarray) -> Curves:
+def curves(drops: np.ndarray) -> ScoreCurves:
     """Return curves of three rankings of 11 images."""
-    return Curves(queries=np.arange(3), length=np.full(3, 11), drops=drops, scores=np.empty(0))
+    return ScoreCurves(queries=np.arange(3), length=np.full(3, 11), drops=drops, scores=np.empty(0))
 
 
 def test_curves_by_hand(hand):

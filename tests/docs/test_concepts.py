@@ -18,7 +18,7 @@ WORDS = """
     adam answer architecture batch block bounded build cache call callback card case chart checked checkpoint choice
     chosen closed column combination command compose compute computed condition config content context copy count cut
     damaged data dataset description display done dropout embedded embedding end epoch error eval event example extra
-    feature file filter folder format freeze grid has hold identity image in input interval kind left
+    feature file filter folder format freeze grid has hold identity image in input interval kind learning left
     line list listing log mapped measured member memory metric mining missing model module name need negbench noise
     note nothing objective option ordered page pair parent part patient paused pending per picture
     plugin precision preference problem process progress pruned published ragged range rank ranking rate ray

@@ -30,7 +30,7 @@ from negbench.loop.schedule import Stage, rate_schedule
 from negbench.loop.types import State
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.machine.files import SUMS, atomic_write
-from negbench.metrics.curve_file import Curves
+from negbench.metrics.score_curves import ScoreCurves
 from negbench.mining.draws import draw
 from negbench.mining.mined import Mined
 from negbench.plugins.registry import Plugin, registry
@@ -387,7 +387,7 @@ def test_training_is_a_plain_loop(story):
 def test_curves_are_kept_at_their_moments(story, vector_sets, tmp_path):
     assert sorted(p.name for p in story.result.path.glob("curves-*")) == ["curves-start.npz", "curves-warm.npz"]
     for moment, refresh in (("start", 0), ("warm", 1)):
-        curves = Curves.load(story.result.path / f"curves-{moment}.npz")
+        curves = ScoreCurves.load(story.result.path / f"curves-{moment}.npz")
         scores = scores_of(backbone_at(story.config, story.tape.refreshes[refresh].weights), story.train)
         best = [scores[row, story.train.groups[q.group]].max() for row, q in enumerate(story.train.queries)]
         assert curves.scores[0] == pytest.approx(sum(map(float, best)) / 48, abs=1e-5), moment

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from negbench.errors import NegbenchError
-from negbench.metrics.curve_file import Curves, octave_places
+from negbench.metrics.score_curves import ScoreCurves, octave_places
 from negbench.mining.curves import score_curves
 from negbench.mining.task import MiningTask
 from tests.mining.test_regime import rows_of, task_of
@@ -45,17 +45,17 @@ def test_round_trip_is_exact_and_the_bytes_repeat(subtests, tmp_path):
     curves.save(tmp_path / "a.npz")
     curves.save(tmp_path / "b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-    again = Curves.load(tmp_path / "a.npz")
+    again = ScoreCurves.load(tmp_path / "a.npz")
     for name in ("queries", "length", "drops", "scores"):
         with subtests.test(name=name):
             assert np.array_equal(getattr(again, name), getattr(curves, name))
     np.savez(tmp_path / "old.npz", queries=curves.queries, length=curves.length, drops=curves.drops)
-    assert len(Curves.load(tmp_path / "old.npz").scores) == 0
+    assert len(ScoreCurves.load(tmp_path / "old.npz").scores) == 0
     (tmp_path / "a.npz").write_bytes((tmp_path / "b.npz").read_bytes()[:200])
     with pytest.raises(NegbenchError, match=r"a\.npz"):
-        Curves.load(tmp_path / "a.npz")
+        ScoreCurves.load(tmp_path / "a.npz")
     with pytest.raises(NegbenchError, match=r"none\.npz"):
-        Curves.load(tmp_path / "none.npz")
+        ScoreCurves.load(tmp_path / "none.npz")
 
 
 def test_a_corpus_of_the_target_and_one_more():

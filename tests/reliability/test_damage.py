@@ -22,7 +22,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import RunContext
 from negbench.machine import contents
 from negbench.machine.files import SUMS, DamagedError, intact
-from negbench.metrics.curve_file import Curves
+from negbench.metrics.score_curves import ScoreCurves
 from negbench.mining.pool_file import read_pools
 from negbench.report.loaded import Comparison
 from negbench.store.runfolder import RunFolder
@@ -94,7 +94,7 @@ READERS: dict[str, Callable[[RunFolder], Any]] = {
     "ranks.parquet": lambda folder: folder.ranks(),
     "mining-00.parquet": lambda folder: folder.table("mining-00"),
     "model.safetensors": lambda folder: folder.weights(),
-    "curves-start.npz": lambda folder: Curves.load(folder.path / "curves-start.npz"),
+    "curves-start.npz": lambda folder: ScoreCurves.load(folder.path / "curves-start.npz"),
 }
 
 

@@ -33,7 +33,7 @@ from negbench.cli.main import run as negbench
 from negbench.data.scene import DataCache, load_split
 from negbench.errors import NegbenchError
 from negbench.machine.files import write_json
-from negbench.metrics.curve_file import Curves
+from negbench.metrics.score_curves import ScoreCurves
 from negbench.plugins.registry import registry
 from negbench.report import build, figures
 from negbench.report.build import write_report
@@ -424,7 +424,7 @@ def test_pool_sizes_and_score_curves_are_those_of_the_runs(drawn_runs):
         drawn_curves = {str(line.get_label()): line for line in drawn(curves.panels[place]).lines}
         before, after = drawn_curves  # one warm-up for all, after which the pools differ
         assert (before, set(after.split(", "))) == ("before training", {"qure", "top-k"}), loss
-        stored = [Curves.load(run.path / "curves-warm.npz") for run in folders_of(group)]
+        stored = [ScoreCurves.load(run.path / "curves-warm.npz") for run in folders_of(group)]
         warm = drawn_curves[after]
         assert warm.get_color() != drawn_curves[before].get_color(), loss
         assert list(warm.get_ydata()) == pytest.approx(list(np.mean([each.scores for each in stored], axis=0))), loss

@@ -10,7 +10,7 @@ import pytest
 from negbench.analysis.columns import ABOUT, COLUMNS
 from negbench.analysis.frame import folders_of
 from negbench.analysis.leader import leader_table, measured_tables
-from negbench.analysis.plateau import SHARE, Plateau, trained_out
+from negbench.analysis.learning_curve import SHARE, LearningCurve, trained_out
 from negbench.analysis.verdicts import Rules, tables_of, verdicts_of
 from negbench.grid.axis import names_of
 from tests.made import again
@@ -32,8 +32,8 @@ def curved(group: pd.DataFrame, curves: Sequence[Sequence[float | None]], key: s
     return again(group)
 
 
-def curve_of(*values: float) -> Plateau:
-    return Plateau(tuple(range(len(values))), tuple(STEPS * e for e in range(len(values))), values)
+def curve_of(*values: float) -> LearningCurve:
+    return LearningCurve(tuple(range(len(values))), tuple(STEPS * e for e in range(len(values))), values)
 
 
 def test_tables_name_the_share_of_a_plateau_that_is_counted():
@@ -45,11 +45,11 @@ def test_tables_name_the_share_of_a_plateau_that_is_counted():
 
 def test_the_mean_curve_is_that_of_the_points_that_all_seeds_have(tmp_path):
     curves = [[0.1, 0.2, 0.4, 0.5], [0.3, None, 0.5, 0.6], [0.2, 0.3, 0.6, 0.7]]
-    plateau = Plateau.of(curved(group_of(tmp_path, "qure", 0.5), curves), METRIC)
-    assert (plateau.epochs, plateau.steps) == ((0, 2, 3), (0, 14, 21))
-    assert plateau.mean == pytest.approx((0.2, 0.5, 0.6))
-    assert plateau.level == pytest.approx(0.6)
-    nothing = Plateau.of(curved(group_of(tmp_path, "dqe", 0.5), [[], [0.1], [0.1]]), METRIC)
+    curve = LearningCurve.of(curved(group_of(tmp_path, "qure", 0.5), curves), METRIC)
+    assert (curve.epochs, curve.steps) == ((0, 2, 3), (0, 14, 21))
+    assert curve.mean == pytest.approx((0.2, 0.5, 0.6))
+    assert curve.level == pytest.approx(0.6)
+    nothing = LearningCurve.of(curved(group_of(tmp_path, "dqe", 0.5), [[], [0.1], [0.1]]), METRIC)
     assert math.isnan(nothing.level)
     assert math.isnan(nothing.rise)
     assert math.isnan(nothing.steps_to(0.0))
@@ -64,11 +64,11 @@ def test_the_last_third_and_steps_by_hand(subtests):
     ):
         with subtests.test(values=values):
             assert curve_of(*values).rise == pytest.approx(rise, nan_ok=True)
-    assert math.isnan(Plateau((0, 30), (0, 300), (0.1, 0.9)).rise)  # scored only at the end
-    assert Plateau((0, 10, 20, 30), (0, 100, 200, 300), (0.1, 0.5, 0.6, 0.9)).rise == pytest.approx(0.3)
-    plateau = curve_of(0.1, 0.5, 0.78, 0.74, 0.8)
-    assert [plateau.steps_to(level) for level in (0.05, 0.5, 0.76, 0.8)] == [0, STEPS, 2 * STEPS, 4 * STEPS]
-    assert math.isnan(plateau.steps_to(0.81))
+    assert math.isnan(LearningCurve((0, 30), (0, 300), (0.1, 0.9)).rise)  # scored only at the end
+    assert LearningCurve((0, 10, 20, 30), (0, 100, 200, 300), (0.1, 0.5, 0.6, 0.9)).rise == pytest.approx(0.3)
+    curve = curve_of(0.1, 0.5, 0.78, 0.74, 0.8)
+    assert [curve.steps_to(level) for level in (0.05, 0.5, 0.76, 0.8)] == [0, STEPS, 2 * STEPS, 4 * STEPS]
+    assert math.isnan(curve.steps_to(0.81))
 
 
 def both(runs: Path) -> list[pd.DataFrame]:

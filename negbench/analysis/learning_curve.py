@@ -1,4 +1,4 @@
-"""Plateaus of learning curves: where a group's curve ended, how fast it got there, and whether it was still rising."""
+"""Learning curves: where a group's curve ended, how fast it got there, and whether it was still rising."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _NAMED = 4
 
 
 @dataclass(frozen=True)
-class Plateau:
+class LearningCurve:
     """Learning curve of a metric on the scored split, averaged over seeds.
 
     Attributes:
@@ -65,7 +65,7 @@ def with_plateaus(groups: Sequence[pd.DataFrame], lines: Sequence[Mapping[str, A
     places = []
     best: dict[tuple[str, ...], float] = {}
     for group, line in zip(groups, lines, strict=True):
-        curve = Plateau.of(group, line.get("metric") or shared_value(group, "main_metric"))
+        curve = LearningCurve.of(group, line.get("metric") or shared_value(group, "main_metric"))
         place = tuple(str(line[axis]) for axis in ("point", "dataset", "backbone"))
         best[place] = max(best.get(place, -math.inf), curve.level)
         curves.append(curve)
@@ -94,7 +94,7 @@ def trained_out(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> list
     rises: list[tuple[float, str, Verdict]] = []
     for name, group in zip(names_of([labels_of(group) for group in groups]), groups, strict=True):
         row = tested.get(key_of(group))
-        rise = Plateau.of(group, row.metric).rise if row is not None else math.nan
+        rise = LearningCurve.of(group, row.metric).rise if row is not None else math.nan
         if row is not None and not math.isnan(rise) and int(shared_value(group, "epochs") or 0) == longest:
             rises.append((rise, name, row))
     if not rises:

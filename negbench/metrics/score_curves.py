@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Curves:
+class ScoreCurves:
     """The steepest drops of S sampled queries.
 
     A *place* is a 0-based rank among the target and the images allowed as negatives, by descending score, ties by
@@ -42,7 +42,7 @@ class Curves:
             np.savez_compressed(file, **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
 
     @classmethod
-    def load(cls, path: Path) -> Curves:
+    def load(cls, path: Path) -> ScoreCurves:
         """Read what `save` wrote; raise NegbenchError if the file is missing or damaged."""
         with intact(path) as file, npz_arrays(file) as stored:
             scores = stored["scores"] if "scores" in stored else np.empty(0)  # earlier runs have none
