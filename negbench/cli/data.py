@@ -12,7 +12,7 @@ from negbench.settings.command_options import EncodeData, FetchData, VerifyData
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from negbench.datasets.verify import Verification
+    from negbench.datasets.verify import CheckedDataset
 
 SHOWN = 10  # problems of one kind to print on the terminal
 
@@ -75,7 +75,7 @@ def verify(options: VerifyData) -> dict[str, Any]:
     section |= {path[-1]: value for path, value in map(parse_set, options.sets)}
     console = Console(stderr=True)  # standard output is for the report
     with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
-        verification = check(
+        checked = check(
             section.pop("name"),
             section,
             splits=options.split,
@@ -83,11 +83,11 @@ def verify(options: VerifyData) -> dict[str, Any]:
             workers=options.workers,
             progress=_bar(progress, "decode"),
         )
-    document = asdict(verification)
+    document = asdict(checked)
     if not output.wants_json():
-        _print(verification)
-    if verification.problems:
-        raise ProblemsError(len(verification.problems), document)
+        _print(checked)
+    if checked.problems:
+        raise ProblemsError(len(checked.problems), document)
     return document
 
 
@@ -120,24 +120,24 @@ def encode(options: EncodeData) -> None:
     typer.echo(f"{count:,} images: {encoded:,} encoded, {count - encoded:,} stored before")
 
 
-def _print(verification: "Verification") -> None:
+def _print(checked: "CheckedDataset") -> None:
     from negbench.machine.grouping import group_pairs
 
-    for counts in verification.splits:
+    for counts in checked.splits:
         gallery = " / ".join(f"{name} {size:,}" for name, size in counts.gallery.items())
         remark = "" if counts.published else " (no published counts to compare with)"
         typer.echo(f"{counts.split}: {counts.identity}, {counts.queries:,} queries, gallery {gallery}{remark}")
-    typer.echo(f"{verification.images:,} images checked")
-    for note in verification.notes:
+    typer.echo(f"{checked.images:,} images checked")
+    for note in checked.notes:
         typer.echo(f"note: {note}")
-    for kind, problems in group_pairs((problem.kind, problem) for problem in verification.problems).items():
+    for kind, problems in group_pairs((problem.kind, problem) for problem in checked.problems).items():
         typer.echo(f"{kind}: {len(problems):,}")
         for problem in problems[:SHOWN]:
             split = f"{problem.split}: " if problem.split else ""
             typer.echo(f"  {split}{problem.detail}")
         if len(problems) > SHOWN:
             typer.echo(f"  ... {len(problems) - SHOWN:,} more; --json lists all")
-    if not verification.problems:
+    if not checked.problems:
         typer.echo("clean")
 
 

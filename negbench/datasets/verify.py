@@ -53,7 +53,7 @@ class CheckedSplit:
 
 
 @dataclass
-class Verification:
+class CheckedDataset:
     """Result of `verify`; clean if `problems` is empty."""
 
     dataset: str
@@ -71,7 +71,7 @@ def verify(
     images: bool = True,
     workers: int = THREADS,
     progress: Progress = lambda done, total: None,
-) -> Verification:
+) -> CheckedDataset:
     """Check one data set.
 
     Args:
@@ -89,7 +89,7 @@ def verify(
     taken = {"split", "images", "allow_missing"} & set(options)
     if taken:
         raise OptionError(f"{sorted(taken)[0]} is set by the check itself: leave it out")
-    report = Verification(name)
+    checked = CheckedDataset(name)
     faults: list[Exception] = []
     files: dict[str, Path] = {}
     read: dict[str, Dataset] = {}
@@ -97,27 +97,27 @@ def verify(
         try:
             annotated: Dataset = registry.make("datasets", name, **options, split=split, images=False)
             read[split] = annotated
-            _check_annotations(report, split, annotated)
+            _check_annotations(checked, split, annotated)
             if images and annotated.has_images:
-                files |= _locate_images(report, name, options, split, annotated)
+                files |= _locate_images(checked, name, options, split, annotated)
         except OptionError as error:  # a split that the data set does not have, unless it was asked for
             if splits:
                 raise
             faults.append(error)
-            report.notes.append(f"{split} is left out: {error}")
+            checked.notes.append(f"{split} is left out: {error}")
         except DataError as error:
             faults.append(error)
-            report.problems.append(Problem("load", str(error), split=split))
+            checked.problems.append(Problem("load", str(error), split=split))
     if {"train", "val"} <= read.keys():
-        report.notes += overlap(read["train"], read["val"])
+        checked.notes += overlap(read["train"], read["val"])
     if not images:
-        report.notes.append("images are not checked")
-    if not report.splits:
+        checked.notes.append("images are not checked")
+    if not checked.splits:
         raise next((fault for fault in faults if isinstance(fault, DataError)), faults[0])
     with warnings.catch_warnings(action="ignore"):  # metadata that PIL finds odd does not change the pixels
-        _check_images(report, files, workers, progress)
-        report.notes += _kinds_of_pictures(name, options, files)
-    return report
+        _check_images(checked, files, workers, progress)
+        checked.notes += _kinds_of_pictures(name, options, files)
+    return checked
 
 
 def _kinds_of_pictures(name: str, options: Mapping[str, Any], files: Mapping[str, Path]) -> list[str]:
@@ -128,12 +128,12 @@ def _kinds_of_pictures(name: str, options: Mapping[str, Any], files: Mapping[str
     return picture_remarks(files.values(), as_shown=as_shown)
 
 
-def _check_annotations(report: Verification, split: str, data: Dataset) -> None:
+def _check_annotations(checked: CheckedDataset, split: str, data: Dataset) -> None:
     """Check counts against the card, and note relevant images outside the gallery, which scores leave out."""
     counts = data.counts
     remarks = data.card.remarks(data.split, counts)
-    report.problems.extend(Problem("counts", remark, split=split) for remark in remarks)
-    report.notes.extend(remark for remark in data.remarks if remark not in (*remarks, *report.notes))
+    checked.problems.extend(Problem("counts", remark, split=split) for remark in remarks)
+    checked.notes.extend(remark for remark in data.remarks if remark not in (*remarks, *checked.notes))
     inside = {}
     for group, columns in data.groups.items():
         inside[group] = {data.images[column] for column in columns.tolist()}
@@ -141,38 +141,38 @@ def _check_annotations(report: Verification, split: str, data: Dataset) -> None:
     for query in data.queries:
         outside += sum(image not in inside[query.group] for image in query.relevant)
     if outside:
-        report.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
+        checked.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
     gallery = {group: count.gallery for group, count in counts.items()}
     published = bool(data.card.expected.get(data.split))
-    report.splits.append(CheckedSplit(split, data.identity, len(data.queries), gallery, published))
+    checked.splits.append(CheckedSplit(split, data.identity, len(data.queries), gallery, published))
 
 
 def _locate_images(
-    report: Verification, name: str, options: Mapping[str, Any], split: str, data: Dataset
+    checked: CheckedDataset, name: str, options: Mapping[str, Any], split: str, data: Dataset
 ) -> dict[str, Path]:
     """Return the file of each image of a split that has one; report the others, and a split that loses all queries."""
     try:
         files = registry.make("datasets", name, **options, split=split, allow_missing=True).files
     except NothingLeftError as error:
-        report.problems.append(Problem("load", str(error), split=split))
+        checked.problems.append(Problem("load", str(error), split=split))
         files = error.files
     lacking = files.missing(data.all_images)
-    report.problems.extend(Problem("missing", f"{i}: {why}", (i,), split) for i, why in lacking.items())
+    checked.problems.extend(Problem("missing", f"{i}: {why}", (i,), split) for i, why in lacking.items())
     return {image: files.path(image) for image in data.all_images if image not in lacking}
 
 
-def _check_images(report: Verification, files: Mapping[str, Path], workers: int, progress: Progress) -> None:
+def _check_images(checked: CheckedDataset, files: Mapping[str, Path], workers: int, progress: Progress) -> None:
     """Decode every file once, and find images of equal pixels."""
     same: dict[str, list[str]] = {}
     for image, pixels in zip(files, decode_ahead(files.values(), _pixels, threads=workers), strict=True):
-        report.images += 1
+        checked.images += 1
         if isinstance(pixels, DataError):
-            report.problems.append(Problem("undecodable", str(pixels), (image,)))
+            checked.problems.append(Problem("undecodable", str(pixels), (image,)))
         else:
             same.setdefault(pixels, []).append(image)
-        progress(report.images, len(files))
+        progress(checked.images, len(files))
     copies = (images for images in same.values() if len(images) > 1)
-    report.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(names)}", tuple(names)) for names in copies)
+    checked.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(names)}", tuple(names)) for names in copies)
 
 
 def _pixels(image: "Image") -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from negbench.datasets.verify import Problem, Verification, verify
+from negbench.datasets.verify import CheckedDataset, Problem, verify
 from negbench.errors import DataError, OptionError
 from negbench.plugins.registry import registry
 from tests import standin
@@ -31,24 +31,24 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def check(file: Path, **options: Any) -> Verification:
+def check(file: Path, **options: Any) -> CheckedDataset:
     return verify("triplets", {"file": file}, **options)
 
 
-def kinds(verification: Verification) -> list[tuple[str, str, tuple[str, ...]]]:
-    return [(problem.kind, problem.split, problem.images) for problem in verification.problems]
+def kinds(checked: CheckedDataset) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(problem.kind, problem.split, problem.images) for problem in checked.problems]
 
 
 def test_a_clean_data_set(file):
     seen: list[tuple[int, int]] = []
-    verification = check(file, progress=lambda done, total: seen.append((done, total)))
-    assert verification.problems == []
-    assert [(s.split, s.queries, s.gallery, s.published) for s in verification.splits] == [
+    checked = check(file, progress=lambda done, total: seen.append((done, total)))
+    assert checked.problems == []
+    assert [(s.split, s.queries, s.gallery, s.published) for s in checked.splits] == [
         ("train", 2, {"all": 3}, False),
         ("val", 2, {"all": 3}, False),
     ]
     assert seen[-1] == (5, 5)
-    assert verification.images == 5
+    assert checked.images == 5
 
 
 def test_what_val_shares_with_train_is_noted(file):
@@ -71,16 +71,16 @@ def test_missing_empty_and_undecodable_images(file):
     (images / "val0.png").write_bytes(b"")
     raw = (images / "val1.png").read_bytes()
     (images / "val1.png").write_bytes(raw[:40])
-    verification = check(file)
-    assert kinds(verification) == [
+    checked = check(file)
+    assert kinds(checked) == [
         ("missing", "train", ("train0",)),
         ("load", "val", ()),
         ("missing", "val", ("val0",)),
         ("undecodable", "", ("val1",)),
     ]
-    assert [p.detail for p in verification.problems[:3:2]] == ["train0: no file", "val0: empty file"]
-    assert "images/val1.png is not a readable image" in verification.problems[3].detail
-    assert verification.images == 3
+    assert [p.detail for p in checked.problems[:3:2]] == ["train0: no file", "val0: empty file"]
+    assert "images/val1.png is not a readable image" in checked.problems[3].detail
+    assert checked.images == 3
     (images / "r0.png").unlink()
     with pytest.raises(DataError, match="no query"):  # r0 is the reference of every query
         registry.make("datasets", "triplets", file=file, allow_missing=True)
@@ -109,13 +109,13 @@ def test_splits(file):
 
 def test_counts_against_the_card(tmp_path):
     toys.fashioniq(tmp_path)
-    verification = verify("fashioniq", {"root": tmp_path})
-    assert {problem.kind for problem in verification.problems} == {"counts"}
-    assert Problem("counts", "dress val: 6 gallery, but 3,817 are published", split="val") in verification.problems
-    assert all(split.published for split in verification.splits)
+    checked = verify("fashioniq", {"root": tmp_path})
+    assert {problem.kind for problem in checked.problems} == {"counts"}
+    assert Problem("counts", "dress val: 6 gallery, but 3,817 are published", split="val") in checked.problems
+    assert all(split.published for split in checked.splits)
     (tmp_path / "image_splits/split.dress.val.json").write_text('["dress-val-0"]')
-    verification = verify("fashioniq", {"root": tmp_path})
-    [problem] = [p for p in verification.problems if p.kind == "load"]
+    checked = verify("fashioniq", {"root": tmp_path})
+    [problem] = [p for p in checked.problems if p.kind == "load"]
     assert "target 'dress-val-1' of query dress-val-00000 is not in the gallery" in problem.detail
 
 
@@ -124,10 +124,10 @@ def test_a_split_that_a_benchmark_does_not_have_is_left_out(tmp_path, monkeypatc
     with pytest.raises(OptionError, match="split must be"):
         verify("mit-states", {"root": tmp_path}, splits=("val", "dev"))
     monkeypatch.setattr("negbench.datasets.verify.DEFAULT_SPLITS", ("dev", "val"))
-    verification = verify("mit-states", {"root": tmp_path})
-    assert (verification.problems, [s.split for s in verification.splits]) == ([], ["val"])
-    assert verification.notes == ["dev is left out: split must be one of train, val, test, got 'dev'"]
-    assert verification.images == 12
+    checked = verify("mit-states", {"root": tmp_path})
+    assert (checked.problems, [s.split for s in checked.splits]) == ([], ["val"])
+    assert checked.notes == ["dev is left out: split must be one of train, val, test, got 'dev'"]
+    assert checked.images == 12
 
 
 @pytest.mark.parametrize(
