@@ -70,7 +70,7 @@ class ClaimsPlan:
         config: configuration of one run, for what all share: backbone and data set.
         lacking: number of a claim -> what the data lack for it; its settings have no cells.
         undefined: settings that this backbone or data set does not support -> why.
-        remarks: components of the systems that the backbone or data set does not support, one line each.
+        remarks: parts of the systems that the backbone or data set does not support, one line each.
         known: values measured at earlier looks.
     """
 

@@ -27,7 +27,7 @@ Layer = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Component:
+class SystemPart:
     """An addition of a system that only some backbones and data sets support.
 
     Attributes:
@@ -49,7 +49,7 @@ class Component:
     captions: bool = False
 
     def lacking(self, config: RunConfig, cache: "DataCache") -> str | None:
-        """Return what the configured backbone or data set lacks; None if it supports the component."""
+        """Return what the configured backbone or data set lacks; None if it supports the part."""
         from negbench.contracts import ComposesTexts
 
         cls = registry.get("backbones", config.backbone.name)
@@ -85,7 +85,7 @@ class System:
         summary: one line.
         negatives: configuration of the strategy, its schedule and the number of negatives drawn.
         objective: configuration of the loss.
-        parts: components that only some backbones and data sets support.
+        parts: additions that only some backbones and data sets support.
         variants: what else belongs to the negatives when the strategy's option `variant` has one of these values.
     """
 
@@ -95,7 +95,7 @@ class System:
     summary: str
     negatives: Layer
     objective: Layer
-    parts: tuple[Component, ...]
+    parts: tuple[SystemPart, ...]
     variants: Mapping[str, Layer]
 
     def negatives_for(self, options: Mapping[str, Any]) -> Layer:
@@ -108,7 +108,7 @@ class System:
 
     def supported_parts(
         self, base: Sequence[Layer], cache: "DataCache", factors: Sequence[str] = FACTORS
-    ) -> tuple[tuple[Component, ...], tuple[str, ...]]:
+    ) -> tuple[tuple[SystemPart, ...], tuple[str, ...]]:
         """Return the base and the parts of these factors that `base`'s backbone and data set support, and what not.
 
         Backbone options come with the backbone's name, so a layer above that names it too keeps them (`merge_layers`).
@@ -118,18 +118,18 @@ class System:
             registry.add_file(Path(path))
         known = option_defaults(registry.get("backbones", config.backbone.name))
         head = {"name": config.backbone.name} | {name: value for name, value in HEAD.items() if name in known}
-        components = [Component("base head", BASE, {"backbone": head})]
+        supported = [SystemPart("base head", BASE, {"backbone": head})]
         remarks: list[str] = []
         for part in (part for part in self.parts if part.factor in factors):
             why = part.lacking(config, cache)
             if why is None and "backbone" in part.layer:
                 options = {"name": config.backbone.name, **part.layer["backbone"]}
-                components.append(replace(part, layer={**part.layer, "backbone": options}))
+                supported.append(replace(part, layer={**part.layer, "backbone": options}))
             elif why is None:
-                components.append(part)
+                supported.append(part)
             else:
                 remarks.append(f"{self.title} without its {part.what}: {why}")
-        return tuple(components), tuple(remarks)
+        return tuple(supported), tuple(remarks)
 
 
 def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -156,7 +156,7 @@ def with_system(layers: Sequence[Layer], cache: "DataCache") -> tuple[dict[str, 
         if factor not in FACTORS:
             raise UnknownNameError("factor of a system", factor, FACTORS)
     chosen = {factor: system(str(name)) for factor, name in factors.items()}
-    parts: list[Component] = []
+    parts: list[SystemPart] = []
     remarks: list[str] = []
     for own in dict.fromkeys(choice.name for choice in chosen.values()):
         of_own = [name for name in FACTORS if chosen[name].name == own]
@@ -250,7 +250,7 @@ def system(name: str, flag: str = "--system") -> System:
 
 def _read(path: Path) -> System:
     value = tomllib.loads(path.read_text(encoding="utf-8"))
-    parts = tuple(Component(**part) for part in value.get("part", ()))
+    parts = tuple(SystemPart(**part) for part in value.get("part", ()))
     return System(
         name=path.stem,
         **value["system"],
