@@ -99,14 +99,14 @@ class Listing(TyperGroup):
 
 
 @dataclass(frozen=True)
-class CommandGroup:
+class SubCommands:
     """Commands behind one name; each is named like its function."""
 
     help: str
     commands: tuple[Command, ...]
 
     def add(self, app: typer.Typer, name: str) -> None:
-        """Add the group to an app."""
+        """Add the commands to an app."""
         group = typer.Typer(cls=Listing, help=self.help, no_args_is_help=True, rich_markup_mode=None)
         for command in self.commands:
             command.add(group, command.call.__name__)

@@ -141,4 +141,4 @@ def _print(checked: "CheckedDataset") -> None:
         typer.echo("clean")
 
 
-data = command.CommandGroup("Fetch and check data sets, and store their features.", (verify, encode, fetch))
+data = command.SubCommands("Fetch and check data sets, and store their features.", (verify, encode, fetch))

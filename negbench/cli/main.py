@@ -20,7 +20,7 @@ from negbench.machine.free_memory import check_addresses
 from negbench.machine.signals import Stopped, stop_on_signals
 from negbench.plugins.registry import blame
 
-# group in the help -> its commands: one file each, which has a `Command` or `CommandGroup` of its name
+# group in the help -> its commands: one file each, which has a `Command` or `SubCommands` of its name
 _GROUPS = {
     "Start": ("init", "embed", "data", "doctor"),
     "Compare": ("run", "compare", "study", "claims"),
