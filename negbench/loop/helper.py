@@ -17,7 +17,7 @@ from negbench.errors import NegbenchError, out_of_memory
 from negbench.loop.assemble_team import READY, TeamTask, join
 from negbench.loop.checkpoint import own_randomness
 from negbench.loop.runs import open_run
-from negbench.loop.schedule import stages_of
+from negbench.loop.schedule import phases_of
 from negbench.loop.train import _step, training_parts
 from negbench.loop.types import State
 from negbench.machine.signals import ENDING
@@ -56,7 +56,7 @@ def _help(task: TeamTask) -> None:
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     with threads(config.compute.threads), own_randomness(config.seed, run.precision.device):
         parts = training_parts(run, strategy)
-        stages = stages_of(strategy, config)
+        phases = phases_of(strategy, config)
         state = State()
         parts.restore(RunFolder(task.folder))
         while True:
@@ -66,8 +66,8 @@ def _help(task: TeamTask) -> None:
             elif what == "embed":
                 evaluation.help_embed(run.backbone, run.scene, *values)
             elif what == "epoch":
-                stage, epoch = values
-                parts.objective.use_strategy(stages[stage].strategy)
+                phase, epoch = values
+                parts.objective.use_strategy(phases[phase].strategy)
                 parts.objective.use_epoch(run.scene.at_epoch(run.backbone, epoch, config))
                 run.backbone.train()
             elif what == "step":

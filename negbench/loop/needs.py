@@ -13,7 +13,7 @@ from negbench.contracts import BankStrategy, Strategy
 from negbench.data.scene import trained_state
 from negbench.errors import PausedError
 from negbench.loop.record import peak_memory_mib
-from negbench.loop.schedule import Stage, stages_of
+from negbench.loop.schedule import Phase, phases_of
 from negbench.loop.types import OpenRun, State
 from negbench.machine.free_memory import machine_memory, size
 from negbench.machine.room import Need, check_disk, check_memory
@@ -64,7 +64,7 @@ def step_needs(run: OpenRun) -> list[Need]:
     tokens = backbone.identity.tokens_per_image
     width = backbone.identity.embedding_dim
     batch = min(config.train.batch_size, len(scene.train.dataset.queries))
-    drawn = config.train.draws if any(stage.refreshes for stage in stages_of(strategy, config)) else 0
+    drawn = config.train.draws if any(phase.refreshes for phase in phases_of(strategy, config)) else 0
     corpus = max(len(split.dataset.images) for split in (scene.train, scene.val, scene.also or scene.val))
     parameters = sum(value.numel() for value in trained_state(backbone).values())
     slots = {slot for rule in batch_rules(strategy) for slot in rule.corrupts}
@@ -120,7 +120,7 @@ def disk_needs(run: OpenRun) -> list[Need]:
     config = run.config
     queries = len(run.scene.train.dataset.queries)
     weights = sum(value.numel() * value.element_size() for value in trained_state(run.backbone).values())
-    mined = sum(stage.end - min(stage.refreshes) for stage in _mining_stages(config) if stage.is_last)
+    mined = sum(phase.end - min(phase.refreshes) for phase in _mining_phases(config) if phase.is_last)
     corpus = max(len(split.dataset.images) for split in (run.scene.train, run.scene.val))
     checkpoint = (_ADAM - 1) * weights + queries * _longest_interval(config) * config.train.draws * 8
     tables = ((mined, "epochs"), (config.train.draws, "negatives"), (_DRAWN_DISK, "bytes"))
@@ -139,11 +139,11 @@ def _strategy(config: ResolvedConfig) -> Strategy:
     return strategy
 
 
-def _mining_stages(config: ResolvedConfig) -> Iterator[Stage]:
-    return (stage for stage in stages_of(_strategy(config), config) if stage.refreshes)
+def _mining_phases(config: ResolvedConfig) -> Iterator[Phase]:
+    return (phase for phase in phases_of(_strategy(config), config) if phase.refreshes)
 
 
 def _longest_interval(config: ResolvedConfig) -> int:
     """Return the largest number of epochs whose negatives are drawn at once."""
-    ends = [itertools.pairwise((*stage.refreshes, stage.end)) for stage in _mining_stages(config)]
+    ends = [itertools.pairwise((*phase.refreshes, phase.end)) for phase in _mining_phases(config)]
     return max((after - before for before, after in itertools.chain(*ends)), default=0)

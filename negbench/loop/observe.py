@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from negbench.contracts import Strategy
 from negbench.loop.model_cache import ModelCache
-from negbench.loop.schedule import Stage
+from negbench.loop.schedule import Phase
 from negbench.loop.types import Log
 from negbench.metrics.score_curves import file_name
 from negbench.mining import curves
@@ -20,7 +20,7 @@ MOVES_SCORES = False  # only observes
 _CARDS = 7  # of a run before its end: a card and the ranks it needs cost more than a refresh
 
 
-def card_epochs(config: ResolvedConfig, stages: Iterable[Stage]) -> set[int]:
+def card_epochs(config: ResolvedConfig, phases: Iterable[Phase]) -> set[int]:
     """Return the epochs before which the regime card is taken; it is also taken at the end.
 
     These are the start and every refresh, or evenly spaced ones of more than _CARDS. A run that never redefines its
@@ -29,7 +29,7 @@ def card_epochs(config: ResolvedConfig, stages: Iterable[Stage]) -> set[int]:
     """
     if not config.eval.reported:
         return {0}
-    own = {*config.schedule.refresh_epochs}.union(*(stage.refreshes for stage in stages))
+    own = {*config.schedule.refresh_epochs}.union(*(phase.refreshes for phase in phases))
     taken = sorted({0, *(own if any(own) else refresh_epochs(config.train.epochs, Strategy.n_def))})
     last = len(taken) - 1
     cards = min(len(taken), _CARDS)

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from negbench.loop.model_cache import ModelCache
-from negbench.loop.schedule import Stage
+from negbench.loop.schedule import Phase
 from negbench.machine.files import delete
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
@@ -13,12 +13,12 @@ from negbench.mining.pool_file import PoolFiles
 from negbench.store.runfolder import RunFolder
 
 
-def define_pools(now: ModelCache, stage: Stage, folder: RunFolder, generator: torch.Generator) -> Mined:
+def define_pools(now: ModelCache, phase: Phase, folder: RunFolder, generator: torch.Generator) -> Mined:
     """Define the pools of the interval that starts now, and draw all its negatives into the state.
 
     Args:
         now: the model that mines; its state receives the negatives.
-        stage: the current one.
+        phase: the current one.
         folder: receives the pools and the statistics of a refresh.
         generator: random stream of the draws.
     """
@@ -27,27 +27,27 @@ def define_pools(now: ModelCache, stage: Stage, folder: RunFolder, generator: to
     config = now.run.config
     epoch = state.epoch
     num_negatives = config.train.draws
-    end = next((b for b in stage.refreshes if b > epoch), stage.end)
-    state.refresh += 1 if stage.is_last else 0
+    end = next((b for b in phase.refreshes if b > epoch), phase.end)
+    state.refresh += 1 if phase.is_last else 0
     scene = now.mined_scene()
     queries = len(scene.train.dataset.queries)
     with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
-        task = now.task(scene, stage.mined)
+        task = now.task(scene, phase.mined)
         mined = mine(
             task,
-            stage.mined,
-            refresh=config.schedule.refresh_counts[state.refresh] if stage.is_last else stage.refreshes.index(epoch),
+            phase.mined,
+            refresh=config.schedule.refresh_counts[state.refresh] if phase.is_last else phase.refreshes.index(epoch),
             draws=(end - epoch) * num_negatives if config.mining.redraw else num_negatives,
             per_epoch=num_negatives if config.mining.replacement else None,
             generator=generator,
             files=PoolFiles(
-                written=_file(folder, state.refresh) if stage.is_last else None,
+                written=_file(folder, state.refresh) if phase.is_last else None,
                 previous=_file(folder, state.refresh - 1) if state.refresh > 0 else None,
             ),
             progress=advance,
         )
     state.negatives, state.interval_start = mined.negatives, epoch
-    if stage.is_last:
+    if phase.is_last:
         folder.write_table(f"mining-{state.refresh:02d}", mined.table())
         # the next refresh is compared with this one, or in a resumed run with that of the checkpoint
         kept = {_file(folder, refresh) for refresh in (state.refresh, state.checkpointed)}

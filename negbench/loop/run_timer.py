@@ -20,7 +20,7 @@ from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
 from negbench.loop.observe import card_epochs
 from negbench.loop.runs import open_run
-from negbench.loop.schedule import Stage, stages_of
+from negbench.loop.schedule import Phase, phases_of
 from negbench.loop.train import train_epoch, training_parts
 from negbench.loop.types import OpenRun, PlannedRun, State
 from negbench.mining.mine import mine
@@ -66,13 +66,13 @@ class RunTimer:
         named = config.model_dump_json(include={"loss", "mining", "hybrid"})
         rules = (named, config.train.draws, config.train.batch_size)
 
-        def once(what: str, *key: Hashable, of: tuple[Stage, ...] = ()) -> float:
+        def once(what: str, *key: Hashable, of: tuple[Phase, ...] = ()) -> float:
             if (what, key) not in self._known:
                 self._known[what, key] = getattr(parts, what)(*of)
             return self._known[what, key]
 
-        stages = stages_of(parts.strategy, config)
-        carded = card_epochs(config, stages)
+        phases = phases_of(parts.strategy, config)
+        carded = card_epochs(config, phases)
         scored = {*range(0, epochs, config.eval.every), epochs}
         curves = config.eval.reported * (1 + any(config.schedule.refresh_epochs[:1]))  # a curve takes as long as a card
         rankings = len(scored | carded) + 4 * config.eval.reported + (chosen != "last")  # four by one modality alone
@@ -81,10 +81,10 @@ class RunTimer:
         also = len(scored) * len(splits.also.queries) / len(splits.val.queries) if splits.also else 0
         total = _STORED + (len(carded) + 1 + curves) * once("card", data)
         total += (rankings + also) * once("scoring", data, len(splits.val.queries))
-        for stage, begin in zip(stages, [0, *(stage.end for stage in stages[:-1])], strict=True):
-            if stage.refreshes:
-                total += len(stage.refreshes) * once("refresh", data, rules, repr(stage.mined), of=(stage,))
-            total += (stage.end - begin) * once("epoch", data, rules, repr(stage.strategy), of=(stage,))
+        for phase, begin in zip(phases, [0, *(phase.end for phase in phases[:-1])], strict=True):
+            if phase.refreshes:
+                total += len(phase.refreshes) * once("refresh", data, rules, repr(phase.mined), of=(phase,))
+            total += (phase.end - begin) * once("epoch", data, rules, repr(phase.strategy), of=(phase,))
         return total
 
 
@@ -120,30 +120,30 @@ class _PartTimer:
         run, _, now = self._opened
         return self._least(lambda: regime(now.task(run.scene)))
 
-    def _mining(self, stage: Stage) -> Callable[[], Mined]:
+    def _mining(self, phase: Phase) -> Callable[[], Mined]:
         run, parts, now = self._opened
-        task = now.task(run.scene, stage.mined)
+        task = now.task(run.scene, phase.mined)
         draws = run.config.train.draws
         per_epoch = draws if run.config.mining.replacement else None
         part = task.shard(torch.arange(min(_QUERIES, len(task.queries))))
-        epochs = -(-stage.end // len(stage.refreshes)) if run.config.mining.redraw else 1
+        epochs = -(-phase.end // len(phase.refreshes)) if run.config.mining.redraw else 1
 
         def mine_part() -> Mined:
             generator = parts.streams["draws"]
-            return mine(part, stage.mined, refresh=0, generator=generator, draws=draws * epochs, per_epoch=per_epoch)
+            return mine(part, phase.mined, refresh=0, generator=generator, draws=draws * epochs, per_epoch=per_epoch)
 
         return mine_part
 
-    def refresh(self, stage: Stage) -> float:
+    def refresh(self, phase: Phase) -> float:
         queries = len(self._opened[0].scene.train.dataset.queries)
-        return self._least(self._mining(stage)) * max(1.0, queries / _QUERIES)
+        return self._least(self._mining(phase)) * max(1.0, queries / _QUERIES)
 
-    def epoch(self, stage: Stage) -> float:
+    def epoch(self, phase: Phase) -> float:
         run, parts, now = self._opened
         queries = len(run.scene.train.dataset.queries)
-        parts.objective.use_strategy(stage.strategy)
-        if stage.refreshes:
-            mined = self._mining(stage)().negatives
+        parts.objective.use_strategy(phase.strategy)
+        if phase.refreshes:
+            mined = self._mining(phase)().negatives
             now.state.negatives = mined[torch.arange(queries) % len(mined)]
 
         def batches() -> Iterator[Batch]:

@@ -15,7 +15,7 @@ from negbench.settings.config import ResolvedConfig, ResolvedTrain, refresh_epoc
 
 
 @dataclass(frozen=True)
-class Stage:
+class Phase:
     """One strategy over some epochs of a run.
 
     Attributes:
@@ -23,7 +23,7 @@ class Stage:
         strategy: supplies the negatives of the steps.
         mined: defines the pools of a corpus strategy: itself, or all of the corpus before its first refresh.
         refreshes: epochs before which pools are defined.
-        is_last: whether it is the run's last stage; only its refreshes count as those of the run.
+        is_last: whether it is the run's last phase; only its refreshes count as those of the run.
     """
 
     end: int
@@ -33,23 +33,23 @@ class Stage:
     is_last: bool
 
 
-def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
-    """Return the stages of a run: a switch's earlier strategies, the last one's warm-up, and the last one."""
+def phases_of(strategy: Strategy, config: ResolvedConfig) -> list[Phase]:
+    """Return the phases of a run: a switch's earlier strategies, the last one's warm-up, and the last one."""
     epochs = config.train.epochs
     listed = config.schedule.refresh_epochs
     *early, (start, last) = parts_of(strategy)
     ends = [begin for begin, _ in parts_of(strategy)[1:]]
-    plan: list[Stage] = []
+    plan: list[Phase] = []
     for (begin, part), end in zip(early, ends, strict=True):
         due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)
         due = tuple(epoch for epoch in due if epoch < end) if part.scope == "corpus" else ()
-        plan.append(Stage(end, part, part, due, is_last=False))
+        plan.append(Phase(end, part, part, due, is_last=False))
     if last.scope == "batch":
-        return [*plan, Stage(epochs, last, last, (), is_last=True)]
+        return [*plan, Phase(epochs, last, last, (), is_last=True)]
     first = listed[0] if listed else epochs
     if first > start:
-        plan.append(Stage(first, last, registry.make("strategies", "all-corpus"), (start,), is_last=False))
-    return [*plan, Stage(epochs, last, last, listed, is_last=True)]
+        plan.append(Phase(first, last, registry.make("strategies", "all-corpus"), (start,), is_last=False))
+    return [*plan, Phase(epochs, last, last, listed, is_last=True)]
 
 
 def check_batches(train: ResolvedTrain, queries: int) -> None:

@@ -32,7 +32,7 @@ from negbench.contracts import Backbone, BankStrategy, Calls, HoldsFeatures, Los
 from negbench.contracts.optional import FreezesTexts, HasSubQueries, SubQuery
 from negbench.data.batch_size import EMBED_BATCH
 from negbench.datasets.dataset import Dataset
-from negbench.loop.schedule import Stage, stages_of
+from negbench.loop.schedule import Phase, phases_of
 from negbench.loop.step_plan import StepPlan
 from negbench.loop.training_calls import KEPT_BYTES
 from negbench.loop.types import OpenRun
@@ -394,7 +394,7 @@ class StepRows:
 
     @classmethod
     def of(cls, config: ResolvedConfig, train: Dataset, backbone: Backbone) -> StepRows:
-        """Return the most rows of any stage of a run.
+        """Return the most rows of any phase of a run.
 
         Args:
             config: the run's.
@@ -403,21 +403,21 @@ class StepRows:
         """
         strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
         loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
-        stages = [cls._of_stage(stage, config, train, backbone, loss) for stage in stages_of(strategy, config)]
+        phases = [cls._of_phase(phase, config, train, backbone, loss) for phase in phases_of(strategy, config)]
         calls: dict[str, int] = {}
         most = {"read": 0, "scores": 0, "corpus": 0, "bank": 0, "bank_read": 0}
-        for stage in stages:
-            for name, rows in stage.calls.items():
+        for phase in phases:
+            for name, rows in phase.calls.items():
                 calls[name] = max(rows, calls.get(name, 0))
-            most = {name: max(count, getattr(stage, name)) for name, count in most.items()}
+            most = {name: max(count, getattr(phase, name)) for name, count in most.items()}
         return cls(calls, **most)
 
     @classmethod
-    def _of_stage(
-        cls, stage: Stage, config: ResolvedConfig, train: Dataset, backbone: Backbone, loss: Loss
+    def _of_phase(
+        cls, phase: Phase, config: ResolvedConfig, train: Dataset, backbone: Backbone, loss: Loss
     ) -> StepRows:
         batch = min(config.train.batch_size, len(train.queries))
-        drawn = config.train.draws if stage.refreshes else 0
+        drawn = config.train.draws if phase.refreshes else 0
         images = min(batch * (1 + drawn), len(train.images))
         scores = batch * images
         corpus = 0
@@ -428,7 +428,7 @@ class StepRows:
             images = min(images + batch * int(train.answers.lengths.max()), len(train.images))
             scores = batch * images
         bank = bank_read = 0
-        for rule in batch_rules(stage.strategy):
+        for rule in batch_rules(phase.strategy):
             if isinstance(rule, BankStrategy):
                 bank = max(bank, rule.queue or len(train.images))
                 bank_read = max(bank_read, 0 if rule.queue else len(train.images))
@@ -436,7 +436,7 @@ class StepRows:
         calls = {"queries": batch, "candidates": images}
         if loss.uses_aspects and isinstance(backbone, HasSubQueries):
             calls["sub_queries"] = batch
-        slots = set(slots_of(stage.strategy))
+        slots = set(slots_of(phase.strategy))
         if slots & _CROSSED:
             calls["cross_queries"] = batch
         if slots - {"target"}:

@@ -26,7 +26,7 @@ from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW, with_temperature_rate
 from negbench.loop.pools import define_pools
 from negbench.loop.progress import Progress
-from negbench.loop.schedule import Stage, rate_schedule, stages_of
+from negbench.loop.schedule import Phase, phases_of, rate_schedule
 from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import Log, OpenRun, State
 from negbench.machine.signals import check_stopped, finishing, stopping
@@ -59,21 +59,21 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         run.team.announce("weights")
         run.team.share_weights(run.backbone)
         now = ModelCache(run, parts.objective, state)
-        stages = stages_of(strategy, config)
-        card_epochs = observe.card_epochs(config, stages)
-        now.expect_embedded(*_embedded_now(now, stages, card_epochs))
+        phases = phases_of(strategy, config)
+        card_epochs = observe.card_epochs(config, phases)
+        now.expect_embedded(*_embedded_now(now, phases, card_epochs))
         if state.step == 0:
             state.baselines = observe.score_untrained(now, log)
             observe.keep_curves(now, folder, "start")
         checkpoints = Checkpoints(parts, folder, state, run.display.seconds)
         progress = Progress(run, folder, state, config.train.epochs * steps_of_epoch(run), log)
         while state.epoch < config.train.epochs:
-            stage = next(stage for stage in stages if state.epoch < stage.end)
-            parts.objective.use_strategy(stage.strategy)
+            phase = next(phase for phase in phases if state.epoch < phase.end)
+            parts.objective.use_strategy(phase.strategy)
             resumed = state.order is not None  # within this epoch, which began before the checkpoint
-            if state.epoch in stage.refreshes and not resumed:
-                _refresh(now, parts, stage, folder, log)
-            elif stage.strategy.scope == "batch":
+            if state.epoch in phase.refreshes and not resumed:
+                _refresh(now, parts, phase, folder, log)
+            elif phase.strategy.scope == "batch":
                 state.negatives = None
             if state.epoch in card_epochs and not resumed:
                 observe.note_regime(now, log)
@@ -82,15 +82,15 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
                 state.clean = clean_queries(config, run.scene, embeddings, parts.objective.divisor, state.epoch)
             now.clear()
             # mined pairs stay fixed for their refresh interval; texts and other pairs are the epoch's
-            keeps_pairs = run.scene.train.dataset.redraws and stage.strategy.scope == "corpus"
+            keeps_pairs = run.scene.train.dataset.redraws and phase.strategy.scope == "corpus"
             epoch = state.interval_start if keeps_pairs else state.epoch
             parts.objective.use_epoch(run.scene.at_epoch(run.backbone, epoch, config), state.hardest_share)
-            run.team.announce("epoch", stages.index(stage), epoch)
+            run.team.announce("epoch", phases.index(phase), epoch)
             batches = epoch_batches(run, parts.objective, state, parts.streams, strategy)
             loss = train_epoch(run, parts, state, batches, checkpoints, progress)
             log(_epoch_values(run, parts, state, loss), state.step, state.epoch)
             state.end_epoch()
-            now.expect_embedded(*_embedded_now(now, stages, card_epochs))
+            now.expect_embedded(*_embedded_now(now, phases, card_epochs))
             if _is_scored(now):
                 score(now, log)
             checkpoints.after_epoch()
@@ -138,25 +138,25 @@ def _leaves_out(config: ResolvedConfig, epoch: int) -> bool:
     return config.train.clean_after is not None and epoch >= config.train.clean_after
 
 
-def _embedded_now(now: ModelCache, stages: Sequence[Stage], card_epochs: Collection[int]) -> list[Split | None]:
+def _embedded_now(now: ModelCache, phases: Sequence[Phase], card_epochs: Collection[int]) -> list[Split | None]:
     """Return the splits that are embedded between the last step and the next one: for the curve, a refresh or a card.
 
     Args:
         now: the model, before its first step or after an epoch.
-        stages: of the run.
+        phases: of the run.
         card_epochs: epochs before which the regime card is taken; it is also taken at the end.
     """
     scene = now.run.scene
     epoch = now.state.epoch
-    stage = next((stage for stage in stages if epoch < stage.end), None)
+    phase = next((phase for phase in phases if epoch < phase.end), None)
     splits: list[Split | None] = []
     if now.state.step == 0:
         splits += [scene.val, scene.also]
     elif _is_scored(now):
         splits += [scene.val, scene.dev, scene.also]
-    if stage is None or epoch in card_epochs:
+    if phase is None or epoch in card_epochs:
         splits += [scene.train, scene.val]
-    elif epoch in stage.refreshes or _leaves_out(now.run.config, epoch):
+    elif epoch in phase.refreshes or _leaves_out(now.run.config, epoch):
         splits.append(scene.train)
     return splits
 
@@ -171,14 +171,14 @@ def _is_scored(now: ModelCache) -> bool:
 # --- refresh and draw -------------------------------------------------------------------------------------------------
 
 
-def _refresh(now: ModelCache, parts: TrainingParts, stage: Stage, folder: RunFolder, log: Log) -> None:
+def _refresh(now: ModelCache, parts: TrainingParts, phase: Phase, folder: RunFolder, log: Log) -> None:
     """Define the pools of the interval that starts now, draw from them, and log the strategy's behaviour."""
     state = now.state
-    after_warmup = stage.is_last and state.epoch > 0 and state.refresh == -1
-    mined = define_pools(now, stage, folder, parts.streams["draws"])
-    now.run.callbacks.refreshed(now, stage, mined)
+    after_warmup = phase.is_last and state.epoch > 0 and state.refresh == -1
+    mined = define_pools(now, phase, folder, parts.streams["draws"])
+    now.run.callbacks.refreshed(now, phase, mined)
     summary = {**mined.summary(), "distinct": distinct(mined.negatives, now.run.config.train.draws)}
-    if stage.is_last:
+    if phase.is_last:
         state.behaviour.append({"epoch": float(state.epoch), **summary})
     log({f"mining/{name}": value for name, value in summary.items()}, state.step, state.epoch)
     if after_warmup:

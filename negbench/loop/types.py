@@ -35,7 +35,7 @@ class Callbacks:
 
     Attributes:
         point: called with every new point of the run's curves.
-        refreshed: called with `ModelCache`, `Stage` and `Mined` when pools have been defined and negatives drawn.
+        refreshed: called with `ModelCache`, `Phase` and `Mined` when pools have been defined and negatives drawn.
         stepped: called with `TrainingParts`, `State` and `Batch` when a step has moved the weights, uncounted yet.
     """
 

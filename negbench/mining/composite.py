@@ -159,7 +159,7 @@ def _switch(name: str, find: Find) -> type[Strategy]:
             "all-corpus:5>cirqrs"
         )
     if min(epochs) < 1:
-        raise OptionError(f"strategy {short_repr(name)}: a stage must last at least one epoch")
+        raise OptionError(f"strategy {short_repr(name)}: a phase must last at least one epoch")
     parts = [find(part) for part in read]
     return _make_class(Switch, name, read, parts, like=parts[-1], starts=tuple(itertools.accumulate(epochs, initial=0)))
 

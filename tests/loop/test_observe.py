@@ -13,7 +13,7 @@ from negbench.display import Display
 from negbench.loop.observe import card_epochs
 from negbench.loop.remarks import remarks_of
 from negbench.loop.runs import RunContext, run_config
-from negbench.loop.schedule import stages_of
+from negbench.loop.schedule import phases_of
 from negbench.loop.types import State
 from negbench.mining.regime import Regime
 from negbench.own.audit import audit
@@ -43,8 +43,8 @@ CARDED = [
 @pytest.mark.parametrize(("strategy", "more", "want"), CARDED)
 def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, want):
     config = resolve(config_of([], strategy, "train.epochs=12", *more))
-    stages = stages_of(make_strategy(config.strategy.name, **config.strategy.options), config)
-    assert card_epochs(config, stages) == want
+    phases = phases_of(make_strategy(config.strategy.name, **config.strategy.options), config)
+    assert card_epochs(config, phases) == want
 
 
 def test_runs_share_what_is_observed_before_their_first_step(vector_sets, tmp_path, monkeypatch):

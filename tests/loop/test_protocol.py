@@ -26,7 +26,7 @@ from negbench.loop.checkpoint import TrainingParts, stream
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
 from negbench.loop.runs import RunContext, run_config
-from negbench.loop.schedule import Stage, rate_schedule
+from negbench.loop.schedule import Phase, rate_schedule
 from negbench.loop.types import State
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.machine.files import SUMS, atomic_write
@@ -93,9 +93,9 @@ class Tape:
     refreshes: list[Refresh] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
-    def refreshed(self, now: ModelCache, stage: Stage, mined: Mined) -> None:
+    def refreshed(self, now: ModelCache, phase: Phase, mined: Mined) -> None:
         weights = {name: value.clone() for name, value in now.run.backbone.state_dict().items()}
-        self.refreshes.append(Refresh(type(stage.mined).__name__, now.state.step, weights, [*VIEWS], mined))
+        self.refreshes.append(Refresh(type(phase.mined).__name__, now.state.step, weights, [*VIEWS], mined))
         VIEWS.clear()
 
     def stepped(self, parts: TrainingParts, state: State, batch: Batch) -> None:
@@ -559,7 +559,7 @@ def test_a_strategy_of_one_definition_is_mined_once_before_the_first_epoch(vecto
 
 
 def test_an_earlier_stage_counts_its_own_refreshes(vector_sets, tmp_path):
-    """Each stage counts its refreshes from 0, and the run reports those of the last stage."""
+    """Each phase counts its refreshes from 0, and the run reports those of the last phase."""
     sets = ("train.epochs=6", "schedule.refresh_epochs=[4,5]")
     tape, result = recorded(config_of(vector_sets, *sets, strategy="nearest:4>everything"), tmp_path)
     refreshes = [(r.strategy, r.refresh, r.steps // STEPS, r.draws) for r in tape.refreshes]

@@ -21,7 +21,7 @@ from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.optimizer import with_temperature_rate
 from negbench.loop.runs import open_run
-from negbench.loop.schedule import Stage, cosine
+from negbench.loop.schedule import Phase, cosine
 from negbench.loop.training_calls import TrainingCalls
 from negbench.loop.types import State
 from negbench.mining.mined import Mined
@@ -344,8 +344,8 @@ def test_pairs_are_those_of_the_epoch_or_interval(
         texts = parts.objective.backbone.tokenize([query.text for query in drawn.queries])
         assert all(torch.equal(batch.tokens[name], rows[batch.rows]) for name, rows in texts.items())
 
-    def refreshed(now: ModelCache, stage: Stage, _: Mined) -> None:
-        mined.append(now.task(now.mined_scene(), stage.mined).target)
+    def refreshed(now: ModelCache, phase: Phase, _: Mined) -> None:
+        mined.append(now.task(now.mined_scene(), phase.mined).target)
 
     config = config_of(strategy, vector_sets, "train.epochs=6", "train.batch_size=16", "schedule.n_def=3", "seed=2")
     first = DataCache().dataset(config.dataset, "train", images=False)

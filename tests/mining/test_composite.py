@@ -13,7 +13,7 @@ from negbench.grid.axes import labels_of, plugin_sections
 from negbench.loop.identity import code_version
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import run_config
-from negbench.loop.schedule import stages_of
+from negbench.loop.schedule import phases_of
 from negbench.loop.training_calls import TrainingCalls
 from negbench.mining.composite import batch_rule, batch_rules, parts_of, slots_of
 from negbench.plugins.registry import registry
@@ -152,12 +152,12 @@ def test_the_warm_up_is_a_switch_from_all_of_the_corpus(vector_sets, tmp_path):
     assert named.run_id.startswith("all-corpus_2_cirqrs-")
 
 
-def test_stages_of_a_run(vector_sets):
+def test_phases_of_a_run(vector_sets):
     def planned(name: str, *more: str) -> list[tuple[int, str, tuple[int, ...], bool]]:
         bare = [text for text in vector_sets if not text.startswith("schedule")]
         full = resolve(config_of(bare, name, "train.epochs=12", *more))
         strategy: Strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
-        return [(s.end, type(s.mined).__name__, s.refreshes, s.is_last) for s in stages_of(strategy, full)]
+        return [(s.end, type(s.mined).__name__, s.refreshes, s.is_last) for s in phases_of(strategy, full)]
 
     assert planned("qure") == [(2, "AllCorpus", (0,), False), (12, "Qure", (2, 4, 6, 8, 10), True)]
     assert planned("qure", "schedule.refresh_epochs=[]") == [(12, "AllCorpus", (0,), False), (12, "Qure", (), True)]
