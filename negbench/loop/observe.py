@@ -17,23 +17,23 @@ from negbench.store.runfolder import RunFolder
 MOVES_SCORES = False  # only observes
 
 
-_CARDS = 7  # of a run before its end: a card and the ranks it needs cost more than a refresh
+_REGIME_CARDS = 7  # of a run before its end: one and the ranks it needs cost more than a refresh
 
 
-def card_epochs(config: ResolvedConfig, phases: Iterable[Phase]) -> set[int]:
+def regime_epochs(config: ResolvedConfig, phases: Iterable[Phase]) -> set[int]:
     """Return the epochs before which the regime card is taken; it is also taken at the end.
 
-    These are the start and every refresh, or evenly spaced ones of more than _CARDS. A run that never redefines its
-    pools (batch strategies, the whole corpus) uses the refreshes of the default schedule, so that runs can be compared.
-    A trial, which is not reported, has one at the start.
+    These are the start and every refresh, or evenly spaced ones of more than _REGIME_CARDS. A run that never redefines
+    its pools (batch strategies, the whole corpus) uses the refreshes of the default schedule, so that runs can be
+    compared. A trial, which is not reported, has one at the start.
     """
     if not config.eval.reported:
         return {0}
     own = {*config.schedule.refresh_epochs}.union(*(phase.refreshes for phase in phases))
     taken = sorted({0, *(own if any(own) else refresh_epochs(config.train.epochs, Strategy.n_def))})
     last = len(taken) - 1
-    cards = min(len(taken), _CARDS)
-    return {taken[round(last * card / max(1, cards - 1))] for card in range(cards)}
+    count = min(len(taken), _REGIME_CARDS)
+    return {taken[round(last * place / max(1, count - 1))] for place in range(count)}
 
 
 def note_regime(now: ModelCache, log: Log) -> None:
@@ -42,12 +42,12 @@ def note_regime(now: ModelCache, log: Log) -> None:
     ranks = now.scored().ranks
     note = f"epoch {state.epoch}"
 
-    def take_card() -> dict[str, float]:
+    def take_regime_card() -> dict[str, float]:
         return regime(now.task(now.mined_scene()), ranks).summary()
 
-    card = now.once("regime", take_card, "regime", note)
-    state.regime.append({"epoch": float(state.epoch), **card})
-    log({f"regime/{name}": value for name, value in card.items() if not math.isnan(value)}, state.step, state.epoch)
+    numbers = now.once("regime", take_regime_card, "regime", note)
+    state.regime.append({"epoch": float(state.epoch), **numbers})
+    log({f"regime/{name}": value for name, value in numbers.items() if not math.isnan(value)}, state.step, state.epoch)
 
 
 def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:

@@ -18,7 +18,7 @@ from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import TrainingParts, own_randomness
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.objective import Batch
-from negbench.loop.observe import card_epochs
+from negbench.loop.observe import regime_epochs
 from negbench.loop.runs import open_run
 from negbench.loop.schedule import Phase, phases_of
 from negbench.loop.train import train_epoch, training_parts
@@ -72,14 +72,14 @@ class RunTimer:
             return self._known[what, key]
 
         phases = phases_of(parts.strategy, config)
-        carded = card_epochs(config, phases)
+        regime_at = regime_epochs(config, phases)
         scored = {*range(0, epochs, config.eval.every), epochs}
-        curves = config.eval.reported * (1 + any(config.schedule.refresh_epochs[:1]))  # a curve takes as long as a card
-        rankings = len(scored | carded) + 4 * config.eval.reported + (chosen != "last")  # four by one modality alone
+        curves = config.eval.reported * (1 + any(config.schedule.refresh_epochs[:1]))  # as long as a regime card
+        rankings = len(scored | regime_at) + 4 * config.eval.reported + (chosen != "last")  # four by one modality alone
         if chosen == "dev" and config.eval.reported:
             rankings += len(scored) - 1
         also = len(scored) * len(splits.also.queries) / len(splits.val.queries) if splits.also else 0
-        total = _STORED + (len(carded) + 1 + curves) * once("card", data)
+        total = _STORED + (len(regime_at) + 1 + curves) * once("regime_card", data)
         total += (rankings + also) * once("scoring", data, len(splits.val.queries))
         for phase, begin in zip(phases, [0, *(phase.end for phase in phases[:-1])], strict=True):
             if phase.refreshes:
@@ -116,7 +116,7 @@ class _PartTimer:
     def scoring(self) -> float:
         return self._least(self._opened[2].scored)
 
-    def card(self) -> float:
+    def regime_card(self) -> float:
         run, _, now = self._opened
         return self._least(lambda: regime(now.task(run.scene)))
 

@@ -60,8 +60,8 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         run.team.share_weights(run.backbone)
         now = ModelCache(run, parts.objective, state)
         phases = phases_of(strategy, config)
-        card_epochs = observe.card_epochs(config, phases)
-        now.expect_embedded(*_embedded_now(now, phases, card_epochs))
+        regime_epochs = observe.regime_epochs(config, phases)
+        now.expect_embedded(*_embedded_now(now, phases, regime_epochs))
         if state.step == 0:
             state.baselines = observe.score_untrained(now, log)
             observe.keep_curves(now, folder, "start")
@@ -75,7 +75,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
                 _refresh(now, parts, phase, folder, log)
             elif phase.strategy.scope == "batch":
                 state.negatives = None
-            if state.epoch in card_epochs and not resumed:
+            if state.epoch in regime_epochs and not resumed:
                 observe.note_regime(now, log)
             if _leaves_out(config, state.epoch) and not resumed:
                 embeddings = now.embeddings(run.scene.train)
@@ -90,7 +90,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             loss = train_epoch(run, parts, state, batches, checkpoints, progress)
             log(_epoch_values(run, parts, state, loss), state.step, state.epoch)
             state.end_epoch()
-            now.expect_embedded(*_embedded_now(now, phases, card_epochs))
+            now.expect_embedded(*_embedded_now(now, phases, regime_epochs))
             if _is_scored(now):
                 score(now, log)
             checkpoints.after_epoch()
@@ -138,13 +138,13 @@ def _leaves_out(config: ResolvedConfig, epoch: int) -> bool:
     return config.train.clean_after is not None and epoch >= config.train.clean_after
 
 
-def _embedded_now(now: ModelCache, phases: Sequence[Phase], card_epochs: Collection[int]) -> list[Split | None]:
+def _embedded_now(now: ModelCache, phases: Sequence[Phase], regime_epochs: Collection[int]) -> list[Split | None]:
     """Return the splits that are embedded between the last step and the next one: for the curve, a refresh or a card.
 
     Args:
         now: the model, before its first step or after an epoch.
         phases: of the run.
-        card_epochs: epochs before which the regime card is taken; it is also taken at the end.
+        regime_epochs: epochs before which the regime card is taken; it is also taken at the end.
     """
     scene = now.run.scene
     epoch = now.state.epoch
@@ -154,7 +154,7 @@ def _embedded_now(now: ModelCache, phases: Sequence[Phase], card_epochs: Collect
         splits += [scene.val, scene.also]
     elif _is_scored(now):
         splits += [scene.val, scene.dev, scene.also]
-    if phase is None or epoch in card_epochs:
+    if phase is None or epoch in regime_epochs:
         splits += [scene.train, scene.val]
     elif epoch in phase.refreshes or _leaves_out(now.run.config, epoch):
         splits.append(scene.train)

@@ -120,7 +120,7 @@ class State:
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     behaviour: list[dict[str, float]] = field(default_factory=list)  # one summary per refresh (or epoch, batch scope)
-    regime: list[dict[str, float]] = field(default_factory=list)  # one card per `observe.card_epochs`
+    regime: list[dict[str, float]] = field(default_factory=list)  # one card per `observe.regime_epochs`
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     points: list[dict[str, float]] = field(default_factory=list)  # lines of metrics.jsonl
     computed: list[dict[str, int | bool]] = field(default_factory=list)  # how steps were computed, from which epoch on

@@ -10,7 +10,7 @@ import pytest
 
 from negbench.api import make_strategy
 from negbench.display import Display
-from negbench.loop.observe import card_epochs
+from negbench.loop.observe import regime_epochs
 from negbench.loop.remarks import remarks_of
 from negbench.loop.runs import RunContext, run_config
 from negbench.loop.schedule import phases_of
@@ -44,7 +44,7 @@ CARDED = [
 def test_runs_of_one_length_are_looked_at_in_the_same_epochs(strategy, more, want):
     config = resolve(config_of([], strategy, "train.epochs=12", *more))
     phases = phases_of(make_strategy(config.strategy.name, **config.strategy.options), config)
-    assert card_epochs(config, phases) == want
+    assert regime_epochs(config, phases) == want
 
 
 def test_runs_share_what_is_observed_before_their_first_step(vector_sets, tmp_path, monkeypatch):

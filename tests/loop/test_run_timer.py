@@ -21,8 +21,8 @@ PARTS = {
     (evaluation, "rank"): "scoring",
     (evaluation, "rank_judged"): "scoring",
     (evaluation, "measure"): "scoring",
-    (observe, "regime"): "card",
-    (curves, "score_curves"): "card",
+    (observe, "regime"): "regime_card",
+    (curves, "score_curves"): "regime_card",
     (pools, "mine"): "refresh",
     (train, "train_epoch"): "epoch",
 }
@@ -80,7 +80,7 @@ def test_some_queries_and_steps_stand_for_all(monkeypatch):
     first = timer.seconds(plan_run(config, cache))
     known = sorted((key[0], value) for key, value in timer._known.items())
     # the corpus before the first refresh is mined once too
-    assert known == [("card", 1), ("epoch", 2.5), ("refresh", 3), ("refresh", 3), ("scoring", 1)]
+    assert known == [("epoch", 2.5), ("refresh", 3), ("refresh", 3), ("regime_card", 1), ("scoring", 1)]
     assert torch.equal(torch.get_rng_state(), before)
     taken = next(ticks)
     assert timer.seconds(plan_run(config.model_copy(update={"seed": 1}), cache)) == first
