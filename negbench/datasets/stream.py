@@ -61,8 +61,8 @@ class Stream:
         """One of the items."""
         return items[self.below(len(items))]
 
-    def shuffled(self, items: Sequence[T]) -> list[T]:
-        """The items in random order (Fisher-Yates)."""
+    def shuffle(self, items: Sequence[T]) -> list[T]:
+        """Return the items in random order (Fisher-Yates)."""
         result = list(items)
         for last in range(len(result) - 1, 0, -1):
             other = self.below(last + 1)

@@ -6,13 +6,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-JOINER, VARIATION = "200d", "fe0f"
-RIGHT, PERSON = "27a1", "1f9d1"
+JOINER = "200d"
+VARIATION = "fe0f"
+RIGHT = "27a1"
+PERSON = "1f9d1"
 READS = ("_emoji_codes.toml",)
 _TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
-TONES, ADULTS, SIGNS, HAIR, LONG, _WORDS, _SHOWN = (
-    _TABLES[name] for name in ("tones", "adults", "signs", "hair", "long", "words", "shown")
-)
+TONES = _TABLES["tones"]
+ADULTS = _TABLES["adults"]
+SIGNS = _TABLES["signs"]
+HAIR = _TABLES["hair"]
+LONG = _TABLES["long"]
+_WORDS = _TABLES["words"]
+_SHOWN = _TABLES["shown"]
 _SKINNED = {*ADULTS, "1faf1", "1faf2"}  # code points that take a skin tone in a long form
 
 
@@ -42,8 +48,8 @@ def parse(codes: str) -> Emoji:
         >>> parse("1f469-1f3ff-200d-1f692") == Emoji("1f9d1-1f692", Look(tone="dark", who="woman"))
         True
     """
-    kept = "-".join(code for code in codes.split("-") if code != VARIATION)
-    parts = _long([part.split("-") for part in kept.split(f"-{JOINER}-")])
+    plain = "-".join(code for code in codes.split("-") if code != VARIATION)
+    parts = _long([part.split("-") for part in plain.split(f"-{JOINER}-")])
     family = []
     tones = []
     who = []
@@ -57,9 +63,11 @@ def parse(codes: str) -> Emoji:
             hair = HAIR[base]
         elif number and base == RIGHT:
             facing = "right"
+        elif base in ADULTS:
+            family.append(PERSON)
+            who.append(ADULTS[base])
         else:
-            family.append(PERSON if base in ADULTS else base)
-            who += [ADULTS[base]] if base in ADULTS else []
+            family.append(base)
     tones = [*tones, "", ""]
     who = [*(who or ["person"]), ""]
     return Emoji("-".join(family), Look(tones[0], tones[1], who[0], who[1], hair, facing))
@@ -67,14 +75,17 @@ def parse(codes: str) -> Emoji:
 
 def _long(parts: list[list[str]]) -> list[list[str]]:
     """Expand a short form, applying a sign behind it to both people; return other sequences unchanged."""
-    (base, *tone), *rest = parts
+    (base, *tone), *signs_behind = parts
     if base not in LONG:
         return parts
     code_of = {name: code for code, name in ADULTS.items()}
     signs = {sign: code_of[name] for sign, name in SIGNS.items() if name in code_of}
-    adult = next((signs[part[0]] for part in rest if part[0] in signs), None)
+    adult = next((signs[part[0]] for part in signs_behind if part[0] in signs), None)
     people = [adult if adult and code == PERSON else code for code in LONG[base]]
-    return [[code, *tone] if code in _SKINNED else [code] for code in people]
+    expanded = []
+    for code in people:
+        expanded.append([code, *tone] if code in _SKINNED else [code])
+    return expanded
 
 
 @cache
@@ -99,22 +110,26 @@ def modification(before: Look, after: Look, key: str, artist: str = "") -> str:
         'make it a woman, towards the right'
     """
     choice = hashlib.sha256(key.encode()).digest()
-    changed = [(name, value) for name, old, value in zip(Look._fields, before, after, strict=True) if value != old]
     pair = bool(before.other_who or before.other_tone or after.other_tone)
-    phrases = [_phrase(name, value, choice[place], pair) for place, (name, value) in enumerate(changed)]
+    phrases: list[str] = []
+    for name, old, new in zip(Look._fields, before, after, strict=True):
+        if new != old:
+            phrases.append(_phrase(name, new, choice[len(phrases)], pair))
     if artist:
         phrases.append(_WORDS["artist"][choice[-1] % 4].format(artist))
     return ", ".join(phrases)
 
 
 def _phrase(name: str, value: str, choice: int, pair: bool) -> str:
-    """Put one changed attribute into words."""
-    side = {"other_tone": " on the right", "other_who": " on the right"}.get(name, " on the left") if pair else ""
+    """Put one changed attribute into words; of a pair, say whose tone or sex it is."""
     kind = name.removeprefix("other_")
     absent = {"hair": "ordinary", "facing": "left"}.get(kind, "")
-    form: str = _WORDS["no_tone" if kind == "tone" and not value else kind][choice % 4]
+    forms = "no_tone" if kind == "tone" and not value else kind
+    form: str = _WORDS[forms][choice % 4]
     text = form.format(value or absent)
-    return text + side if kind in ("tone", "who") else text
+    if pair and kind in ("tone", "who"):
+        text += " on the right" if name.startswith("other_") else " on the left"
+    return text
 
 
 def description(family: str, look: Look) -> str:

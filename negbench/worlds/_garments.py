@@ -32,8 +32,8 @@ class Attributes:
     length: str
     print: str
 
-    def changed(self, other: Self) -> tuple[str, ...]:
-        """Names of the attributes that differ, in the order of ATTRIBUTES."""
+    def differences(self, other: Self) -> tuple[str, ...]:
+        """Return the names of the attributes that differ, in the order of ATTRIBUTES."""
         return tuple(name for name in ATTRIBUTES if getattr(self, name) != getattr(other, name))
 
 
@@ -120,7 +120,8 @@ def codes_of(attributes: Attributes) -> list[int]:
 
 def of_codes(category: str, codes: Sequence[int]) -> Attributes:
     """Return the garment with these indices, the inverse of `codes_of`. Raises IndexError if there is none."""
-    return Attributes(category, **{n: values(category, n)[c] for n, c in zip(ATTRIBUTES, codes, strict=True)})
+    named = {name: values(category, name)[code] for name, code in zip(ATTRIBUTES, codes, strict=True)}
+    return Attributes(category, **named)
 
 
 def sample_attributes(stream: Stream, category: str) -> Attributes:
@@ -130,10 +131,9 @@ def sample_attributes(stream: Stream, category: str) -> Attributes:
 
 def mutate(stream: Stream, attributes: Attributes, count: int) -> Attributes:
     """Set `count` random attributes of a garment to other values."""
-    chosen = stream.shuffled(ATTRIBUTES)[:count]
-    new = {f.name: getattr(attributes, f.name) for f in fields(attributes)}
-    for name in chosen:
-        new[name] = stream.pick([v for v in values(attributes.category, name) if v != new[name]])
+    new = {field.name: getattr(attributes, field.name) for field in fields(attributes)}
+    for name in stream.shuffle(ATTRIBUTES)[:count]:
+        new[name] = stream.pick([value for value in values(attributes.category, name) if value != new[name]])
     return Attributes(**new)
 
 
@@ -141,8 +141,8 @@ def sample_nuisance(stream: Stream) -> Nuisance:
     """Draw pose, scale, shade, background and noise of one picture."""
     colours = FIXED.pale_colours if stream.chance(FIXED.pale) else FIXED.other_colours
     first = tuple(stream.between(*colours) for _ in range(3))
-    apart = FIXED.second_colour
-    second = tuple(min(255, max(0, c + stream.between(-apart, apart))) for c in first)
+    most = FIXED.second_colour
+    second = tuple(min(255, max(0, value + stream.between(-most, most))) for value in first)
     return Nuisance(
         shift=(stream.between(-FIXED.right, FIXED.right), stream.between(-FIXED.down, FIXED.down)),
         tilt=stream.between(-FIXED.tilt, FIXED.tilt),

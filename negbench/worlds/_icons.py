@@ -28,6 +28,10 @@ SPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999
 Progress = Callable[[int, int], None]  # pictures drawn, pictures in all
 
 
+def no_progress(done: int, total: int) -> None:
+    """Report nothing."""
+
+
 @dataclass(frozen=True)
 class Package:
     """The known version of one artist's icons.
@@ -65,7 +69,7 @@ class Package:
 
 
 _KNOWN = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
-PACKAGES = {artist: Package(**known) for artist, known in _KNOWN.items()}
+PACKAGES = {artist: Package(**values) for artist, values in _KNOWN.items()}
 
 
 @dataclass(frozen=True)
@@ -92,43 +96,48 @@ class Icons:
     folder: Path
     names: Mapping[str, str]
 
-    def pictures(self, wanted: Mapping[str, str], progress: Progress = lambda done, total: None) -> dict[str, Picture]:
+    def pictures(self, names: Mapping[str, str], progress: Progress = no_progress) -> dict[str, Picture]:
         """Return code points -> picture, drawing missing ones; of several processes one draws, others wait.
 
         Args:
-            wanted: those of `names` to draw.
+            names: which of the package's `names` to draw.
             progress: called as pictures are drawn; never if all exist.
 
         Raises:
             DataError: a folder that cannot be written, or drawings that were changed since.
             NegbenchError: resvg-py is not installed.
         """
-        what = json.dumps(["checked", PACKAGES[self.artist].icons, SIDE, sorted(wanted.values())])
+        what = json.dumps(["checked", PACKAGES[self.artist].icons, SIDE, sorted(names.values())])
         folder = self.folder / f"drawn-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
         index = folder / "pictures.json"
         if not index.exists():
             try:
                 with lock_file(folder.with_name(".drawing.lock")):
                     if not index.exists():
-                        self._draw(folder, wanted, progress)
+                        self._draw(folder, names, progress)
             except OSError as error:
                 raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
+        pictures = {}
         try:
-            known = json.loads(read_json_text(index))
-            pictures = {c: Picture(name, folder / f"{name}.png", *map(str, known[name])) for c, name in wanted.items()}
+            hashes = json.loads(read_json_text(index))
+            for codes, name in names.items():
+                pixels, file = hashes[name]
+                pictures[codes] = Picture(name, folder / f"{name}.png", str(pixels), str(file))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"cannot read {index} ({type(error).__name__}: {error}); fetch the data set into another folder"
             ) from error
-        drawn = {picture.name: picture for picture in pictures.values() if picture.path.exists()}
-        present = {name: picture for name, picture in drawn.items() if picture.path.stat().st_size}  # else: missing
-        found = content_hashes({name: picture.path for name, picture in present.items()}, cache_dir())
+        present = {}  # an empty file counts as missing
+        for picture in pictures.values():
+            if picture.path.exists() and picture.path.stat().st_size:
+                present[picture.name] = picture
+        hashes_now = content_hashes({name: picture.path for name, picture in present.items()}, cache_dir())
         for name, picture in present.items():
-            if found[name].hex() != picture.sha256:
+            if hashes_now[name].hex() != picture.sha256:
                 raise DataError(f"{picture.path} is not as it was drawn: move {folder} elsewhere to draw it again")
         return pictures
 
-    def _draw(self, folder: Path, wanted: Mapping[str, str], progress: Progress) -> None:
+    def _draw(self, folder: Path, names: Mapping[str, str], progress: Progress) -> None:
         """Draw into a temporary folder, then rename it: `folder` exists complete or not at all."""
         try:
             import resvg_py
@@ -138,18 +147,19 @@ class Icons:
         shutil.rmtree(beside, ignore_errors=True)  # left by a dead process: a live one would hold the lock
         beside.mkdir()
         hashes: dict[str, tuple[str, str]] = {}
-        names = sorted(set(wanted.values()))
+        icon_names = sorted(set(names.values()))
         data = json.loads(read_json_text(self.folder / "icons.json"))
-        for name in names:
+        for name in icon_names:
             icon = data["icons"][name]
-            width, height = (icon.get(side, data.get(side, 16)) for side in ("width", "height"))
+            width = icon.get("width", data.get("width", 16))
+            height = icon.get("height", data.get("height", 16))
             svg = f'<svg {SPACES} viewBox="0 0 {width} {height}">{icon["body"]}</svg>'
-            drawn = resvg_py.svg_to_bytes(
+            png = resvg_py.svg_to_bytes(
                 svg_string=svg, width=SIDE, height=SIDE, background="#ffffff", skip_system_fonts=True
             )
-            (beside / f"{name}.png").write_bytes(drawn)
-            hashes[name] = _pixels(drawn), hashlib.sha256(drawn).hexdigest()
-            progress(len(hashes), len(names))
+            (beside / f"{name}.png").write_bytes(png)
+            hashes[name] = (_pixels_hash(png), hashlib.sha256(png).hexdigest())
+            progress(len(hashes), len(icon_names))
         write_json(beside / "pictures.json", hashes)
         shutil.rmtree(folder, ignore_errors=True)
         beside.replace(folder)
@@ -177,8 +187,8 @@ def icons(reader: Reader, artist: str) -> Icons:
     return Icons(artist, folder, json.loads(read_json_text(folder / "chars.json")))
 
 
-def _pixels(png: bytes) -> str:
-    """SHA-256 of the pixels."""
+def _pixels_hash(png: bytes) -> str:
+    """Return the SHA-256 of the pixels."""
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:

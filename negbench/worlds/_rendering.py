@@ -205,11 +205,11 @@ def _palette(attributes: Attributes, nuisance: Nuisance) -> _Ints:
     backdrop = first + ((second - first) * np.arange(257, dtype=np.int32)[:, None] >> 8)
     base = np.array(FIXED.colours[attributes.colour], np.int32)
     black = np.zeros(3, np.int32)
-    *weights, least = FIXED.light
-    light = base @ tuple(weights) > least
+    *weights, threshold = FIXED.light
+    light = base @ tuple(weights) > threshold
     accent = np.array(FIXED.dark_accent if light else FIXED.light_accent, np.int32)
     # of each paint of the cloth: the colour that is mixed in, and its weight, of 256
-    mixed = (
+    mixtures = (
         (black, FIXED.lining),
         (base, 256),
         (accent, FIXED.mark),
@@ -218,7 +218,8 @@ def _palette(attributes: Attributes, nuisance: Nuisance) -> _Ints:
         (accent, FIXED.flap),
         (black, FIXED.seam),
     )
-    return np.concatenate([backdrop, [base * (256 - weight) + other * weight >> 8 for other, weight in mixed]])
+    cloth = [base * (256 - weight) + colour * weight >> 8 for colour, weight in mixtures]
+    return np.concatenate([backdrop, cloth])
 
 
 def _backdrop(nuisance: Nuisance) -> _Paints:
@@ -269,7 +270,9 @@ def _draw_print(cloth: _Paints, name: str, u: _Ints, v: _Ints) -> None:
     square = u * u + y * y
     if name == "star":
         inner, outer = FIXED.star
-        sides = sum((((u * a - y * b) >> 10) <= inner).astype(np.int8) for a, b in _PENTAGON)
+        sides = np.zeros(square.shape, np.int8)  # of how many sides a point is inside
+        for right, up in _PENTAGON:
+            sides += ((u * right - y * up) >> 10) <= inner
         shape = (sides >= 4) & (square <= outer * outer)
     elif name == "heart":
         right, up, radius, tip = FIXED.heart

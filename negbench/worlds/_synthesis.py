@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -171,17 +172,17 @@ def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> Wo
     else:
         lines = [0 for _ in sizes]
         garments = _free_garments(stream, category, len(sizes))
-    owners: list[int] = []
+    groups: list[int] = []  # of each image
     for group, size in enumerate(sizes):
-        owners += [group] * size
-    owner = stream.shuffled(owners)
-    queries = _queries(stream, garments, owner, sizes, lines, spec.queries(split))
-    attributes = [garments[group] for group in owner]
+        groups += [group] * size
+    groups = stream.shuffle(groups)
+    queries = _queries(stream, garments, groups, sizes, lines, spec.queries(split))
+    attributes = [garments[group] for group in groups]
     captions = [caption_pair(stream, attributes[reference], attributes[target]) for reference, target in queries]
-    digits = max(4, len(str(len(owner))))
-    images = [f"{category}-{split}-{spec.fingerprint}-{index:0{digits}}" for index in range(len(owner))]
-    shared = [lines[group] for group in owner] if in_lines else ()
-    return WorldPart(category, split, images, attributes, queries, captions, shared)
+    digits = max(4, len(str(len(groups))))
+    images = [f"{category}-{split}-{spec.fingerprint}-{index:0{digits}}" for index in range(len(groups))]
+    image_lines = [lines[group] for group in groups] if in_lines else ()
+    return WorldPart(category, split, images, attributes, queries, captions, image_lines)
 
 
 def attribute_codes(
@@ -195,10 +196,9 @@ def attribute_codes(
     def table(ids: Sequence[str]) -> torch.Tensor:
         return torch.tensor([codes[image] for image in ids], dtype=torch.int8)
 
-    asked = table(targets)
-    before = table(references)
-    shown = table(images)
-    return AttributeCodes(asked, asked != before, shown)
+    target_codes = table(targets)
+    reference_codes = table(references)
+    return AttributeCodes(target_codes, target_codes != reference_codes, table(images))
 
 
 def nuisance_of(spec: Spec, part: WorldPart, index: int) -> _garments.Nuisance:
@@ -212,26 +212,28 @@ def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
     An image's group size is first uniform on 1 .. 2 * twins - 1 (its mean is `twins`); then single images move between
     groups until the sum of squares, which is images * mean, is right to the nearest integer.
     """
-    whole = int(2 * twins - 1)
-    fraction = int((2 * twins - 1 - whole) * 65536)
-    sizes, left = list[int](), images
-    while left > 0:
+    largest = 2 * twins - 1
+    whole = int(largest)
+    fraction = int((largest - whole) * 65536)
+    sizes: list[int] = []
+    remaining = images
+    while remaining > 0:
         size = 1 + stream.below(whole + (stream.below(65536) < fraction))
         if stream.below(size) == 0:  # a group of s images counts s times in a mean over images
-            sizes.append(min(size, left))
-            left -= size
-    wrong = sum(size * size for size in sizes) - round(twins * images)
+            sizes.append(min(size, remaining))
+            remaining -= size
+    excess = sum(size * size for size in sizes) - round(twins * images)
     for _ in range(100 * images):
-        if abs(wrong) <= 1:
+        if abs(excess) <= 1:
             break
         giver = stream.below(len(sizes))
-        taker = stream.below(len(sizes) + 1)
-        taken = sizes[taker] if taker < len(sizes) else 0
-        change = 2 * (taken - sizes[giver]) + 2
-        if giver != taker and abs(wrong + change) < abs(wrong):
-            wrong += change
+        taker = stream.below(len(sizes) + 1)  # one above the last: a new group
+        taker_size = sizes[taker] if taker < len(sizes) else 0
+        change = 2 * (taker_size - sizes[giver]) + 2
+        if giver != taker and abs(excess + change) < abs(excess):
+            excess += change
             sizes[giver] -= 1
-            sizes[taker : taker + 1] = [taken + 1]
+            sizes[taker : taker + 1] = [taker_size + 1]
             sizes = [size for size in sizes if size]
     return sizes
 
@@ -239,11 +241,18 @@ def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
 def fits_one(spec: Spec, category: str) -> bool:
     """Whether one category has enough different garments for each split."""
     most = FIXED.most * _possible(category)
-    sizes = [(Stream(spec.world, "plan", split, category), spec.images(split)) for split in SPLITS]
-    return all(count <= most or len(_group_sizes(stream, count, spec.twins)) <= most for stream, count in sizes)
+    for split in SPLITS:
+        images = spec.images(split)
+        if images <= most:
+            continue
+        stream = Stream(spec.world, "plan", split, category)
+        if len(_group_sizes(stream, images, spec.twins)) > most:
+            return False
+    return True
 
 
 def _possible(category: str) -> int:
+    """Count the different garments of a category."""
     return prod(len(_garments.values(category, name)) for name in ATTRIBUTES)
 
 
@@ -259,13 +268,15 @@ def _check_possible(category: str, count: int) -> None:
 def _free_garments(stream: Stream, category: str, count: int) -> list[Attributes]:
     """Draw `count` different garments; each differs in one to three attributes from another one."""
     garments = [sample_attributes(stream, category)]
-    known = {*garments}
+    seen = {*garments}
     while len(garments) < count:
         fresh = stream.chance(FIXED.fresh) and len(garments) + 2 <= count  # with a neighbour of its own
-        drawn = [sample_attributes(stream, category)] if fresh else []
-        drawn.append(mutate(stream, drawn[0] if fresh else stream.pick(garments), stream.between(1, FIXED.mutated)))
-        garments += [garment for garment in dict.fromkeys(drawn) if garment not in known]
-        known.update(drawn)
+        base = sample_attributes(stream, category) if fresh else stream.pick(garments)
+        neighbour = mutate(stream, base, stream.between(1, FIXED.mutated))
+        for garment in (base, neighbour):
+            if garment not in seen:
+                garments.append(garment)
+                seen.add(garment)
     return garments
 
 
@@ -275,35 +286,51 @@ def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> l
     first: dict[int, Attributes] = {}
     while len(garments) < len(lines):
         line = lines[len(garments)]
-        drawn = mutate(stream, first[line], FIXED.apart) if line in first else sample_attributes(stream, category)
-        if drawn not in garments:
-            garments[drawn] = line
-            first.setdefault(line, drawn)
+        garment = mutate(stream, first[line], FIXED.apart) if line in first else sample_attributes(stream, category)
+        if garment not in garments:
+            garments[garment] = line
+            first.setdefault(line, garment)
     return list(garments)
 
 
 def _queries(
-    stream: Stream, garments: list[Attributes], owner: list[int], sizes: list[int], lines: Sequence[int], count: int
+    stream: Stream,
+    garments: list[Attributes],
+    image_groups: list[int],
+    sizes: list[int],
+    lines: Sequence[int],
+    count: int,
 ) -> list[tuple[int, int]]:
-    """Draw (reference, target) of every query within one line; targets are spread evenly over all images."""
+    """Draw (reference, target) of every query within one line; targets are spread evenly over all images.
+
+    Args:
+        stream: of random numbers.
+        garments: of each group.
+        image_groups: group of each image.
+        sizes: images of each group.
+        lines: line of each group.
+        count: number of queries.
+    """
     codes = np.array([codes_of(garment) for garment in garments])
     line = np.array(lines)
-    members = group_pairs((group, image) for image, group in enumerate(owner))
-    by_size = sorted(stream.shuffled(range(len(owner))), key=lambda image: sizes[owner[image]])
+    images = len(image_groups)
+    members = group_pairs((group, image) for image, group in enumerate(image_groups))
+    by_size = sorted(stream.shuffle(range(images)), key=lambda image: sizes[image_groups[image]])
 
     @lru_cache(maxsize=1024)
-    def apart(group: int) -> tuple[Any, list[int]]:
+    def distances_to(group: int) -> tuple[Any, list[int]]:
         """Return [groups] int8 distances, and the possible ones by weight; for a lone garment, the nearest one's."""
         distance = np.where(line == line[group], (codes != codes[group]).sum(1), 0).astype(np.int8)
-        return distance, [c for c in FIXED.changes if c in distance] or [distance[distance > 0].min()]
+        possible = [changes for changes in FIXED.changes if changes in distance]
+        return distance, possible or [distance[distance > 0].min()]
 
     queries = []
     for number in range(count):
-        target = by_size[(2 * number + 1) * len(owner) // (2 * count)]
-        distance, possible = apart(owner[target])
+        target = by_size[(2 * number + 1) * images // (2 * count)]
+        distance, possible = distances_to(image_groups[target])
         groups = np.flatnonzero(distance == stream.pick(possible)).tolist()
         queries.append((stream.pick(members[stream.pick(groups)]), target))
-    return stream.shuffled(queries)
+    return stream.shuffle(queries)
 
 
 # --- the folder --------------------------------------------------------------------------------------------------
@@ -316,25 +343,26 @@ def ensure(cache: Path, spec: Spec) -> Path:
         DataError: the cache cannot be written.
     """
     folder = cache / spec.folder
-    if not (folder / MANIFEST).exists():
-        try:
-            with lock_file(cache / f".{spec.folder}.lock"):
-                for left_over in cache.glob(f".{spec.folder}.building-*"):  # a live maker would hold the lock
-                    shutil.rmtree(left_over)
-                if not folder.exists():
-                    _build(folder, spec)
-        except (OSError, NegbenchError) as error:  # the latter from the lock's folder
-            if isinstance(error, DataError):
-                raise
-            why = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise DataError(f"{folder} cannot be written ({why}): set NEGBENCH_CACHE to a writable folder") from error
+    if (folder / MANIFEST).exists():
+        return folder
+    try:
+        with lock_file(cache / f".{spec.folder}.lock"):
+            for left_over in cache.glob(f".{spec.folder}.building-*"):  # a live maker would hold the lock
+                shutil.rmtree(left_over)
+            if not folder.exists():
+                _build(folder, spec)
+    except DataError:
+        raise
+    except (OSError, NegbenchError) as error:  # the latter from the lock's folder
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"{folder} cannot be written ({why}): set NEGBENCH_CACHE to a writable folder") from error
     return folder
 
 
 def garments_of(folder: Path) -> dict[str, Attributes]:
     """Read image id -> attributes of a folder that `check` has found sound."""
-    stored = json.loads(read_json_text(folder / "attributes.json"))
-    return {image: Attributes(**attributes) for image, attributes in stored.items()}
+    table = json.loads(read_json_text(folder / "attributes.json"))
+    return {image: Attributes(**attributes) for image, attributes in table.items()}
 
 
 def check(folder: Path) -> Spec:
@@ -344,7 +372,6 @@ def check(folder: Path) -> Spec:
         DataError: no manifest, one that is not ours or of another generator, or an annotation file changed or lost.
     """
     path = folder / MANIFEST
-    fix = "move the folder elsewhere and make it again"
     try:
         raw = json.loads(read_json_text(path))
         generator = int(raw["generator"])
@@ -363,8 +390,10 @@ def check(folder: Path) -> Spec:
         ) from error
     for name, digest in files.items():
         file = folder / name
-        if not file.is_file() or sha256_of(file) != digest:
-            raise DataError(f"{file} {f'was changed: {fix}' if file.is_file() else 'is missing: leave root out'}")
+        if not file.is_file():
+            raise DataError(f"{file} is missing: leave root out")
+        if sha256_of(file) != digest:
+            raise DataError(f"{file} was changed: move the folder elsewhere and make it again")
     return spec
 
 
@@ -373,9 +402,14 @@ def _build(folder: Path, spec: Spec) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.building-", dir=folder.parent) as scratch:
         building = Path(scratch) / folder.name
         building.mkdir()
-        parts = [plan(spec, split, category) for split in SPLITS for category in CATEGORIES]
-        made = {"generator": GENERATOR, "spec": asdict(spec), "files": _write_annotations(building, parts)}
-        _write_json(building / MANIFEST, made | {"pixels": _write_images(building, spec, parts)})
+        parts = [plan(spec, split, category) for split, category in product(SPLITS, CATEGORIES)]
+        manifest = {
+            "generator": GENERATOR,
+            "spec": asdict(spec),
+            "files": _write_annotations(building, parts),
+            "pixels": _write_images(building, spec, parts),
+        }
+        _write_json(building / MANIFEST, manifest)
         building.rename(folder)
 
 
@@ -383,21 +417,24 @@ def _write_annotations(folder: Path, parts: list[WorldPart]) -> dict[str, str]:
     """Write every file but the images; return path below `folder` -> SHA-256."""
     contents: dict[str, Any] = {}
     relevance: dict[str, dict[str, list[list[str]]]] = {}
-    every: dict[str, dict[str, str]] = {}
+    all_attributes: dict[str, dict[str, str]] = {}
     for part in parts:
+        captions = []
+        for (reference, target), pair in zip(part.queries, part.captions, strict=True):
+            captions.append(
+                {"target": part.images[target], "candidate": part.images[reference], "captions": list(pair)}
+            )
+        tags = {}
+        for image, attributes in zip(part.images, part.attributes, strict=True):
+            tags[image] = attribute_words(attributes)
+            all_attributes[image] = asdict(attributes)
         name = f"{part.category}.{part.split}.json"
         contents[f"image_splits/split.{name}"] = part.images
-        contents[f"captions/cap.{name}"] = [
-            {"target": part.images[target], "candidate": part.images[reference], "captions": list(pair)}
-            for (reference, target), pair in zip(part.queries, part.captions, strict=True)
-        ]
-        contents[f"tags/asin2attr.{name}"] = {
-            image: attribute_words(attributes) for image, attributes in zip(part.images, part.attributes, strict=True)
-        }
+        contents[f"captions/cap.{name}"] = captions
+        contents[f"tags/asin2attr.{name}"] = tags
         relevance.setdefault(part.split, {})[part.category] = part.relevant()
-        every |= {image: asdict(attributes) for image, attributes in zip(part.images, part.attributes, strict=True)}
     contents["relevance.json"] = relevance
-    contents["attributes.json"] = every
+    contents["attributes.json"] = all_attributes
     return {name: _write_json(folder / name, content) for name, content in contents.items()}
 
 

@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +41,11 @@ READS = ("_wording.toml",)
 
 
 def _clauses_of(table: Mapping[str, Sequence[str]]) -> dict[str, tuple[Clause, ...]]:
-    return {name: tuple(Clause(*form.split(" ", 1)) for form in forms) for name, forms in table.items()}
+    """Divide each wording ("is plain") into verb and phrase."""
+    clauses_by_name = {}
+    for name, forms in table.items():
+        clauses_by_name[name] = tuple(Clause(*form.split(" ", 1)) for form in forms)
+    return clauses_by_name
 
 
 _TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_name(*READS).read_text(encoding="utf-8"))
@@ -52,7 +57,10 @@ _VAGUE = _clauses_of(_TABLES["vague"])
 _COLOUR_WORDS: dict[str, list[str]] = _TABLES["colours"]
 _COLOUR_FORMS: list[str] = _TABLES["colour_forms"]
 _COLOUR_CLAUSES = _clauses_of(
-    {c: [f.format(w) for w in own for f in _COLOUR_FORMS] for c, own in _COLOUR_WORDS.items()}
+    {
+        colour: [form.format(word) for word, form in product(synonyms, _COLOUR_FORMS)]
+        for colour, synonyms in _COLOUR_WORDS.items()
+    }
 )
 _LENGTH_FORMS = {name: _clauses_of(_TABLES["length"][name]) for name in _NOUNS}
 _FORMS = {name: _clauses_of(table) for name, table in _TABLES["forms"].items()}  # worded alike in every category
@@ -68,7 +76,9 @@ def clauses(attributes: Attributes, attribute: str) -> tuple[Clause, ...]:
     value: str = getattr(attributes, attribute)
     if attribute == "colour":
         return _COLOUR_CLAUSES[value]
-    return (_LENGTH_FORMS[attributes.category] if attribute == "length" else _FORMS[attribute])[value]
+    if attribute == "length":
+        return _LENGTH_FORMS[attributes.category][value]
+    return _FORMS[attribute][value]
 
 
 def phrases() -> dict[tuple[str, ...], tuple[str, str] | None]:
@@ -76,11 +86,23 @@ def phrases() -> dict[tuple[str, ...], tuple[str, str] | None]:
 
     A leading "a" is dropped, and colours count by their own words: "more red" and "a red color" both hold ("red",).
     """
-    named = [(phrase, ("colour", value)) for value, own in _COLOUR_WORDS.items() for phrase in own]
-    for attribute, table in [*_FORMS.items(), *(("length", table) for table in _LENGTH_FORMS.values())]:
-        named += [(clause.phrase, (attribute, value)) for value, own in table.items() for clause in own]
-    hints = [(clause.phrase, None) for own in _VAGUE.values() for clause in own]
-    return {tuple(words(phrase.removeprefix("a "))): value for phrase, value in [*hints, *named]}
+    meanings: dict[tuple[str, ...], tuple[str, str] | None] = {}
+
+    def add(phrase: str, meaning: tuple[str, str] | None) -> None:
+        meanings[tuple(words(phrase.removeprefix("a ")))] = meaning
+
+    for hints in _VAGUE.values():
+        for hint in hints:
+            add(hint.phrase, None)
+    for colour, synonyms in _COLOUR_WORDS.items():
+        for word in synonyms:
+            add(word, ("colour", colour))
+    lengths = [("length", table) for table in _LENGTH_FORMS.values()]
+    for attribute, table in [*_FORMS.items(), *lengths]:
+        for value, wordings in table.items():
+            for clause in wordings:
+                add(clause.phrase, (attribute, value))
+    return meanings
 
 
 def caption_pair(stream: Stream, reference: Attributes, target: Attributes) -> tuple[str, str]:
@@ -89,62 +111,69 @@ def caption_pair(stream: Stream, reference: Attributes, target: Attributes) -> t
     Together the two state the target's value of every attribute that differs; each alone may leave some out or only
     hint at them ("is darker"). Attributes that do not differ are not mentioned; only the reference image shows them.
     """
-    said: tuple[list[Clause], list[Clause]] = ([], [])
-    for attribute in reference.changed(target):
+    annotators: tuple[list[Clause], list[Clause]] = ([], [])
+    differences = reference.differences(target)
+    for attribute in differences:
         speaker = stream.below(2)
-        said[speaker].append(stream.pick(clauses(target, attribute)))
+        annotators[speaker].append(stream.pick(clauses(target, attribute)))
         if stream.chance(FIXED.again):
-            again = clauses(target, attribute) if stream.chance(FIXED.exact) else _hints(reference, target, attribute)
-            said[1 - speaker].append(stream.pick(again))
-    for own in said:
-        if not own:  # an annotator always writes something
-            own.append(stream.pick(_hints(reference, target, stream.pick(reference.changed(target)))))
-    return _sentence(stream, said[0], target.category), _sentence(stream, said[1], target.category)
+            exact = stream.chance(FIXED.exact)
+            wordings = clauses(target, attribute) if exact else _hints(reference, target, attribute)
+            annotators[1 - speaker].append(stream.pick(wordings))
+    for mentions in annotators:
+        if not mentions:  # an annotator always writes something
+            mentions.append(stream.pick(_hints(reference, target, stream.pick(differences))))
+    first, second = annotators
+    return _sentence(stream, first, target.category), _sentence(stream, second, target.category)
 
 
 def describe(attributes: Attributes, stream: Stream) -> str:
     """Describe a garment in varied wording: "a red dress, plain, mini, with a collar, short sleeves and no print"."""
     colour = stream.pick(_COLOUR_WORDS[attributes.colour])
-    chosen = [stream.pick(clauses(attributes, a)) for a in stream.shuffled(ATTRIBUTES) if a != "colour"]
+    picked = [stream.pick(clauses(attributes, name)) for name in stream.shuffle(ATTRIBUTES) if name != "colour"]
     text = stream.pick(_DESCRIPTIONS).format(colour=colour, noun=stream.pick(_NOUNS[attributes.category]))
-    for clause in chosen:
+    for clause in picked:
         if clause.verb == "is":
             text += f", {clause.phrase}"
-    owned = [clause.phrase for clause in chosen if clause.verb == "has"]
-    if len(owned) > 1:
-        owned[-2:] = [f"{owned[-2]} and {owned[-1]}"]
-    return f"{text}, with {', '.join(owned)}" if owned else text
+    parts = [clause.phrase for clause in picked if clause.verb == "has"]
+    if len(parts) > 1:
+        parts[-2:] = [f"{parts[-2]} and {parts[-1]}"]
+    return f"{text}, with {', '.join(parts)}" if parts else text
 
 
 def attribute_words(attributes: Attributes) -> list[list[str]]:
-    """Five lists of words as in FashionIQ's attribute files: texture, fabric (here: colour), shape, part, style."""
-    said = {name: clauses(attributes, name)[0].phrase.removeprefix("a ") for name in ATTRIBUTES}
-    return [[said["pattern"]], [said["colour"]], [said["length"]], [said["sleeve"], said["neckline"]], [said["print"]]]
+    """Return five lists of words as FashionIQ's attribute files: texture, fabric (our colour), shape, part, style."""
+    word = {name: clauses(attributes, name)[0].phrase.removeprefix("a ") for name in ATTRIBUTES}
+    return [[word["pattern"]], [word["colour"]], [word["length"]], [word["sleeve"], word["neckline"]], [word["print"]]]
 
 
 # --- sentences ---------------------------------------------------------------------------------------------------
 
 
 def _hints(reference: Attributes, target: Attributes, attribute: str) -> tuple[Clause, ...]:
-    old, new = (getattr(a, attribute) for a in (reference, target))
+    """Return the wordings that only hint at how an attribute differs."""
+    old = getattr(reference, attribute)
+    new = getattr(target, attribute)
     if attribute == "colour":
-        return _VAGUE[f"colour {'lighter' if sum(COLOURS[new]) > sum(COLOURS[old]) else 'darker'}"]
+        direction = "lighter" if sum(COLOURS[new]) > sum(COLOURS[old]) else "darker"
+        return _VAGUE[f"colour {direction}"]
     if attribute in ("sleeve", "length"):
         order = SLEEVES if attribute == "sleeve" else LENGTHS[target.category]
-        return _VAGUE[f"{attribute} {'longer' if order[new] > order[old] else 'shorter'}"]
+        direction = "longer" if order[new] > order[old] else "shorter"
+        return _VAGUE[f"{attribute} {direction}"]
     return _VAGUE[attribute]
 
 
-def _sentence(stream: Stream, said: list[Clause], category: str) -> str:
+def _sentence(stream: Stream, mentions: list[Clause], category: str) -> str:
     """Make one caption, clauses of one verb together: "is black and has no sleeves" or "is black with no sleeves"."""
-    mixed = stream.shuffled(said)
-    first = mixed[0].verb
-    phrases_of_first = [clause.phrase for clause in mixed if clause.verb == first]
-    phrases_of_other = [clause.phrase for clause in mixed if clause.verb != first]
-    text = f"{first} {stream.pick(_JOINTS).join(phrases_of_first)}"
-    if phrases_of_other:
-        link = stream.pick((" with ", " and has ")) if first == "is" else " and is "
-        text += link + " and ".join(phrases_of_other)
+    order = stream.shuffle(mentions)
+    verb = order[0].verb
+    with_verb = [clause.phrase for clause in order if clause.verb == verb]
+    with_other_verb = [clause.phrase for clause in order if clause.verb != verb]
+    text = f"{verb} {stream.pick(_JOINTS).join(with_verb)}"
+    if with_other_verb:
+        link = stream.pick((" with ", " and has ")) if verb == "is" else " and is "
+        text += link + " and ".join(with_other_verb)
     text = stream.pick(_OPENINGS).format(stream.pick(_NOUNS[category])) + text
     if stream.chance(FIXED.capital):
         text = text[0].upper() + text[1:]
@@ -152,13 +181,18 @@ def _sentence(stream: Stream, said: list[Clause], category: str) -> str:
 
 
 def _vocabulary() -> tuple[str, ...]:
-    texts = ["is has with and", *_OPENINGS, *(d.format(colour="", noun="") for d in _DESCRIPTIONS)]
-    texts += [noun for nouns in _NOUNS.values() for noun in nouns]
-    texts += [word for synonyms in _COLOUR_WORDS.values() for word in synonyms]
+    """Return every word that a caption, a description or an attribute list can hold."""
+    texts = ["is has with and", *_OPENINGS]
+    texts += [form.format(colour="", noun="") for form in _DESCRIPTIONS]
+    for nouns in _NOUNS.values():
+        texts += nouns
+    for synonyms in _COLOUR_WORDS.values():
+        texts += synonyms
     texts += [form.partition(" ")[2] for form in _COLOUR_FORMS]
-    tables = (*_FORMS.values(), _VAGUE, *_LENGTH_FORMS.values())
-    texts += [clause.phrase for table in tables for forms in table.values() for clause in forms]
-    return tuple(sorted({word for text in texts for word in words(text)}))
+    for table in (*_FORMS.values(), _VAGUE, *_LENGTH_FORMS.values()):
+        for wordings in table.values():
+            texts += [clause.phrase for clause in wordings]
+    return tuple(sorted(set(words(" ".join(texts)))))
 
 
-VOCABULARY: tuple[str, ...] = _vocabulary()  # every word that a caption, a description or an attribute list can hold
+VOCABULARY: tuple[str, ...] = _vocabulary()

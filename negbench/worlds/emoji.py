@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Self, get_args
 
@@ -32,7 +33,7 @@ from negbench.machine.grouping import group_pairs
 from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.worlds._emoji_codes import Emoji, Look, description, difference, modification, parse
-from negbench.worlds._icons import FILES, PACKAGES, Icons, Progress, icons
+from negbench.worlds._icons import FILES, PACKAGES, Icons, Progress, icons, no_progress
 
 PAPER = "ours; emoji of Noto (Apache-2.0), Twemoji (CC-BY-4.0), OpenMoji (CC-BY-SA-4.0) and Fluent (MIT)"
 
@@ -100,8 +101,8 @@ class EmojiOptions(FolderOptions):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, given in (("artists", self.artists), ("references", self.references)):
-            check_option(name, given, len(set(given)) == len(given), "artists, each once")
+        for name, artists in (("artists", self.artists), ("references", self.references)):
+            check_option(name, artists, len(set(artists)) == len(artists), "artists, each once")
         check_option("artists", self.artists, bool(self.artists), "one artist or several")
         check_choice("style", self.style, ("kept", "free", *self.artists))
         if self.style == "kept":
@@ -162,19 +163,28 @@ class EmojiPictures(Dataset):
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
         choice = options.choice(split)
         artists = choice.artists
-        sources = choice.references
-        kind = card(choice)
-        reader = Reader.find(options.root, kind, marker=f"{artists[0]}/icons.json", tree=TREE)
-        world = read_world([icons(reader, artist) for artist in ARTISTS if artist in {*artists, *sources}])
-        drawn = (image for emoji in _of_split(world, split, choice.seed) for image in _by(world, emoji, artists))
-        ids, groups = columns_of({GROUP: list(dict.fromkeys(drawn))})
-        asked = _asks_of(world, split, choice)
-        queries = [_query(world, ask, split, choice) for ask in asked]
-        files = ImageFiles(reader.root, {i: (path,) for i, path in world.files.items() if path.exists()})
-        content = hashlib.sha256(json.dumps([reader.content, choice]).encode()).hexdigest()
-        wanted = {query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)}
-        style = choice.style
-        dataset = cls(kind, split, queries, ids, groups, content, shown=world.shown, asked=wanted, style=style)
+        dataset_card = card(choice)
+        reader = Reader.find(options.root, dataset_card, marker=f"{artists[0]}/icons.json", tree=TREE)
+        packages = [icons(reader, artist) for artist in ARTISTS if artist in {*artists, *choice.references}]
+        world = read_world(packages)
+        gallery: list[str] = []
+        for emoji in _emoji_of_split(world, split, choice.seed):
+            gallery += _images_by(world, emoji, artists)
+        ids, groups = columns_of({GROUP: list(dict.fromkeys(gallery))})
+        asks = _asks_of_split(world, split, choice)
+        queries = [_query(world, ask, split, choice) for ask in asks]
+        dataset = cls(
+            dataset_card,
+            split,
+            queries,
+            ids,
+            groups,
+            content=hashlib.sha256(json.dumps([reader.content, choice]).encode()).hexdigest(),
+            shown=world.shown,
+            asked={query.id: ask.wanted for query, ask in zip(queries, asks, strict=True)},
+            style=choice.style,
+        )
+        files = ImageFiles(reader.root, {image: (path,) for image, path in world.files.items() if path.exists()})
         return dataset.loaded(files if images else None, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
@@ -197,25 +207,26 @@ class EmojiPictures(Dataset):
         step away from right.
         """
         artist = self.style if self.style in ARTISTS else ""
+        ids: dict[str, int] = {}
+
+        def codes_of(emoji: Emoji, by: str) -> list[int]:
+            """Number the values in the order in which they first appear."""
+            return [ids.setdefault(value, len(ids)) for value in (emoji.family, emoji.family, *emoji.look, by)]
+
+        target_codes = [codes_of(self.asked[query.id], artist) for query in self.queries]
+        before = "as before" if artist else ""
+        reference_codes = [codes_of(self.shown[query.reference][0], before) for query in self.queries]
         columns = []
-        pictures = []
-        drawn = []
+        image_codes = []
         for column, image in enumerate(self.images):
+            by = image.partition("/")[0] if artist else ""
             for emoji in self.shown[image]:
                 columns.append(column)
-                pictures.append(emoji)
-                drawn.append(image.partition("/")[0] if artist else "")
-        asked = [self.asked[query.id] for query in self.queries]
-        had = [self.shown[query.reference][0] for query in self.queries]
-        ids: dict[str, int] = defaultdict(lambda: len(ids))
-
-        def coded(emoji: Sequence[Emoji], artists: Sequence[str]) -> Tensor:
-            rows = [(sign.family, sign.family, *sign.look, by) for sign, by in zip(emoji, artists, strict=True)]
-            return torch.tensor([[ids[value] for value in row] for row in rows], dtype=torch.int16)
-
-        want = coded(asked, [artist for _ in asked])
-        before = coded(had, ["as before" if artist else "" for _ in had])
-        return AttributeCodes(want, want != before, coded(pictures, drawn), torch.tensor(columns))
+                image_codes.append(codes_of(emoji, by))
+        targets = torch.tensor(target_codes, dtype=torch.int16)
+        references = torch.tensor(reference_codes, dtype=torch.int16)
+        images = torch.tensor(image_codes, dtype=torch.int16)
+        return AttributeCodes(targets, targets != references, images, torch.tensor(columns))
 
 
 def card(options: PictureChoice) -> DatasetCard:
@@ -246,46 +257,49 @@ _STYLE_RULES = {"kept": "; target by the reference's artist", "free": "; target 
 # --- pictures ----------------------------------------------------------------------------------------------------
 
 
-def drawn_families(names: Mapping[str, str]) -> dict[str, str]:
+def varied_families(names: Mapping[str, str]) -> dict[str, str]:
     """Filter code points -> name to the families of which the artist draws several looks."""
-    looks = group_pairs(map(parse, names))
+    looks = group_pairs(parse(codes) for codes in names)
     return {codes: name for codes, name in names.items() if len({*looks[parse(codes).family]}) > 1}
 
 
-def draw(root: Path, progress: Progress = lambda done, total: None) -> int:
+def draw(root: Path, progress: Progress = no_progress) -> int:
     """Draw the pictures of all packages below `root`; returns their number. Raises as `EmojiPictures.load`."""
     packages = [icons(Reader(root), artist) for artist in ARTISTS]
-    return sum(len(package.pictures(drawn_families(package.names), progress)) for package in packages)
+    count = 0
+    for package in packages:
+        count += len(package.pictures(varied_families(package.names), progress))
+    return count
 
 
 def read_world(packages: Iterable[Icons]) -> EmojiWorld:
     """Read the pictures of some artists, drawing missing ones; equal pixels are one image."""
     images: dict[Emoji, dict[str, str]] = defaultdict(dict)
-    shown: dict[str, list[Emoji]] = {}
+    looks_shown: dict[str, list[Emoji]] = {}
     files: dict[str, Path] = {}
-    names: dict[str, tuple[int, str]] = {}
+    plainest: dict[str, tuple[int, str]] = {}  # family -> the icon with the least of a look: attributes set, name
     for package in packages:
-        pictures = package.pictures(drawn_families(package.names))
-        drawings: dict[str, list[tuple[Emoji, str]]] = defaultdict(list)
+        pictures = package.pictures(varied_families(package.names))
+        drawings: dict[str, list[tuple[Emoji, str]]] = defaultdict(list)  # pixels -> what they show
         for codes, picture in sorted(pictures.items()):
             drawings[picture.pixels].append((parse(codes), picture.name))
             files[f"{package.artist}/{picture.name}"] = picture.path
         for drawing in drawings.values():
-            emoji = [sign for sign, _ in drawing]
-            if len({sign.family for sign in emoji}) > 1:
+            if len({emoji.family for emoji, _ in drawing}) > 1:
                 continue
-            image = f"{package.artist}/{drawing[0][1]}"
-            shown[image] = emoji
-            for sign, name in drawing:
-                images[sign][package.artist] = image
-                plain = names.get(sign.family)
-                if plain is None or difference(sign.look, Look()) < plain[0]:
-                    names[sign.family] = (difference(sign.look, Look()), name.replace("-", " "))
-    ordered = dict(sorted(images.items()))
-    return EmojiWorld(ordered, shown, files, {family: name for family, (_, name) in names.items()})
+            _, first_name = drawing[0]
+            image = f"{package.artist}/{first_name}"
+            looks_shown[image] = [emoji for emoji, _ in drawing]
+            for emoji, name in drawing:
+                images[emoji][package.artist] = image
+                marks = difference(emoji.look, Look())
+                if emoji.family not in plainest or marks < plainest[emoji.family][0]:
+                    plainest[emoji.family] = (marks, name.replace("-", " "))
+    names = {family: name for family, (_, name) in plainest.items()}
+    return EmojiWorld(dict(sorted(images.items())), looks_shown, files, names)
 
 
-def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
+def _emoji_of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
     """List a split's emoji; each set of families varying in the same attributes is split, so none is in val only."""
     kinds: dict[tuple[bool, ...], list[str]] = {}
     for family, looks in group_pairs(world.images).items():
@@ -302,7 +316,7 @@ def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
     return [emoji for emoji in world.images if (emoji.family in held_out) == (split == "val")]
 
 
-def _by(world: EmojiWorld, emoji: Emoji, artists: Iterable[str]) -> list[str]:
+def _images_by(world: EmojiWorld, emoji: Emoji, artists: Iterable[str]) -> list[str]:
     """Return the images of an emoji by some artists, in their order."""
     return [world.images[emoji][artist] for artist in artists if artist in world.images[emoji]]
 
@@ -319,45 +333,61 @@ class Ask(NamedTuple):
     target: str
 
 
-def _asks_of(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
+def _asks_of_split(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
     """List the queries of a split: the families take turns, each with its queries in a seeded order."""
-    families = group_pairs((emoji.family, emoji) for emoji in _of_split(world, split, options.seed))
-    turns = []
-    for place, (family, members) in enumerate(families.items()):
-        asks = list(_askable(world, members, options))
+    families = group_pairs((emoji.family, emoji) for emoji in _emoji_of_split(world, split, options.seed))
+    asks_of_families = []
+    for family, members in families.items():
+        asks = list(_possible_asks(world, members, options))
         random.Random(f"{options.seed} {family}").shuffle(asks)  # by a string: the same on every machine
-        turns += [(turn, place, ask) for turn, ask in enumerate(asks)]
-    return [ask for _, _, ask in sorted(turns)[: options.queries]]
+        asks_of_families.append(asks)
+    in_turn: list[Ask] = []
+    for turn in zip_longest(*asks_of_families):
+        in_turn += [ask for ask in turn if ask is not None]
+    return in_turn[: options.queries]
 
 
-def _askable(world: EmojiWorld, members: Sequence[Emoji], options: PictureChoice) -> Iterator[Ask]:
+def _possible_asks(world: EmojiWorld, members: Sequence[Emoji], options: PictureChoice) -> Iterator[Ask]:
     """Yield every query within a family that changes 1 to `FIXED.changes` attributes of an unambiguous reference."""
-    for shown in members:
-        sources = [artist for artist in options.references if artist in world.images[shown]]
-        sources = [artist for artist in sources if len(world.shown[world.images[shown][artist]]) == 1]
+    for reference in members:
+        sources = []
+        for artist in options.references:
+            image = world.images[reference].get(artist)
+            if image is not None and len(world.shown[image]) == 1:
+                sources.append(artist)
         for wanted in members:
-            if not (sources and 1 <= difference(shown.look, wanted.look) <= FIXED.changes):
+            if not 1 <= difference(reference.look, wanted.look) <= FIXED.changes:
                 continue
-            drawn = [artist for artist in options.artists if artist in world.images[wanted]]
-            for artist in sources if drawn else ():
-                target = artist if options.style == "kept" else options.style
-                if options.style == "free":
-                    target = random.Random(f"{options.seed} {artist} {shown} {wanted}").choice(drawn)
-                if target in drawn:
-                    yield Ask(shown, artist, wanted, target)
+            artists = [artist for artist in options.artists if artist in world.images[wanted]]
+            if not artists:
+                continue
+            for artist in sources:
+                if options.style == "kept":
+                    target = artist
+                elif options.style == "free":
+                    target = random.Random(f"{options.seed} {artist} {reference} {wanted}").choice(artists)
+                else:
+                    target = options.style
+                if target in artists:
+                    yield Ask(reference, artist, wanted, target)
 
 
 def _query(world: EmojiWorld, ask: Ask, split: str, options: PictureChoice) -> Query:
     reference = world.images[ask.shown][ask.artist]
     target = world.images[ask.wanted][ask.target]
-    named = options.style in ARTISTS
     key = f"{options.seed} {reference} {ask.wanted}"
-    others = [] if named else [image for image in _by(world, ask.wanted, options.artists) if image != target]
+    artist = ""
+    relevant = [target]
+    if options.style in ARTISTS:
+        artist = PACKAGES[options.style].shown
+    else:
+        relevant += [image for image in _images_by(world, ask.wanted, options.artists) if image != target]
     family = world.names[ask.shown.family]
     name = f"{reference}>{ask.wanted.family}:{','.join(ask.wanted.look)}"
-    text = modification(ask.shown.look, ask.wanted.look, key, PACKAGES[options.style].shown if named else "")
-    query = Query(name, reference, text, target, GROUP, (target, *others), cluster=family)
+    text = modification(ask.shown.look, ask.wanted.look, key, artist)
+    query = Query(name, reference, text, target, GROUP, tuple(relevant), cluster=family)
     if split != "train":
         return query
-    texts = description(family, ask.shown.look), description(family, ask.wanted.look)
-    return replace(query, reference_text=texts[0], target_text=texts[1])
+    return replace(
+        query, reference_text=description(family, ask.shown.look), target_text=description(family, ask.wanted.look)
+    )

@@ -96,9 +96,14 @@ class Synthetic(FashionIQFormat):
         check_option("split", split, split in (*SPLITS, "dev"), "train, val or dev (there is no test split)")
         folder, spec = _find(options)
         if split == "dev":
-            split, queries = "val", max(spec.val_queries, -(-DEV_QUERIES // len(CATEGORIES)))
-            least = {"train_images": max(8, math.ceil(4 * spec.twins)), "train_queries": 1}
-            spec = replace(spec, world=spec.world + _DEV_WORLDS, val_queries=queries, **least)
+            split = "val"
+            spec = replace(
+                spec,
+                world=spec.world + _DEV_WORLDS,
+                train_images=max(8, math.ceil(4 * spec.twins)),  # the fewest that a Spec allows
+                train_queries=1,
+                val_queries=max(spec.val_queries, math.ceil(DEV_QUERIES / len(CATEGORIES))),
+            )
             folder = ensure(cache_dir(), spec)
         data = cls.from_files(card(spec, options, split), replace(options, root=folder), split, images)
         return replace(data, garments=garments_of(folder))
@@ -112,8 +117,11 @@ class Synthetic(FashionIQFormat):
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """FashionIQ's recalls of the annotated target, and mAP@10 over all relevant images, each also averaged."""
         value = (precision(_CUTOFF),)
-        each = {f"{name}/map_at_{_CUTOFF}": Metric(value, group=name) for name in ranks.groups}
-        return super().metrics(ranks) | each | {f"average/map_at_{_CUTOFF}": Metric(value, over="groups")}
+        metrics = super().metrics(ranks)
+        for name in ranks.groups:
+            metrics[f"{name}/map_at_{_CUTOFF}"] = Metric(value, group=name)
+        metrics[f"average/map_at_{_CUTOFF}"] = Metric(value, over="groups")
+        return metrics
 
 
 def card(spec: Spec, options: FormatOptions, split: str) -> DatasetCard:
@@ -141,9 +149,10 @@ def _find(options: SyntheticOptions) -> tuple[Path, Spec]:
         return folder, check(folder)
     spec = check(options.root)
     for name, value in options.set_values.items():
-        has = getattr(spec, name)
-        if value != has:
+        value_at_root = getattr(spec, name)
+        if value != value_at_root:
             raise OptionError(
-                f"{name} = {value!r}, but the data set at {options.root} has {has!r}: leave one of the two out"
+                f"{name} = {value!r}, but the data set at {options.root} has {value_at_root!r}: "
+                "leave one of the two out"
             )
     return options.root, spec

@@ -135,18 +135,20 @@ class VectorWorld(Dataset):
             )
         spec = options.spec()
         look = options.look
-        many = replace(spec, val_queries=max(spec.val_queries, DEV_QUERIES)) if split == "dev" else spec
-        names = list[str]()
-        queries = list[Query]()
-        for part in _parts(many, split, in_lines=look > 0):
-            own = []
+        planned = spec
+        if split == "dev":
+            planned = replace(spec, val_queries=max(spec.val_queries, DEV_QUERIES))
+        names: list[str] = []
+        queries: list[Query] = []
+        for part in _parts(planned, split, in_lines=look > 0):
+            part_names = []
             for number, attributes in enumerate(part.attributes):
                 code = "".join(_DIGITS[code] for code in codes_of(attributes))
-                own.append(f"{part.category}-{split}-{spec.world}-{code}-{number:05}")
+                part_names.append(f"{part.category}-{split}-{spec.world}-{code}-{number:05}")
             if look:
-                own = [f"{name}-{line}x{look}" for name, line in zip(own, part.lines, strict=True)]
-            names += own
-            queries += _queries(replace(part, images=own), len(queries))
+                part_names = [f"{name}-{line}x{look}" for name, line in zip(part_names, part.lines, strict=True)]
+            names += part_names
+            queries += _queries(replace(part, images=part_names), len(queries))
         if split == "train":
             queries = _mislabel(queries, names, options)
         content = hashlib.sha256("\n".join([*names, *map(repr, queries)]).encode()).hexdigest()
@@ -171,7 +173,9 @@ class VectorWorld(Dataset):
 
 def card(spec: Spec, look: float = 0.0, wrong: float = 0.0) -> DatasetCard:
     """Card of the world made from `spec`, in lines of that look, with that share of wrong targets."""
-    dials = f"{f'-look{look:g}' if look else ''}{f'-wrong{wrong:g}' if wrong else ''}"
+    dials = f"-look{look:g}" if look else ""
+    if wrong:
+        dials += f"-wrong{wrong:g}"
     return DatasetCard(
         name="vectors",
         protocol=f"twins{spec.twins:g}-{'x'.join(map(str, spec.sizes))}{dials}",
@@ -189,23 +193,34 @@ def card(spec: Spec, look: float = 0.0, wrong: float = 0.0) -> DatasetCard:
 
 def _parts(spec: Spec, split: str, *, in_lines: bool) -> Iterator[WorldPart]:
     """Plan a split in one category, or in equal shares of all where one has too few garments for either split."""
-    kinds = (GROUP,) if fits_one(spec, GROUP) else CATEGORIES
-    for place, kind in zip(reversed(range(len(kinds))), kinds, strict=True):
-        share = {name: (getattr(spec, name) + place) // len(kinds) for name in _SIZES}
-        yield plan(replace(spec, **share), split, kind, in_lines=in_lines)
+    categories = (GROUP,) if fits_one(spec, GROUP) else CATEGORIES
+    count = len(categories)
+    for place, category in enumerate(categories):
+        later = count - 1 - place  # of an indivisible number the first categories get one more
+        share = {name: (getattr(spec, name) + later) // count for name in _SIZES}
+        yield plan(replace(spec, **share), split, category, in_lines=in_lines)
 
 
 def _queries(part: WorldPart, start: int) -> Iterator[Query]:
     """Number the queries of a part from `start`; on train they have descriptions of reference and target (HyCoLe)."""
-    described = {image for pair in part.queries for image in pair} if part.split == "train" else ()
-    texts = {image: _description(part.attributes[image]) for image in described}
     rows = zip(part.queries, part.captions, part.relevant(), strict=True)
     for number, ((reference, target), captions, relevant) in enumerate(rows, start):
-        name = f"{part.split}-{number:05}"
-        shown = part.images[reference]
-        wanted = part.images[target]
-        query = Query(name, shown, joined(*captions), wanted, GROUP, tuple(relevant), captions)
-        yield replace(query, reference_text=texts.get(reference), target_text=texts.get(target))
+        query = Query(
+            f"{part.split}-{number:05}",
+            part.images[reference],
+            joined(*captions),
+            part.images[target],
+            GROUP,
+            tuple(relevant),
+            captions,
+        )
+        if part.split == "train":
+            query = replace(
+                query,
+                reference_text=_description(part.attributes[reference]),
+                target_text=_description(part.attributes[target]),
+            )
+        yield query
 
 
 def _mislabel(queries: list[Query], images: list[str], options: VectorWorldOptions) -> list[Query]:
@@ -223,5 +238,6 @@ def _mislabel(queries: list[Query], images: list[str], options: VectorWorldOptio
 
 
 def _description(attributes: Attributes) -> str:
-    """'is u1, u2, ..., up.' of all attribute words, as HyCoLe makes it (sec. 4.2.1)."""
-    return f"is {', '.join(word for words in attribute_words(attributes) for word in words)}."
+    """Return 'is u1, u2, ..., up.' of all attribute words, as HyCoLe makes it (sec. 4.2.1)."""
+    words = [word for group in attribute_words(attributes) for word in group]
+    return f"is {', '.join(words)}."
