@@ -76,9 +76,9 @@ def run_audit(options: Audit) -> AuditResult:
     with progress("audit") as display:
         scored = open_split(config, options.split, display, folder, reads, queries=options.queries, seed=options.seed)
         with display.stage("mine"):
-            audited = audit(scored, strategies, options, skip_oracles=options.strategies is None)
-    notes(audited.remarks)
-    return audited
+            result = audit(scored, strategies, options, skip_oracles=options.strategies is None)
+    notes(result.remarks)
+    return result
 
 
 def audit(
@@ -113,9 +113,9 @@ def audit(
                 draws=options.draws,
                 generator=generator_of(options.seed, "draws"),
             )
-            spread = float(diversity(images[mined.negatives]).mean())
-            judged = likeness(scored.task.planes.get("judge"), mined.negatives)
-            rows.append({"strategy": name, **mined.summary(), "diversity": spread, **judged})
+            row = {"strategy": name, **mined.summary()}
+            row["diversity"] = float(diversity(images[mined.negatives]).mean())
+            rows.append(row | likeness(scored.task.planes.get("judge"), mined.negatives))
         card = regime(scored.task, scored.val, sample=len(scored.rows))
 
     loss = scored.config.loss
@@ -140,22 +140,22 @@ def audit(
     )
 
 
-def likeness(judge: Plane | None, drawn: Tensor) -> dict[str, float]:
-    """Return mean, 10 % and 90 % quantile of a judge's scores of [Q, M] drawn negatives; nothing without known ones."""
-    if judge is None or not len(drawn):
+def likeness(judge: Plane | None, negatives: Tensor) -> dict[str, float]:
+    """Return mean, 10 % and 90 % quantile of a judge's scores of [Q, M] drawn negatives; {} if it knows no score."""
+    if judge is None or not len(negatives):
         return {}
-    rows = [judge.block(torch.tensor([row]), columns) for row, columns in enumerate(drawn)]
+    rows = [judge.block(torch.tensor([row]), columns) for row, columns in enumerate(negatives)]
     scores = torch.cat(rows).double().cpu().flatten()
-    known = scores[scores.isfinite()].numpy()
-    if not len(known):
+    finite = scores[scores.isfinite()].numpy()
+    if not len(finite):
         return {}
-    low, high = np.quantile(known, (0.1, 0.9))
-    return {"likeness": float(known.mean()), "likeness_10": float(low), "likeness_90": float(high)}
+    low, high = np.quantile(finite, (0.1, 0.9))
+    return {"likeness": float(finite.mean()), "likeness_10": float(low), "likeness_90": float(high)}
 
 
-def diversity(drawn: Tensor) -> Tensor:
+def diversity(negatives: Tensor) -> Tensor:
     """Return [Q] float64, 1 - mean cosine over all pairs of a query's negatives [Q, M, D], unit-norm, M >= 2."""
-    count = drawn.shape[1]
-    drawn = drawn.double()
-    pairs = drawn.sum(1).square().sum(1) - drawn.square().sum((1, 2))
+    count = negatives.shape[1]
+    negatives = negatives.double()
+    pairs = negatives.sum(1).square().sum(1) - negatives.square().sum((1, 2))
     return 1 - pairs / (count * (count - 1))

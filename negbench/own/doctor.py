@@ -82,22 +82,23 @@ def _run(options: Doctor) -> Iterator[tuple[str, bool]]:
         yield text, False
     for text in lacking.values():
         yield text, True
-    if not lines:
-        lines = [
-            f"backbone '{config.backbone.name}' is small: a step fits, and `negbench run --dry-run` tells the time"
-        ]
     for text in lines:
         yield text, False
+    if not lines:
+        yield (
+            f"backbone '{config.backbone.name}' is small: a step fits, and `negbench run --dry-run` tells the time",
+            False,
+        )
 
 
 def _room(folder: Path) -> tuple[str, bool]:
     """Check that the folder, or its nearest existing parent, can be written, and report its free space."""
     place = folder.absolute()
-    there = next(path for path in (place, *place.parents) if path.exists() or path.is_symlink())
-    if not there.is_dir():
-        return f"{there} is not a folder", True
-    free = shutil.disk_usage(there).free
-    if not os.access(there, os.W_OK):
+    nearest = next(path for path in (place, *place.parents) if path.exists() or path.is_symlink())
+    if not nearest.is_dir():
+        return f"{nearest} is not a folder", True
+    free = shutil.disk_usage(nearest).free
+    if not os.access(nearest, os.W_OK):
         return f"{folder} cannot be written", True
     return f"{folder}: {free / 2**30:.1f} GiB free", free < 2**30
 
@@ -108,16 +109,16 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
     counts = Counter(RunFolder(path.parent).status for path in runs.glob("*/config.json"))
     if counts:
         yield f"{counts.total()} runs: {', '.join(f'{count} {status}' for status, count in counts.items())}", False
-    sealed = list[Path]()
-    removed = []
-    for walked, _, names in os.walk(runs):
-        place = Path(walked)
+    sealed: list[Path] = []
+    leftovers = []
+    for folder, _, names in os.walk(runs):
+        place = Path(folder)
         if SUMS in names:
             sealed.append(place)
         if any(name.startswith(".") and name.endswith(".partial") for name in names):
-            removed += sweep(place)
-    if removed:
-        yield f"{len(removed)} half-written files of killed processes removed", False
+            leftovers += sweep(place)
+    if leftovers:
+        yield f"{len(leftovers)} half-written files of killed processes removed", False
     for place in sorted(sealed):
         flaws = flaws_in(place)
         lost = needed(flaws.missing)
@@ -131,8 +132,9 @@ def _data() -> Iterator[tuple[str, bool]]:
     """Report the folder of data sets, and the cache with its damaged files."""
     root = os.environ.get("NEGBENCH_DATA")
     if root:
-        there = Path(root).is_dir()
-        yield f"NEGBENCH_DATA is {root}{'' if there else ', which is not a folder'}", not there
+        is_folder = Path(root).is_dir()
+        flaw = "" if is_folder else ", which is not a folder"
+        yield f"NEGBENCH_DATA is {root}{flaw}", not is_folder
     text, problem = _room(cache_dir())
     yield f"cache {text}", problem
     for place in sorted({path.parent for path in cache_dir().rglob(SUMS)}):
@@ -143,8 +145,11 @@ def _data() -> Iterator[tuple[str, bool]]:
 def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:
     """Whether the store answers; ends what killed processes left running there, and copies what it lacks."""
     tracker = Tracker.open(runs, uri)
-    if not tracker.enabled or not tracker.there:
-        yield "no store yet" if tracker.enabled else "no copy is kept", False
+    if not tracker.enabled:
+        yield "no copy is kept", False
+        return
+    if not tracker.there:
+        yield "no store yet", False
         return
     for line in (*restore(tracker), f"{tracker.printable_uri} answers"):
         yield line, False

@@ -32,7 +32,8 @@ from negbench.settings.command_options import Embed
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-IMAGES, TEXTS = "images.npz", "texts.npz"
+IMAGES = "images.npz"
+TEXTS = "texts.npz"
 _LIBRARIES = "negbench.backbones._encoders"  # imported only when an encoder is needed, like a plug-in
 _WANT = "open_clip:MODEL[:PRETRAINED], transformers:NAME or FILE.py:NAME"
 _METHODS = ("encode_image", "encode_text")
@@ -69,34 +70,41 @@ def embed_folder(options: Embed) -> EmbeddedFolder:
     contents, first = _find_distinct(files)
     row = {content: index for index, content in enumerate(first)}
     _check_room(scan, options.overwrite)
-    with display.progress("embed") as shown:
-        encoded, words, unseen = _encode_all(options, {name: files[name] for name in first.values()}, texts, shown)
+    with display.progress("embed") as screen:
+        encoded, words, losses = _encode_all(options, {name: files[name] for name in first.values()}, texts, screen)
     pictures = [image_files.path(name) for name, image_files in files.items()]
-    display.notes([*picture_remarks(pictures, as_shown=options.as_shown, option="--as-shown"), *unseen])
+    display.notes([*picture_remarks(pictures, as_shown=options.as_shown, option="--as-shown"), *losses])
     images = encoded[[row[contents[name]] for name in files]]
     (scan.folder / IMAGES).unlink(missing_ok=True)  # so that a kill in between leaves no files of two encoders
     with atomic_write(scan.folder / TEXTS, "wb") as file:
         np.savez(file, texts=np.array(texts), features=words.numpy())
     with atomic_write(scan.folder / IMAGES, "wb") as file:
         np.savez(file, ids=np.array(list(files)), features=images.numpy())
-    shapes = tuple(images.shape), tuple(words.shape)
-    return EmbeddedFolder(scan.folder / IMAGES, scan.folder / TEXTS, *shapes, dataset_of(scan))
+    return EmbeddedFolder(
+        images=scan.folder / IMAGES,
+        texts=scan.folder / TEXTS,
+        image_shape=tuple(images.shape),
+        text_shape=tuple(words.shape),
+        dataset=dataset_of(scan),
+    )
 
 
 def dry_run(options: Embed) -> list[str]:
     """Embed a batch of images and one of texts; say what is read, and what embedding all takes."""
     scan = survey(options.folder, options.columns, options.allow_missing)
-    shown = display.Display()
+    screen = display.Display()
     size = options.batch_size
     files, texts = _names_in(scan, options.gallery, options.as_shown)
     _, first = _find_distinct(files)
     _check_room(scan, options.overwrite)
-    some = list(first.values())[:size]
-    _encode_all(options, {name: files[name] for name in some}, texts[:size], shown)
-    took = shown.seconds["images"] * len(first) / len(some) + shown.seconds["texts"] * len(texts) / len(texts[:size])
+    some_images = list(first.values())[:size]
+    some_texts = texts[:size]
+    _encode_all(options, {name: files[name] for name in some_images}, some_texts, screen)
+    for_images = screen.seconds["images"] * len(first) / len(some_images)
+    for_texts = screen.seconds["texts"] * len(texts) / len(some_texts)
     memory = f"{peak_memory_mib()['process']:,.0f} MiB of memory (measured on a batch)"
     reads = f"reads {len(files):,} images ({len(first):,} different ones) and {len(texts):,} texts"
-    return [reads, f"{display.duration(took)} of embedding, {memory}"]
+    return [reads, f"{display.duration(for_images + for_texts)} of embedding, {memory}"]
 
 
 def _find_distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], dict[bytes, str]]:
@@ -107,27 +115,26 @@ def _find_distinct(files: Mapping[str, ImageFiles]) -> tuple[dict[str, bytes], d
 
 
 def _encode_all(
-    options: Embed, files: dict[str, ImageFiles], texts: Sequence[str], shown: display.Display
+    options: Embed, files: dict[str, ImageFiles], texts: Sequence[str], screen: display.Display
 ) -> tuple[Tensor, Tensor, list[str]]:
     """Encode images [N, C] or [N, L, C] and texts [n, C_t] in batches; also say what the encoder does not see."""
-    used = _load_encoder(options.encoder, options.device)
+    loaded = _load_encoder(options.encoder, options.device)
     size = options.batch_size
     with torch.no_grad():
-        with shown.stage("images", total=len(files)) as advance:
-            images = used.vectors("encode_image", _decode_batches(files, size), advance)
-        with shown.stage("texts", total=len(texts)) as advance:
-            parts = (texts[start : start + size] for start in range(0, len(texts), size))
-            words = used.vectors("encode_text", ((part, part) for part in parts), advance)
-    return images, words, _lines_on_losses(used, images, words, texts)
+        with screen.stage("images", total=len(files)) as advance:
+            images = loaded.vectors("encode_image", _decode_batches(files, size), advance)
+        with screen.stage("texts", total=len(texts)) as advance:
+            words = loaded.vectors("encode_text", _text_batches(texts, size), advance)
+    return images, words, _lines_on_losses(loaded, images, words, texts)
 
 
-def _lines_on_losses(used: "_Used", images: Tensor, words: Tensor, texts: Sequence[str]) -> list[str]:
+def _lines_on_losses(loaded: "_LoadedEncoder", images: Tensor, words: Tensor, texts: Sequence[str]) -> list[str]:
     """Return a line about texts that are cut or get one vector, and one about different images that get one."""
-    seen = TextsSeen(words)
-    if isinstance(used.encoder, SeesTexts):
-        with used.blamed():
-            seen = replace(used.encoder.texts_seen(texts), rows=words)
-    return [*text_lines(seen), *equal_vectors(images, "images")]
+    texts_seen = TextsSeen(words)
+    if isinstance(loaded.encoder, SeesTexts):
+        with loaded.blame():
+            texts_seen = replace(loaded.encoder.texts_seen(texts), rows=words)
+    return [*text_lines(texts_seen), *equal_vectors(images, "images")]
 
 
 # --- what is embedded ----------------------------------------------------------------------------------------------
@@ -141,25 +148,28 @@ def _names_in(scan: FolderContents, gallery: Path | None, as_shown: bool) -> tup
     """
     if scan.triplets is None:
         raise DataError(f"{scan.folder}: nothing to embed yet: {'; '.join(scan.missing)}")
-    given: dict[str, Any] = {"as_shown": as_shown}
+    options: dict[str, Any] = {"as_shown": as_shown}
     if gallery is not None:
-        given["gallery"] = gallery
-    data = [load_split(scan, split, images=True, **given) for split in scan.triplets[1].splits]
+        options["gallery"] = gallery
+    _, table = scan.triplets
     files: dict[str, ImageFiles] = {}
-    for dataset in data:
+    texts: list[str] = []
+    for split in table.splits:
+        dataset = load_split(scan, split, images=True, **options)
         if dataset.files is not None:
             files |= dict.fromkeys(dataset.all_images, dataset.files)
-    return files, list(dict.fromkeys(query.text for dataset in data for query in dataset.queries))
+        texts += [query.text for query in dataset.queries]
+    return files, list(dict.fromkeys(texts))
 
 
 def _check_room(scan: FolderContents, overwrite: bool) -> None:
     """Check, before computing anything, that the files can be written and that `precomputed` will find only these."""
-    ours = {"images": scan.folder / IMAGES, "texts": scan.folder / TEXTS}
-    there = [path for path in ours.values() if path.exists()]
-    if there and not overwrite:
-        raise OptionError(f"{there[0]} already exists: use it with `negbench init`, or recompute it with --overwrite")
+    outputs = {"images": scan.folder / IMAGES, "texts": scan.folder / TEXTS}
+    for path in outputs.values():
+        if path.exists() and not overwrite:
+            raise OptionError(f"{path} already exists: use it with `negbench init`, or recompute it with --overwrite")
     for role, file in scan.vectors.items():
-        if file != ours[role]:
+        if file != outputs[role]:
             raise OptionError(f"{file} already holds embeddings of {role}: move it away")
     if not os.access(scan.folder, os.W_OK):
         raise NegbenchError(f"cannot write {scan.folder}")
@@ -173,11 +183,18 @@ def _decode_batches(files: dict[str, ImageFiles], size: int) -> "Iterator[tuple[
         yield ids[start : start + size], list(islice(read, size))
 
 
+def _text_batches(texts: Sequence[str], size: int) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    """Yield each batch of texts as its own names and as the encoder's input."""
+    for start in range(0, len(texts), size):
+        batch = texts[start : start + size]
+        yield batch, batch
+
+
 # --- encoders ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Used:
+class _LoadedEncoder:
     """An encoder, with what is needed to report its errors.
 
     Attributes:
@@ -199,9 +216,9 @@ class _Used:
             NegbenchError: the encoder returns anything else; the message names the first image or text.
         """
         parts = list[Tensor]()
-        for names, given in batches:
-            with self.blamed():
-                returned = getattr(self.encoder, method)(given)
+        for names, inputs in batches:
+            with self.blame():
+                returned = getattr(self.encoder, method)(inputs)
             part = self._check_returned(returned, method, names)
             if parts and part.shape[1:] != parts[0].shape[1:]:
                 raise OptionError(
@@ -213,15 +230,18 @@ class _Used:
         return torch.cat(parts)
 
     def _check_returned(self, returned: Any, method: str, names: Sequence[str]) -> Tensor:
-        many = " or [n, L, C]" if method == "encode_image" else ""
-        want = f"{self.title}: {method} must return [n, C]{many} floats, a row for each of n = {len(names)}"
+        shapes = "[n, C]"
+        dimensions = [2]
+        if method == "encode_image":
+            shapes = "[n, C] or [n, L, C]"
+            dimensions.append(3)
+        rule = f"{self.title}: {method} must return {shapes} floats, a row for each of n = {len(names)}"
         try:
             rows = torch.as_tensor(returned).detach()
         except (TypeError, ValueError, RuntimeError) as error:
-            raise OptionError(f"{want}, got a {type(returned).__name__}") from error
-        ranks = (2, 3) if many else (2,)
-        if rows.ndim not in ranks or len(rows) != len(names) or not rows.is_floating_point() or not rows.numel():
-            raise OptionError(f"{want}, got {list(rows.shape)} {rows.dtype}")
+            raise OptionError(f"{rule}, got a {type(returned).__name__}") from error
+        if rows.ndim not in dimensions or len(rows) != len(names) or not rows.is_floating_point() or not rows.numel():
+            raise OptionError(f"{rule}, got {list(rows.shape)} {rows.dtype}")
         rows = rows.to("cpu", torch.float32, copy=True)  # an encoder may write into its own buffer
         finite = torch.isfinite(rows).flatten(1).all(1)
         if not finite.all():
@@ -229,7 +249,7 @@ class _Used:
         return rows
 
     @contextmanager
-    def blamed(self) -> Iterator[None]:
+    def blame(self) -> Iterator[None]:
         """Report errors of this block as the encoder's."""
         try:
             yield
@@ -238,52 +258,57 @@ class _Used:
         except Exception as error:
             memory = out_of_memory(error, "try a smaller batch, as --batch-size 8")
             place = line_in(error, {self.module})
-            line = f" in line {place[1]}" if place else ""
+            line = ""
+            if place:
+                _, number = place
+                line = f" in line {number}"
             raise NegbenchError(memory or f"{self.title} failed{line}: {on_one_line(error)}") from error
 
 
-def _load_encoder(given: str, device: str | None) -> _Used:
+def _load_encoder(specification: str, device: str | None) -> _LoadedEncoder:
     """Load the encoder of a specification; a torch module goes to the device, in evaluation mode.
 
     Raises:
         NegbenchError: the specification is unknown or cannot be loaded; a missing package raises ImportError.
     """
     where = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    used = _make_encoder(given, where)
-    lacking = [name for name in _METHODS if not callable(getattr(used.encoder, name, None))]
+    loaded = _make_encoder(specification, where)
+    lacking = [name for name in _METHODS if not callable(getattr(loaded.encoder, name, None))]
     if lacking:
+        kind = type(loaded.encoder).__name__
         raise OptionError(
-            f"{used.title}: an object of type {type(used.encoder).__name__} lacks {' and '.join(lacking)}: expected "
+            f"{loaded.title}: an object of type {kind} lacks {' and '.join(lacking)}: expected "
             "encode_image(images), a list of RGB PIL images -> [n, C], and encode_text(texts), a list of strings -> "
             "[n, C]"
         )
-    if isinstance(used.encoder, nn.Module):
-        with used.blamed():
-            used.encoder.to(where).eval()
-    return used
+    if isinstance(loaded.encoder, nn.Module):
+        with loaded.blame():
+            loaded.encoder.to(where).eval()
+    return loaded
 
 
-def _make_encoder(given: str, device: torch.device) -> _Used:
+def _make_encoder(specification: str, device: torch.device) -> _LoadedEncoder:
     """Load a library's encoder, or one from the user's file: an object, or a callable that makes one."""
-    kind, _, name = given.partition(":")
-    file, _, attribute = given.rpartition(":")
-    title = f"--encoder {given}"
+    kind, _, name = specification.partition(":")
+    file, _, attribute = specification.rpartition(":")
+    title = f"--encoder {specification}"
     if file.endswith(".py"):
         module = import_file(Path(file).expanduser(), "--encoder")
         if not hasattr(module, attribute):
             public = [name for name in vars(module) if not name.startswith("_")]
             raise UnknownNameError("encoder", attribute, public, where=str(Path(file).expanduser()))
-        used = _Used(getattr(module, attribute), title, module.__name__)
-        if callable(used.encoder) and (inspect.isclass(used.encoder) or not hasattr(used.encoder, _METHODS[0])):
-            with used.blamed():
-                used = replace(used, encoder=used.encoder())
-        return used
+        loaded = _LoadedEncoder(getattr(module, attribute), title, module.__name__)
+        encoder = loaded.encoder
+        if callable(encoder) and (inspect.isclass(encoder) or not hasattr(encoder, "encode_image")):
+            with loaded.blame():
+                loaded = replace(loaded, encoder=encoder())
+        return loaded
     if kind.endswith(".py"):
         raise OptionError(f"{title}: add the name of the encoder, as {kind}:NAME")
     libraries = importlib.import_module(_LIBRARIES)
     if not name or kind not in libraries.LIBRARIES:
         raise OptionError(f"{title}: expected {_WANT}")
     try:
-        return _Used(libraries.load(kind, name, device), title)
+        return _LoadedEncoder(libraries.load(kind, name, device), title)
     except NegbenchError as error:
         raise OptionError(f"{title}: {error}") from error

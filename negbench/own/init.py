@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from negbench.contracts import Backbone
     from negbench.datasets.dataset import Dataset
 
-RECIPE, PLUGIN = "recipe.toml", "my_strategy.py"
+RECIPE = "recipe.toml"
+PLUGIN = "my_strategy.py"
 _SEAL = "# written by `negbench init`, which rewrites this file as long as you do not edit it: "  # then a digest
 _NAMES = {"images": "ids", "texts": "texts"}
 _PANDAS = {".xlsx": "excel", ".xls": "excel", ".pkl": "pickle", ".feather": "feather", ".tsv": "csv", ".jsonl": "json"}
@@ -185,71 +186,98 @@ def _reading(file: Path) -> str:
 
 def _triplets(scan: FolderContents, files: Sequence[Path]) -> None:
     """Record the files of triplets, or what is wrong with every other table."""
-    tables = dict[Path, TripletTable]()
-    unread = dict[Path, str]()
+    tables: dict[Path, TripletTable] = {}
+    errors: dict[Path, str] = {}
     for file in files:
         if file.suffix.lower() in ENDINGS:
             try:
                 tables[file] = read_triplets([file], scan.columns, [scan.folder])
             except NegbenchError as error:
-                unread[file] = str(error)
+                errors[file] = str(error)
     if not tables:
-        # a table with the columns is the one meant; only its rows are wrong
-        meant = {file: why for file, why in unread.items() if has_columns(file, scan.columns)} or unread
-        more = [f"and {len(meant) - _SHOWN} more tables"] if len(meant) > _SHOWN else []
-        joins = _joins(files) if meant is unread else []
-        found = [*list(meant.values())[:_SHOWN], *more, *joins]
-        scan.missing += found or ["; ".join([_NO_TRIPLETS, *scan.unused])]
+        scan.missing += _unreadable_tables(scan, files, errors)
         return
     mined = [file for file, table in tables.items() if {"negative", "negatives"} & {*table.columns}]
-    own = [file for file in tables if file not in mined] or mined
-    with _noting(scan):
-        chosen = _chosen(scan, {file: tables[file] for file in own})
+    candidates = [file for file in tables if file not in mined] or mined
+    with _note_errors(scan):
+        chosen = _choose_files(scan, {file: tables[file] for file in candidates})
         scan.triplets = chosen, read_triplets(chosen, scan.columns, [scan.folder])
     if scan.triplets is None:
         return
     chosen, table = scan.triplets
-    words = {_word(scan, file, tables[file]) for file in chosen}
-    named = {file: split_word(file.relative_to(scan.folder)) for file in unread} if None not in words else {}
-    scan.missing += [  # else a split would be made of what is there
-        unread[file] for file, word in named.items() if word not in (None, "test") and _as(word) not in map(_as, words)
-    ]
+    scan.missing += _unreadable_splits(scan, [_split_of(scan, file, tables[file]) for file in chosen], errors)
     names = ", ".join(file.name for file in chosen)
     splits = Counter(row.split for row in table.rows if row.split)
-    parts = ", ".join(f"{count:,} {name}" for name, count in splits.items())
-    scan.present.append(f"{names}: {len(table.rows):,} triplets{f' ({parts})' if parts else ''}")
-    for file in (file for file in tables if file not in chosen):
-        why = "triplets with negatives, as `negbench mine` writes them" if file in mined else "triplets, too"
-        scan.present.append(f"{file.name}: {why}, but the recipe uses {names}")
+    line = f"{names}: {len(table.rows):,} triplets"
+    if splits:
+        line += f" ({', '.join(f'{count:,} {name}' for name, count in splits.items())})"
+    scan.present.append(line)
+    for file in tables:
+        if file not in chosen:
+            why = "triplets with negatives, as `negbench mine` writes them" if file in mined else "triplets, too"
+            scan.present.append(f"{file.name}: {why}, but the recipe uses {names}")
+
+
+def _unreadable_tables(scan: FolderContents, files: Sequence[Path], errors: Mapping[Path, str]) -> list[str]:
+    """Say what is wrong with the tables of a folder in which none can be read as triplets."""
+    # a table with the columns is the one meant; only its rows are wrong
+    meant = [why for file, why in errors.items() if has_columns(file, scan.columns)]
+    lines = meant or list(errors.values())
+    if len(lines) > _SHOWN:
+        lines = [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more tables"]
+    if not meant:
+        lines = lines + _joins(files)
+    return lines or ["; ".join([_NO_TRIPLETS, *scan.unused])]
+
+
+def _unreadable_splits(scan: FolderContents, splits: Sequence[str | None], errors: Mapping[Path, str]) -> list[str]:
+    """Return the errors of files whose names are those of splits that the files of triplets lack.
+
+    Otherwise a split would be made of the files that can be read.
+    """
+    if None in splits:
+        return []
+    roles = {_role(split) for split in splits}
+    lines = []
+    for file, why in errors.items():
+        word = split_word(file.relative_to(scan.folder))
+        if word not in (None, "test") and _role(word) not in roles:
+            lines.append(why)
+    return lines
 
 
 def _joins(files: Sequence[Path]) -> list[str]:
     """Name the first two tables that share a column, with the line that joins them."""
-    columns = dict[Path, set[str]]()
-    for file in (file for file in files if file.suffix.lower() in ENDINGS):
-        with suppress(NegbenchError):
-            rows = read_rows(file)
-            columns[file] = {*rows[0].values} if rows else set()
-    for one, other in combinations(columns, 2):
-        shared = sorted(columns[one] & columns[other])
-        if shared and columns[one] != columns[other]:
-            line = f"{_reading(one)}.merge({_reading(other)}, on={shared[0]!r}).{_SAVE.format('joined.jsonl')}"
-            return [f"{one.name} and {other.name} share the column {shared[0]!r}: if one completes the other, {line}"]
+    columns: dict[Path, set[str]] = {}
+    for file in files:
+        if file.suffix.lower() in ENDINGS:
+            with suppress(NegbenchError):
+                rows = read_rows(file)
+                columns[file] = {*rows[0].values} if rows else set()
+    for first, second in combinations(columns, 2):
+        common = sorted(columns[first] & columns[second])
+        if common and columns[first] != columns[second]:
+            column = common[0]
+            line = f"{_reading(first)}.merge({_reading(second)}, on={column!r}).{_SAVE.format('joined.jsonl')}"
+            return [f"{first.name} and {second.name} share the column {column!r}: if one completes the other, {line}"]
     return []
 
 
-def _word(scan: FolderContents, file: Path, table: TripletTable) -> str | None:
+def _split_of(scan: FolderContents, file: Path, table: TripletTable) -> str | None:
     """Return the one split that a file holds: by its column, or else by its name."""
     if "split=" in scan.columns or "split" in table.columns:
-        return table.splits[0] if len(table.splits) == 1 and table.splits[0] in SPLITS else None
+        if len(table.splits) != 1 or table.splits[0] not in SPLITS:
+            return None
+        return table.splits[0]
     return split_word(file.relative_to(scan.folder))
 
 
-def _as(word: str | None) -> str | None:
-    return word if word in (None, "train", "test") else "val"
+def _role(split: str | None) -> str | None:
+    """Return train, test or None as it is; every other name means val."""
+    return split if split in (None, "train", "test") else "val"
 
 
-def _chosen(scan: FolderContents, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]:
+def _choose_files(scan: FolderContents, tables: Mapping[Path, TripletTable]) -> tuple[Path, ...]:
     """Choose the files that are splits by their names, if one is train, or else the first that is whole.
 
     Several files of a split are taken together if each of their kinds (dress, shirt, ...) has the same splits.
@@ -257,22 +285,24 @@ def _chosen(scan: FolderContents, tables: Mapping[Path, TripletTable]) -> tuple[
     Raises:
         DataError: several files of a split otherwise; names two.
     """
-    words: dict[Path, str] = {}
+    splits: dict[Path, str] = {}
     for file, table in tables.items():
-        word = _word(scan, file, table)
-        if word:
-            words[file] = word
-    if "train" not in words.values():
-        return (next((file for file in tables if file not in words), next(iter(tables))),)
-    kinds = dict[str, set[str]]()
-    first = dict[str, Path]()
-    for file, word in words.items():
-        name = re.sub(rf"{word}|-\d+-of-\d+", "", file.relative_to(scan.folder).as_posix(), flags=re.IGNORECASE)
-        kinds.setdefault(name, set()).add(word)
-    for file, word in words.items():
-        if first.setdefault(word, file) != file and len(set(map(frozenset, kinds.values()))) > 1:
-            raise DataError(f"{first[word]} and {file} both name the split {word}: move one away")
-    return tuple(words)
+        split = _split_of(scan, file, table)
+        if split:
+            splits[file] = split
+    if "train" not in splits.values():
+        whole = next((file for file in tables if file not in splits), next(iter(tables)))
+        return (whole,)
+    splits_of_kind: dict[str, set[str]] = {}
+    for file, split in splits.items():
+        kind = re.sub(rf"{split}|-\d+-of-\d+", "", file.relative_to(scan.folder).as_posix(), flags=re.IGNORECASE)
+        splits_of_kind.setdefault(kind, set()).add(split)
+    if len({frozenset(kind_splits) for kind_splits in splits_of_kind.values()}) > 1:
+        first: dict[str, Path] = {}
+        for file, split in splits.items():
+            if first.setdefault(split, file) != file:
+                raise DataError(f"{first[split]} and {file} both name the split {split}: move one away")
+    return tuple(splits)
 
 
 def _vectors(scan: FolderContents, file: Path) -> None:
@@ -286,8 +316,9 @@ def _vectors(scan: FolderContents, file: Path) -> None:
     role = next((role for role, names in _NAMES.items() if keys & {*NAMES[names]}), None)
     table = file.suffix == ".parquet" and len(keys) != 2 and "features" not in keys
     if role is None or len(keys) == 1 or table:
-        has = f"has {', '.join(sorted(keys)[:9])}" if keys else _nameless(file)
-        scan.unused += [] if table else [f"{file.name} {has}"]
+        if not table:
+            content = f"has {', '.join(sorted(keys)[:9])}" if keys else _nameless(file)
+            scan.unused.append(f"{file.name} {content}")
         return
     if role == "images" and "text" in file.stem.lower():
         scan.missing.append(
@@ -342,15 +373,15 @@ def _columns_of_pictures(file: Path) -> list[str]:
 def _nameless(file: Path) -> str:
     """Say that a .npy file lacks its names, and which list beside it may hold them."""
     rows = len(npy_array(file))
-    says = f"({rows:,} vectors) has no names: list them in {file.stem}.txt, one a line"
-    for other in sorted(file.parent.iterdir()):
-        if other.suffix not in (".txt", ".json") or not other.is_file():
+    text = f"({rows:,} vectors) has no names: list them in {file.stem}.txt, one a line"
+    for candidate in sorted(file.parent.iterdir()):
+        if candidate.suffix not in (".txt", ".json") or not candidate.is_file():
             continue
         with suppress(NegbenchError):
-            if len(read_list(other)) == rows:
-                line = f"cp {shell(other)} {shell(file.with_suffix(other.suffix))}"
-                return f"{says}; {other.name} has as many lines: if these are the names, {line}"
-    return says
+            if len(read_list(candidate)) == rows:
+                command = f"cp {shell(candidate)} {shell(file.with_suffix(candidate.suffix))}"
+                return f"{text}; {candidate.name} has as many lines: if these are the names, {command}"
+    return text
 
 
 def _keys(file: Path) -> set[str]:
@@ -377,6 +408,51 @@ def _keys(file: Path) -> set[str]:
 
 def _check(scan: FolderContents) -> None:
     """Load what was found as a run would; record as missing whatever is absent or does not fit."""
+    _check_files(scan)
+    if scan.missing:
+        return
+    margin = float(Compare.model_fields["margin"].default) / 100
+    stored_images = scan.images.total()
+    config = build_config(
+        [{"dataset": dataset_of(scan), "backbone": {"name": "precomputed", **_backbone(scan)}, "strategy": "in-batch"}]
+    )
+    parts = []
+    with _note_errors(scan):
+        backbone = load_backbone(config.backbone, 0) if scan.vectors else None
+        for split in ("train", "val"):
+            with _note_errors(scan):
+                data = load_split(scan, split, images=not scan.vectors)
+                parts.append(_usable_part(scan, data, config, backbone))
+    if scan.missing:
+        return
+    train, val = parts
+    scan.train = len(train.queries)
+    scan.val = len(val.queries)
+    if scan.vectors:
+        with _note_errors(scan):
+            names, _ = read_vectors(scan.vectors["images"], "ids")
+            stored_images = len(names)
+            options = Audit()
+            scored = open_split(resolve(config), "train", Display(), queries=options.queries, seed=options.seed)
+            scan.window = audit(scored, {}, options).window
+    scan.present.append(f"{scan.train:,} train and {scan.val:,} val queries, {len(val.images):,} images in val")
+    if scan.vectors:
+        scan.warnings += forewarnings([config], margin, Display(), DataCache(), stored_images)
+        return
+    scan.warnings += of_data(train, val, margin, {"gallery": None}, stored_images)
+    flags = ""
+    if scan.columns:
+        flags += f" --columns {shlex.quote(scan.columns)}"
+    if scan.allow_missing:
+        flags += " --allow-missing"
+    scan.present += [f"not read: {line}" for line in scan.unused]
+    scan.present.append(
+        f"no embeddings: `negbench embed {shell(scan.folder)}{flags} --encoder ...` makes them with your own encoder"
+    )
+
+
+def _check_files(scan: FolderContents) -> None:
+    """Record as missing that there are neither images nor embeddings, or embeddings of one of the two only."""
     unused = f"; {'; '.join(scan.unused)}" if scan.unused else ""
     if not scan.images and not scan.vectors:
         scan.missing.append(
@@ -384,53 +460,16 @@ def _check(scan: FolderContents) -> None:
             f"and features{unused})"
         )
     if len(scan.vectors) == 1 and not scan.missing:
-        (there,) = scan.vectors
-        lacking = "texts" if there == "images" else "images"
+        ((role, file),) = scan.vectors.items()
+        lacking = "texts" if role == "images" else "images"
         scan.missing.append(
-            f"no embeddings of {lacking}: save them beside {scan.vectors[there].name}, e.g. "
+            f"no embeddings of {lacking}: save them beside {file.name}, e.g. "
             f"np.savez('{lacking}.npz', {_NAMES[lacking]}=names, features=vectors){unused}"
-        )
-    if scan.missing:
-        return
-    assert scan.triplets is not None
-    margin = float(Compare.model_fields["margin"].default) / 100
-    stored = scan.images.total()
-    own = {"dataset": dataset_of(scan), "backbone": {"name": "precomputed", **_backbone(scan)}}
-    config = build_config([{**own, "strategy": "in-batch"}])
-    parts = []
-    with _noting(scan):
-        backbone = load_backbone(config.backbone, 0) if scan.vectors else None
-        for split in ("train", "val"):
-            with _noting(scan):
-                parts.append(_usable(scan, load_split(scan, split, images=not scan.vectors), config, backbone))
-    if scan.missing:
-        return
-    train, val = parts
-    scan.train = len(train.queries)
-    scan.val = len(val.queries)
-    if scan.vectors:
-        with _noting(scan):
-            stored = len(read_vectors(scan.vectors["images"], "ids")[0])
-            asked = Audit()
-            scored = open_split(resolve(config), "train", Display(), queries=asked.queries, seed=asked.seed)
-            scan.window = audit(scored, {}, asked).window
-    scan.present.append(f"{scan.train:,} train and {scan.val:,} val queries, {len(val.images):,} images in val")
-    if scan.vectors:
-        scan.warnings += forewarnings([config], margin, Display(), DataCache(), stored)
-    else:
-        scan.warnings += of_data(train, val, margin, {"gallery": None}, stored)
-        given = f" --columns {shlex.quote(scan.columns)}" if scan.columns else ""
-        if scan.allow_missing:
-            given += " --allow-missing"
-        scan.present += [f"not read: {line}" for line in scan.unused]
-        scan.present.append(
-            f"no embeddings: `negbench embed {shell(scan.folder)}{given} --encoder ...` makes them with your own "
-            "encoder"
         )
 
 
 @contextmanager
-def _noting(scan: FolderContents) -> Iterator[None]:
+def _note_errors(scan: FolderContents) -> Iterator[None]:
     """Record an error of this block as missing, so that others are found in the same call."""
     try:
         yield
@@ -438,10 +477,10 @@ def _noting(scan: FolderContents) -> Iterator[None]:
         scan.missing.append(str(error))
 
 
-def _usable(scan: FolderContents, data: Dataset, config: RunConfig, backbone: Backbone | None) -> Dataset:
+def _usable_part(scan: FolderContents, data: Dataset, config: RunConfig, backbone: Backbone | None) -> Dataset:
     """Return what a run uses of a split. Raises NegbenchError for pictures or embeddings that it cannot."""
     if backbone is not None:
-        with _noting(scan):
+        with _note_errors(scan):
             data = with_features(data, backbone, config)
         backbone.tokenize([query.text for query in data.queries])
         return data
@@ -449,11 +488,11 @@ def _usable(scan: FolderContents, data: Dataset, config: RunConfig, backbone: Ba
         return data
     bad = data.files.undecodable(data.all_images)
     if bad:
-        shown = ", ".join(f"{data.files.path(image)} ({why})" for image, why in [*bad.items()][:_SHOWN])
+        examples = ", ".join(f"{data.files.path(image)} ({why})" for image, why in list(bad.items())[:_SHOWN])
         more = ", ..." if len(bad) > _SHOWN else ""
         raise DataError(
-            f"{len(bad):,} of {len(data.all_images):,} images cannot be decoded: {shown}{more}{data.naming(bad)}; mend "
-            "them, or leave them out with --allow-missing"
+            f"{len(bad):,} of {len(data.all_images):,} images cannot be decoded: {examples}{more}{data.naming(bad)}; "
+            "mend them, or leave them out with --allow-missing"
         )
     return data
 
@@ -470,10 +509,14 @@ def load_split(scan: FolderContents, split: str, *, images: bool, **options: Any
 def dataset_of(scan: FolderContents) -> dict[str, Any]:
     """Return the recipe's section [dataset]."""
     assert scan.triplets is not None
-    files = [str(file) for file in scan.triplets[0]]
-    given = {"columns": scan.columns, "allow_missing": scan.allow_missing}
-    options = {name: value for name, value in given.items() if value}
-    return {"name": "triplets", "file": files[0] if len(files) == 1 else files, **options}
+    paths, _ = scan.triplets
+    files = [str(path) for path in paths]
+    section: dict[str, Any] = {"name": "triplets", "file": files[0] if len(files) == 1 else files}
+    if scan.columns:
+        section["columns"] = scan.columns
+    if scan.allow_missing:
+        section["allow_missing"] = True
+    return section
 
 
 def _backbone(scan: FolderContents) -> dict[str, Any]:
@@ -495,9 +538,11 @@ def write(scan: FolderContents) -> list[Path]:
     target = scan.folder / RECIPE
     plugin = scan.plugin
     if target.exists() and not _is_untouched(read_text(target, errors="replace")):
-        backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(scan).items())
-        use = f"set name = {toml('precomputed')}, {backbone} in its [backbone], or " if backbone else ""
-        raise OptionError(f"{target} already exists and was edited after `negbench init` wrote it: {use}rename it")
+        hint = ""
+        if scan.vectors:
+            settings = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(scan).items())
+            hint = f"set name = {toml('precomputed')}, {settings} in its [backbone], or "
+        raise OptionError(f"{target} already exists and was edited after `negbench init` wrote it: {hint}rename it")
     text = recipe(scan)
     texts = {target: f"{_SEAL}{_digest(text)}\n{text}"}
     if not plugin.exists():
@@ -518,13 +563,14 @@ def _digest(text: str) -> str:
 
 def _is_untouched(text: str) -> bool:
     """Whether a recipe is unchanged since `write` made it."""
-    seal, _, rest = text.partition("\n")
-    return seal == f"{_SEAL}{_digest(rest)}"
+    seal, _, content = text.partition("\n")
+    return seal == f"{_SEAL}{_digest(content)}"
 
 
 def recipe(scan: FolderContents) -> str:
     """Return the recipe as text."""
     assert scan.triplets is not None
+    _, table = scan.triplets
     backbone: Any = registry.get("backbones", "precomputed" if scan.vectors else "tiny")
     return _fill(
         "recipe.toml.j2",
@@ -541,7 +587,7 @@ def recipe(scan: FolderContents) -> str:
         dataset=dataset_of(scan),
         vectors=scan.vectors,
         backbone=_backbone(scan),
-        split=not scan.triplets[1].divided,
+        split=not table.divided,
         batch_size=next((size for size in (64, 32, 16, 8, 4, 2) if 4 * size <= scan.train), 2),
         lr=float(backbone.recommended["lr"]),
     )
@@ -567,9 +613,9 @@ def toml(value: Any) -> str:
 
 def commands(scan: FolderContents) -> list[str]:
     """Return the commands to run next, in order; whether to mine, the answer of the comparison says."""
-    own = f"--recipe {shell(scan.folder / RECIPE)}"
-    mine = ",my-strategy" if scan.trusted else ""
-    return [f"negbench audit {own} --strategy qure,top-k{mine}", f"negbench compare {own} --name first"]
+    recipe_flag = f"--recipe {shell(scan.folder / RECIPE)}"
+    strategies = "qure,top-k,my-strategy" if scan.trusted else "qure,top-k"
+    return [f"negbench audit {recipe_flag} --strategy {strategies}", f"negbench compare {recipe_flag} --name first"]
 
 
 def shell(path: Path) -> str:

@@ -80,8 +80,8 @@ class Miner:
                 f"strategy {type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead; "
                 "call its pool() on the batch's scores"
             )
-        wanted = "one that reads no plane but 'target' (others need more than embeddings: mine a data set)"
-        check_option("strategy", type(strategy).__name__, {*strategy.reads} <= {"target"}, wanted)
+        rule = "one that reads no plane but 'target' (others need more than embeddings: mine a data set)"
+        check_option("strategy", type(strategy).__name__, {*strategy.reads} <= {"target"}, rule)
         supported = filters is None or {*filters.reads} <= {"target"}
         check_option("filters", filters, supported, "margin, relative_margin and max_target")
         check_option("draws", draws, draws >= 1, "at least 1")
@@ -135,10 +135,14 @@ class Miner:
         pools = Path(self._folder.name) / f"pools-{self.refreshes}.npy"
         generator = torch.Generator().manual_seed(int(number) & (2**63 - 1))
         files = PoolFiles(pools, self._previous if shape == self._shape else None)  # of one shape, to be compared
-        refresh = self.refreshes
-        draws = self.draws
         mined = mine(
-            task, self.strategy, refresh=refresh, draws=draws, generator=generator, files=files, progress=progress
+            task,
+            self.strategy,
+            refresh=self.refreshes,
+            draws=self.draws,
+            generator=generator,
+            files=files,
+            progress=progress,
         )
         if self._previous is not None:
             self._previous.unlink()
@@ -183,22 +187,23 @@ class Miner:
                 )
             lists = []
             for row in range(len(queries)):
-                listed = [] if left_out is None else left_out.row(row).tolist()
-                lists.append(listed + relevant_rows.row(row).tolist())
+                excluded_row = [] if left_out is None else left_out.row(row).tolist()
+                lists.append(excluded_row + relevant_rows.row(row).tolist())
             left_out = Ragged.of(lists)
-        whole = images_of(images)
+        vectors = images_of(images)
         group = torch.zeros_like(target)
         groups = [torch.arange(len(images))]
-        planes = {"target": EmbeddedPlane(whole[target.to(whole.device)], whole[:, None])}
+        planes = {"target": EmbeddedPlane(vectors[target.to(vectors.device)], vectors[:, None])}
         return MiningTask(
             queries, images, target, group, groups, left_out, relevant_rows, planes=planes, filters=self._filters
         )
 
-    def _embeddings(self, name: str, given: Any) -> Tensor:
+    def _embeddings(self, name: str, values: Any) -> Tensor:
+        """Return an argument as float32 embeddings on the miner's device, scaled if the miner scales them."""
         try:
-            if isinstance(given, np.ndarray):
-                given = as_floats(given, name)
-            tensor = torch.as_tensor(given, device=self._device).detach()
+            if isinstance(values, np.ndarray):
+                values = as_floats(values, name)
+            tensor = torch.as_tensor(values, device=self._device).detach()
         except (TypeError, ValueError, RuntimeError) as error:
             raise OptionError(f"{name} must be convertible to a torch tensor: {error}") from error
         if tensor.is_complex() or tensor.ndim not in (2, 3) or not len(tensor):
@@ -218,9 +223,9 @@ class Miner:
         return normalize(tensor, dim=-1, eps=_SHORTEST) if self._normalize else tensor
 
 
-def _check_targets(name: str, given: Any, count: int, images: int) -> Tensor:
+def _check_targets(name: str, targets: Any, count: int, images: int) -> Tensor:
     """Return [count] int64 on the CPU; raise OptionError unless they are whole numbers in 0 ... images - 1."""
-    values = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
+    values = np.asarray(targets.cpu() if isinstance(targets, Tensor) else targets)
     if values.shape != (count,) or values.dtype.kind not in "iu":
         raise OptionError(f"{name} must be {count} whole numbers, got {values.shape} {values.dtype}")
     for query in np.flatnonzero((values < 0) | (values >= images)):
@@ -244,6 +249,8 @@ def _check_columns(
             raise OptionError(f"{where}, got {short_repr(row)}")
         if values.size and not 0 <= values.min() <= values.max() < images:
             raise OptionError(f"{name}: query {query} names an image outside 0 ... {images - 1}")
-        first = [] if target is None or not values.size else [int(target[query])]
-        lists.append(list(dict.fromkeys([*first, *map(int, values)])) if first else values.astype(int).tolist())
+        columns = values.astype(int).tolist()
+        if target is not None and columns:
+            columns = list(dict.fromkeys([int(target[query]), *columns]))
+        lists.append(columns)
     return Ragged.of(lists)

@@ -71,8 +71,8 @@ def write_negatives(options: Mine) -> MinedNegatives:
             frame.to_parquet(file, index=False)
     else:
         with atomic_write(options.out) as file:
-            everywhere_known = frame.drop(columns=[*_UNKNOWN], errors="ignore")
-            everywhere_known.to_json(file, orient="records", lines=True, force_ascii=False)
+            full_columns = frame.drop(columns=[*_UNKNOWN], errors="ignore")
+            full_columns.to_json(file, orient="records", lines=True, force_ascii=False)
     return mined
 
 
@@ -85,21 +85,25 @@ def dry_run(options: Mine) -> list[str]:
     return [f"reads {source}: {total:,} queries, {mined.images:,} images", f"{took} (measured on {count:,} queries)"]
 
 
-def _mine_rows(options: Mine, most: int = 0) -> tuple[MinedNegatives, int]:
-    """Mine for `most` queries, 0: for all; also return how many there are."""
+def _mine_rows(options: Mine, sample: int = 0) -> tuple[MinedNegatives, int]:
+    """Mine for a sample of so many queries, 0: for all; also return how many there are."""
     keep_memory()
     if options.queries is None:
-        return _mine_dataset(options, most)
-    return _mine_files(options, most)
+        return _mine_dataset(options, sample)
+    return _mine_files(options, sample)
 
 
 def _drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop repeated negatives of each query, with their scores: draws repeat if a pool holds fewer images."""
     distinct = frame.copy()
-    drawn = zip(frame["negatives"], frame["scores"], strict=True)
-    kept: list[dict[Any, float]] = [dict(zip(names, scores, strict=True)) for names, scores in drawn]
-    distinct["negatives"] = pd.Series([list(row) for row in kept], dtype=object)
-    distinct["scores"] = pd.Series([list(row.values()) for row in kept], dtype=object)
+    negatives = []
+    scores = []
+    for row_negatives, row_scores in zip(frame["negatives"], frame["scores"], strict=True):
+        score_of = dict(zip(row_negatives, row_scores, strict=True))
+        negatives.append(list(score_of))
+        scores.append(list(score_of.values()))
+    distinct["negatives"] = pd.Series(negatives, dtype=object)
+    distinct["scores"] = pd.Series(scores, dtype=object)
     return distinct
 
 
@@ -109,32 +113,52 @@ def _shape_table(frame: pd.DataFrame, options: Mine) -> pd.DataFrame:
         columns = [name for name in ("query", "reference", "text", "target", "fallback") if name in frame]
         long = frame[[*columns, "negatives", "scores"]].explode(["negatives", "scores"])
         return long.rename(columns={"negatives": "negative", "scores": "score"}).astype({"score": float})
-    if options.format not in ("sentence-transformers", "flagembedding"):
-        return frame
-    least = options.draws if options.format == "sentence-transformers" else 1
+    if options.format == "flagembedding":
+        return _flag_embedding_table(_full_rows(frame, 1))
+    if options.format == "sentence-transformers":
+        return _sentence_transformers_table(_full_rows(frame, options.draws), options)
+    return frame
+
+
+def _full_rows(frame: pd.DataFrame, least: int) -> pd.DataFrame:
+    """Return the queries that have `least` negatives and did not fall back. Raises DataError if there is none."""
     counts = frame["negatives"].map(len)
     full = frame[(counts >= least) & (frame["fallback"] == NO_FALLBACK)]
     if full.empty:
         raise DataError(f"no query has {least} different negatives without a fallback: lower --draws")
-    query = full["text" if "text" in full else "query"]
-    if options.format == "flagembedding":
-        return pd.DataFrame(
-            {
-                "query": query.map(str),
-                "pos": full["target"].map(lambda image: [str(image)]),
-                "neg": full["negatives"].map(lambda images: [str(image) for image in images]),
-                "pos_scores": full["positive"].map(lambda score: [score]),
-                "neg_scores": full["scores"],
-            }
-        )
-    if options.with_reference:
-        query = _with_reference(full)
-    pairs = {"anchor": query, "positive": full["target"]}
+    return full
+
+
+def _flag_embedding_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns that FlagEmbedding reads: lists of positives and of negatives."""
+    negatives = []
+    for images in frame["negatives"]:
+        negatives.append([str(image) for image in images])
+    return pd.DataFrame(
+        {
+            "query": _query_texts(frame).map(str),
+            "pos": pd.Series([[str(image)] for image in frame["target"]], index=frame.index, dtype=object),
+            "neg": pd.Series(negatives, index=frame.index, dtype=object),
+            "pos_scores": pd.Series([[score] for score in frame["positive"]], index=frame.index, dtype=object),
+            "neg_scores": frame["scores"],
+        }
+    )
+
+
+def _sentence_transformers_table(frame: pd.DataFrame, options: Mine) -> pd.DataFrame:
+    """Return the columns that sentence-transformers reads: one for each negative, and a list of all scores."""
+    query = _with_reference(frame) if options.with_reference else _query_texts(frame)
+    columns = {"anchor": query, "positive": frame["target"]}
     for place in range(options.draws):
-        pairs[f"negative_{place + 1}"] = full["negatives"].str[place]
-    scores = [[positive, *others] for positive, others in zip(full["positive"], full["scores"], strict=True)]
-    pairs["score"] = pd.Series(scores, index=full.index, dtype=object)
-    return pd.DataFrame(pairs)
+        columns[f"negative_{place + 1}"] = frame["negatives"].str[place]
+    scores = [[positive, *others] for positive, others in zip(frame["positive"], frame["scores"], strict=True)]
+    columns["score"] = pd.Series(scores, index=frame.index, dtype=object)
+    return pd.DataFrame(columns)
+
+
+def _query_texts(frame: pd.DataFrame) -> "pd.Series[Any]":
+    """Return the queries' texts, or what embeddings in files call them."""
+    return frame["text" if "text" in frame else "query"]
 
 
 def _with_reference(frame: pd.DataFrame) -> "pd.Series[Any]":
@@ -146,7 +170,7 @@ def _with_reference(frame: pd.DataFrame) -> "pd.Series[Any]":
     return pd.Series(cells, index=frame.index, dtype=object)
 
 
-def _mine_dataset(options: Mine, most: int) -> tuple[MinedNegatives, int]:
+def _mine_dataset(options: Mine, sample: int) -> tuple[MinedNegatives, int]:
     """Apply a corpus strategy to a split scored by one model."""
     config, strategies, folder = configure(options, options.strategy)
     if len(strategies) > 1:
@@ -154,7 +178,7 @@ def _mine_dataset(options: Mine, most: int) -> tuple[MinedNegatives, int]:
     (strategy,) = strategies.values()
     with progress("mine") as display:
         reads = planes_read(strategy, config.mining)
-        scored = open_split(config, options.split, display, folder, reads, queries=most, seed=options.seed)
+        scored = open_split(config, options.split, display, folder, reads, queries=sample, seed=options.seed)
         notes(scored.remarks)
         queries = [scored.dataset.queries[row] for row in scored.rows.tolist()]  # all, or the sample of a dry run
         images = scored.dataset.images
@@ -171,8 +195,8 @@ def _mine_dataset(options: Mine, most: int) -> tuple[MinedNegatives, int]:
     spelled = scored.dataset.spelled  # image -> how the user's files name it
     negatives = []
     for row in mined.negatives.tolist():
-        drawn = [images[column] for column in row]
-        negatives.append([spelled.get(image, image) for image in drawn])
+        names = [images[column] for column in row]
+        negatives.append([spelled.get(name, name) for name in names])
     columns = {
         "query": [query.id for query in queries],
         "reference": [spelled.get(query.reference, query.reference) for query in queries],
@@ -182,7 +206,7 @@ def _mine_dataset(options: Mine, most: int) -> tuple[MinedNegatives, int]:
     }
     frame = pd.DataFrame(columns).join(mined.frame().drop(columns="negatives"))
     total = len(queries)
-    if most:
+    if sample:
         total = len(DATA.dataset(config.dataset, options.split, images=False).queries)
     source = f"{options.split} of {config.dataset.name}, scored by {config.backbone.name} ({scored.model})"
     return MinedNegatives(frame, mined.summary(), len(images), display.seconds["draw"], source), total
@@ -191,7 +215,7 @@ def _mine_dataset(options: Mine, most: int) -> tuple[MinedNegatives, int]:
 # --- embeddings in files -------------------------------------------------------------------------------------------
 
 
-def _mine_files(options: Mine, most: int) -> tuple[MinedNegatives, int]:
+def _mine_files(options: Mine, sample: int) -> tuple[MinedNegatives, int]:
     """Mine from arrays."""
     plugin_layer(options.plugin)
     assert options.strategy is not None
@@ -212,10 +236,10 @@ def _mine_files(options: Mine, most: int) -> tuple[MinedNegatives, int]:
     names, images = _read_embeddings("--images", options.images, once="image")
     target, lists = _read_targets(options.targets, options.images, names)
     total = len(target)
-    if most:
-        queries = queries[:most]
-        target = target[:most]
-        lists = {name: rows[:most] for name, rows in lists.items()}
+    if sample:
+        queries = queries[:sample]
+        target = target[:sample]
+        lists = {name: rows[:sample] for name, rows in lists.items()}
     with progress("mine") as display, display.stage("draw", total=len(target)) as advance:
         mined = miner.refresh(
             queries, images, target, **lists, exclude_relevant=mining.exclude_relevant, progress=advance
@@ -238,10 +262,12 @@ _SETTINGS = ("mining.exclude_relevant", "mining.margin", "mining.relative_margin
 def _read_filters(sets: Sequence[str]) -> MiningConfig:
     """Return the filters of `--set`; refuse settings that embeddings in files leave without effect."""
     for text in sets:
-        key = ".".join(parse_set(text)[0])
+        path, _ = parse_set(text)
+        key = ".".join(path)
         if key not in _SETTINGS:
             raise UnknownNameError("setting", key, _SETTINGS, where="mining from embeddings in files")
-    return build_config([{"strategy": "in-batch"}, *map(set_layer, sets)]).mining
+    layers = [set_layer(text) for text in sets]
+    return build_config([{"strategy": "in-batch"}, *layers]).mining
 
 
 def _read_embeddings(flag: str, file: Path, once: str = "") -> tuple[list[str], np.ndarray[Any, Any]]:
@@ -316,30 +342,33 @@ class _RowFinder:
         place = row.place(column)
         if value is None:
             raise DataError(f"{place} is missing")
-        is_text = isinstance(value, str)
-        may_be_id = bool(self.names or row.cells) if is_text else self._ids_are_numbers
-        index = self.find(value) if may_be_id else None
-        if not is_text and index not in (None, value) and value < len(self.names):
-            raise DataError(f"{place}: {value} is a row and the id of another: write ids as texts")
-        if index is None and is_text:
+        if not isinstance(value, str):
+            index = self.find(value) if self._ids_are_numbers else None
+            if index is None:
+                return value
+            if index != value and value < len(self.names):
+                raise DataError(f"{place}: {value} is a row and the id of another: write ids as texts")
+            return index
+        index = self.find(value) if self.names or row.cells else None
+        if index is None:
             check_one(value, place, self.is_image)
             like = f"its ids are like {short_repr(self.names[0])}" if self.names else "it has no ids"
             raise DataError(f"{place}: {short_repr(value)} is not in {self.images}: {like}")
-        return value if index is None else index
+        return index
 
 
 def _read_target_rows(file: Path) -> list[FileRow]:
     """Read the rows of a table, or of a list of targets: .txt, one a line, or .npy."""
     if file.suffix.lower() in ENDINGS:
         return read_rows(file)
-    listed = file.suffix.lower() == ".txt"
+    is_list = file.suffix.lower() == ".txt"
     try:
-        values = read_list(file) if listed else _column(file)
+        values = read_list(file) if is_list else _column(file)
     except (DataError, OSError, ValueError, EOFError) as error:
         raise DataError(f"--targets {file}: cannot be read: {error}") from error
     rows = []
     for number, value in enumerate(values, start=1):
-        rows.append(FileRow(f"{file}: row {number}", number, {"target": value}, cells=listed))
+        rows.append(FileRow(f"{file}: row {number}", number, {"target": value}, cells=is_list))
     return rows
 
 

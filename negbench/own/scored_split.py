@@ -89,8 +89,8 @@ def configure(
 
     layers: list[dict[str, Any]] = [{}]  # the run's own strategy
     if strategies is not None or folder is None:
-        wanted = "all" if strategies is None else strategies
-        layers = [{"strategy": section} for section in section_values("strategy", wanted, [recipe, *flags])]
+        names = "all" if strategies is None else strategies
+        layers = [{"strategy": section} for section in section_values("strategy", names, [recipe, *flags])]
     if strategies is None and folder is None:
         layers = [layer for layer in layers if registry.make("strategies", layer["strategy"]["name"]).scope == "corpus"]
 
@@ -98,19 +98,19 @@ def configure(
     configs = []
     unsupported: list[str] = []
     for layer in layers:
-        whole, remarks = with_system([base, recipe, *flags, layer], cache)
-        configs.append(resolve(build_config([whole])))
+        settings, remarks = with_system([base, recipe, *flags, layer], cache)
+        configs.append(resolve(build_config([settings])))
         unsupported += remarks
     notes(dict.fromkeys(unsupported))
 
     by_label: dict[str, Strategy] = {}
     for config in configs:
-        chosen = config.strategy
-        defaults = option_defaults(registry.get("strategies", chosen.name))
-        name = label({"name": chosen.name, **chosen.options}, defaults)
+        section = config.strategy
+        defaults = option_defaults(registry.get("strategies", section.name))
+        name = label({"name": section.name, **section.options}, defaults)
         if name in by_label:
             raise OptionError(f"--strategy names {name} twice")
-        by_label[name] = registry.make("strategies", chosen.name, **chosen.options)
+        by_label[name] = registry.make("strategies", section.name, **section.options)
         if by_label[name].scope != "corpus":
             raise OptionError(f"strategy {name} chooses among the members of a batch: it cannot be mined ahead")
     return configs[0], by_label, folder
@@ -149,8 +149,8 @@ def open_split(
         backbone.to(device)
         backbone.precision = Precision.of(config).name if run is None else run.precision
         backbone.set_least_temperature(config.train.temperature_least)
-        whole = cache.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
-        dataset = with_features(whole, backbone, config)
+        dataset = cache.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
+        dataset = with_features(dataset, backbone, config)
         if any(query.target is None for query in dataset.queries):
             raise DataError(f"{dataset.identity}: split {split} has queries without a target: choose another --split")
         for setting, why in idle_exclusions(config.mining, dataset):

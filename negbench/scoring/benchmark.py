@@ -1,5 +1,6 @@
 """Run `negbench evaluate`: score a run on any data set, or a file of rankings without a model."""
 
+from functools import partial
 from pathlib import Path
 
 from negbench.datasets.dataset import Dataset
@@ -33,7 +34,7 @@ def evaluate(options: Evaluate) -> tuple[Scores | None, list[Path]]:
         NegbenchError: a user's mistake: files, data or weights that are missing or do not fit.
     """
     layers = layers_of(options)
-    written = list[Path]()
+    paths: list[Path] = []
     scores: Scores | None
     if options.ranks is not None and options.metric is None:
         scores = score_file(options.ranks, layers, options.split)
@@ -43,14 +44,15 @@ def evaluate(options: Evaluate) -> tuple[Scores | None, list[Path]]:
     else:
         folder = find_run(runs_dir(options.runs_dir), str(options.run or options.scorer))
         with progress("evaluate") as display:
-            encoded = encode_run(folder, layers, options.split, display, check=lambda data: _check(options, data))
-        scores = _of_run(encoded) if options.ranks is None else cirqrs_of_file(options.ranks, encoded)
-        written += [] if options.submission is None else encoded.write_submission(options.submission)
+            encoded = encode_run(folder, layers, options.split, display, check=partial(_check, options))
+        scores = _score_run(encoded) if options.ranks is None else cirqrs_of_file(options.ranks, encoded)
+        if options.submission is not None:
+            paths += encoded.write_submission(options.submission)
     if scores is not None and options.out is not None:
         with atomic_write(options.out, "wb") as file:
             scores.queries.to_parquet(file, index=False)
-        written.append(options.out)
-    return scores, written
+        paths.append(options.out)
+    return scores, paths
 
 
 def _check(options: Evaluate, dataset: Dataset) -> None:
@@ -63,7 +65,8 @@ def _check(options: Evaluate, dataset: Dataset) -> None:
         dataset.require_labels()
 
 
-def _of_run(encoded: Encoded) -> Scores | None:
+def _score_run(encoded: Encoded) -> Scores | None:
+    """Compute the scores of a split; None if its labels are closed."""
     if isinstance(encoded.dataset, PreferenceFormat):
         return encoded.agreement()
     if encoded.dataset.closed:

@@ -44,11 +44,15 @@ def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: i
     tables = dict[str, Tensor]()
     blocks = _blocks(scene, len(rows), batch or _images_at_once(backbone, scene, rows), "candidates", rows, batch)
     with backbone.evaluating():
-        for chosen, features in scene.blocks(backbone, rows, blocks.own):
+        for block, features in scene.blocks(backbone, rows, blocks.local):
             part = {"tokens": backbone.candidates(features).float(), "keys": keys_of(features)}
-            put(tables, part, chosen, len(rows))
+            put(tables, part, block, len(rows))
         blocks.merge(tables)
-        copies = Copies.by_key(tables["keys"], lambda some: scene.features(backbone, rows[some.cpu()]))
+
+        def features_of(some: Tensor) -> Tensor:
+            return scene.features(backbone, rows[some.cpu()])
+
+        copies = Copies.by_key(tables["keys"], features_of)
     return copies.level(tables["tokens"][None])[0]
 
 
@@ -69,9 +73,9 @@ def _by_query(backbone: Backbone, scene: Features, references: Tensor, texts: To
     at_once = _queries_at_once(backbone, scene, references, texts)
     blocks = _blocks(scene, count, at_once, "queries", references, dict(texts))
     with backbone.evaluating():
-        for chosen, features in scene.blocks(backbone, references, blocks.own):
-            texts_of_block = {name: value[chosen].to(device) for name, value in texts.items()}
-            put(tables, {"queries": backbone.queries(features, texts_of_block).float()}, chosen, count)
+        for block, features in scene.blocks(backbone, references, blocks.local):
+            texts_of_block = {name: value[block].to(device) for name, value in texts.items()}
+            put(tables, {"queries": backbone.queries(features, texts_of_block).float()}, block, count)
         blocks.merge(tables)
     return tables["queries"]
 
@@ -110,20 +114,22 @@ def embed_together(backbone: Backbone, scene: Features, splits: Sequence[Split])
         splits: of the scene; without further wordings.
     """
     tokens = [split.texts(backbone) for split in splits]
-    texts = {name: torch.cat([own[name] for own in tokens]) for name in tokens[0]}
+    texts = {}
+    for name in tokens[0]:
+        texts[name] = torch.cat([of_split[name] for of_split in tokens])
     references = torch.cat([split.references for split in splits])
     images = torch.cat([split.images for split in splits])
-    made = _by_picture(backbone, scene, references, images, [texts])
-    assert made.references is not None
-    parts = list[Embeddings]()
-    query, image = 0, 0
-    for split in splits:
-        own = slice(query, query + len(split.references))
-        candidates = made.candidates[image : image + len(split.images)]
-        parts.append(Embeddings(made.queries[own], candidates, made.references[own]))
-        query = own.stop
-        image = image + len(split.images)
-    return parts
+    together = _by_picture(backbone, scene, references, images, [texts])
+    assert together.references is not None
+    query_counts = [len(split.references) for split in splits]
+    image_counts = [len(split.images) for split in splits]
+    parts = zip(
+        together.queries.split(query_counts),
+        together.candidates.split(image_counts),
+        together.references.split(query_counts),
+        strict=True,
+    )
+    return [Embeddings(queries, candidates, alone) for queries, candidates, alone in parts]
 
 
 @torch.inference_mode()
@@ -150,13 +156,13 @@ def _by_picture(
     sent = (references, images, [dict(text) for text in texts])
     blocks = _blocks(scene, len(pictures), _images_at_once(backbone, scene, pictures), "pictures", *sent)
     with backbone.evaluating():
-        for chosen, features in scene.blocks(backbone, pictures, blocks.own):
+        for block, features in scene.blocks(backbone, pictures, blocks.local):
             part = {"tokens": backbone.candidates(features).float(), "keys": keys_of(features)}
-            put(tables, part, chosen, len(pictures))
-            edges = torch.stack([chosen[0], chosen[-1] + 1])
+            put(tables, part, block, len(pictures))
+            edges = torch.stack([block[0], block[-1] + 1])
             first, last = torch.searchsorted(place[by_place], edges).tolist()
             for rows in by_place[first:last].split(at_once):
-                reference = features[(place[rows] - chosen[0]).to(device)]
+                reference = features[(place[rows] - block[0]).to(device)]
                 for number, tokens in enumerate(texts):
                     texts_of_block = {name: value[rows].to(device) for name, value in tokens.items()}
                     put(queries, {f"{number}": backbone.queries(reference, texts_of_block).float()}, rows, count)
@@ -180,9 +186,12 @@ def _by_picture(
 def wordings_of(backbone: Backbone, split: Split) -> list[Tokens]:
     """Return further wordings of a split's texts, tokenised: as many as some query has, the usual text for others."""
     queries = split.dataset.queries
-    most = max(len(query.wordings) for query in queries)
-    texts = [[*query.wordings, *[query.text] * (most - len(query.wordings))] for query in queries]
-    return [backbone.tokenize([wordings[number] for wordings in texts]) for number in range(most)]
+    count = max(len(query.wordings) for query in queries)
+    tokens = []
+    for number in range(count):
+        texts = [query.wordings[number] if number < len(query.wordings) else query.text for query in queries]
+        tokens.append(backbone.tokenize(texts))
+    return tokens
 
 
 # --- blocks of several processes -----------------------------------------------------------------------------------
@@ -193,14 +202,14 @@ class _Blocks:
     """Blocks of rows that are embedded at a time, all of them, and those of this process."""
 
     every: Sequence[Tensor]
-    own: Sequence[Tensor]
+    local: Sequence[Tensor]
     team: Team
 
     def merge(self, tables: dict[str, Tensor], place: Tensor | None = None) -> None:
         """Put the other processes' rows into the tables; `place`: of each row of a table among the blocks' rows."""
-        if len(self.own) == len(self.every):
+        if len(self.local) == len(self.every):
             return
-        rows = torch.cat(list(self.own))
+        rows = torch.cat(list(self.local))
         if place is not None:
             rows = torch.isin(place, rows).nonzero().squeeze(1)
         self.team.merge(tables, rows)
@@ -288,7 +297,6 @@ def rank_judged(split: Split, embeddings: Embeddings) -> QueryRanks:
     linguistic sensitivity of PinPoint's code. It is nan for a query with one wording.
     """
     scores = block_scorer(embeddings.queries, embeddings.candidates)
-    asked = split.dataset.queries
     ranks = split.dataset.with_mistakes(split.dataset.rank(scores), scores)
     if not embeddings.wordings:
         return ranks
@@ -297,7 +305,8 @@ def rank_judged(split: Split, embeddings: Embeddings) -> QueryRanks:
         table.append(_precision(rank(split, queries, embeddings.candidates)))
     highest = torch.stack(table).amax(0)
     lowest = torch.stack(table).amin(0)
-    spread = (highest - lowest).masked_fill(torch.tensor([not query.wordings for query in asked]), torch.nan)
+    one_wording = torch.tensor([not query.wordings for query in split.dataset.queries])
+    spread = (highest - lowest).masked_fill(one_wording, torch.nan)
     return replace(ranks, values={**ranks.values, f"wording_range_at_{CUT}": spread})
 
 
@@ -327,19 +336,21 @@ def embed_references(backbone: Backbone, scene: Features, split: Split) -> Tenso
 
 def references_of(backbone: Backbone, scene: Features, split: Split, embeddings: Embeddings) -> Tensor:
     """Return `embed_references` of a split, from its embeddings if they hold it."""
-    known = embeddings.references
-    return embed_references(backbone, scene, split) if known is None else known
+    if embeddings.references is not None:
+        return embeddings.references
+    return embed_references(backbone, scene, split)
 
 
 @torch.inference_mode()
 def embed_texts(backbone: Backbone, scene: Features, split: Split) -> Tensor:
     """[Q, D] each query's text alone."""
     device = backbone.device
+    texts = split.texts(backbone)
+    parts = []
     with backbone.evaluating():
-        parts = [
-            backbone.text_queries({name: value[chosen].to(device) for name, value in split.texts(backbone).items()})
-            for chosen in batches(len(split.references), _texts_at_once(backbone, scene, split))
-        ]
+        for rows in batches(len(split.references), _texts_at_once(backbone, scene, split)):
+            texts_of_block = {name: value[rows].to(device) for name, value in texts.items()}
+            parts.append(backbone.text_queries(texts_of_block))
     return torch.cat(parts).float()
 
 

@@ -110,15 +110,17 @@ def doubts(dataset: Dataset, rankings: Mapping[str, Ranking]) -> list[str]:
     Args and errors are those of `ranks_of_rankings`.
     """
     listed = _look_up(dataset, rankings)
-    constant, last = 0, 0
+    constant = 0
+    last = 0
     for row, (columns, scores) in enumerate(zip(listed.columns, listed.scores, strict=True)):
         if len(scores) < FEW:
             continue
         if bool((scores == scores[0]).all()):
             constant += 1
             continue
-        of_target = scores[columns == dataset.target_columns[row]]
-        last += len(of_target) > 0 and bool(of_target[0] == scores.min())
+        target_score = scores[columns == dataset.target_columns[row]]  # empty if the target is not listed
+        if len(target_score) and bool(target_score[0] == scores.min()):
+            last += 1
     return doubts_in_words(constant, last, len(listed.scores))
 
 
@@ -154,16 +156,19 @@ class _Listed:
 
     def _right(self, row: int) -> Tensor:
         """[n] columns of what answers a query; nothing where the labels are closed."""
-        relevant = self.dataset.relevant
         target = self.dataset.target_columns[row, None]
-        return torch.cat([target[target >= 0], *([] if relevant is None else [relevant.row(row)])])
+        parts = [target[target >= 0]]
+        if self.dataset.relevant is not None:
+            parts.append(self.dataset.relevant.row(row))
+        return torch.cat(parts)
 
     def _worst(self, row: int) -> Tensor:
         line = torch.full((len(self.dataset.images),), _UNLISTED / 2)
         if self.within_subset:
-            inside = self.dataset.column_of
             line = -line
-            line[[inside[image] for image in self.dataset.queries[row].subset if image in inside]] = _UNLISTED / 2
+            column_of = self.dataset.column_of
+            subset = [column_of[image] for image in self.dataset.queries[row].subset if image in column_of]
+            line[subset] = _UNLISTED / 2
         line[self._right(row)] = _UNLISTED  # below the others: an order of ties might favour them
         line[self.columns[row]] = self.scores[row]
         return line
@@ -213,40 +218,45 @@ def _check_queries(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[st
     if not isinstance(rankings, Mapping):
         raise NegbenchError(f"rankings must map query ids to lists of image ids, got {short_repr(rankings)}")
     names = Spellings(query.id for query in dataset.queries)
-    kept = dict[str, Ranking]()
-    unknown = list[str]()
-    for query, ranking in rankings.items():
-        if query in _HEADER and isinstance(ranking, str):
+    by_id: dict[str, Ranking] = {}
+    unknown: list[str] = []
+    for key, ranking in rankings.items():
+        if key in _HEADER and isinstance(ranking, str):
             continue
-        known = names.find(str(query))
-        if known is None:
-            unknown.append(str(query))
-        elif known in kept:
-            raise NegbenchError(f"query {short_repr(known)} has two rankings; the second is called {short_repr(query)}")
+        query_id = names.find(str(key))
+        if query_id is None:
+            unknown.append(str(key))
+        elif query_id in by_id:
+            raise NegbenchError(
+                f"query {short_repr(query_id)} has two rankings; the second is called {short_repr(key)}"
+            )
         else:
-            kept[known] = ranking
+            by_id[query_id] = ranking
     if unknown:
+        count = len(by_id) + len(unknown)
         raise NegbenchError(
-            f"unknown query {short_repr(unknown[0])} in the rankings ({len(unknown):,} of {len(kept) + len(unknown):,} "
+            f"unknown query {short_repr(unknown[0])} in the rankings ({len(unknown):,} of {count:,} "
             f"are not in {dataset.card.name} {dataset.split}, whose first query is {short_repr(dataset.queries[0].id)})"
         )
-    absent = [query.id for query in dataset.queries if query.id not in kept]
+    absent = [query.id for query in dataset.queries if query.id not in by_id]
     if absent:
         raise NegbenchError(
             f"no ranking for query {short_repr(absent[0])} ({len(absent):,} of {len(dataset.queries):,} queries of "
             f"{dataset.card.name} {dataset.split} have none)"
         )
-    return kept
+    return by_id
 
 
 def _entries(query: Query, ranking: Ranking) -> dict[str, float]:
     """Return image id -> score of each listed image; lists score by place, and equal scores share a place."""
     where = f"the ranking of query {short_repr(query.id)}"
     if isinstance(ranking, Mapping):
-        if any(isinstance(s, bool) or not isinstance(s, int | float) or not math.isfinite(s) for s in ranking.values()):
-            raise NegbenchError(f"{where}: expected a finite score for each image, got {short_repr(ranking)}")
-        place = {score: -float(place) for place, score in enumerate(sorted(set(ranking.values()), reverse=True))}
-        return {str(image): place[score] for image, score in ranking.items()}
+        for score in ranking.values():
+            if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+                raise NegbenchError(f"{where}: expected a finite score for each image, got {short_repr(ranking)}")
+        best_first = sorted(set(ranking.values()), reverse=True)
+        place_score = {score: -float(place) for place, score in enumerate(best_first)}
+        return {str(image): place_score[score] for image, score in ranking.items()}
     if isinstance(ranking, str | bytes) or not isinstance(ranking, Sequence):
         raise NegbenchError(
             f"{where}: expected a list of image ids, best first, or a score for each id, got {short_repr(ranking)}"
@@ -304,11 +314,15 @@ def _contradictions(places: Mapping[str, Sequence[tuple[float, float]]], path: P
         places: query -> (rank, score) of each image.
         path: for the line.
     """
-    contradicted, reverse = 0, 0
+    contradicted = 0
+    reverse = 0
     for pairs in places.values():
-        steps = list(itertools.pairwise(sorted(pairs)))
-        rises = sum(one[0] < other[0] and one[1] < other[1] for one, other in steps)
-        falls = sum(one[0] < other[0] and one[1] > other[1] for one, other in steps)
+        rises = 0
+        falls = 0
+        for (rank, score), (next_rank, next_score) in itertools.pairwise(sorted(pairs)):
+            if rank < next_rank:
+                rises += next_score > score
+                falls += next_score < score
         contradicted += rises > 0
         reverse += rises > 0 and falls == 0
     if not contradicted:

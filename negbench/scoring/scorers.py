@@ -75,10 +75,11 @@ class Encoded:
     def relevance_of(self, columns: Tensor) -> Tensor:
         """[Q, k] cosines of the images in these columns, nan where a column is -1."""
         score_block = evaluation.block_scorer(self.embeddings.queries, self.embeddings.candidates)
-        parts = [
-            score_block(rows, torch.arange(len(self.dataset.images))).gather(1, columns[rows].clamp(min=0))
-            for rows in batches(len(columns), _AT_ONCE)
-        ]
+        all_images = torch.arange(len(self.dataset.images))
+        parts = []
+        for rows in batches(len(columns), _AT_ONCE):
+            scores = score_block(rows, all_images)
+            parts.append(scores.gather(1, columns[rows].clamp(min=0)))
         return torch.cat(parts).masked_fill(columns < 0, torch.nan)
 
     def write_submission(self, folder: Path) -> list[Path]:
@@ -112,10 +113,16 @@ def cirqrs_of_file(path: Path, scorer: Encoded, depths: Sequence[int] = (10, 50)
     values = pd.DataFrame({f"cirqrs_at_{k}": cirqrs_at_k(images, k).numpy() for k in depths})
     groups = pd.Series([query.group for query in dataset.queries], name="group")
     means = values.groupby(groups, sort=False).mean()
-    parts = {str(group): row for group, row in means.iterrows()} if len(means) > 1 else {}
+    parts: dict[str, pd.Series[float]] = {}
+    if len(means) > 1:
+        parts = {str(group): row for group, row in means.iterrows()}
     parts["average"] = means.mean()
-    metrics = {f"{part}/{name}": float(row[name]) for part, row in parts.items() for name in map(str, values)}
-    metrics |= {f"{part}/cirqrs": float(row.mean()) for part, row in parts.items()}
+    metrics: dict[str, float] = {}
+    for part, row in parts.items():
+        for name, value in row.items():
+            metrics[f"{part}/{name}"] = float(value)
+    for part, row in parts.items():
+        metrics[f"{part}/cirqrs"] = float(row.mean())
     return Scores(
         title=f"{path} rated by {scorer.run_id} on {dataset.named}",
         metrics=metrics,
@@ -157,12 +164,12 @@ def encode_run(
     config = build_config([folder.config.model_dump(mode="json"), *layers])
     with threads(config.compute.threads):
         backbone = load_backbone(config.backbone, config.seed)
-        provided = isinstance(backbone, HoldsFeatures)
-        other = config.backbone != folder.config.backbone
-        if other and not provided:
+        has_features = isinstance(backbone, HoldsFeatures)
+        exchanged = config.backbone != folder.config.backbone
+        if exchanged and not has_features:
             raise OptionError("--set backbone...: only embeddings in files (precomputed) can be exchanged for others")
-        load_weights(backbone, folder, started_alike=not other)
-        dataset = with_features(load_split(config.dataset, split, images=not provided), backbone, config)
+        load_weights(backbone, folder, started_alike=not exchanged)
+        dataset = with_features(load_split(config.dataset, split, images=not has_features), backbone, config)
         check(dataset)
         device = device_of(config)
         backbone.to(device)
@@ -173,14 +180,14 @@ def encode_run(
         with display.stage("evaluate", note=folder.run_id):
             embeddings = evaluation.embed(backbone, scene, scene.val, wordings=True)
     trained = folder.manifest["dataset"]
-    remarks = trained_on(folder, dataset)
+    remarks = train_queries_in(folder, dataset)
     if config.dataset.name != folder.config.dataset.name:
         # FashionIQ's own queries, judged otherwise, are not zero-shot for a model of FashionIQ
         zero_shot = "" if isinstance(dataset, PreferenceFormat) else ": this is zero-shot"
         remarks += (f"trained on {trained['train']}{zero_shot}",)
     elif split == "val" and dataset.identity != trained["val"]:
         remarks += (f"the run itself was scored on {trained['val']}",)
-    if other:
+    if exchanged:
         remarks += (
             f"embeddings of {backbone.identity.weights}: by the encoder of the run's own, or scores mean nothing",
         )
@@ -188,7 +195,7 @@ def encode_run(
     return Encoded(folder.run_id, scene.val, scene, backbone, embeddings, temperature, remarks)
 
 
-def trained_on(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:
+def train_queries_in(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:
     """Say how many queries of a split the run was trained on, as its own data are now."""
     if dataset.card.world:
         return ()
@@ -197,12 +204,14 @@ def trained_on(folder: RunFolder, dataset: Dataset) -> tuple[str, ...]:
     except NegbenchError as error:
         return (f"not known whether the run was trained on these queries: its own data cannot be read: {error}",)
     names = Spellings(train.all_images)
-    known = {(query.reference, query.text, query.target) for query in train.queries}
-    same = sum((names.find(q.reference), q.text, names.find(str(q.target))) in known for q in dataset.queries)
-    changed = "" if train.identity == folder.manifest["dataset"]["train"] else ", whose file has changed since"
-    if same == 0:
+    trained = {(query.reference, query.text, query.target) for query in train.queries}
+    count = 0
+    for query in dataset.queries:
+        count += (names.find(query.reference), query.text, names.find(str(query.target))) in trained
+    if count == 0:
         return ()
-    return (f"{same:,} of these {len(dataset.queries):,} queries are in the run's train split{changed}",)
+    changed = "" if train.identity == folder.manifest["dataset"]["train"] else ", whose file has changed since"
+    return (f"{count:,} of these {len(dataset.queries):,} queries are in the run's train split{changed}",)
 
 
 def load_weights(backbone: Backbone, folder: RunFolder, *, started_alike: bool = True) -> None:
@@ -222,8 +231,10 @@ def load_weights(backbone: Backbone, folder: RunFolder, *, started_alike: bool =
         )
     state = folder.weights()
     state.pop("dropout_calls", None)  # a counter in runs of former versions of BLIP and BLIP-2
-    given, wanted = ({name: tensor.shape for name, tensor in part.items()} for part in (state, trained_state(backbone)))
-    wrong = sorted({name for name, _ in given.items() ^ wanted.items()})
+    stored_shapes = {name: tensor.shape for name, tensor in state.items()}
+    expected_shapes = {name: tensor.shape for name, tensor in trained_state(backbone).items()}
+    differences = stored_shapes.items() ^ expected_shapes.items()
+    wrong = sorted({name for name, _ in differences})
     if wrong:
         raise WeightsError(
             f"the weights of run {folder.run_id} do not match this backbone (missing, unexpected or of another shape): "

@@ -63,6 +63,7 @@ def benchmark_scores(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tu
 
 
 def _measure(dataset: Dataset, ranks: QueryRanks) -> dict[str, float]:
+    """Compute the data set's metrics, those of mistakes, and the recall by kind of change."""
     texts = {query.id: query.text for query in dataset.queries}
     by_change = recall_by_change(ranks, [texts[query] for query in ranks.query])
     return dataset.summarise(ranks) | dataset.summarise_mistakes(ranks) | by_change
@@ -81,11 +82,11 @@ def _scores(
     return Scores(title, metrics, queries, main, unit, (*dataset.remarks, *remarks), dataset.partial)
 
 
-def check_sections(layers: Layers, known: tuple[str, ...]) -> None:
+def check_sections(layers: Layers, names: tuple[str, ...]) -> None:
     """Raise OptionError if the layers set other sections than these."""
     for section in itertools.chain(*layers):
-        if section not in (*known, "plugins"):  # files that `--plugin` has registered
-            raise OptionError(f"--set {section}...: only {', '.join(known)} can be set when scoring again")
+        if section not in (*names, "plugins"):  # files that `--plugin` has registered
+            raise OptionError(f"--set {section}...: only {', '.join(names)} can be set when scoring again")
 
 
 def score_file(path: Path, layers: Layers, split: str) -> Scores:
@@ -104,9 +105,9 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     rankings = read_rankings(path)
     worst = ranks_of_rankings(dataset, rankings)
     best = highest_ranks(dataset, rankings)
-    known = _measure(dataset, worst)
-    possible = _measure(dataset, best)
-    unknown = tuple(name for name, value in known.items() if value != possible[name] and not math.isnan(value))
+    lowest = _measure(dataset, worst)
+    highest = _measure(dataset, best)
+    unknown = tuple(name for name, value in lowest.items() if value != highest[name] and not math.isnan(value))
     scores = benchmark_scores(dataset, worst, str(path), tuple(doubts(dataset, rankings)))
     if not unknown:
         return scores
@@ -115,7 +116,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
     remark = f"{path} omits what {names} would need: unknown, and left out; {(~exact).sum():,} targets are not listed"
     return replace(
         scores,
-        metrics={name: value for name, value in known.items() if name not in unknown},
+        metrics={name: value for name, value in lowest.items() if name not in unknown},
         queries=scores.queries.assign(target_rank_is_exact=exact),
         remarks=(*scores.remarks, remark),
         unknown=unknown,

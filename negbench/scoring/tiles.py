@@ -20,7 +20,8 @@ from negbench.metrics.equal_rows import Copies
 # are few, too: less padding) against images with 2^14 tokens together. On a CPU 2^10 tokens, if scores are copied to
 # their place in a second step: what such a product reads and writes fits into the L2 cache.
 _TILE_QUERIES = 256
-_FEW_QUERIES, _FEW_IMAGES = 128, 2**12
+_FEW_QUERIES = 128
+_FEW_IMAGES = 2**12
 _TILE_TOKENS = 2**14
 _CACHED_TOKENS = 2**10
 _COLUMNS = 16  # a tile's number of columns is a multiple of it, padded with zeros if need be
@@ -30,8 +31,10 @@ _COPY_BYTES = 2**27  # a corpus of scattered rows is copied up to this size, els
 
 def tile_rows(images: int) -> int:
     """Return the queries per tile, from the corpus size alone: a power of two within a block."""
-    most = _FEW_QUERIES if images <= _FEW_IMAGES else _TILE_QUERIES
-    return min(most, _TILE_QUERIES, 1 << (max(1, BLOCK_ENTRIES // max(1, images)).bit_length() - 1))
+    limit = _FEW_QUERIES if images <= _FEW_IMAGES else _TILE_QUERIES
+    rows_of_block = max(1, BLOCK_ENTRIES // max(1, images))
+    power_of_two = 1 << (rows_of_block.bit_length() - 1)
+    return min(limit, power_of_two)
 
 
 class Corpus(NamedTuple):
@@ -44,13 +47,14 @@ class Corpus(NamedTuple):
     @classmethod
     def of(cls, table: Tensor, rows: Tensor) -> Corpus:
         """Select `table[rows]`: as a view if the rows are contiguous, as a copy unless it would be large."""
-        tokens, gathered = table, rows.to(table.device)
-        some: Tensor | None = gathered
+        place = rows.to(table.device)
         if len(rows) and bool((rows.diff() == 1).all()):
-            tokens, some = table[int(rows[0]) : int(rows[-1]) + 1], None
+            tokens = table[int(rows[0]) : int(rows[-1]) + 1]
         elif len(rows) * table[:1].nbytes <= _COPY_BYTES:
-            tokens, some = table[gathered], None
-        return cls(tokens, some, Copies.of(tokens, some))
+            tokens = table[place]
+        else:
+            return cls(table, place, Copies.of(table, place))
+        return cls(tokens, None, Copies.of(tokens, None))
 
 
 @torch.no_grad()
@@ -64,21 +68,23 @@ def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None)
     """
     tokens, gathered, copies = corpus
     images = len(tokens if gathered is None else gathered)
-    _, each, width = tokens.shape
+    _, tokens_per_image, width = tokens.shape
     cpu = queries.device.type == "cpu"
-    alone = each == 1 and images <= (_FEW_IMAGES if cpu else _TILE_TOKENS)
+    one_tile = tokens_per_image == 1 and images <= (_FEW_IMAGES if cpu else _TILE_TOKENS)
     step = images
-    if not alone:
-        most_tokens = _CACHED_TOKENS if cpu else _TILE_TOKENS
-        step = min(images, most_tokens // each)
+    if not one_tile:
+        tokens_per_tile = _CACHED_TOKENS if cpu else _TILE_TOKENS
+        step = min(images, tokens_per_tile // tokens_per_image)
     step = max(_COLUMNS, step // _COLUMNS * _COLUMNS)
     height = tile_rows(images)
     scores = torch.empty(len(queries), images, device=queries.device) if into is None else into[: len(queries)]
     # buffers for all tiles: new memory costs more than the conversion
-    wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, each, width, dtype=torch.float32)
-    direct = each == 1 and (alone or cpu)  # products are written to their place, but for what is padded
-    whole = direct and len(queries) % height == 0
-    product = scores.new_empty(height * (_COLUMNS if whole else step * each))
+    wide = (
+        None if tokens.dtype == torch.float32 else tokens.new_empty(step, tokens_per_image, width, dtype=torch.float32)
+    )
+    direct = tokens_per_image == 1 and (one_tile or cpu)  # products are written to their place, but for what is padded
+    full_rows = direct and len(queries) % height == 0
+    product = scores.new_empty(height * (_COLUMNS if full_rows else step * tokens_per_image))
     cuts = {*range(0, images, step), images // _COLUMNS * _COLUMNS if direct else images, images}
     queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % height))
     with torch.autocast(queries.device.type, enabled=False):
@@ -92,10 +98,10 @@ def tiled_relevance(queries: Tensor, corpus: Corpus, into: Tensor | None = None)
             for top in range(0, len(queries), height):
                 place = scores[top : top + height, left:right]
                 rows = queries[top : top + height]
-                if whole and not padding:
+                if full_rows and not padding:
                     torch.mm(rows, columns, out=place)
                     continue
                 part = product[: height * columns.shape[1]].view(height, -1)
                 torch.mm(rows, columns, out=part)
-                torch.amax(part[: len(place), : len(flat)].unflatten(1, (each, -1)), 1, out=place)
+                torch.amax(part[: len(place), : len(flat)].unflatten(1, (tokens_per_image, -1)), 1, out=place)
     return copies.level(scores)

@@ -38,9 +38,10 @@ class Values:
     @property
     def mean(self) -> float:
         """Mean over seeds and queries; with strata, the mean of the strata's means."""
-        names = () if self.strata is None else np.unique(self.strata)
-        parts = [self.values[:, self.strata == name] for name in names] or [self.values]
-        return float(np.mean([part.mean() for part in parts]))
+        if self.strata is None or not len(self.strata):
+            return float(np.mean(self.values))
+        means = [self.values[:, self.strata == name].mean() for name in np.unique(self.strata)]
+        return float(np.mean(means))
 
     def of_seeds(self, seeds: Collection[int]) -> Values:
         """Keep the rows of these seeds; seeds without a row are ignored."""
@@ -51,13 +52,15 @@ class Values:
 KnownQueries = dict[int, tuple[str, tuple[str, ...]]]  # seed -> world and query ids; real data have the "seed" -1
 
 
-def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: KnownQueries | None = None) -> dict[str, Values]:
+def values_of(
+    runs: Sequence[RunFolder], metrics: Iterable[str], queries: KnownQueries | None = None
+) -> dict[str, Values]:
     """Read metric -> per-query values of finished runs on one data set, one row per run.
 
     Args:
         runs: one for each seed.
         metrics: names of means over queries; others are left out.
-        seen: worlds and query ids of the runs read before; those of these runs are added.
+        queries: worlds and query ids of the runs read before; those of these runs are added.
 
     Raises:
         RunError: stored ranks are of other queries or another world than earlier ones of the same data or seed, or do
@@ -66,41 +69,45 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: KnownQuer
     from negbench.metrics.query_ranks import QueryRanks  # here, as reading results that were judged needs no torch
 
     metrics = list(metrics)
-    seen = {} if seen is None else seen
+    queries = {} if queries is None else queries
     data = _dataset_of(runs[0])
-    read: list[dict[str, PerQuery]] = []
+    of_runs: list[dict[str, PerQuery]] = []
     worlds: set[str] = set()
     for run in runs:
         ranks = QueryRanks.from_frame(run.ranks())
-        named = run.manifest.get("dataset", {}).get("world")
-        world = "" if named is None else str(named)
+        world = run.manifest.get("dataset", {}).get("world")
+        world = "" if world is None else str(world)
         worlds.add(world)
-        if seen.setdefault(run.config.seed if world else -1, (world, ranks.query)) != (world, ranks.query):
+        key = run.config.seed if world else -1
+        if queries.setdefault(key, (world, ranks.query)) != (world, ranks.query):
             raise RunError(f"run {run.run_id} has ranks of other queries than the runs before it: rerun it")
-        _compare(run, data, ranks)
-        read.append(data.per_query(ranks, metrics))
+        _check_result(run, data, ranks)
+        of_runs.append(data.per_query(ranks, metrics))
     seeds = tuple(run.config.seed for run in runs)
-    names = [name for name in metrics if all(name in of_run for of_run in read)]
-    if any(len({(len(of_run[name].values), str(of_run[name].strata)) for of_run in read}) > 1 for name in names):
-        raise RunError(f"the worlds of {runs[0].run_id} and the runs after it have different numbers of queries")
     clusters = None if ranks.cluster is None else np.array(ranks.cluster)
-    return {
-        name: Values(
-            np.stack([of_run[name].values for of_run in read]),
+    values: dict[str, Values] = {}
+    for name in metrics:
+        if any(name not in of_run for of_run in of_runs):
+            continue
+        parts = [of_run[name] for of_run in of_runs]
+        if len({(len(part.values), str(part.strata)) for part in parts}) > 1:
+            raise RunError(f"the worlds of {runs[0].run_id} and the runs after it have different numbers of queries")
+        last = parts[-1]
+        values[name] = Values(
+            np.stack([part.values for part in parts]),
             seeds,
-            read[-1][name].strata,
-            None if clusters is None else clusters[read[-1][name].rows],
-            len(worlds) > 1,
+            last.strata,
+            None if clusters is None else clusters[last.rows],
+            nested=len(worlds) > 1,
         )
-        for name in names
-    }
+    return values
 
 
 def check_metrics(run: RunFolder) -> None:
     """Raise RunError unless a finished run's ranks give the metrics of its result.json."""
     from negbench.metrics.query_ranks import QueryRanks
 
-    _compare(run, _dataset_of(run), QueryRanks.from_frame(run.ranks()))
+    _check_result(run, _dataset_of(run), QueryRanks.from_frame(run.ranks()))
 
 
 def _dataset_of(run: RunFolder) -> Any:
@@ -112,15 +119,16 @@ def _dataset_of(run: RunFolder) -> Any:
     return registry.get("datasets", config.dataset.name)
 
 
-def _compare(run: RunFolder, data: Any, ranks: QueryRanks) -> None:
+def _check_result(run: RunFolder, data: Any, ranks: QueryRanks) -> None:
+    """Raise RunError if a finished run's result.json has other metrics than its ranks give."""
     if run.status != "finished":
         return
     result = run.result
-    told = {**result["metrics"], **result.get("mistakes", {})}
+    reported = {**result["metrics"], **result.get("mistakes", {})}
     for name, value in {**data.summarise(ranks), **data.summarise_mistakes(ranks)}.items():
-        known = told.get(name)
-        if known is not None and not math.isclose(known, value, abs_tol=_LAST_BITS, rel_tol=_LAST_BITS):
+        in_result = reported.get(name)
+        if in_result is not None and not math.isclose(in_result, value, abs_tol=_LAST_BITS, rel_tol=_LAST_BITS):
             raise RunError(
-                f"run {run.run_id}: by its result.json {name} is {known:.6g}, but its ranks give {value:.6g}: move "
+                f"run {run.run_id}: by its result.json {name} is {in_result:.6g}, but its ranks give {value:.6g}: move "
                 "its folder elsewhere and rerun the command that wrote it"
             )

@@ -20,7 +20,7 @@ from negbench.files.row_files import at, read_rows, unwritten
 from negbench.own import init
 from negbench.own.init import inspect_folder
 from negbench.plugins.registry import build
-from negbench.scoring.scorers import trained_on
+from negbench.scoring.scorers import train_queries_in
 from negbench.settings.config import PluginConfig
 
 ROWS = [{"reference": f"r{n}", "text": f"in red {n}", "target": f"t{n}", "split": "val"} for n in range(3)]
@@ -267,18 +267,18 @@ def test_evaluate_counts_the_queries_of_training(tmp_path):
         manifest={"dataset": {"train": train.identity}},
     )
     other = load(write(tmp_path / "b.json", [*rows[:6], *ROWS]))
-    assert trained_on(folder, other) == ("3 of these 6 queries are in the run's train split",)
-    assert trained_on(folder, load(write(tmp_path / "b.json", ROWS))) == ()
+    assert train_queries_in(folder, other) == ("3 of these 6 queries are in the run's train split",)
+    assert train_queries_in(folder, load(write(tmp_path / "b.json", ROWS))) == ()
     spelled = [{**row, "reference": f"all/{row['reference']}.jpg", "target": f"./{row['target']}"} for row in rows[:6]]
-    assert trained_on(folder, load(write(tmp_path / "b.json", spelled))) == trained_on(
+    assert train_queries_in(folder, load(write(tmp_path / "b.json", spelled))) == train_queries_in(
         folder, load(write(tmp_path / "b.json", rows[:6]))
     )
     write(file, rows[2:])
-    assert trained_on(folder, other) == (
+    assert train_queries_in(folder, other) == (
         "2 of these 6 queries are in the run's train split, whose file has changed since",
     )
     file.unlink()
-    assert trained_on(folder, other)[0].startswith("not known whether the run was trained on these queries")
+    assert train_queries_in(folder, other)[0].startswith("not known whether the run was trained on these queries")
 
 
 # --- images ------------------------------------------------------------------------------------------------------
