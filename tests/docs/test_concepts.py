@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -39,49 +40,88 @@ def singular(word: str) -> str:
     return word if word.endswith(("ss", "us", "is")) or len(word) <= 3 else word.removesuffix("s")
 
 
-def words_of_classes() -> dict[str, str]:
-    """Return word -> a public class whose name has it."""
-    words: dict[str, str] = {}
+def words_of(text: str) -> list[str]:
+    """Return the words of a text or a class name, in the singular."""
+    return [singular(word.lower()) for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z][a-z0-9]*", text)]
+
+
+def words_of_classes() -> dict[str, set[str]]:
+    """Return word -> the public classes whose names have it."""
+    words = defaultdict[str, set[str]](set)
     for path in sorted((ROOT / "negbench").rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         if place.startswith(APART) or place in COMMANDS or path.stem.startswith("_"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*", node.name):
-                    words.setdefault(singular(word.lower()), f"{place}: {node.name}")
-    return words
+                for word in words_of(node.name):
+                    words[word].add(f"{place}: {node.name}")
+    return dict(words)
 
 
-def rows_of_page() -> list[list[str]]:
-    """Return the cells of every row of the page's tables."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-    return [row for row in rows if row[0] != "word"]
+def rows_of_page() -> list[dict[str, str]]:
+    """Return the rows of the page's tables by their headers."""
+    rows = []
+    headers: list[str] = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("| "):
+            continue
+        if cells[0] == "word":
+            headers = cells
+        else:
+            rows.append(dict(zip(headers, cells, strict=True)))
+    return rows
+
+
+def words_of_the_code() -> list[tuple[str, str]]:
+    """Return each word of the code with whose word it is; a row names one for all of its words, or one for each."""
+    pairs: list[tuple[str, str]] = []
+    for row in rows_of_page():
+        if "word of" not in row:
+            continue
+        names = row["word"].split(", ")
+        origins = row["word of"].split("; ")
+        if len(names) == 1:
+            origins = [row["word of"]]
+        elif len(origins) == 1:
+            origins *= len(names)
+        pairs += zip(names, origins, strict=True)
+    return pairs
 
 
 def explained() -> set[str]:
     """Return the words of first columns, and those that a row sets in bold."""
-    words = set()
-    for word, meaning, *_ in rows_of_page():
-        for text in (word, *re.findall(r"\*\*(.+?)\*\*", meaning)):
-            words.update(singular(part) for part in re.findall(r"[a-z]+", text.lower()))
+    words = set[str]()
+    for row in rows_of_page():
+        words.update(words_of(row["word"]))
+        for text in re.findall(r"\*\*(.+?)\*\*", row["means"]):
+            words.update(words_of(text))
     return words
 
 
 def test_every_word_of_a_class_name_has_a_row_or_is_an_ordinary_one():
     known = explained() | ORDINARY
-    lacking = {word: place for word, place in words_of_classes().items() if word not in known}
+    lacking = {word: places for word, places in words_of_classes().items() if word not in known}
     assert lacking == {}, "give each a row, or take a word that pandas, PyTorch or the field has"
 
 
 def test_no_word_is_called_ordinary_that_no_class_has_or_that_the_page_explains():
     words = words_of_classes()
     assert {word for word in ORDINARY if word not in words} == set()
-    assert ORDINARY & {singular(row[0].lower()) for row in rows_of_page()} == set()
+    assert ORDINARY & {singular(row["word"].lower()) for row in rows_of_page()} == set()
 
 
-@pytest.mark.parametrize("row", rows_of_page(), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", rows_of_page(), ids=lambda row: row["word"])
 def test_every_row_has_a_meaning_and_an_example(row):
-    assert len(row) == 3
-    assert all(row)
+    columns = ["word", "means", "for example"]
+    assert list(row) in (columns, [*columns, "word of"])
+    assert "" not in row.values()
+
+
+@pytest.mark.parametrize(("word", "origin"), words_of_the_code(), ids=[word for word, _ in words_of_the_code()])
+def test_a_word_that_only_negbench_has_serves_several_classes(word, origin):
+    assert origin
+    if origin == "negbench":
+        classes = words_of_classes().get(singular(word), set())
+        assert len(classes) >= 2, "rename the class, or say whose word it is"
