@@ -15,7 +15,7 @@ import pandas as pd
 from negbench.analysis.frame import first_run, shared_value
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
-from negbench.report.cards import CardImage, Example, ImageRow, Pictures, Relation
+from negbench.report.examples import Example, ImageRow, Pictures, Relation, Thumbnail
 from negbench.report.figures import ChartData
 from negbench.settings.config import ResolvedConfig, resolve
 from negbench.store.runfolder import RunFolder
@@ -204,8 +204,8 @@ def _examples(
     ranks: Mapping[str, pd.Series[Any]],
     pictures: Pictures,
 ) -> tuple[Example, ...]:
-    def thumb(image: str, caption: str, relation: Relation) -> CardImage:
-        return CardImage(image, pictures.add(f"{split}/{image}", lambda: dataset.open_image(image)), caption, relation)
+    def thumb(image: str, caption: str, relation: Relation) -> Thumbnail:
+        return Thumbnail(image, pictures.add(f"{split}/{image}", lambda: dataset.open_image(image)), caption, relation)
 
     made = []
     for position, (row, why) in enumerate(picked.items()):

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from negbench.analysis.words import csv_text
 from negbench.display import is_number
 from negbench.machine.files import atomic_write, check_links, sweep, write_text
-from negbench.report.cards import Example, Pictures
 from negbench.report.charts import Chart, Form, picture
+from negbench.report.examples import Example, Pictures
 from negbench.report.tables import Table, sort_key
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ WORDS = """
     plugin precision preference problem process progress pruned published ragged range rank ranking rate ray
     reader reading recomputed record registry remark resolved row sampler scalar schedule scored search section see
     seeded seen server setting shard share source spec spelling state statistic step stopped store stored
-    stream sub summary synthetic table test text time timer top toy tracker train training triplet
+    stream sub summary synthetic table test text thumbnail time timer top toy tracker train training triplet
     trusted tuning turn unknown up value view w weight without
 """
 ORDINARY = {*WORDS.split()}

@@ -15,7 +15,7 @@ THUMB = 84  # pixels, longer side
 
 
 @dataclass(frozen=True)
-class CardImage:
+class Thumbnail:
     """One image with its caption. `relation`: to the query; "unknown" where only the target is annotated."""
 
     image: str
@@ -29,7 +29,7 @@ class ImageRow:
     """A row of images under a label."""
 
     label: str
-    thumbs: tuple[CardImage, ...]
+    thumbs: tuple[Thumbnail, ...]
     remark: str = ""
 
 
@@ -40,8 +40,8 @@ class Example:
     title: str
     why: str
     text: str
-    reference: CardImage
-    target: CardImage
+    reference: Thumbnail
+    target: Thumbnail
     strips: tuple[ImageRow, ...]
 
 
