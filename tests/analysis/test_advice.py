@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,18 +26,13 @@ LABELS = {"dataset": "d", "loss": "info-nce", "backbone": "b", "negatives": 63.0
 
 def row(name: str, points: tuple[float, float, float] | None = None, mean: float = 0.9, **more: Any) -> Verdict:
     """Return a verdict on a strategy, its difference from the batch in points: value, low, high."""
-    columns = {
-        "strategy": name,
-        "mean": mean,
-        "plugin": name.partition("(")[0],
-        "baseline": "in-batch",
-        **LABELS,
-        **more,
-    }
+    plugin = name.partition("(")[0]
+    columns = {"strategy": name, "mean": mean, "plugin": plugin, "baseline": "in-batch", **LABELS, **more}
     if points is None:
         return verdict(**columns | {"verdict": "baseline"})
-    value, low, high = (each / 100 for each in points)
-    return dataclasses.replace(verdict(**columns), against_baseline=Estimate(value, low, high, 0.5))
+    value, low, high = points
+    difference = Estimate(value / 100, low / 100, high / 100, 0.5)
+    return dataclasses.replace(verdict(**columns), against_baseline=difference)
 
 
 def at(*others: Verdict, mean: float = 0.9, temperature: str = "learned", rate: str = "own", **more: Any) -> Setting:
@@ -96,7 +93,7 @@ CASES = {
 
 
 def test_every_ending_follows_from_the_intervals(golden):
-    seconds = {group_key(vars(each)): 30.0 for each in (OPEN, WIDE, row("in-batch"))}
+    seconds = {group_key(vars(verdict)): 30.0 for verdict in (OPEN, WIDE, row("in-batch"))}
     golden("advice", {case: [recommend(settings, seconds)] for case, settings in CASES.items()})
 
 
@@ -134,12 +131,12 @@ def test_the_batch_is_the_baseline_where_others_stand_beside_it(plugins, alone):
 def test_a_table_with_another_baseline_is_no_question_about_the_batch():
     rows = [row("in-batch"), RANDOM]
     assert beside_batch(rows)
-    assert not beside_batch([dataclasses.replace(each, baseline="in-batch+all-corpus") for each in rows])
+    assert not beside_batch([dataclasses.replace(verdict, baseline="in-batch+all-corpus") for verdict in rows])
     assert not beside_batch([row("in-batch"), row("qure", (1, 0, 2))])
 
 
-def check_page(findings: Findings) -> None:
-    """Tables and the forest compare with the batch alone, whose row is in one block with the others."""
+def check_tables(findings: Findings) -> None:
+    """Check that tables compare with the batch alone, whose row is in one block with the others."""
     (leader,) = [table for table in tables(findings) if table.name == "table"]
     assert "against the best" not in leader.frame
     assert leader.frame["verdict"].str.startswith(("baseline", "undecided")).all()
@@ -147,16 +144,35 @@ def check_page(findings: Findings) -> None:
     assert "; the difference of R@10 from in-batch in points, with simultaneous 95 % intervals" in leader.title
     header = paper_table(leader, "markdown").splitlines()[2].strip("| ")
     assert [name.strip() for name in header.split("|")] == ["loss", "negatives", "strategy", "R@10", "difference"]
-    behind = Estimate(-0.01, -0.02, 0.0)  # a forest against the best of as many could be drawn, too
+
+
+def check_forest(findings: Findings) -> None:
+    """Check that the forest is drawn against the batch alone, though it could be against the best of as many."""
+    behind = Estimate(-0.01, -0.02, 0.0)
     rows = [dataclasses.replace(row, negatives=15.0, against_best=behind) for row in findings.main_verdicts]
     (forest,) = forests(parts_of(findings.groups, rows)[0])
     assert forest.title.endswith("points against in-batch")
-    (line,) = [line for line in say(findings)[:-1] if line.startswith("Draws")]  # the last line says what to do
+
+
+def check_draws(findings: Findings) -> None:
+    *lines, _what_to_do = say(findings)
+    (line,) = [line for line in lines if line.startswith("Draws")]
     name = r"in-batch\+top-k\(k=5\)"
-    drawn = rf"{name} draws from median rank \d+"
-    false = rf"[\d.]+ % of the draws of {name} are false negatives, the largest share"
-    said = rf"Draws \(.*\): {drawn}; {false}\."
-    assert re.fullmatch(said, line), line
+    rank = rf"{name} draws from median rank \d+"
+    share = rf"[\d.]+ % of the draws of {name} are false negatives, the largest share"
+    assert re.fullmatch(rf"Draws \(.*\): {rank}; {share}\.", line), line
+
+
+def check_answer_on_page(answer: Sequence[str], findings: Findings, folder: Path, monkeypatch: Any) -> None:
+    """Check that a page begins with the headlines, the best temperature and what to do, or with the latter alone."""
+    headlines = answer[:3]
+    *_, temperatures, what_to_do = answer
+    page = build.comparison_page(folder, findings, ())
+    assert page.answer[: page.lead] == (*headlines, temperatures, what_to_do)
+    monkeypatch.setattr(build, "HEADLINES", 2)  # as if they were too many
+    page = build.comparison_page(folder, findings, ())
+    assert page.answer[: page.lead] == (temperatures, what_to_do)
+    assert page.answer[2:5] == tuple(headlines)
 
 
 @pytest.mark.parametrize("axis", ["dial", "losses"])
@@ -164,17 +180,19 @@ def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_pa
     """A dial holds a learned temperature: the runs of the loss without tau. The answer ends alike on either axis."""
     from negbench.api import compare
 
-    dial = {"dials": ("loss.tau=learned,0.15",), "losses": "info-nce"}
-    given: dict[str, Any] = {"dial": dial, "losses": {"losses": "info-nce,info-nce:tau=0.15"}}[axis]
-    found = compare(
+    options: dict[str, dict[str, Any]] = {
+        "dial": {"dials": ("loss.tau=learned,0.15",), "losses": "info-nce"},
+        "losses": {"losses": "info-nce,info-nce:tau=0.15"},
+    }
+    result = compare(
         strategies="in-batch,in-batch+top-k:k=5", seeds=2, sets=tuple(vector_sets), lr="fixed", runs_dir=tmp_path,
-        tracking_uri="none", report=False, name="n", **given,
+        tracking_uri="none", report=False, name="n", **options[axis],
     )  # fmt: skip
-    runs = [RunFolder(tmp_path / name) for name in found.cells["run"]]
+    runs = [RunFolder(tmp_path / name) for name in result.cells["run"]]
     assert sorted({(run.config.loss.options["tau"], run.config.divisor) for run in runs}, key=str) == [
         (0.15, "tau"), (None, "backbone"),
     ]  # fmt: skip
-    *_, elsewhere, temperatures, last = found.answer
+    *_, elsewhere, temperatures, last = result.answer
     assert elsewhere.startswith(
         "Your batch of 24 and 2 passes are no more than those with which mining gained on emoji: "
     )
@@ -184,16 +202,13 @@ def test_a_comparison_of_temperatures_ends_with_advice(axis, vector_sets, tmp_pa
         temperatures,
     )
     assert last.startswith(("Do not mine", "Not decided", "Tune the "))
-    assert {verdict.baseline for verdict in found.findings.main_verdicts} == {"in-batch"}
-    assert all(verdict.baseline_asked for verdict in found.findings.main_verdicts)
+    for main_row in result.findings.main_verdicts:
+        assert (main_row.baseline, main_row.baseline_asked) == ("in-batch", True), main_row.strategy
     if axis == "losses":
-        check_page(found.findings)
-        page = build.comparison_page(tmp_path / "n", found.findings, ())
-        headlines = found.answer[:3]
-        assert page.answer[: page.lead] == (*headlines, temperatures, last)
-        monkeypatch.setattr(build, "HEADLINES", 2)  # as if they were too many
-        page = build.comparison_page(tmp_path / "n", found.findings, ())
-        assert page.answer[: page.lead] == (temperatures, last)
-        assert page.answer[2:5] == tuple(headlines)
-        assert any(line.startswith("info-nce: R@10 beside the batch, after ") for line in found.answer)
-        assert any(line.startswith("info-nce(tau=0.15): R@1: ") for line in found.answer), "\n".join(found.answer)
+        check_tables(result.findings)
+        check_forest(result.findings)
+        check_draws(result.findings)
+        check_answer_on_page(result.answer, result.findings, tmp_path / "n", monkeypatch)
+        text = "\n".join(result.answer)
+        assert "\ninfo-nce: R@10 beside the batch, after " in f"\n{text}"
+        assert "\ninfo-nce(tau=0.15): R@1: " in f"\n{text}"

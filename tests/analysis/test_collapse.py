@@ -60,19 +60,19 @@ def test_runs_are_held_against_their_own_group_and_alike_only_in_all_seeds(tmp_p
 
 def test_the_answer_names_them(vector_sets, tmp_path):
     """At a rate of almost 0 all strategies score as the untrained model; then one run is made to fall."""
-    asked = Compare(
+    options = Compare(
         strategies="qure,top-k,all-corpus", lr="fixed", seeds=2, name="c",
         sets=(*(text for text in vector_sets if not text.startswith("train.lr")), "train.lr=1e-30", "train.epochs=1"),
         runs_dir=tmp_path, tracking_uri="none", report=False,
     )  # fmt: skip
-    result = compare(asked)
+    result = compare(options)
     assert "all-corpus, qure and top-k score identically: probably the learning rate is too low" in str(result.answer)
     for seed, end in ((0, 0.9), (1, 0.1)):
         (run,) = result.cells.query(f"strategy == 'qure' and seed == {seed}")["run"]
         folder = RunFolder(tmp_path / run)
         ranks = folder.ranks()
-        found = range(round(end * len(ranks)))
-        rank_anew(folder, ranks.assign(target_rank=[1 if row in found else 20 for row in range(len(ranks))]))
+        hits = round(end * len(ranks))
+        rank_anew(folder, ranks.assign(target_rank=[1] * hits + [20] * (len(ranks) - hits)))
     findings = judge_comparison(tmp_path, "c", Rules())
     rows = {row.strategy: row for row in findings.main_verdicts}
     assert {name: row.collapsed for name, row in rows.items()} == {"qure": 1, "top-k": 0, "all-corpus": 0}

@@ -33,20 +33,18 @@ SEEDS = {"x": (0, 1, 2, 3), "y": (3, 2, 1), "z": (0, 1, 2)}  # of three strategi
 def table(loss: str, lift: float, ends: dict[str, Ends] | None = None) -> VerdictTable:
     """Return a table whose queries differ; `lift` raises all of them, and y by half as much again."""
     difficulty = np.random.default_rng(0).uniform(0.2, 0.5, 400)
-    values = {
-        name: Values(
-            np.stack([difficulty + 0.001 * seed + lift * (1.5 if name == "y" else 1) for seed in seeds]), seeds, None
-        )
-        for name, seeds in SEEDS.items()
-    }
+    values = {}
+    for name, seeds in SEEDS.items():
+        lift_of_strategy = 1.5 * lift if name == "y" else lift
+        rows = [difficulty + 0.001 * seed + lift_of_strategy for seed in seeds]
+        values[name] = Values(np.stack(rows), seeds, None)
     return VerdictTable({**LABELS, "loss": loss}, "m", {"m": values}, ends=ends or {})
 
 
 def test_a_contrast_is_the_mean_over_shared_strategies_and_seeds():
-    tables = [table("l1", 0.05), table("l2", 0.0)]
-    (made,) = contrasts(tables)
-    assert (made.labels["loss"], {*made.values["m"]}) == (OVER_ALL, {"l1", "l2"})
-    high, low = sorted(verdicts_of(made, Rules()), key=lambda row: -row.mean.value)
+    (contrast,) = contrasts([table("l1", 0.05), table("l2", 0.0)])
+    assert (contrast.labels["loss"], {*contrast.values["m"]}) == (OVER_ALL, {"l1", "l2"})
+    high, low = sorted(verdicts_of(contrast, Rules()), key=lambda row: -row.mean.value)
     assert (high.strategy, high.seeds, high.facts) == ("l1", 2, {CONTRAST: "loss", "strategies": 3})  # seeds 1 and 2
     assert low.behind_best.value == pytest.approx((0.05 + 0.075 + 0.05) / 3)
     assert low.standing == "worse"
@@ -55,38 +53,47 @@ def test_a_contrast_is_the_mean_over_shared_strategies_and_seeds():
     assert contrast_text([low, high]) == text
     open_row = replace(low, standing="undecided")
     assert contrast_text([open_row, high]) == text.replace("better", "undecided")
-    fallen = {"y": Ends(collapsed=frozenset({1}))}
-    (left,) = contrasts([tables[0], table("l2", 0.0, fallen)])
-    behind = next(row for row in verdicts_of(left, Rules()) if row.strategy == "l2").behind_best
-    assert behind.value == pytest.approx(0.05)
-    assert contrasts([tables[0]]) == []
-    other = replace(tables[1], values={"m": {"w": tables[1].values["m"]["x"]}})
-    assert contrasts([tables[0], other]) == []  # no strategy in common
+
+
+def test_a_strategy_of_which_a_run_collapsed_is_left_out_of_a_contrast():
+    collapsed = {"y": Ends(collapsed=frozenset({1}))}
+    (contrast,) = contrasts([table("l1", 0.05), table("l2", 0.0, collapsed)])
+    rows = {row.strategy: row for row in verdicts_of(contrast, Rules())}
+    assert rows["l2"].behind_best.value == pytest.approx(0.05)
+
+
+def test_without_two_losses_or_a_common_strategy_there_is_no_contrast():
+    first, second = table("l1", 0.05), table("l2", 0.0)
+    assert contrasts([first]) == []
+    other = replace(second, values={"m": {"w": second.values["m"]["x"]}})
+    assert contrasts([first, other]) == []
 
 
 def trials(seed: int, gap: float) -> tuple[SettingChoice, ...]:
     """Return trials of two rates on 300 queries, of which the chosen one is ahead by about `gap`."""
     rng = np.random.default_rng(seed)
-    chosen, other = (
-        Values((rng.random((3, 300)) < recall).astype(float), (0, 1, 2), None) for recall in (0.5, 0.5 - gap)
-    )
-    return (SettingChoice(TrialSetting(1.0), {TrialSetting(1.0): chosen, TrialSetting(3.0): other}),)
+
+    def values(recall: float) -> Values:
+        return Values((rng.random((3, 300)) < recall).astype(float), (0, 1, 2), None)
+
+    by_rate = {TrialSetting(1.0): values(0.5), TrialSetting(3.0): values(0.5 - gap)}
+    return (SettingChoice(TrialSetting(1.0), by_rate),)
 
 
-def with_trials(made: VerdictTable, seed: int, gap: float) -> VerdictTable:
-    """Return a table whose strategies chose their rates by such trials."""
-    choices = {name: trials(seed + number, gap) for number, name in enumerate(sorted(made.values["m"]))}
-    return replace(made, choices={"m": choices})
+def with_trials(verdict_table: VerdictTable, seed: int, gap: float) -> VerdictTable:
+    """Return the table with trials by which its strategies chose their rates."""
+    choices = {name: trials(seed + number, gap) for number, name in enumerate(sorted(verdict_table.values["m"]))}
+    return replace(verdict_table, choices={"m": choices})
 
 
 def tables_over(axis: str, gap: float) -> list[VerdictTable]:
     """Return two tables that differ in one axis, with trials."""
-    made = []
+    tables = []
     for number, lift in enumerate((0.05, 0.0)):
-        of_value = table("l1", lift)
-        labels = {**of_value.labels, axis: f"{axis}{number}"}
-        made.append(with_trials(replace(of_value, labels=labels), 10 * number, gap))
-    return made
+        without_trials = table("l1", lift)
+        labels = {**without_trials.labels, axis: f"{axis}{number}"}
+        tables.append(with_trials(replace(without_trials, labels=labels), 10 * number, gap))
+    return tables
 
 
 OVER = {
@@ -97,21 +104,24 @@ OVER = {
 }
 
 
+def width(verdict_table: VerdictTable) -> float:
+    """Return the width of the interval of who is behind the highest."""
+    for row in verdicts_of(verdict_table, Rules()):
+        if row.behind_highest is not None:
+            return row.behind_highest.high - row.behind_highest.low
+    raise AssertionError("no row is behind the highest")
+
+
 @pytest.mark.parametrize(("axis", "join"), OVER.values(), ids=OVER)
 def test_a_table_over_several_contains_the_choice_of_rates(axis, join):
     """Doubtful choices widen its intervals; choices beyond doubt leave those of given rates."""
-    doubtful = join(tables_over(axis, 0.0))[0]
-    certain = join(tables_over(axis, 0.4))[0]
-    given = join([replace(one, choices={}) for one in tables_over(axis, 0.0)])[0]
-    assert {name: len(choices) for name, choices in doubtful.choices["m"].items()} == dict.fromkeys(
-        doubtful.values["m"], 3 if join is contrasts else 2
-    )
-    widths = []
-    for made in (given, certain, doubtful):
-        estimate = next(row.behind_highest for row in verdicts_of(made, Rules()) if row.behind_highest is not None)
-        widths.append(estimate.high - estimate.low)
-    assert widths[1] == pytest.approx(widths[0], rel=1e-3)
-    assert widths[2] > 1.1 * widths[0]
+    doubtful, *_ = join(tables_over(axis, 0.0))
+    certain, *_ = join(tables_over(axis, 0.4))
+    given_rates, *_ = join([replace(one, choices={}) for one in tables_over(axis, 0.0)])
+    counts = {name: len(choices) for name, choices in doubtful.choices["m"].items()}
+    assert counts == dict.fromkeys(doubtful.values["m"], 3 if join is contrasts else 2)
+    assert width(certain) == pytest.approx(width(given_rates), rel=1e-3)
+    assert width(doubtful) > 1.1 * width(given_rates)
 
 
 def row(strategy: str, mean: float, **labels: object) -> Verdict:
@@ -129,7 +139,7 @@ def test_many_tables_have_one_headline_and_orders_turn_along_every_axis():
         "m in 3 tables with 3 blocks of equally many negatives: highest is a at 2 (ahead of all others at 1), "
         "b at 1 (ahead of all others at 0)."
     )
-    (turn,) = turns([each for members in tables for each in members])
+    (turn,) = turns([row for rows in tables for row in rows])
     assert turn.startswith("The order reverses: with l1 a is ahead of b; with l2 it is the other way round")
     assert "each table alone at 95 %" in turn
 
@@ -149,8 +159,8 @@ def batch_beside_a_rule(loss: str) -> tuple[pd.DataFrame, VerdictTable]:
     labels = {**LABELS, "loss": loss}
     cells = pd.DataFrame([{**dict.fromkeys(AXES, ""), **labels, "strategy": "in-batch", "stored": stored}])
     names = ("in-batch", "in-batch+top-k")
-    of_names = {name: Values(np.zeros((2, 4)), (0, 1), None) for name in names}
-    return cells, VerdictTable(labels, "m", {"m": of_names}, facts={name: {"plugin": name} for name in names})
+    values = {name: Values(np.zeros((2, 4)), (0, 1), None) for name in names}
+    return cells, VerdictTable(labels, "m", {"m": values}, facts={name: {"plugin": name} for name in names})
 
 
 BEGUN = "learned from 0.07"
@@ -174,11 +184,11 @@ BEGUN = "learned from 0.07"
 )
 def test_temperatures_are_compared_within_a_loss(losses, expected):
     groups, tables = zip(*map(batch_beside_a_rule, losses), strict=True)
-    found = []
-    for made in temperatures(groups, tables):
-        (named,) = {facts.get(OF_LOSS, "") for facts in made.facts.values()}
-        found.append((named, set(made.values["m"])))
-    assert found == expected
+    compared = []
+    for temperature_table in temperatures(groups, tables):
+        (loss,) = {facts.get(OF_LOSS, "") for facts in temperature_table.facts.values()}
+        compared.append((loss, set(temperature_table.values["m"])))
+    assert compared == expected
 
 
 def test_names_of_worlds_are_shortened_to_what_differs(spelled, subtests):
@@ -212,10 +222,10 @@ def test_a_recipes_baseline_that_is_not_compared_is_left_out(tmp_path, capsys):
     recipe.write_text('[compare]\nbaseline = "in-batch"\nstrategies = ["in-batch", "qure"]\n', encoding="utf-8")
     run = SimpleNamespace(card=SimpleNamespace(metrics=["m"]))
 
-    def rules(name: str = "qure", **given: str) -> Rules:
+    def rules(name: str = "qure", **flags: str) -> Rules:
         cell = SimpleNamespace(labels={"strategy": name, "dataset": "d"}, columns={"plugin": name}, run=run)
-        asked = with_recipe(Compare(recipe=recipe, strategies="qure", **given))
-        return rules_of(asked, [cell])  # type: ignore[list-item]
+        options = with_recipe(Compare(recipe=recipe, strategies="qure", **flags))
+        return rules_of(options, [cell])  # type: ignore[list-item]
 
     assert rules("in-batch").baseline == "in-batch"
     assert rules().baseline is None

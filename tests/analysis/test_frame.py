@@ -37,8 +37,10 @@ def results(tmp_path: Path) -> pd.DataFrame:
 
 
 def test_cells_of_a_group_are_adjacent_and_in_the_order_of_their_seeds():
-    rows = [{**LABELS, "system": "", "point": "", "settings": "", "epochs": "", "strategy": s, "seed": n} for s, n in
-            (("b", 2), ("a", 1), ("b", 0))]  # fmt: skip
+    rows = []
+    for strategy, seed in (("b", 2), ("a", 1), ("b", 0)):
+        axes = {"system": "", "point": "", "settings": "", "epochs": ""}
+        rows.append({**LABELS, **axes, "strategy": strategy, "seed": seed})
     frame = results_frame(rows)
     assert list(zip(frame["strategy"], frame["seed"], strict=True)) == [("b", 0), ("b", 2), ("a", 1)]
     assert [shared_value(cells, "strategy") for cells in groups_of(frame)] == ["b", "a"]
@@ -49,7 +51,7 @@ def test_a_dials_values_stay_whole_numbers_and_fractions(tmp_path):
     folders = [run.folder for run in cells["stored"]]
     whole, fraction = (group(LABELS, folders, **{"dataset.look": value}) for value in (0, 0.5))
     both = pd.concat([whole, fraction.assign(strategy="t")])
-    assert [str(facts_of(each)["dataset.look"]) for each in groups_of(both)] == ["0", "0.5"]
+    assert [str(facts_of(cells)["dataset.look"]) for cells in groups_of(both)] == ["0", "0.5"]
 
 
 def test_numbers_that_no_run_has_are_no_zeros(results):
@@ -64,22 +66,24 @@ def test_numbers_that_no_run_has_are_no_zeros(results):
 
 
 def test_users_get_points(results):
-    shown = shown_results(results)
-    assert list(shown["strategy"]) == ["qure", "qure", "top-k"]
-    assert "point" not in shown  # no axis of this comparison
+    table = shown_results(results)
+    assert list(table["strategy"]) == ["qure", "qure", "top-k"]
+    assert "point" not in table  # no axis of this comparison
     first = next(iter(results["stored"])).result
-    assert shown["average/recall_at_10"].iloc[0] == pytest.approx(100 * first["metrics"]["average/recall_at_10"])
-    assert list(shown["pool_size"]) == [14.0, 17.0, 14.0]  # no share
-    assert list(shown["train_seconds"]) == [6.0, 9.0, 6.0]
-    assert shown["negatives_seen"].dtype.kind == "i"
+    assert table["average/recall_at_10"].iloc[0] == pytest.approx(100 * first["metrics"]["average/recall_at_10"])
+    assert list(table["pool_size"]) == [14.0, 17.0, 14.0]  # no share
+    assert list(table["train_seconds"]) == [6.0, 9.0, 6.0]
+    assert table["negatives_seen"].dtype.kind == "i"
 
 
 def test_values_per_query_are_in_the_order_of_the_rows(results):
     assert list(results.index) == [0, 1, 0]  # alike for two rows
     values = per_query(results, "average/recall_at_10")
     results = results.reset_index(drop=True)
-    want = [[100.0 * (rank <= 10) for rank in ranks_of(seed + extra, better).target_rank.tolist()]
-            for seed, extra, better in ((4, 400, 0.5), (7, 400, 0.5), (4, 500, 0.1))]  # fmt: skip
+    want = []
+    for seed, better in ((404, 0.5), (407, 0.5), (504, 0.1)):
+        ranks = ranks_of(seed, better).target_rank.tolist()
+        want.append([100.0 * (rank <= 10) for rank in ranks])
     assert values.tolist() == want
     turned = per_query(results[::-1], "average/recall_at_10")
     assert turned.tolist() == want[::-1]
@@ -103,7 +107,7 @@ def test_a_metric_may_be_named_as_tables_print_it(results, printed, column):
     np.testing.assert_array_equal(per_query(results, printed), per_query(results, column))
 
 
-CHOSEN: dict[str, list[int]] = {
+CHOICES_OF_ROWS: dict[str, list[int]] = {
     "a group's rows apart": [0, 2, 1],
     "seeds turned": [1, 2, 0],
     "one row": [2],
@@ -111,29 +115,29 @@ CHOSEN: dict[str, list[int]] = {
 }
 
 
-@pytest.mark.parametrize("chosen", CHOSEN.values(), ids=CHOSEN)
+@pytest.mark.parametrize("rows", CHOICES_OF_ROWS.values(), ids=CHOICES_OF_ROWS)
 @pytest.mark.parametrize("index", ["kept", "new", "alike"])
-def test_values_per_query_are_those_of_the_chosen_rows(results, chosen, index):
+def test_values_per_query_are_those_of_the_chosen_rows(results, rows, index):
     results = results.reset_index(drop=True)
     every = per_query(results, "average/recall_at_10")
     assert len({row.tobytes() for row in every}) == 3
-    shown = shown_results(results).iloc[chosen]
+    table = shown_results(results).iloc[rows]
     if index == "new":
-        shown = shown.reset_index(drop=True)
+        table = table.reset_index(drop=True)
     elif index == "alike":
-        shown = shown.set_index(pd.Index([0] * len(chosen)))
-    cells = cells_of(results, shown)
-    np.testing.assert_array_equal(per_query(cells, "average/recall_at_10"), every[chosen])
+        table = table.set_index(pd.Index([0] * len(rows)))
+    cells = cells_of(results, table)
+    np.testing.assert_array_equal(per_query(cells, "average/recall_at_10"), every[rows])
 
 
 def test_rows_that_are_no_cells_are_refused_in_one_line(results):
-    shown = shown_results(results)
+    table = shown_results(results)
     with pytest.raises(OptionError, match="no column 'run': choose whole rows"):
-        cells_of(results, shown[["strategy"]])
+        cells_of(results, table[["strategy"]])
     with pytest.raises(OptionError, match="run other is not in these results"):
-        cells_of(results, shown.assign(run="other"))
+        cells_of(results, table.assign(run="other"))
     with pytest.raises(OptionError, match="there are no cells"):
-        per_query(cells_of(results, shown.iloc[:0]), "average/recall_at_10")
+        per_query(cells_of(results, table.iloc[:0]), "average/recall_at_10")
 
 
 def test_what_has_no_values_per_query_is_one_line(results, tmp_path):
@@ -148,16 +152,16 @@ def test_what_has_no_values_per_query_is_one_line(results, tmp_path):
 
 
 def test_verdicts_in_points_have_a_column_for_each_end(results):
-    (table,) = tables_of(groups_of(results), main_only=True)
-    verdicts = verdicts_of(table, Rules("top-k"))
-    shown = shown_verdicts(verdicts).set_index("strategy")
-    qure = next(each for each in verdicts if each.strategy == "qure")
-    assert shown.loc["qure", "mean_low"] == pytest.approx(100 * qure.mean.low)
-    assert shown.loc["qure", "against_baseline"] == pytest.approx(100 * qure.against_baseline.value)
-    assert shown.loc["qure", "against_baseline_p"] == qure.against_baseline.p  # no share
-    assert math.isnan(shown.loc["top-k", "against_baseline"])
-    assert shown.loc["top-k", "against_best"] == -shown.loc["qure", "against_baseline"]
-    assert {"system", "point", "settings", "epochs"}.isdisjoint(shown)
+    (computed,) = tables_of(groups_of(results), main_only=True)
+    verdicts = verdicts_of(computed, Rules("top-k"))
+    points = shown_verdicts(verdicts).set_index("strategy")
+    (qure,) = [verdict for verdict in verdicts if verdict.strategy == "qure"]
+    assert points.loc["qure", "mean_low"] == pytest.approx(100 * qure.mean.low)
+    assert points.loc["qure", "against_baseline"] == pytest.approx(100 * qure.against_baseline.value)
+    assert points.loc["qure", "against_baseline_p"] == qure.against_baseline.p  # no share
+    assert math.isnan(points.loc["top-k", "against_baseline"])
+    assert points.loc["top-k", "against_best"] == -points.loc["qure", "against_baseline"]
+    assert {"system", "point", "settings", "epochs"}.isdisjoint(points)
 
 
 # --- stored ------------------------------------------------------------------------------------------------------
@@ -172,9 +176,9 @@ def test_what_seeds_the_intervals_is_frozen():
 
 def test_verdicts_are_read_as_they_were_written(results, tmp_path):
     (table,) = tables_of(groups_of(results), main_only=True)
-    verdicts = [each.rounded() for each in verdicts_of(table, Rules("top-k"))]
+    verdicts = [verdict.rounded() for verdict in verdicts_of(table, Rules("top-k"))]
     Findings(results, {}, tuple(verdicts)).write(tmp_path)
-    assert [repr(each) for each in read_verdicts(tmp_path)] == [repr(each) for each in verdicts]  # NaN equals NaN
+    assert list(map(repr, read_verdicts(tmp_path))) == list(map(repr, verdicts))  # as texts, in which NaN equals NaN
     document = json.loads((tmp_path / "statistics.json").read_text())
     assert document["schema"] == 3
     assert StatisticsRecord.model_validate(document).verdicts
@@ -195,8 +199,10 @@ def test_the_schema_before_is_read(tmp_path):
     assert read.against_highest is None
     assert read.against_baseline == Estimate(-0.1, -0.2, -0.05, 0.01)
     assert (read.facts, read.beaten_by, math.isnan(read.sd)) == ({"plugin": "s", "num_negatives": 5}, ("t",), True)
-    again = {key: value for key, value in read.flat().items() if key in flat and flat[key] is not None}
-    assert again == {**{key: value for key, value in flat.items() if value is not None}, "beaten_by": ("t",)}
+    flat_again = read.flat()
+    for key, value in {**flat, "beaten_by": ("t",)}.items():
+        if value is not None:
+            assert flat_again[key] == value, key
 
 
 def test_flat_columns_are_those_of_the_schema_before():
@@ -219,9 +225,9 @@ def test_statistics_of_another_form_are_refused_in_one_line(document, tmp_path):
     write_json(tmp_path / "statistics.json", document)
     with pytest.raises(
         NegbenchError, match=r"statistics\.json is from another version of negbench: rerun its command"
-    ) as refused:
+    ) as error:
         read_verdicts(tmp_path)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 CELL = {**LABELS, "seed": 0, "hash": "h", "run": None, "error": "mend this"}
@@ -245,9 +251,9 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("document", "why"), COMPARISONS.values(), ids=COMPARISONS)
 def test_a_comparison_of_another_form_is_refused_in_one_line(document, why, tmp_path):
     write_json(tmp_path / "demo" / "comparison.json", document)
-    with pytest.raises(NegbenchError, match=r"rerun its command, negbench compare \.\.\. --name demo$") as refused:
+    with pytest.raises(NegbenchError, match=r"rerun its command, negbench compare \.\.\. --name demo$") as error:
         ComparisonFolder(tmp_path / "demo").read()
-    assert why in str(refused.value)
+    assert why in str(error.value)
 
 
 @pytest.mark.parametrize(

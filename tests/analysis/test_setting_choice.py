@@ -18,7 +18,7 @@ DRAWS = 40_000
 
 
 def values(means: Sequence[float], queries: int = 400, **more: Any) -> Values:
-    """A row for each seed, half of whose queries are one above the mean, and half one below."""
+    """Return a row for each seed, half of whose queries are one above the mean, and half one below."""
     signs = np.tile([1.0, -1.0], queries // 2)
     rows = np.array([mean + signs for mean in means])
     return Values(rows, tuple(range(len(means))), None, **more)
@@ -66,8 +66,11 @@ def test_no_doubt_leaves_nothing_and_a_worse_rate_all_of_it():
 
 def test_several_tables_are_averaged_and_names_and_order_do_not_matter():
     rng = np.random.default_rng(1)
-    made = [{rate: Values(rng.random((3, 50)), (0, 1, 2), None) for rate in (1.0, 3.0, 9.0)} for _ in range(4)]
-    first, second, third, fourth = (choice(1.0, trials) for trials in made)
+
+    def random_choice() -> SettingChoice:
+        return choice(1.0, {rate: Values(rng.random((3, 50)), (0, 1, 2), None) for rate in (1.0, 3.0, 9.0)})
+
+    first, second, third, fourth = (random_choice() for _ in range(4))
     both = draw_shortfalls({"a": (first, second), "b": (third, fourth)}, 500, "k")
     turned = draw_shortfalls({"b": (third, fourth), "a": (first, second)}, 500, "k")
     for name in "ab":
@@ -90,7 +93,9 @@ def test_doubt_widens_intervals_and_certainty_does_not():
     same = differences(tested, "a", choices=dict.fromkeys(tested, (certain,))).against["b"]
     assert same.interval == plain.interval
     assert same.choice < 1e-9
-    doubts = {name: (choice(1.0, {1.0: hits(0.5, k), 3.0: hits(0.5, k + 9)}),) for k, name in enumerate("abc")}
+    doubts = {}
+    for number, name in enumerate("abc"):
+        doubts[name] = (choice(1.0, {1.0: hits(0.5, number), 3.0: hits(0.5, number + 9)}),)
     wide = differences(tested, "a", choices=doubts).against["b"]
     assert wide.value == plain.value
     assert wide.interval.low < plain.interval.low

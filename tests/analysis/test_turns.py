@@ -13,10 +13,21 @@ from negbench.analysis.verdict_record import Estimate, Verdict
 
 
 def row(strategy: str, metric: str, mean: float, *beaten_by: str, **columns: Any) -> Verdict:
-    known = {"dataset": "d", "loss": "l", "backbone": "b", "alpha": 0.05, "negatives": 1.0, "seeds": 3}
-    known |= {"main": metric == "recall_at_10", "baseline": "", "verdict": "not compared", "beaten_by": beaten_by}
-    known |= {"sd": 0.0, "queries": 9}
-    return Verdict(strategy=strategy, metric=metric, mean=Estimate(mean, mean, mean), **{**known, **columns})
+    defaults = {
+        "dataset": "d",
+        "loss": "l",
+        "backbone": "b",
+        "alpha": 0.05,
+        "negatives": 1.0,
+        "seeds": 3,
+        "main": metric == "recall_at_10",
+        "baseline": "",
+        "verdict": "not compared",
+        "beaten_by": beaten_by,
+        "sd": 0.0,
+        "queries": 9,
+    }
+    return Verdict(strategy=strategy, metric=metric, mean=Estimate(mean, mean, mean), **{**defaults, **columns})
 
 
 def by_both(*, of_r1: tuple[str, ...] = ("b",), **columns: Any) -> list[Verdict]:
@@ -88,16 +99,19 @@ def test_none_reverses_at_any_point():
 
 
 def test_of_many_points_the_first_are_named_and_the_others_counted():
-    budgets = [verdict for number in range(7) for verdict in at_point(f"twins={number}")]
-    lines = turns(budgets)
+    between_budgets = []
+    between_metrics = []
+    for number in range(7):
+        between_budgets += at_point(f"twins={number}")
+        between_metrics += by_both(point=f"twins={number}")
+    *_, fourth, last = lines = turns(between_budgets)
     assert len(lines) == 5
-    assert lines[3].startswith("The order reverses, twins=3: ")
-    assert lines[4] == "The order reverses between 3 more pairs of tables."
-    metrics = [verdict for number in range(7) for verdict in by_both(point=f"twins={number}")]
-    lines = turns_by_metric(metrics)
+    assert fourth.startswith("The order reverses, twins=3: ")
+    assert last == "The order reverses between 3 more pairs of tables."
+    first, *_, last = lines = turns_by_metric(between_metrics)
     assert len(lines) == 5
-    assert lines[0].startswith("By R@1, twins=0 the order of a and b reverses: ")
-    assert lines[4] == "By R@1 orders reverse in 3 more tables."
+    assert first.startswith("By R@1, twins=0 the order of a and b reverses: ")
+    assert last == "By R@1 orders reverse in 3 more tables."
 
 
 # --- cutoffs ---------------------------------------------------------------------------------------------------------

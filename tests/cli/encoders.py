@@ -11,7 +11,9 @@ class Mine(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.look, self.read, self.drop = nn.Linear(4, 6), nn.Linear(2, 5), nn.Dropout(0.5)
+        self.look = nn.Linear(4, 6)
+        self.read = nn.Linear(2, 5)
+        self.drop = nn.Dropout(0.5)
 
     def encode_image(self, images):
         assert not torch.is_grad_enabled()

@@ -28,7 +28,7 @@ def test_a_gpu_is_named_where_a_driver_is_installed(monkeypatch):
     monkeypatch.setattr(doctor, "has_gpu_driver", lambda: False)
     assert len(list(doctor._devices())) == 1
     monkeypatch.setattr(doctor, "has_gpu_driver", lambda: True)
-    text = [text for text, _ in doctor._devices()][1]
+    _, (text, _) = doctor._devices()
     assert text.startswith("a card, 1 of 2 GiB free; train.precision=auto is ")
 
 
@@ -52,7 +52,7 @@ def test_a_run_that_is_named_has_its_needs_told(toy_root, tmp_path, run_command,
 
 def test_what_a_named_run_lacks_is_a_problem(tmp_path, run_command, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("negbench.loop.step_memory.Architecture.call", lambda *given, **more: 0 / 0)
+    monkeypatch.setattr("negbench.loop.step_memory.Architecture.call", lambda *args, **options: 0 / 0)
     place = ("--runs-dir", tmp_path / "runs", "--tracking-uri", "none")
     out = " ".join(
         run_command("doctor", *RUN, "--backbone", "blip2:weights=nobody/nothing", *place, code=2).out.split()
@@ -80,12 +80,16 @@ def test_what_is_no_folder_is_a_problem(subtests, tmp_path, run_command):
             assert f"PROBLEM: {tmp_path / name} is not a folder" in out
 
 
+def without_free_space(lines: list[str]) -> list[str]:
+    return [line for line in lines if "GiB free" not in line]
+
+
 def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, run_command):
     folder = run(config_of(vector_sets, "all-corpus"), tmp_path).folder
     deep = tmp_path / "study" / "report" / "figures"
     deep.mkdir(parents=True)
-    for left in (folder.path / ".ranks.parquet.abc.partial", deep / ".history.png.abc.partial"):
-        left.write_bytes(b"half")
+    for partial in (folder.path / ".ranks.parquet.abc.partial", deep / ".history.png.abc.partial"):
+        partial.write_bytes(b"half")
     place = ["doctor", "--runs-dir", tmp_path, "--tracking-uri", "none"]
     out = run_command(*place).out
     assert "2 half-written files of killed processes removed" in out
@@ -96,11 +100,13 @@ def test_leftovers_go_and_damage_is_named(tmp_path, vector_sets, run_command):
     out, err = run_command(*place, code=2)
     assert f"PROBLEM: {ranks} is damaged" in out
     assert "found 1 problem" in err
-    lines = [line for line in out.splitlines() if "GiB free" not in line]
     document = json.loads(run_command(*place, "--json", code=2).out)
     assert (document["problems"], document["error"], document["exit_code"]) == (1, "found 1 problem: see above", 2)
-    shown = [f"{each['part']:9} {'PROBLEM: ' * each['problem']}{each['text']}" for each in document["findings"]]
-    assert [line for line in shown if "GiB free" not in line] == lines
+    lines = []
+    for finding in document["findings"]:
+        mark = "PROBLEM: " if finding["problem"] else ""
+        lines.append(f"{finding['part']:9} {mark}{finding['text']}")
+    assert without_free_space(lines) == without_free_space(out.splitlines())
 
 
 def test_every_file_of_a_run_is_opened_once(tmp_path, vector_sets, run_command, count_opened):
@@ -125,14 +131,16 @@ def test_files_that_are_gone_are_named(subtests, tmp_path, vector_sets, run_comm
     run_command(*place)
     for name in ("metrics.jsonl", "mining-01.parquet"):
         with subtests.test(name=name):
-            kept = (folder.path / name).read_bytes()
+            content = (folder.path / name).read_bytes()
             (folder.path / name).unlink()
             assert f"PROBLEM: run {folder.run_id} has lost {name}" in run_command(*place, code=2).out
             with pytest.raises(RunError, match=rf"has lost {name} in .*: move the folder elsewhere"):
                 load(folder.run_id, tmp_path)
-            (folder.path / name).write_bytes(kept)
+            (folder.path / name).write_bytes(content)
     load(folder.run_id, tmp_path)
     (folder.path / "result.json").unlink()
     assert run(config, tmp_path).folder == folder
     again = folder.weights()
-    assert {name: tensor.tolist() for name, tensor in again.items()} == {n: t.tolist() for n, t in weights.items()}
+    assert again.keys() == weights.keys()
+    for name, tensor in weights.items():
+        assert again[name].tolist() == tensor.tolist(), name

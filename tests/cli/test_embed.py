@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ from negbench.own.init import inspect_folder
 from negbench.plugins.registry import import_file
 from negbench.settings.layers import read_recipe
 from negbench.store.runfolder import RunFolder
-from tests.cli.test_init import told_next
+from tests.cli.test_init import commands_in
 
 ENCODERS = (Path(__file__).parent / "encoders.py").read_text(encoding="utf-8")
 
@@ -38,12 +38,14 @@ def module(tmp_path: Path) -> Path:
 
 
 def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    tables = []
-    for name, key in (("images.npz", "ids"), ("texts.npz", "texts")):
-        with np.load(folder / name) as arrays:
-            assert set(arrays.files) == {key, "features"}, name
-            tables.append(dict(zip(arrays[key].tolist(), arrays["features"], strict=True)))
-    return tables[0], tables[1]
+    """Return the vectors of images, by id, and of texts."""
+    return read_file(folder / "images.npz", "ids"), read_file(folder / "texts.npz", "texts")
+
+
+def read_file(path: Path, key: str) -> dict[str, np.ndarray]:
+    with np.load(path) as arrays:
+        assert set(arrays.files) == {key, "features"}, path.name
+        return dict(zip(arrays[key].tolist(), arrays["features"], strict=True))
 
 
 class Counting(nn.Module):
@@ -51,15 +53,17 @@ class Counting(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.part, self.asked, self.modes = nn.Dropout(), list[int](), set[bool]()
+        self.part = nn.Dropout()
+        self.batch_sizes: list[int] = []
+        self.modes: set[bool] = set()
 
     def encode_image(self, images: Sequence[Any]) -> Tensor:
-        self.asked.append(len(images))
+        self.batch_sizes.append(len(images))
         self.modes.add(self.part.training or torch.is_grad_enabled())
         return torch.tensor([[image.height, *image.getpixel((0, 0))] for image in images], dtype=torch.bfloat16)
 
     def encode_text(self, texts: Sequence[str]) -> list[list[float]]:
-        self.asked.append(len(texts))
+        self.batch_sizes.append(len(texts))
         return [[float(len(text))] for text in texts]
 
 
@@ -68,85 +72,127 @@ def embed(pictures: Path, module: Path) -> Callable[..., Any]:
     """Return a function that embeds the pictures with this encoder, or with the one of this name in the module."""
 
     def run(encoder: Any, **more: Any) -> Any:
-        if not isinstance(encoder, str):
+        if isinstance(encoder, str):
+            name = encoder
+        else:
+            name = "given"
             import_file(module, "--encoder").given = encoder
-        name = encoder if isinstance(encoder, str) else "given"
         return package.embed(package.Embed(folder=pictures, encoder=f"{module}:{name}", **more))
 
     return run
 
 
+class Page(NamedTuple):
+    """The commands of docs/howto/ten_minutes.md, in their order, with the folder and the encoder of this test."""
+
+    first_init: list[str]
+    embed: list[str]
+    init: list[str]
+    audit: list[str]
+    compare: list[str]
+
+
+COLUMNS = "reference=ref,text=caption"
+WARNING = "note: backbone 'tiny' was trained only on the pictures of synthetic, not on those of triplets"
+
+
+@pytest.fixture
+def page(pictures: Path, module: Path) -> Page:
+    """Read the page's commands, and name the columns of the triplets as the page does."""
+    triplets = pictures / "queries.jsonl"
+    text = triplets.read_text(encoding="utf-8").replace('"reference"', '"ref"').replace('"text"', '"caption"')
+    triplets.write_text(text, encoding="utf-8")
+    markdown = (Path(__file__).parents[2] / "docs" / "howto" / "ten_minutes.md").read_text(encoding="utf-8")
+    commands = []
+    for line in markdown.split("```sh\n")[1].split("```")[0].splitlines():
+        words = [word.replace("my-data", str(pictures)) for word in shlex.split(line)[1:]]
+        commands.append([f"{module}:Mine" if word == "encoder.py:Mine" else word for word in words])
+    return Page(*commands)
+
+
+def test_init_of_a_folder_of_images_takes_the_backbone_tiny(page, pictures, run_command):
+    assert commands_in(run_command(*page.first_init).out) == [page.audit, page.compare]
+    recipe = read_recipe(pictures / "recipe.toml")
+    assert recipe["backbone"]["name"] == "tiny"
+    assert recipe["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
+    assert any(f"--columns {COLUMNS} --encoder" in line for line in inspect_folder(pictures, COLUMNS).present)
+
+
+def test_init_leaves_an_edited_recipe_alone(page, pictures, run_command, expect_error):
+    run_command(*page.first_init)
+    with (pictures / "recipe.toml").open("a", encoding="utf-8") as file:
+        file.write("# mine\n")
+    expect_error(page.first_init, "already exists and was edited after `negbench init` wrote it: rename it")
+
+
 @pytest.mark.slow
-def test_a_folder_of_images_from_init_to_negatives_and_to_embeddings(
-    pictures, module, tmp_path, run_command, expect_error
-):
-    """Run the commands of docs/howto/ten_minutes.md on a file with other column names, the last two before `embed`.
-
-    Then mine. Audit, comparison and mining must note that the backbone learned from other images.
-    """
-    page = (Path(__file__).parents[2] / "docs" / "howto" / "ten_minutes.md").read_text(encoding="utf-8")
-    printed = [shlex.split(line)[1:] for line in page.split("```sh\n")[1].split("```")[0].splitlines()]
-    renamed = (pictures / "queries.jsonl").read_text(encoding="utf-8")
-    renamed = renamed.replace('"reference"', '"ref"').replace('"text"', '"caption"')
-    (pictures / "queries.jsonl").write_text(renamed, encoding="utf-8")
-    names = "reference=ref,text=caption"
-
-    def as_printed(line: list[str]) -> list[str]:
-        """Replace the folder and encoder of the page's command by this test's."""
-        words = [word.replace("my-data", str(pictures)) for word in line]
-        return [f"{module}:Mine" if word == "encoder.py:Mine" else word for word in words]
-
-    first, embedding, init, *after = map(as_printed, printed)
-    assert told_next(run_command(*first).out) == after
-    recipe, own = pictures / "recipe.toml", pictures / "my_strategy.py"
-    assert read_recipe(recipe)["backbone"]["name"] == "tiny"
-    assert read_recipe(recipe)["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
-    assert any(f"--columns {names} --encoder" in line for line in inspect_folder(pictures, names).present)
-    own.write_text(own.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
-    written = recipe.read_text(encoding="utf-8")
-    recipe.write_text(written + "# mine\n", encoding="utf-8")
-    expect_error(first, "already exists and was edited after `negbench init` wrote it: rename it")
-    recipe.write_text(written, encoding="utf-8")
-
-    audit, compare = after
-    mining = ["mine", "--recipe", recipe, "--strategy", "qure", "--draws", "5", "--out", pictures / "negatives.parquet"]
-    warning = "note: backbone 'tiny' was trained only on the pictures of synthetic, not on those of triplets"
-    audited = "".join(run_command(*audit, "--queries", "20"))
-    assert "my-strategy" in audited
-    assert warning in audited
-    runs = ["--runs-dir", tmp_path / "runs"]
+def test_audit_and_comparison_note_that_the_backbone_knows_other_images(page, tmp_path, run_command):
+    run_command(*page.first_init)
+    audit = "".join(run_command(*page.audit, "--queries", "20"))
+    assert "my-strategy" in audit
+    assert WARNING in audit
     short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
-    out, err = run_command(*compare, *short, *runs, "--tracking-uri", "none")
+    runs = tmp_path / "runs"
+    out, err = run_command(*page.compare, *short, "--runs-dir", runs, "--tracking-uri", "none")
     assert "answer" in out
     assert "val queries are few for a margin of 1 point" in err
-    assert err.count(warning) == 1
-    run = RunFolder(tmp_path / "runs" / read_json(tmp_path / "runs" / "first" / "comparison.json")["cells"][-1]["run"])
-    assert any(warning[6:] in remark for remark in run.result["remarks"])
-    assert run_command(*mining).err.count(warning) == 1
-    mined = pd.read_parquet(pictures / "negatives.parquet")
+    assert err.count(WARNING) == 1
+    last_cell = read_json(runs / "first" / "comparison.json")["cells"][-1]
+    remarks = RunFolder(runs / last_cell["run"]).result["remarks"]
+    assert any(WARNING.removeprefix("note: ") in remark for remark in remarks)
+
+
+@pytest.mark.slow
+def test_negatives_are_mined_with_the_recipe_or_with_a_finished_run(page, pictures, tmp_path, run_command):
+    run_command(*page.first_init)
+    recipe = pictures / "recipe.toml"
+    out = tmp_path / "negatives.parquet"
+    mine = ["mine", "--recipe", recipe, "--strategy", "qure", "--draws", "5", "--out", out]
+    assert run_command(*mine).err.count(WARNING) == 1
+    negatives = pd.read_parquet(out)
     images = {file.stem for file in (pictures / "pictures").iterdir()}
-    for row in mined.itertuples():
+    for row in negatives.itertuples():
         assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5, row
         assert set(row.negatives) <= images - {row.target}, row
-    # with a finished run, as JSON lines
-    again = ["mine", "--run", run.run_id, *runs, "--strategy", "top-k:k=3", "--draws", "2"]
-    run_command(*again, "--out", tmp_path / "negatives.jsonl")
-    lines = pd.read_json(tmp_path / "negatives.jsonl", lines=True)
-    assert lines["query"].tolist() == mined["query"].tolist()
-    assert {*lines["negatives"].map(len)} == {2}  # two draws from a pool of three
 
-    assert told_next(run_command(*embedding).out) == [init]
-    assert told_next(run_command(*init).out) == after
-    assert read_recipe(recipe)["backbone"]["name"] == "precomputed"
-    assert read_recipe(recipe)["dataset"]["columns"] == names
-    assert own.read_text(encoding="utf-8").endswith("# mine\n")
-    assert {file.suffix for file in pictures.iterdir()} == {"", ".jsonl", ".toml", ".py", ".npz", ".parquet"}
-    assert "my-strategy" in run_command(*audit, "--queries", "10").out
-    run_command(*mining)
-    assert json.loads(run_command(*embedding, "--overwrite", "--json").out)["image_shape"] == [24, 6]
-    # with an edited recipe, the error says how to use the embeddings
-    recipe.write_text(written.replace("epochs = 10", "epochs = 3"), encoding="utf-8")
-    expect_error(init, f'set name = "precomputed", images = "{pictures}')
+    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+    run = json.loads(
+        run_command("run", "--recipe", recipe, "--strategy", "in-batch", "--epochs", "1", *place, "--json").out
+    )
+    lines = tmp_path / "negatives.jsonl"
+    with_run = ["mine", "--run", run["run"], *place[:2], "--strategy", "top-k:k=3", "--draws", "2", "--out", lines]
+    run_command(*with_run)
+    of_run = pd.read_json(lines, lines=True)
+    assert of_run["query"].tolist() == negatives["query"].tolist()
+    assert set(of_run["negatives"].map(len)) == {2}  # two draws from a pool of three
+
+
+@pytest.mark.slow
+def test_embed_and_init_replace_the_backbone_by_the_embeddings(page, pictures, run_command):
+    run_command(*page.first_init)
+    strategy = pictures / "my_strategy.py"
+    with strategy.open("a", encoding="utf-8") as file:
+        file.write("# mine\n")
+    assert commands_in(run_command(*page.embed).out) == [page.init]
+    assert commands_in(run_command(*page.init).out) == [page.audit, page.compare]
+    recipe = read_recipe(pictures / "recipe.toml")
+    assert recipe["backbone"]["name"] == "precomputed"
+    assert recipe["dataset"]["columns"] == COLUMNS
+    assert strategy.read_text(encoding="utf-8").endswith("# mine\n")
+    assert {file.suffix for file in pictures.iterdir()} == {"", ".jsonl", ".toml", ".py", ".npz"}
+    assert "my-strategy" in run_command(*page.audit, "--queries", "10").out
+    out = pictures / "negatives.parquet"
+    run_command("mine", "--recipe", pictures / "recipe.toml", "--strategy", "qure", "--draws", "5", "--out", out)
+    assert json.loads(run_command(*page.embed, "--overwrite", "--json").out)["image_shape"] == [24, 6]
+
+
+def test_beside_an_edited_recipe_init_says_how_to_use_the_embeddings(page, pictures, run_command, expect_error):
+    run_command(*page.first_init)
+    run_command(*page.embed)
+    recipe = pictures / "recipe.toml"
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(text.replace("epochs = 10", "epochs = 3"), encoding="utf-8")
+    expect_error(page.init, f'set name = "precomputed", images = "{pictures}')
 
 
 def test_vectors_are_those_of_each_item_alone(pictures, module, embed):
@@ -171,11 +217,11 @@ def test_vectors_are_those_of_each_item_alone(pictures, module, embed):
 def test_an_encoder_is_asked_in_batches_in_evaluation_mode(pictures, embed):
     encoder = Counting()
     embedded = embed(encoder, batch_size=10)
-    assert encoder.asked == [10, 10, 4, 3]
+    assert encoder.batch_sizes == [10, 10, 4, 3]
     assert encoder.modes == {False}
     assert read(pictures)[0]["p1"].dtype == np.float32
-    asked = package.Audit(strategies="qure", backbone=embedded.backbone, dataset=embedded.dataset, queries=10)
-    assert package.audit(asked).rows[0]["pool_size"] > 0
+    options = package.Audit(strategies="qure", backbone=embedded.backbone, dataset=embedded.dataset, queries=10)
+    assert package.audit(options).rows[0]["pool_size"] > 0
 
 
 def test_equal_files_are_encoded_once(pictures, embed):
@@ -184,7 +230,7 @@ def test_equal_files_are_encoded_once(pictures, embed):
         copy.write_bytes(files[int(copy.stem[1:]) % 3].read_bytes())
     encoder = Counting()
     embed(encoder, batch_size=2)
-    assert encoder.asked == [2, 1, 2, 1]  # three pictures, three texts
+    assert encoder.batch_sizes == [2, 1, 2, 1]  # three pictures, three texts
     images, _ = read(pictures)
     assert len(images) == 24
     pairs = {(row.tobytes(), (pictures / f"pictures/{name}.png").read_bytes()) for name, row in images.items()}
@@ -257,14 +303,13 @@ def test_a_missing_library_is_named_with_its_extra(pictures, monkeypatch, expect
 
 def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(pictures, embed, monkeypatch, expect_error):
     before = embed(Counting()).texts.read_bytes()
-    write = atomic_write
 
-    def killed(path: Path, mode: Any) -> Any:
+    def write_texts_only(path: Path, mode: Any) -> Any:
         if path.name == "images.npz":
             raise KeyboardInterrupt
-        return write(path, mode)
+        return atomic_write(path, mode)
 
-    monkeypatch.setattr("negbench.own.embed.atomic_write", killed)
+    monkeypatch.setattr("negbench.own.embed.atomic_write", write_texts_only)
     encoder = Counting()
     encoder.encode_text = lambda texts: torch.full((len(texts), 2), 0.5)
     with pytest.raises(KeyboardInterrupt):
@@ -278,4 +323,4 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(embe
     encoder = Counting()
     with pytest.raises(NegbenchError, match=r"cannot write .*my data"):
         embed(encoder)
-    assert not encoder.asked
+    assert not encoder.batch_sizes

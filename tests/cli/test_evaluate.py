@@ -36,9 +36,11 @@ def benchmarks(standin: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         entries: list[dict[str, Any]] = []
         for n in range(20):
             members = [ids[(n + 7 * m) % 60] for m in range(6)]
-            entry = {"pairid": n, "reference": members[n % 6], "caption": f"is dress {n}"}
-            entry |= {"img_set": {"members": members}}
-            entries.append(entry if split == "test1" else entry | {"target_hard": members[(n + 1) % 6]})
+            entry: dict[str, Any] = {"pairid": n, "reference": members[n % 6], "caption": f"is dress {n}"}
+            entry["img_set"] = {"members": members}
+            if split != "test1":
+                entry["target_hard"] = members[(n + 1) % 6]
+            entries.append(entry)
         put(root / f"cirr/captions/cap.rc2.{split}.json", entries)
         put(root / f"cirr/image_splits/split.rc2.{split}.json", {name: f"./{prefix}/{name}.png" for name in ids})
         standin.write_images(root / "cirr" / prefix, ids)
@@ -52,26 +54,35 @@ def call(
     """Return a function that runs `negbench evaluate ...` and returns what it printed."""
     monkeypatch.setenv("COLUMNS", "200")
 
-    return lambda *arguments: "".join(run_command("evaluate", *arguments, "--runs-dir", run.path.parent))
+    def evaluate(*arguments: object) -> str:
+        return "".join(run_command("evaluate", *arguments, "--runs-dir", run.path.parent))
+
+    return evaluate
 
 
 @pytest.fixture
 def wrong(expect_error: Callable[..., str], run: RunFolder) -> Callable[..., None]:
     """Return a check of the one-line error of `negbench evaluate ...`."""
-    return lambda message, *given: expect_error(
-        ["evaluate", *map(str, given), f"--runs-dir={run.path.parent}"], message
-    )
+
+    def check(message: str, *arguments: object) -> None:
+        expect_error(["evaluate", *map(str, arguments), f"--runs-dir={run.path.parent}"], message)
+
+    return check
 
 
 def metrics_in(printed: str) -> dict[str, str]:
     """Parse a printed table into values by metric, prefixed with its part."""
     lines = printed[printed.index("metric") :].splitlines()
     (_, *parts), *rows = [re.split(" {2,}", line) for line in lines if "  " in line]
-    cells = {(part, name): value for name, *values in rows for part, value in zip(parts, values, strict=True)}
-    return {(name if part == "all" else f"{part} {name}"): text for (part, name), text in cells.items() if text != "-"}
+    metrics = {}
+    for name, *values in rows:
+        for part, value in zip(parts, values, strict=True):
+            if value != "-":
+                metrics[name if part == "all" else f"{part} {name}"] = value
+    return metrics
 
 
-def shown(metrics: dict[str, float]) -> dict[str, str]:
+def as_printed(metrics: dict[str, float]) -> dict[str, str]:
     from negbench.analysis.words import label_of
 
     return {label_of(name).replace("_", " "): f"{100 * value:.2f}" for name, value in metrics.items()}
@@ -82,7 +93,7 @@ def shown(metrics: dict[str, float]) -> dict[str, str]:
 
 def test_a_run_scored_again_gives_its_own_ranks(run, call, tmp_path):
     printed = call(run.run_id, "--out", tmp_path / "again.parquet")
-    assert metrics_in(printed).items() >= shown(run.result["metrics"] | run.result["mistakes"]).items()
+    assert metrics_in(printed).items() >= as_printed(run.result["metrics"] | run.result["mistakes"]).items()
     assert run.manifest["dataset"]["val"] in printed
     assert run.manifest["dataset"]["split"] == "val"
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "again.parquet"), run.ranks())
@@ -110,47 +121,80 @@ def test_submissions_of_closed_splits(subtests, run, call, benchmarks, tmp_path)
         with subtests.test(metric=metric, count=count):
             assert (value.pop("version"), value.pop("metric")) == ("rc2", metric)
             assert sorted(value, key=int) == [str(n) for n in range(20)]
-            assert all(len(listed) == len(set(listed)) == count for listed in value.values())
+            for query, images in value.items():
+                assert len(images) == len(set(images)) == count, query
 
 
-def test_lists_of_an_open_split_score_as_the_run(run, call, wrong, benchmarks, tmp_path):
-    place = ("--dataset=cirr", "--data-root", benchmarks)
-    call(run.run_id, *place, "--submission", tmp_path)
-    printed = metrics_in(call(run.run_id, *place))
-    ranked = tmp_path / "cirr-val-recall.json"
-    assert metrics_in(call("--ranks", ranked, *place)) == printed
-    lists = json.loads(ranked.read_text())
-    cut = tmp_path / "cut.json"
-    cut.write_text(json.dumps({key: each if isinstance(each, str) else each[:10] for key, each in lists.items()}))
-    scored = call("--ranks", cut, *place, "--out", tmp_path / "ranks.parquet")
-    assert "cut.json omits what recall_at_50" in scored
+@pytest.fixture
+def cirr(benchmarks: Path) -> tuple[object, ...]:
+    return ("--dataset=cirr", "--data-root", benchmarks)
+
+
+@pytest.fixture
+def lists(run: RunFolder, call: Callable[..., str], cirr: tuple[object, ...], tmp_path: Path) -> Path:
+    """Write the run's ranked lists on val, as for a submission; the lists of subsets are beside them."""
+    call(run.run_id, *cirr, "--submission", tmp_path)
+    return tmp_path / "cirr-val-recall.json"
+
+
+@pytest.fixture
+def cut(lists: Path) -> Path:
+    """Write the lists with ten images each."""
+    document = {}
+    for key, value in json.loads(lists.read_text()).items():
+        document[key] = value if isinstance(value, str) else value[:10]
+    path = lists.with_name("cut.json")
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_lists_of_an_open_split_score_as_the_run(run, call, cirr, lists):
+    of_the_run = metrics_in(call(run.run_id, *cirr))
+    assert metrics_in(call("--ranks", lists, *cirr)) == of_the_run
+    subset = metrics_in(call("--ranks", lists.with_name("cirr-val-recall_subset.json"), *cirr))
+    assert subset == {name: value for name, value in of_the_run.items() if name.startswith("Rs@")}
+
+
+def test_short_lists_have_the_metrics_that_they_suffice_for(run, call, cirr, cut, tmp_path):
+    printed = call("--ranks", cut, *cirr, "--out", tmp_path / "ranks.parquet")
+    assert "cut.json omits what recall_at_50" in printed
+    metrics = metrics_in(printed)
+    of_the_run = metrics_in(call(run.run_id, *cirr))
     names = [f"R@{k}" for k in (1, 5, 10)]
-    assert [metrics_in(scored)[name] for name in names] == [printed[name] for name in names]
-    assert not {"R@50", "average"} & metrics_in(scored).keys()
-    document = json.JSONDecoder().raw_decode(call("--ranks", cut, *place, "--json"))[0]  # notes follow
-    assert {"recall_at_50", "average"} <= set(document["unknown"])
-    assert not set(document["unknown"]) & document["metrics"].keys()
+    assert [metrics[name] for name in names] == [of_the_run[name] for name in names]
+    assert not {"R@50", "average"} & metrics.keys()
     ranks = pd.read_parquet(tmp_path / "ranks.parquet")
     assert (ranks.loc[ranks["target_rank_is_exact"], "target_rank"] <= 10).all()
     assert (ranks.loc[~ranks["target_rank_is_exact"], "target_rank"] == 59).all()
-    subset = metrics_in(call("--ranks", tmp_path / "cirr-val-recall_subset.json", *place))
-    assert subset == {name: value for name, value in printed.items() if name.startswith("Rs@")}
-    (tmp_path / "more.json").write_text(json.dumps(json.loads(ranked.read_text()) | {"77": []}))
-    wrong("unknown query '77' in the rankings", "--ranks", tmp_path / "more.json", *place)
 
 
-def test_weights_that_do_not_fit(run, wrong, tmp_path):
+def test_metrics_of_short_lists_as_json(call, cirr, cut):
+    printed = call("--ranks", cut, *cirr, "--json")
+    document, _ = json.JSONDecoder().raw_decode(printed)  # notes follow
+    assert {"recall_at_50", "average"} <= set(document["unknown"])
+    assert not set(document["unknown"]) & document["metrics"].keys()
+
+
+def test_a_list_of_an_unknown_query_is_named(wrong, cirr, lists, tmp_path):
+    (tmp_path / "more.json").write_text(json.dumps(json.loads(lists.read_text()) | {"77": []}))
+    wrong("unknown query '77' in the rankings", "--ranks", tmp_path / "more.json", *cirr)
+
+
+def test_weights_that_do_not_fit(subtests, run, wrong, tmp_path):
     copy = shutil.copytree(run.path, tmp_path / "copy")
     folder = RunFolder(copy)
     state = run.weights()
     name = next(iter(state))
-    for change, odd in (
-        ({k: v for k, v in state.items() if k != name}, name),
-        (state | {"extra": torch.zeros(1)}, "extra"),
-        (state | {name: torch.zeros(3, 3, 3)}, name),
-    ):
-        folder.write_weights(change, {})
-        wrong(f"do not match this backbone (missing, unexpected or of another shape): {odd}", copy)
+    without_one = {key: tensor for key, tensor in state.items() if key != name}
+    cases = {
+        "missing": (without_one, name),
+        "unexpected": (state | {"extra": torch.zeros(1)}, "extra"),
+        "of another shape": (state | {name: torch.zeros(3, 3, 3)}, name),
+    }
+    for case, (weights, odd) in cases.items():
+        with subtests.test(case):
+            folder.write_weights(weights, {})
+            wrong(f"do not match this backbone (missing, unexpected or of another shape): {odd}", copy)
     (copy / "model.safetensors").write_bytes(b"abc")
     wrong("is damaged", copy)
     (copy / "model.safetensors").unlink()
@@ -176,33 +220,35 @@ def test_other_embeddings_in_files_score_a_run_again(run, finished, call, wrong,
     wrong("only embeddings in files", run.run_id, "--set", "backbone.fusion=sum")
 
 
-def test_a_run_that_wants_the_impossible(run, wrong, benchmarks, tmp_path, mistakes):
+def test_a_run_that_wants_the_impossible(subtests, run, wrong, benchmarks, tmp_path, mistakes):
     names = {"run": run.run_id, "data": benchmarks, "out": tmp_path}
     for arguments, message in mistakes["evaluate"].items():
-        wrong(message, *(word.format(**names) for word in arguments.split()))
+        with subtests.test(arguments):
+            wrong(message, *(word.format(**names) for word in arguments.split()))
 
 
 def test_cirqrs_of_rankings_is_the_scorers_mean_over_temperature(run, wrong, toy_root, tmp_path):
     """A table of categories as CIRQRS' table 6: means of each, of the categories, and of both depths."""
     encoded = encode_run(run, [], "val", Display())
-    data, scores = encoded.dataset, relevance(encoded.embeddings.queries, encoded.embeddings.candidates)
-    galleries = {name: [data.images[column] for column in group] for name, group in data.groups.items()}
-    lists = {
-        query.id: [image for image in galleries[query.group][place % 3 :] if image != query.reference]
-        for place, query in enumerate(data.queries)
-    }
+    data = encoded.dataset
+    scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates)
+    lists = {}
+    for number, query in enumerate(data.queries):
+        gallery = [data.images[column] for column in data.groups[query.group]]
+        lists[query.id] = [image for image in gallery[number % 3 :] if image != query.reference]
     (tmp_path / "lists.json").write_text(json.dumps(lists))
     place = ("--ranks", tmp_path / "lists.json", "--metric", "cirqrs", "--scorer", run.run_id)
     wrong("lists fewer than 50 images", *place, "--dataset", "synthetic", "--data-root", toy_root)
-    wanted: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for row, query in enumerate(data.queries):
         columns = [data.column_of[image] for image in lists[query.id][:10]]
         mean = float(scores[row, columns].double().mean()) / encoded.temperature
-        wanted.setdefault(query.group, []).append(mean)
-    got = cirqrs_of_file(tmp_path / "lists.json", encoded, (5, 10)).metrics
-    for group, values in wanted.items():
-        assert got[f"{group}/cirqrs_at_10"] == pytest.approx(sum(values) / len(values), rel=1e-5), group
-    means = [sum(values) / len(values) for values in wanted.values()]
+        values.setdefault(query.group, []).append(mean)
+    means = {group: sum(of_queries) / len(of_queries) for group, of_queries in values.items()}
+    metrics = cirqrs_of_file(tmp_path / "lists.json", encoded, (5, 10)).metrics
+    for group, mean in means.items():
+        assert metrics[f"{group}/cirqrs_at_10"] == pytest.approx(mean, rel=1e-5), group
     assert len(means) > 1
-    assert got["average/cirqrs_at_10"] == pytest.approx(sum(means) / len(means), rel=1e-5)
-    assert got["average/cirqrs"] == pytest.approx((got["average/cirqrs_at_5"] + got["average/cirqrs_at_10"]) / 2)
+    assert metrics["average/cirqrs_at_10"] == pytest.approx(sum(means.values()) / len(means), rel=1e-5)
+    both_depths = (metrics["average/cirqrs_at_5"] + metrics["average/cirqrs_at_10"]) / 2
+    assert metrics["average/cirqrs"] == pytest.approx(both_depths)

@@ -16,7 +16,7 @@ def without(monkeypatch):
     """Return a function that hides modules."""
 
     def hide(*names: str) -> None:
-        for name in [each for each in sys.modules if each.partition(".")[0] in names]:
+        for name in [module for module in sys.modules if module.partition(".")[0] in names]:
             monkeypatch.delitem(sys.modules, name)
         for name in names:
             monkeypatch.setitem(sys.modules, name, None)
@@ -39,13 +39,13 @@ def test_a_missing_module_is_named_with_its_line(without):
 
 def test_a_comparison_without_matplotlib_says_so_first_and_goes_on_to_its_answer(without, place, tmp_path, run_command):
     without("matplotlib")
-    shown = run_command(*GRID, *place, "--tracking-uri", "none")
-    lines = shown.err.splitlines()
-    note = next(number for number, line in enumerate(lines) if "no page will be written" in line)
-    assert FULL in lines[note]
-    assert not any("qure" in line for line in lines[:note])  # before a cell is computed
-    assert "\nanswer" in shown.out
-    assert f"stored {tmp_path / 'c'}" in shown.out.replace("\n", "")
+    output = run_command(*GRID, *place, "--tracking-uri", "none")
+    lines = output.err.splitlines()
+    (note_line,) = [number for number, line in enumerate(lines) if "no page will be written" in line]
+    assert FULL in lines[note_line]
+    assert [line for line in lines[:note_line] if "qure" in line] == []  # before a cell is computed
+    assert "\nanswer" in output.out
+    assert f"stored {tmp_path / 'c'}" in output.out.replace("\n", "")
     assert not (tmp_path / "c" / "report").exists()
     card = run_command("report", "c", "--card", "--runs-dir", str(tmp_path))
     assert "no page: this needs matplotlib" in card.err
@@ -55,9 +55,9 @@ def test_a_comparison_without_matplotlib_says_so_first_and_goes_on_to_its_answer
 
 def test_without_mlflow_each_command_says_how_to_get_it(without, place, tmp_path, run_command):
     without("mlflow")
-    shown = run_command(*GRID, *place, "--no-report")
-    assert f"no copy in MLflow: this needs mlflow: {FULL}" in shown.err
-    assert "ModuleNotFoundError" not in shown.err
+    output = run_command(*GRID, *place, "--no-report")
+    assert f"no copy in MLflow: this needs mlflow: {FULL}" in output.err
+    assert "ModuleNotFoundError" not in output.err
     assert FULL in run_command("ui", "c", "--runs-dir", str(tmp_path), code=2).err
 
 

@@ -20,16 +20,18 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 def embeddings(folder: Path, images: int, queries: int, width: int) -> Path:
     folder.mkdir()
     rng = np.random.default_rng(1)
-    names, texts = [f"x{number}" for number in range(images)], [f"change {number}" for number in range(50)]
+    names = [f"x{number}" for number in range(images)]
+    texts = [f"change {number}" for number in range(50)]
     np.savez(folder / "pictures.npz", ids=np.array(names), features=rng.normal(size=(images, width)).astype(np.float32))
     np.savez(folder / "words.npz", texts=np.array(texts), clip=rng.normal(size=(50, width)).astype(np.float32))
-    chosen = {"reference": names, "text": texts, "target": names}
-    frame = pd.DataFrame({name: rng.choice(given, size=queries) for name, given in chosen.items()})
+    columns = {"reference": names, "text": texts, "target": names}
+    frame = pd.DataFrame({column: rng.choice(values, size=queries) for column, values in columns.items()})
     frame.to_csv(folder / "queries.csv", index=False)
     return folder
 
 
-def told_next(out: str) -> list[list[str]]:
+def commands_in(out: str) -> list[list[str]]:
+    """Return the commands that `init` or `embed` prints as what to do next, without `negbench`."""
     return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
 
 
@@ -43,7 +45,8 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path, run_command):
     assert recipe["plugins"] == [str(folder / "my_strategy.py")]
     files = {"images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz")}
     assert recipe["backbone"] == {"name": "precomputed", **files}
-    out, err = run_command(*told_next(out)[0], "--json")
+    audit, *_ = commands_in(out)
+    out, err = run_command(*audit, "--json")
     text = (folder / "recipe.toml").read_text(encoding="utf-8")
     single = next(line for line in text.splitlines() if "--name single" in line)
     assert single.endswith(f",dqe,{json.loads(out)['window']}")  # for training without the batch
@@ -110,7 +113,8 @@ def test_a_strategy_that_init_did_not_write_is_not_put_into_the_recipe(pictures,
         out = run_command("init", pictures).out
         assert "the recipe leaves out my_strategy.py, which init did not write here: read it before" in out
         assert "plugins" not in read_recipe(pictures / "recipe.toml")
-        run_command(*told_next(out)[0], "--queries", "5")
+        audit, *_ = commands_in(out)
+        run_command(*audit, "--queries", "5")
     (pictures / "my_strategy.py").unlink()
     for _ in range(2):
         run_command("init", pictures)

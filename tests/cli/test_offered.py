@@ -33,46 +33,61 @@ PAGES = [*map(ROOT.joinpath, ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *
 OPEN = ("...", "$", "{", "OURS=THEIRS", "\\")  # parts of lines that a reader has to complete
 STANDINS = {"KEY": "qure", "FILE": "world"}  # of words that stand for a name
 SMALL = ("train_images", "train_queries", "val_images", "val_queries")
-WITH_DRY_RUN = ("run", "compare", "study", "claims", "mine", "embed")
 
 
-def registered() -> dict[str, Command]:
+def find_commands() -> dict[str, Command]:
     """Return all commands by name; those of a group as "data fetch"."""
-    found = {}
+    commands = {}
     for name in [name for names in main._GROUPS.values() for name in names]:
-        given = getattr(importlib.import_module(f"negbench.cli.{name}"), name)
-        if isinstance(given, Command):
-            found[name.rstrip("_")] = given
+        command_or_group = getattr(importlib.import_module(f"negbench.cli.{name}"), name)
+        if isinstance(command_or_group, Command):
+            commands[name.rstrip("_")] = command_or_group
         else:
-            found |= {f"{name} {one.call.__name__}": one for one in given.commands}
-    return found
+            for command in command_or_group.commands:
+                commands[f"{name} {command.call.__name__}"] = command
+    return commands
 
 
-COMMANDS = registered()
+COMMANDS = find_commands()
 
 
-def offered() -> dict[str, str]:
+def find_lines() -> dict[str, str]:
     """Return each line that names a command with an option or an argument, with the place where it stands first."""
-    lines: dict[str, str] = {}
+    places: dict[str, str] = {}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        fenced = re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-        found = [line for block in fenced for line in block.replace("\\\n", " ").splitlines()]
-        found += re.findall(r"`(negbench [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
-        lines |= {" ".join(line.split()): page.name for line in found} | lines
+        for block in re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                places.setdefault(" ".join(line.split()), page.name)
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+        for line in code_spans(prose):
+            places.setdefault(line, page.name)
     for name, path in recipes().items():
-        head = " ".join(line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
-        lines |= {" ".join(line.split()): name for line in re.findall(r"`(negbench [^`]+)`", head)} | lines
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for line in code_spans(" ".join(line[2:] for line in lines if line.startswith("# "))):
+            places.setdefault(line, name)
     for name, command in COMMANDS.items():
-        lines |= dict.fromkeys(command.examples, f"{name} --help") | lines
-    return {line: place for line, place in lines.items() if words_of(line) and not any(part in line for part in OPEN)}
+        for line in command.examples:
+            places.setdefault(line, f"{name} --help")
+    return {line: place for line, place in places.items() if words_of(line) and not is_open(line)}
+
+
+def code_spans(text: str) -> list[str]:
+    """Return the commands that stand in a text as `negbench ...`."""
+    return [" ".join(line.split()) for line in re.findall(r"`(negbench [^`]+)`", text)]
+
+
+def is_open(line: str) -> bool:
+    """Whether a reader has to complete the line."""
+    return any(part in line for part in OPEN)
 
 
 def words_of(line: str) -> list[str]:
     """Return the words behind `negbench` if the line names one of our commands with something behind it, else []."""
-    words = shlex.split(line, comments=True)
-    known = words[:1] == ["negbench"] and len(words) > 2
-    return [STANDINS.get(word, word) for word in words[1:]] if known and name_of(words[1:]) else []
+    program, *words = shlex.split(line, comments=True) or [""]
+    if program != "negbench" or len(words) < 2 or not name_of(words):
+        return []
+    return [STANDINS.get(word, word) for word in words]
 
 
 def name_of(words: list[str]) -> str:
@@ -87,12 +102,15 @@ def options_of(words: list[str]) -> Options:
     for part in name.split():
         parser = parser.commands[part]
     context = parser.make_context(name, words[len(name.split()) :])
-    chosen = {key: value for key, value in context.params.items() if value not in (None, [], ()) and key != "json"}
-    fields = COMMANDS[name].model.model_fields
-    return COMMANDS[name].model.from_flags({key: value for key, value in chosen.items() if key in fields})
+    model = COMMANDS[name].model
+    flags = {}
+    for key, value in context.params.items():
+        if key in model.model_fields and key != "json" and value not in (None, [], ()):
+            flags[key] = value
+    return model.from_flags(flags)
 
 
-LINES = offered()
+LINES = find_lines()
 
 
 def is_mention(line: str) -> bool:
@@ -123,43 +141,45 @@ def test_an_option_that_is_mentioned_exists(line):
 # --- planned ---------------------------------------------------------------------------------------------------------
 
 
-def small(asked: Any) -> Any:
+def make_small(options: Any) -> Any:
     """Return the options with 300 queries; windows of ranks need their own number of images."""
-    own = {text.partition("=")[0].strip() for text in (*asked.sets, *getattr(asked, "dials", ()))}
-    sizes = tuple(f"dataset.{key}=300" for key in SMALL[1::2] if f"dataset.{key}" not in own)
-    return asked.replace(sets=(*asked.sets, *sizes), tracking_uri="none")
+    set_keys = {text.partition("=")[0].strip() for text in (*options.sets, *getattr(options, "dials", ()))}
+    sizes = []
+    for key in ("dataset.train_queries", "dataset.val_queries"):
+        if key not in set_keys:
+            sizes.append(f"{key}=300")
+    return options.replace(sets=(*options.sets, *sizes), tracking_uri="none")
 
 
-def plannable() -> list[str]:
-    """Return the lines of `run`, `compare` and `study` whose data are generated vectors."""
-    found = []
-    for line in LINES:
-        words = words_of(line)
-        if is_mention(line) or words[0] not in ("run", "compare", "study") or "my-data" in line or "your-name" in line:
-            continue
-        asked: Any = options_of(words)
-        text = recipes()[str(asked.recipe)].read_text(encoding="utf-8") if str(asked.recipe) in recipes() else ""
-        if 'name = "vectors"' in text or re.search(r'extends = "\S*world(?!s/emoji)|system = .*\n.*world', text):
-            found.append(line)
-    return found
+def is_plannable(line: str) -> bool:
+    """Whether a line is one of `run`, `compare` or `study` whose data are generated vectors."""
+    words = words_of(line)
+    if is_mention(line) or words[0] not in ("run", "compare", "study") or "my-data" in line or "your-name" in line:
+        return False
+    options: Any = options_of(words)
+    if str(options.recipe) not in recipes():
+        return False
+    text = recipes()[str(options.recipe)].read_text(encoding="utf-8")
+    of_a_world = re.search(r'extends = "\S*world(?!s/emoji)|system = .*\n.*world', text)
+    return 'name = "vectors"' in text or of_a_world is not None
 
 
-PLANNABLE = plannable()
+PLANNABLE = [line for line in LINES if is_plannable(line)]
 SOME = PLANNABLE if "NEGBENCH_FUZZ" in os.environ else sorted(random.Random(0).sample(PLANNABLE, 4))
 
 
 @pytest.mark.parametrize("line", SOME)
 def test_an_offered_line_is_planned(line, tmp_path):
-    asked: Any = small(options_of(words_of(line)))
-    if isinstance(asked, Compare):
-        assert plan_comparison(with_recipe(asked).replace(sets=asked.sets), tmp_path).cells
-    elif isinstance(asked, Study):
-        assert plan_study(asked).job.trials > 0
+    options: Any = make_small(options_of(words_of(line)))
+    if isinstance(options, Compare):
+        assert plan_comparison(with_recipe(options).replace(sets=options.sets), tmp_path).cells
+    elif isinstance(options, Study):
+        assert plan_study(options).job.trials > 0
     else:
         from negbench.api import plan_of
 
-        assert isinstance(asked, Run)
-        assert plan_of(asked).hash
+        assert isinstance(options, Run)
+        assert plan_of(options).hash
 
 
 # --- in a process of its own -----------------------------------------------------------------------------------------
@@ -191,21 +211,26 @@ def test_every_command_with_a_dry_run_is_tried():
     assert {name for name, command in COMMANDS.items() if command.dry_run is not None} == set(DRY_RUNS)
 
 
+def write_my_data(place: Path) -> None:
+    """Write an encoder and a folder of four images and three triplets."""
+    from PIL import Image
+
+    folder = place / "my-data"
+    folder.mkdir()
+    (place / "encoder.py").write_text(ENCODER, encoding="utf-8")
+    rows = ["reference,text,target", *(f"{number}.png,bluer,{number + 1}.png" for number in range(3))]
+    (folder / "triplets.csv").write_text("\n".join(rows), encoding="utf-8")
+    for number in range(4):
+        pixels = np.full((8, 8, 3), 40 * number, dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DRY_RUNS)
 def test_a_dry_run_ends_well_in_a_process_of_its_own(name, tmp_path):
     words = shlex.split(DRY_RUNS[name])
     if name == "embed":
-        folder = tmp_path / "my-data"
-        folder.mkdir()
-        (tmp_path / "encoder.py").write_text(ENCODER, encoding="utf-8")
-        rows = ["reference,text,target", *(f"{number}.png,bluer,{number + 1}.png" for number in range(3))]
-        (folder / "triplets.csv").write_text("\n".join(rows), encoding="utf-8")
-        from PIL import Image
-
-        for number in range(4):
-            pixels = np.full((8, 8, 3), 40 * number, dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"{number}.png")
+        write_my_data(tmp_path)
     else:
         words += [part for key in SMALL for part in ("--set", f"dataset.{key}=300")]
     done = subprocess.run(

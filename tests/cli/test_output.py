@@ -64,22 +64,27 @@ def test_commands_without_a_table_have_no_json(run_command):
 
 
 def test_completion_knows_commands_and_options():
-    asked = {"_NEGBENCH_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "negbench comp"}
+    variables = {"_NEGBENCH_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "negbench comp"}
     code = ["-c", "from negbench.cli.main import main; main()"]
-    words = subprocess.run([sys.executable, *code], stdout=subprocess.PIPE, text=True, env=os.environ | asked).stdout
+    words = subprocess.run(
+        [sys.executable, *code], stdout=subprocess.PIPE, text=True, env=os.environ | variables
+    ).stdout
     assert "compare" in words.split()
 
 
 def commands(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
     """Yield the words and the parser of each command."""
-    for name, each in group.commands.items():
-        yield from commands(each, *words, name) if hasattr(each, "commands") else [(" ".join((*words, name)), each)]
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *words, name)
+        else:
+            yield " ".join((*words, name)), command
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
 UNPARSED = (  # an unknown option, an option without its value, an argument that is missing or too much; groups
     *(f"{name}{more}" for name in COMMANDS for more in (" --bogus", " zzz zzz zzz", " --json --name")),
-    *(name for name, parser in COMMANDS.items() if any(each.required for each in parser.params)),
+    *(name for name, parser in COMMANDS.items() if any(option.required for option in parser.params)),
     *("zzz", "--bogus", "data", "data zzz", "data --bogus", ""),
 )
 MISTAKES = (
@@ -98,17 +103,17 @@ def test_each_command_errs_below():
 def test_every_error_is_one_json_document_too(mistake, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert negbench([*mistake.split(), "--json"]) == 2
-    said = capsys.readouterr()
-    (line,) = said.err.splitlines()
-    assert json.loads(said.out) == {"error": line.removeprefix("negbench: error: "), "exit_code": 2}
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert json.loads(printed.out) == {"error": line.removeprefix("negbench: error: "), "exit_code": 2}
 
 
 def test_a_plugin_at_the_end_of_a_file_is_named(vector_flags, tmp_path, capsys, own_registry):
     """Regression: typer turns an EOFError into its Abort, which ended with exit code 130 and without a word."""
     text = PLUGIN.replace(f"return {ANSWER}", "raise EOFError")
     (tmp_path / "ended.py").write_text(text, encoding="utf-8")
-    asked = ["audit", f"--plugin={tmp_path}/ended.py", "--strategy=ended", "--queries=10", *vector_flags[:-8]]
-    assert negbench([*asked, "--json"]) == 2
+    arguments = ["audit", f"--plugin={tmp_path}/ended.py", "--strategy=ended", "--queries=10", *vector_flags[:-8]]
+    assert negbench([*arguments, "--json"]) == 2
     line = 1 + text[: text.index("raise EOFError")].count("\n")
     assert f"ended.py failed in line {line}: EOFError" in json.loads(capsys.readouterr().out)["error"]
 
@@ -125,15 +130,15 @@ def test_a_dry_run_needs_annotations_alone(toy_root, tmp_path, document, run_com
     shutil.copytree(toy_root, tmp_path / "data")
     for image in [path for path in (tmp_path / "data").rglob("*") if path.suffix in (".png", ".jpg")]:
         image.unlink()
-    asked = f"compare --strategies qure,in-batch --seeds 1 --lr=fixed --runs-dir {tmp_path}/r --dataset fashioniq"
-    asked += f" --data-root {tmp_path}/data --backbone blip2 --set backbone.weights=lavis:none.pth"
-    plan = document(*asked.split(), "--dry-run")
+    command = f"compare --strategies qure,in-batch --seeds 1 --lr=fixed --runs-dir {tmp_path}/r --dataset fashioniq"
+    command += f" --data-root {tmp_path}/data --backbone blip2 --set backbone.weights=lavis:none.pth"
+    plan = document(*command.split(), "--dry-run")
     assert [row["step"] for row in plan["cells"]] == ["anew", "anew"]
     note = plan["notes"][0]
     assert note.startswith("finished runs cannot be recognised without them: ")
     assert "images are missing" in note
     assert "there is no file none.pth" in note
-    assert "images are missing" in run_command(*asked.split(), code=2).err  # what is computed needs them
+    assert "images are missing" in run_command(*command.split(), code=2).err  # what is computed needs them
 
 
 def test_standard_output_without_room_or_unicode_is_one_line(forked, tmp_path):
