@@ -1,9 +1,11 @@
 """Fixtures of a small comparison with all that a report shows, and of a large one."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ from negbench.loop.runs import DATA
 from negbench.machine.files import lock_file, seal, write_json, write_text
 from negbench.report.build import comparison_page, write_report
 from negbench.report.charts import Chart
-from negbench.report.page import html
+from negbench.report.page import PageSection, html
 from negbench.report.tables import tables
 from negbench.settings.options import Compare
 from negbench.store.runfolder import RunFolder
@@ -36,7 +38,8 @@ def compared(toy_sets: list[str], shared_folder: Path, tmp_path_factory: pytest.
 
     It is computed once for all processes; each has its own copy.
     """
-    runs, sets = shared_folder / "compared", (*toy_sets, "train.epochs=3")
+    runs = shared_folder / "compared"
+    sets = (*toy_sets, "train.epochs=3")
     with lock_file(shared_folder / "compared.lock"):
         if not (runs / "small" / "statistics.json").exists():
             axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=sets))
@@ -47,19 +50,22 @@ def compared(toy_sets: list[str], shared_folder: Path, tmp_path_factory: pytest.
 
 
 @pytest.fixture(scope="session")
-def undrawn(words_of: Callable[[Path], str]) -> Callable[..., str]:
+def page_text(words_of: Callable[[Path], str]) -> Callable[..., str]:
     """Return a function that gives the text of a comparison's page without its charts: most of the time of a page."""
 
     def text(runs: Path, name: str, galleries: int = 0) -> str:
         findings = read_findings(runs, name)
         page = comparison_page(runs / name, findings, tables(findings), galleries)
-        kept = {
-            key: [replace(each, parts=tuple(p for p in each.parts if not isinstance(p, Chart))) for each in chapter]
-            for key, chapter in page.chapters.items()
-        }
-        return words_of(write_text(runs / name / "undrawn.html", html(replace(page, chapters=kept))))
+        chapters = {}
+        for key, sections in page.chapters.items():
+            chapters[key] = [without_charts(section) for section in sections]
+        return words_of(write_text(runs / name / "undrawn.html", html(replace(page, chapters=chapters))))
 
     return text
+
+
+def without_charts(section: PageSection) -> PageSection:
+    return replace(section, parts=tuple(part for part in section.parts if not isinstance(part, Chart)))
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +78,28 @@ MANY = (
     "in-batch", "in-batch-semi-hard", "sentence-transformers", "fnc", "oracle-after-target", "cirqrs", "dqe",
     "distance-weighted", "after-target", "all-corpus", "shifted-top-k", "simans", "uniform-bins", "top-k", "qure",
 )  # fmt: skip
-_EPOCHS, _REFRESHES = 30, 6  # of a published schedule (QuRe's)
+_EPOCHS = 30  # of a published schedule (QuRe's), as its refreshes
+_REFRESHES = 6
+
+
+def repeat(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return `count` rows, of which each repeats the next of the given ones; none if none is given."""
+    return [dict(row) for row in islice(cycle(rows), count)]
+
+
+def make_longer(folder: RunFolder) -> None:
+    """Repeat a run's epochs and refreshes, so that it is as long as a published one."""
+    points = repeat(folder.metrics(), _EPOCHS)
+    for epoch, point in enumerate(points):
+        point.update(step=epoch, epoch=epoch)
+    folder.write_metrics(points)
+    result = folder.result
+    for key in ("behaviour_by_refresh", "regime_by_refresh"):
+        refreshes = repeat(result.get(key) or [], _REFRESHES)
+        for number, refresh in enumerate(refreshes):
+            refresh["epoch"] = 5 * number
+        result[key] = refreshes
+    folder.write_result(result)
 
 
 @pytest.fixture(scope="session")
@@ -82,23 +109,16 @@ def many(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     Nothing is trained for it: they are copies of the runs of `compared`, with ranks that differ, whose epochs and
     refreshes are repeated.
     """
-    runs, cells = tmp_path_factory.mktemp("many"), []
+    runs = tmp_path_factory.mktemp("many")
+    cells = []
     trained = {(row["strategy"], row["loss"], row["seed"]): row for row in ComparisonFolder(compared / "small").cells()}
     for number, name in enumerate(MANY):
         for loss in LOSSES:
             row = trained[STRATEGIES[number % 3], loss, 0]
             folder = RunFolder(runs / f"{row['run']}-{number}")
             shutil.copytree(compared / row["run"], folder.path)
-            points = folder.metrics()
-            folder.write_metrics([{**points[i % len(points)], "step": i, "epoch": i} for i in range(_EPOCHS)])
-            result, ranks = folder.result, folder.ranks()
-            for key in ("behaviour_by_refresh", "regime_by_refresh"):
-                rows = result.get(key) or []
-                if rows:
-                    result[key] = [{**rows[i % len(rows)], "epoch": 5 * i} for i in range(_REFRESHES)]
-                else:
-                    result[key] = []
-            folder.write_result(result)
+            make_longer(folder)
+            ranks = folder.ranks()
             worse = (ranks["target_rank"] + number // 3).clip(upper=ranks["gallery_size"])  # so that they differ
             rank_anew(folder, ranks.assign(target_rank=worse))
             cells.append({**row, "strategy": name, "run": folder.run_id})

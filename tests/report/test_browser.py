@@ -47,7 +47,8 @@ def server(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log, strange = runs / "ui.log", strangers(runs.with_name("strange"))
+    log = runs / "ui.log"
+    strange = strangers(runs.with_name("strange"))
 
     def serve() -> None:
         os.setsid()
@@ -59,7 +60,7 @@ def server(
 
     process = forked(serve)
     try:
-        while f":{port}/#/" not in (log.read_text(encoding="utf-8") if log.exists() else ""):  # told when it answers
+        while not log.exists() or f":{port}/#/" not in log.read_text(encoding="utf-8"):  # told when it answers
             assert process.poll() is None, log.read_text(encoding="utf-8")
             time.sleep(0.25)
         yield f"http://127.0.0.1:{port}"
@@ -81,7 +82,7 @@ def page(browser: Any, server: str) -> Iterator[Any]:
     context.close()
 
 
-def stored(runs: Path) -> dict[str, list[Any]]:
+def mlflow_runs(runs: Path) -> dict[str, list[Any]]:
     """Return the MLflow runs of the experiment, by kind."""
     client = Tracker.open(runs).client()
     experiment = client.get_experiment_by_name(NAME)
@@ -95,7 +96,7 @@ def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer
     """Without a name, `negbench ui` prints the address of the newest comparison."""
     (printed,) = re.findall(rf"{server}/#/experiments/\S+", (runs / "ui.log").read_text(encoding="utf-8"))
     page.goto(printed)
-    ranked = sorted(stored(runs)["summary"], key=lambda run: run.data.tags[PLACE])
+    ranked = sorted(mlflow_runs(runs)["summary"], key=lambda run: run.data.tags[PLACE])
     page.get_by_role("link", name=ranked[0].info.run_name, exact=True).first.wait_for()
     names = page.locator("a[href*='/runs/']").all_inner_texts()  # summaries only, the best first
     assert names == [run.info.run_name for run in ranked]
@@ -105,7 +106,7 @@ def test_the_printed_address_opens_bar_charts_of_the_strategies_under_the_answer
 
 
 def test_the_parent_says_the_answer_and_its_artifacts_open(page, server, runs):
-    (parent,) = stored(runs)["comparison"]
+    (parent,) = mlflow_runs(runs)["comparison"]
     where = f"{server}/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}"
     page.goto(where)
     page.get_by_text((runs / NAME / "answer.md").read_text(encoding="utf-8").split("\n")[0]).first.wait_for()
@@ -118,17 +119,67 @@ def test_the_parent_says_the_answer_and_its_artifacts_open(page, server, runs):
 
 
 def test_the_pages_import_nothing_from_the_current_folder_and_answer_to_this_machine_s_names_alone(server, runs):
-    hosts = {server.removeprefix("http://"): 200, "localhost": 200}
-    hosts |= dict.fromkeys(("10.0.0.1", "192.168.1.7:5000", "172.16.0.1", "[fc00::1]", "127.0.0.1.example.com"), 403)
-    for host, status in (hosts | {"example.com": 403}).items():
-        asked = http.client.HTTPConnection(server.removeprefix("http://"), timeout=60)
-        asked.request("GET", "/", headers={"Host": host})
-        assert asked.getresponse().status == status, host
-        asked.close()
+    address = server.removeprefix("http://")
+    ours = (address, "localhost")
+    others = ("10.0.0.1", "192.168.1.7:5000", "172.16.0.1", "[fc00::1]", "127.0.0.1.example.com", "example.com")
+    for host, status in [*((host, 200) for host in ours), *((host, 403) for host in others)]:
+        connection = http.client.HTTPConnection(address, timeout=60)
+        connection.request("GET", "/", headers={"Host": host})
+        assert connection.getresponse().status == status, host
+        connection.close()
     assert [path.name for path in runs.with_name("strange").glob("*.ran")] == []
 
 
 # --- the report --------------------------------------------------------------------------------------------------
+
+
+def check_first_screen(report: Any, width: int) -> None:
+    answer = report.locator("#answer p").first.bounding_box()
+    forest = report.locator("#figure-forest img").first.bounding_box()
+    assert answer["y"] + answer["height"] < 900
+    assert width == 390 or forest["y"] < 900  # on a phone the answer fills the first screen
+    report.locator("#facts").last.scroll_into_view_if_needed()
+    assert report.evaluate("window.shift") < 0.01  # nothing moves while it loads
+    lines_of = "names => names.map(n => [n.textContent, n.getClientRects().length])"
+    lines = report.locator(".answer .whole").evaluate_all(lines_of)
+    assert {"in-batch", "bradley-terry"} <= {name for name, _ in lines}
+    assert [name for name, count in lines if count > 1] == []  # no name breaks at its hyphens
+
+
+def check_table_at(report: Any, width: int, *, scrolls: bool) -> None:
+    """Check that the table's first result is seen without scrolling, but for long names on a phone."""
+    report.set_viewport_size({"width": width, "height": 900})
+    assert report.evaluate("document.documentElement.scrollWidth") == width
+    box = report.locator("#table-table .scroll").bounding_box()
+    head = report.locator("#table-table th:has-text('against the best')").bounding_box()
+    assert scrolls or head["x"] + head["width"] <= box["x"] + box["width"]
+
+
+def check_details_unfold(report: Any) -> None:
+    """Check that a link into the details unfolds them, with pictures of one width."""
+    assert report.locator("#chapter-details > details").get_attribute("open") is None
+    report.evaluate("location.hash = '#tests'")
+    report.locator("#tests table").first.wait_for()
+    assert report.evaluate("document.documentElement.scrollWidth") == 1920
+    widths = "[...document.querySelectorAll('.thumb svg')].map(s => s.getBoundingClientRect().width)"
+    assert set(report.evaluate(widths)) <= {84}
+
+
+def check_charts_on_a_phone(report: Any, *, scroll: bool) -> None:
+    """Check that charts are legible, all panels without scrolling unless names are long."""
+    report.set_viewport_size({"width": 390, "height": 900})
+    scales = "[...document.querySelectorAll('.chart img')].map(i => i.clientWidth / i.naturalWidth)"
+    report.wait_for_function(f"Math.min(...{scales}) > 0.6")  # swapping a picture takes a moment
+    hidden = "[...document.querySelectorAll('.chart .scroll')].filter(s => s.scrollWidth > s.clientWidth).length"
+    assert scroll or report.evaluate(hidden) == 0
+    assert report.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def check_colours(report: Any, scheme: str) -> None:
+    background = "rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)"
+    assert report.evaluate("getComputedStyle(document.body).backgroundColor") == background
+    paper = report.evaluate("getComputedStyle(document.querySelector('#figure-training .scroll')).backgroundColor")
+    assert paper == "rgb(255, 255, 255)"  # pictures are drawn on white
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
@@ -136,60 +187,33 @@ def test_the_pages_import_nothing_from_the_current_folder_and_answer_to_this_mac
 def test_the_report_answers_on_the_first_screen_without_network(subtests, browser, runs, many, name, width, scheme):
     """That of four groups, and that of thirty."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-    report, trouble, asked = context.new_page(), list[str](), list[str]()
+    report = context.new_page()
+    trouble = list[str]()
+    requests = list[str]()
     report.set_default_timeout(20_000)
-    report.on("console", lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None)
-    report.on("pageerror", lambda error: trouble.append(str(error)))
-    report.on("request", lambda r: asked.append(r.url) if not r.url.startswith(("data:", "blob:")) else None)
+    report.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
+    report.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+    report.on("request", lambda request: requests.append(request.url))
     report.add_init_script(SHIFTS)
     address = ((runs if name == NAME else many) / name / "report" / "index.html").as_uri()
     report.goto(address)
-    answer, drawn = (report.locator(part).first.bounding_box() for part in ("#answer p", "#figure-forest img"))
-    assert answer["y"] + answer["height"] < 900
-    assert width == 390 or drawn["y"] < 900  # on a phone the answer fills the first screen
-    report.locator("#facts").last.scroll_into_view_if_needed()
-    assert report.evaluate("window.shift") < 0.01  # nothing moves while it loads
-    lines_of = "names => names.map(n => [n.textContent, n.getClientRects().length])"
-    lines = report.locator(".answer .whole").evaluate_all(lines_of)
-    assert {"in-batch", "bradley-terry"} <= {name for name, _ in lines}
-    assert [name for name, count in lines if count > 1] == []  # no name breaks at its hyphens
+    check_first_screen(report, width)
     for wide in (390, 768, 1440, 1920):
         with subtests.test(wide=wide):
-            report.set_viewport_size({"width": wide, "height": 900})
-            assert report.evaluate("document.documentElement.scrollWidth") == wide
-            box, head = (
-                report.locator(f"#table-table {part}").bounding_box()
-                for part in (".scroll", "th:has-text('against the best')")
-            )
-            seen = head["x"] + head["width"] <= box["x"] + box["width"]
-            assert seen or (name, wide) == ("many", 390)  # without scrolling, but for long names on a phone
-    assert report.locator("#chapter-details > details").get_attribute("open") is None
-    report.evaluate("location.hash = '#tests'")  # a link into the details unfolds them
-    report.locator("#tests table").first.wait_for()
-    assert report.evaluate("document.documentElement.scrollWidth") == 1920
-    shown = """[...document.querySelectorAll('.thumb svg')].every(s => s.getBoundingClientRect().width === 84)"""
-    assert report.evaluate(shown)
-    small = """[...document.querySelectorAll('.chart img')].map(i => i.clientWidth / i.naturalWidth)"""
-    report.set_viewport_size({"width": 390, "height": 900})
-    # legible on a phone, all panels without scrolling; swapping a picture takes a moment
-    report.wait_for_function(f"Math.min(...{small}) > 0.6")
-    hidden = """[...document.querySelectorAll('.chart .scroll')].filter(s => s.scrollWidth > s.clientWidth).length"""
-    assert name == "many" or report.evaluate(hidden) == 0
-    assert report.evaluate("document.documentElement.scrollWidth") == 390
-    dark = "rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)"
-    assert report.evaluate("getComputedStyle(document.body).backgroundColor") == dark
-    paper = report.evaluate("getComputedStyle(document.querySelector('#figure-training .scroll')).backgroundColor")
-    assert paper == "rgb(255, 255, 255)"  # pictures are drawn on white
-    assert trouble == []
-    assert asked == [address]
+            check_table_at(report, wide, scrolls=(name, wide) == ("many", 390))
+    check_details_unfold(report)
+    check_charts_on_a_phone(report, scroll=name == "many")
+    check_colours(report, scheme)
+    assert [line for line in trouble if line.startswith(("error: ", "warning: "))] == []
+    assert [url for url in requests if not url.startswith(("data:", "blob:"))] == [address]
     context.close()
 
 
 @pytest.fixture
 def report(browser: Any, runs: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """Yield the report in an offline desktop window; `indirect` parameters are options of the window."""
-    given: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}, **getattr(request, "param", {})}
-    context = browser.new_context(offline=True, **given)
+    options: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}, **getattr(request, "param", {})}
+    context = browser.new_context(offline=True, **options)
     opened = context.new_page()
     opened.goto((runs / NAME / "report" / "index.html").as_uri())
     yield opened
@@ -271,12 +295,12 @@ def test_printed_the_report_is_whole(report):
 
 
 def test_every_column_of_the_claims_is_seen_on_a_desktop(browser, tmp_path):
-    said = "The whole corpus as pool improves steadily, but ends below pools chosen by score. "
-    claim = {"id": 1, "verdict": "undecided", "words": said, "published": said, "measured": [said] * 3, "source": said}
+    text = "The whole corpus as pool improves steadily, but ends below pools chosen by score. "
+    claim = {"id": 1, "verdict": "undecided", "words": text, "published": text, "measured": [text] * 3, "source": text}
     write_json(tmp_path / "claims.json", {"about": "vectors", "claims": [claim]})
     write_page(tmp_path / "report", claims_page(tmp_path))
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto((tmp_path / "report" / "index.html").as_uri())
-    width, shown = page.evaluate("(e => [e.scrollWidth, e.clientWidth])(document.querySelector('.scroll'))")
-    assert width == shown
+    width, visible = page.evaluate("(e => [e.scrollWidth, e.clientWidth])(document.querySelector('.scroll'))")
+    assert width == visible
     page.close()

@@ -1,11 +1,11 @@
 """Charts: pictures for the page and for files; numbers as written; files of tables."""
 
-import itertools
 import re
 from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -27,7 +27,7 @@ CHART = Chart("k", "Title", "It shows.", (Panel("one", lines), Panel("two", line
 def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
     text = picture(CHART, "svg", False).decode()
     root = ElementTree.fromstring(text)
-    words = [e.text for e in root.iter() if e.tag.endswith("text")]
+    words = [element.text for element in root.iter() if element.tag.endswith("text")]
     assert {"one", "two", "x", "y (%)"} <= set(words)  # text stays text
     assert "Title" not in words  # the page has it above the picture
     assert [words.count(name) for name in ("up", "a", "b")] == [1, 1, 1]
@@ -36,7 +36,7 @@ def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
 
 
 @pytest.mark.parametrize(
-    ("given", "wide", "tall"),
+    ("changes", "wide", "tall"),
     [
         ({"panels": CHART.panels[:1], "full": True}, 9.4, 1),
         ({}, 7.8, 2),  # its panels stand below each other
@@ -44,13 +44,14 @@ def test_a_chart_is_one_picture_of_all_panels_with_one_legend():
         ({"across": 1}, 3.9, 1),
     ],
 )
-def test_small_screens_get_a_picture_as_wide_as_one_panel(given, wide, tall):
-    chart = replace(CHART, **given)
-    sizes = [charts._figure(chart, narrow).get_size_inches() for narrow in (False, True)]
-    assert [size[0] for size in sizes] == [wide, 3.9]
+def test_small_screens_get_a_picture_as_wide_as_one_panel(changes, wide, tall):
+    chart = replace(CHART, **changes)
+    width, height = charts._figure(chart, narrow=False).get_size_inches()
+    narrow_width, narrow_height = charts._figure(chart, narrow=True).get_size_inches()
+    assert (width, narrow_width) == (wide, 3.9)
     assert chart.narrows == (wide > 3.9)
-    plot = (sizes[1][1] - sizes[0][1]) / 2.8
-    assert plot == pytest.approx(tall - 1, abs=0.2)
+    more_panels = (narrow_height - height) / 2.8
+    assert more_panels == pytest.approx(tall - 1, abs=0.2)
 
 
 def test_names_at_the_ends_of_lines_are_in_order_and_apart():
@@ -63,10 +64,14 @@ def test_names_at_the_ends_of_lines_are_in_order_and_apart():
     heights = {label.get_text(): label.xy[1] for label in labels}
     places = [heights[name] for name in "abcde"]
     gap = 0.15 / charts.tall_enough(5)
-    assert all(above - below >= gap - 1e-9 for below, above in itertools.pairwise(places))
+    assert min(np.diff(places)) >= gap - 1e-9
     assert max(places) <= 1
     assert heights["b"] == pytest.approx(0.5, abs=0.01)  # of names that overlap, the lowest stays
-    assert all(charts.tall_enough(count) >= 0.15 * count for count in (1, 20, 40))
+
+
+@pytest.mark.parametrize("count", [1, 20, 40])
+def test_a_chart_is_tall_enough_for_the_names_at_the_ends_of_its_lines(count):
+    assert charts.tall_enough(count) >= 0.15 * count
 
 
 def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was():
@@ -78,26 +83,33 @@ def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was():
 
 
 def test_heat_map_cells():
-    from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
 
-    squares = [
+    cells = [
         ChartCell(0, 0, "low", shade(-1.0, 3.0)),
         ChartCell(1, 1, "high", shade(3.0, 3.0)),
         ChartCell(1, 0, "open", ""),
+        ChartCell(0, 1, "shared", PALETTE[0], hatched=True),
     ]
-    squares.append(ChartCell(0, 1, "shared", PALETTE[0], hatched=True))
     axes = Figure().add_subplot()
-    charts.heat(("r1", "r2"), ("c1", "c2"), squares).draw(axes)
-    assert {t.get_text(): t.get_position() for t in axes.texts} == {each.text: (each.x, each.y) for each in squares}
-    assert [t.get_text() for t in axes.get_yticklabels()] == ["r1", "r2"]
-    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is at the top
-    assert [t.get_color() for t in axes.texts] == ["#16202a", "#ffffff", GREY, "#16202a"]
-    boxes = [(each.get_alpha(), each.get_hatch()) for each in axes.collections]
+    charts.heat(("r1", "r2"), ("c1", "c2"), cells).draw(axes)
+    places = {text.get_text(): text.get_position() for text in axes.texts}
+    assert places == {"low": (0, 0), "high": (1, 1), "open": (1, 0), "shared": (0, 1)}
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["r1", "r2"]
+    bottom, top = axes.get_ylim()
+    assert bottom > top  # the first row is at the top
+    assert [text.get_color() for text in axes.texts] == ["#16202a", "#ffffff", GREY, "#16202a"]
+    boxes = [(box.get_alpha(), box.get_hatch()) for box in axes.collections]
     assert boxes == [(0.85, None), (0.85, None), (0.35, None), (None, "////")]
+
+
+def test_shades_are_purple_above_zero_and_orange_below():
+    from matplotlib.colors import to_rgb
+
     red, green, blue = to_rgb(shade(3.0, 3.0))
-    assert blue > red > green  # purple
-    assert to_rgb(shade(-3.0, 3.0))[0] > 2 * to_rgb(shade(-3.0, 3.0))[2]  # orange
+    assert blue > red > green
+    red, green, blue = to_rgb(shade(-3.0, 3.0))
+    assert red > 2 * blue
     assert min(to_rgb(shade(0.0, 3.0))) > 0.95
 
 
@@ -107,9 +119,9 @@ def test_beyond_the_palette_dashes_separate_series():
 
 
 def test_markdown_escapes(subtests, spelled):
-    for given, want in spelled["cells"].items():
-        with subtests.test(given=given):
-            assert markdown(pd.DataFrame([{"a": 1, "c": given}])).splitlines()[-1] == f"| 1 | {want} |"
+    for text, cell in spelled["cells"].items():
+        with subtests.test(text=text):
+            assert markdown(pd.DataFrame([{"a": 1, "c": text}])).splitlines()[-1] == f"| 1 | {cell} |"
 
 
 def test_a_chart_is_as_wide_as_the_names_beside_it_need():

@@ -36,9 +36,11 @@ def test_shares_are_the_means_of_what_the_runs_stored(compared):
             values = np.stack([run.ranks()[f"value:{share.kind}/wrong_at_10"] for run in folders_of(group)])
             assert share.left.mean == pytest.approx(np.nanmean(values, axis=1).mean()), group
             assert share.left.low <= share.left.mean <= share.left.high, group
-            refreshes = [run.result["behaviour_by_refresh"] for run in group["stored"]]
-            drawn = [[row[f"draws_{share.kind}"] for row in of_run] for of_run in refreshes]
-            assert share.drawn.mean == pytest.approx(np.mean([np.mean(rows) for rows in drawn])), group
+            means_of_runs = []
+            for run in group["stored"]:
+                refreshes = run.result["behaviour_by_refresh"]
+                means_of_runs.append(np.mean([refresh[f"draws_{share.kind}"] for refresh in refreshes]))
+            assert share.drawn.mean == pytest.approx(np.mean(means_of_runs)), group
             assert 0 < share.random < 1, group
         for result in (run.result for run in group["stored"]):
             for row in result["behaviour_by_refresh"]:
@@ -53,17 +55,16 @@ def test_the_figure_shows_them(compared):
     names = [f"{shared_value(group, 'strategy')}, {shared_value(group, 'loss')}" for group in groups]
     for axes in _figure(chart, narrow=True).axes:
         assert [label.get_text() for label in axes.get_yticklabels()] == names, axes.get_title()
-    for side, axes in enumerate(_figure(chart, narrow=False).axes):
-        assert [label.get_text() for label in axes.get_yticklabels()] == (names if side == 0 else [""] * len(names)), (
-            f"side {side}"
-        )
+    left, right = _figure(chart, narrow=False).axes
+    assert [label.get_text() for label in left.get_yticklabels()] == names
+    assert [label.get_text() for label in right.get_yticklabels()] == [""] * len(names)
+    for axes, estimate in ((left, "drawn"), (right, "left")):
         for place, container in enumerate(axes.containers):
-            shares = [kind_shares(group)[place] for group in groups]
-            assert list(container[0].get_xdata()) == pytest.approx(
-                [100 * (s.drawn, s.left)[side].mean for s in shares]
-            ), f"side {side}, {KINDS[place]}"
-            assert container.get_label() == KINDS[place], f"side {side}, {KINDS[place]}"
-        assert len(axes.containers) == 3, f"side {side}"
+            case = f"{estimate}, {KINDS[place]}"
+            means = [getattr(kind_shares(group)[place], estimate).mean for group in groups]
+            assert list(container[0].get_xdata()) == pytest.approx([100 * mean for mean in means]), case
+            assert container.get_label() == KINDS[place], case
+        assert len(axes.containers) == 3, estimate
 
 
 def test_the_answer_names_the_most_frequent_mistake(compared):
@@ -79,8 +80,8 @@ def test_the_answer_names_the_most_frequent_mistake(compared):
     assert low <= round(100 * most.left.mean, 1) <= high
     assert line.count("% of the draws of") == 3  # a strategy once, whatever the losses
     assert line.startswith(f"Among the first ten images ({shared_value(group, 'loss')}) ")
-    alone = [each for each in groups if shared_value(each, "loss") == shared_value(group, "loss")]
-    assert kinds_answer(alone) == [line.replace(f" ({shared_value(group, 'loss')})", "")]
+    of_one_loss = [other for other in groups if shared_value(other, "loss") == shared_value(group, "loss")]
+    assert kinds_answer(of_one_loss) == [line.replace(f" ({shared_value(group, 'loss')})", "")]
     assert kinds_answer([]) == []
 
 
@@ -90,16 +91,21 @@ def test_the_answer_says_who_draws_highest_and_lowest_and_whose_draws_are_most_o
     groups = sort_alike(findings.shown_groups, findings.main_verdicts)
     (line,) = draws_answer(groups)
     loss = shared_value(groups[0], "loss")
-    table = [group for group in groups if shared_value(group, "loss") == loss]
-    ranks, false = {}, {}
-    for group in table:
-        ranks[shared_value(group, "strategy")] = mean_of(group, "behaviour/draw_rank_median")
-        false[shared_value(group, "strategy")] = mean_of(group, "behaviour/false_negative_rate_draws")
-    ranks = {name: rank for name, rank in ranks.items() if not math.isnan(rank)}
-    high, low, most = min(ranks, key=ranks.get), max(ranks, key=ranks.get), max(false, key=false.get)
+    ranks = {}
+    false_shares = {}
+    for group in groups:
+        if shared_value(group, "loss") == loss:
+            name = shared_value(group, "strategy")
+            false_shares[name] = mean_of(group, "behaviour/false_negative_rate_draws")
+            rank = mean_of(group, "behaviour/draw_rank_median")
+            if not math.isnan(rank):
+                ranks[name] = rank
+    high = min(ranks, key=ranks.get)
+    low = max(ranks, key=ranks.get)
+    most = max(false_shares, key=false_shares.get)
     assert f": {high} draws nearest the top of the ranking (median rank {ranks[high]:,.0f}) and " in line
     assert f" and {low} furthest from it ({ranks[low]:,.0f}); " in line
-    assert f"{100 * false[most]:.1f} % of the draws of {most} are false negatives, the largest share." in line
+    assert f"{100 * false_shares[most]:.1f} % of the draws of {most} are false negatives, the largest share." in line
     assert line in say(findings)
 
 

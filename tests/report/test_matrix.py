@@ -9,12 +9,16 @@ from negbench.scoring.values import Values
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
 
 
-def table(system: str, own: str = "", **means: float) -> VerdictTable:
+def table(system: str, own_strategy: str = "", **means: float) -> VerdictTable:
     """Return a table in which every query of every seed is near the given mean."""
     noise = np.random.default_rng(0).normal(size=(4, 200)) * 1e-3
     noise -= noise.mean()
-    facts = {name.replace("_", "-"): {"own": name.replace("_", "-") == own} for name in means}
-    values = {name.replace("_", "-"): Values(mean + noise, (0, 1, 2, 3), None) for name, mean in means.items()}
+    facts = {}
+    values = {}
+    for keyword, mean in means.items():
+        strategy = keyword.replace("_", "-")
+        facts[strategy] = {"own": strategy == own_strategy}
+        values[strategy] = Values(mean + noise, (0, 1, 2, 3), None)
     return VerdictTable({**LABELS, "system": system}, "recall_at_10", {"recall_at_10": values}, {}, facts=facts)
 
 
@@ -24,7 +28,10 @@ def test_other_negatives_against_the_systems_own():
         table("s", "qure", in_batch=0.30, qure=0.40, twin=0.40),
         table("none", "absent", qure=0.4),
     ]
-    frame = matrix_frame([row for each in tables for row in verdicts_of(each, Rules())]).set_index("strategy")
+    rows = []
+    for of_system in tables:
+        rows += verdicts_of(of_system, Rules())
+    frame = matrix_frame(rows).set_index("strategy")
     assert list(frame.columns) == ["plain", "s", "none"]
     assert frame.loc["in-batch", "plain"] == "30.0 own"
     assert frame.loc["qure", "plain"].startswith("+5.00 [")

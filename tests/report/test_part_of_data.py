@@ -14,6 +14,7 @@ from negbench.analysis.verdicts import seed_text
 from negbench.analysis.words import shorten_names
 from negbench.metrics.part_name import part_name, share_text, whole_name
 from negbench.store.runfolder import RunFolder
+from tests.runs import flags_of
 from tests.vector_files import write_vectors
 
 PART = "62 % of train and 52 % of val"
@@ -34,10 +35,9 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("part")
     sets = write_vectors(folder)
     stored = np.load(folder / "images.npz")
-    kept = [row for row, name in enumerate(stored["ids"]) if int(str(name)[-2:]) % 4 != 3]
-    np.savez(folder / "images.npz", ids=stored["ids"][kept], features=stored["features"][kept])
-    sets += ["dataset.allow_missing=true", "train.epochs=2", "train.batch_size=8"]
-    return [flag for text in sets for flag in ("--set", text)]
+    rows = [row for row, name in enumerate(stored["ids"]) if int(str(name)[-2:]) % 4 != 3]
+    np.savez(folder / "images.npz", ids=stored["ids"][rows], features=stored["features"][rows])
+    return flags_of([*sets, "dataset.allow_missing=true", "train.epochs=2", "train.batch_size=8"])
 
 
 @pytest.fixture
@@ -53,10 +53,13 @@ def call(run_command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Mo
     return run
 
 
+def test_the_plan_of_a_comparison(call, flags, tmp_path):
+    plan = call(*COMPARE, *flags, "--runs-dir", str(tmp_path / "runs"), "--dry-run")
+    assert f"{PART} (30 of 48 train and 21 of 40 scored queries are left" in plan
+
+
 def test_every_output_of_a_comparison_and_of_its_runs(call, flags, tmp_path):
     where = ("--runs-dir", str(tmp_path / "runs"))
-    planned = call(*COMPARE, *flags, *where, "--dry-run")
-    assert f"{PART} (30 of 48 train and 21 of 40 scored queries are left" in planned
     printed = call(*COMPARE, *flags, *where)
     folder = tmp_path / "runs" / "part"
     assert call("report", "part", "--latex", "--markdown", *where).count(PART) == 2

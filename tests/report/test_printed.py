@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from negbench.display import Grid
 from negbench.errors import UnknownNameError
 from negbench.report.finish import _grid
 from negbench.report.tables import Table, paper_table
@@ -30,7 +31,8 @@ def test_the_best_of_each_block_is_bold_and_what_is_constant_is_in_the_caption()
     text = paper_table(TABLE, "latex")
     body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
     rows = [line.removesuffix(r" \\").split(" & ") for line in body.strip().splitlines() if "&" in line]
-    assert [row[:3] for row in rows] == [[r[0], r[2], r[1].replace("_", r"\_")] for r in ROWS]
+    labels = [[epochs, loss, strategy.replace("_", r"\_")] for epochs, strategy, loss, *_ in ROWS]
+    assert [row[:3] for row in rows] == labels
     assert re.findall(r"\\textbf{([\d.]+)", body) == ["52.0", "10.0", "61.0"]
     assert body.count(r"\midrule") == 2
     assert r"epochs & loss & strategy & R@10 & behind the best \\" in text
@@ -66,14 +68,14 @@ def test_columns_and_budgets_are_chosen():
 
 
 def test_the_terminal_has_one_number_of_negatives_below_the_table():
-    folded, varied = (
-        _grid(replace(TABLE, frame=frame, folded=("backbone", "negatives")), Path("t.csv"))
-        for frame in (FRAME, FRAME.assign(negatives=list("123456")))
-    )
-    assert (folded.caption, varied.caption) == (
-        "backbone b_1, negatives 16 per query and step", "backbone b_1, negatives: per query and step",
-    )  # fmt: skip
-    assert set(varied.frame) - set(folded.frame) == {"negatives"}
+    def grid(frame: pd.DataFrame) -> Grid:
+        return _grid(replace(TABLE, frame=frame, folded=("backbone", "negatives")), Path("t.csv"))
+
+    one_number = grid(FRAME)
+    several = grid(FRAME.assign(negatives=list("123456")))
+    assert one_number.caption == "backbone b_1, negatives 16 per query and step"
+    assert several.caption == "backbone b_1, negatives: per query and step"
+    assert set(several.frame) - set(one_number.frame) == {"negatives"}
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
@@ -96,9 +98,9 @@ def test_the_command_prints_it_and_refuses_what_has_no_effect(
     text = run_command("report", "small", "--latex", "--columns", "R@10", "--out", str(tmp_path / "t.tex"), *where).out
     assert text.startswith(r"\begin{table}")
     assert (tmp_path / "t.tex").read_text(encoding="utf-8") == text.removesuffix("\n")
-    for given, problem in mistakes["report"].items():
-        with subtests.test(given):
-            expect_error(["report", "small", *given.split(), *where], problem)
+    for options, problem in mistakes["report"].items():
+        with subtests.test(options):
+            expect_error(["report", "small", *options.split(), *where], problem)
 
 
 def test_the_page_shortens_names_of_worlds_and_leaves_out_those_that_points_tell():
@@ -106,7 +108,7 @@ def test_the_page_shortens_names_of_worlds_and_leaves_out_those_that_points_tell
     rows = [(point, world, 1) for point, world in worlds.items()] * 2
     frame = pd.DataFrame(rows, columns=["point", "dataset", "R@10"])
     assert list(Table("table", "", frame).visible_frame) == ["point", "R@10"]
-    shown = Table("table", "", frame.drop(columns="point")).visible_frame
-    assert list(shown["dataset"]) == ["vectors@twins1", "vectors@twins4"] * 2
+    visible = Table("table", "", frame.drop(columns="point")).visible_frame
+    assert list(visible["dataset"]) == ["vectors@twins1", "vectors@twins4"] * 2
     of_lr = frame.assign(point=["lr=1", "lr=1", "lr=2", "lr=2"])  # both worlds at each point
     assert list(Table("table", "", of_lr).visible_frame) == ["point", "dataset", "R@10"]

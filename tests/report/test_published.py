@@ -14,11 +14,12 @@ from negbench.benchmarks.fashioniq import FashionIQOptions
 from negbench.benchmarks.fashioniq_files import METRICS as FASHIONIQ
 from negbench.report import build
 from negbench.report.published import PATH, PublishedRow, published_rows, rows_beside
+from negbench.settings.layers import parse_plugin
 
 
 def find(source: str, row: str, dataset: str = "fashioniq") -> PublishedRow:
-    (published,) = [r for r in published_rows() if (r.source, r.row, r.dataset) == (source, row, dataset)]
-    return published
+    rows = {(published.source, published.row, published.dataset): published for published in published_rows()}
+    return rows[source, row, dataset]
 
 
 def test_rows_as_printed():
@@ -26,18 +27,23 @@ def test_rows_as_printed():
     qure = find("QuRe table 2", "QuRe")
     assert (qure.backbone, qure.split, qure.protocol, qure.secondary) == ("BLIP-2 ViT-L", "val", "original", False)
     percent = [46.80, 69.81, 53.53, 72.87, 57.47, 77.77, 52.60, 73.48, 63.04]
-    assert dict(qure.metrics) == pytest.approx({name: v / 100 for name, v in zip(FASHIONIQ, percent, strict=True)})
+    shares = [value / 100 for value in percent]
+    assert dict(qure.metrics) == pytest.approx(dict(zip(FASHIONIQ, shares, strict=True)))
     printed = pd.read_csv(Path(__file__).parents[1] / "golden" / "printed.csv")
     for source, row, dataset, metric, value in printed.itertuples(index=False):
         assert find(source, row, dataset).metrics[metric] == pytest.approx(value), (source, row)
+
+
+def test_every_row_has_a_name_of_its_own():
     assert len(published_rows()) == 154
     assert len({(row.source, row.row, row.dataset) for row in published_rows()}) == 154
 
 
 def sums(row: PublishedRow) -> dict[str, tuple[str, ...]]:
     """Return, for every printed mean, the metrics that it is the mean of."""
-    recalls, subsets = [f"recall_at_{k}" for k in (1, 5, 10, 50)], [f"subset_recall_at_{k}" for k in (1, 2, 3)]
-    by_mean = {"average": ("recall_at_5", "subset_recall_at_1"), "overall": (*recalls, *subsets)}
+    recalls = [f"recall_at_{k}" for k in (1, 5, 10, 50)]
+    subset_recalls = [f"subset_recall_at_{k}" for k in (1, 2, 3)]
+    by_mean = {"average": ("recall_at_5", "subset_recall_at_1"), "overall": (*recalls, *subset_recalls)}
     for name in ("recall", "cirqrs"):
         by_mean[f"average/{name}"] = (f"average/{name}_at_10", f"average/{name}_at_50")
         for k in (10, 50):
@@ -74,38 +80,53 @@ def test_rows_name_benchmarks_metrics_and_strategies_that_exist():
         "cirr": cirr.card("val"),
         "hp-fashioniq": hp_fashioniq.CARD,
     }
-    shown = {f"{part}/cirqrs{k}" for part in ("dress", "shirt", "toptee", "average") for k in ("", "_at_10", "_at_50")}
+    cirqrs = set()
+    for part in ("dress", "shirt", "toptee", "average"):
+        cirqrs |= {f"{part}/cirqrs", f"{part}/cirqrs_at_10", f"{part}/cirqrs_at_50"}
     for row in published_rows():
         if row.dataset in cards:
-            assert set(row.metrics) <= {*cards[row.dataset].metrics, *shown, "overall"}, row
+            assert set(row.metrics) <= {*cards[row.dataset].metrics, *cirqrs, "overall"}, row
         assert row.secondary == (row.paper == "Papers with Code"), row
-        name, *options = row.negatives.split(":")
-        if name:
-            pairs = dict(option.split("=") for option in options)
-            make_strategy(name, **{key: json.loads(value) for key, value in pairs.items()})
+        if row.negatives:
+            plugin = parse_plugin(row.negatives)
+            make_strategy(plugin.pop("name"), **plugin)
     assert find("DQE-CIR table 4", "0.30-0.70", "cirr").negatives == "dqe:alpha=0.3:beta=0.7"
 
 
-def test_a_row_stands_beside_its_own_split_and_protocol_only():
-    def sources(dataset: str, split: str, protocol: str, metrics: Any) -> set[str]:
-        known = {"val": f"{dataset}@{protocol}-12345678", "partial": False, "split": split}
-        return {row.source for row in rows_beside({"dataset": known}, metrics)}
+def sources_beside(dataset: str, split: str, protocol: str, metrics: Any) -> set[str]:
+    """Return the tables of which rows stand beside a run on this data set."""
+    manifest = {"dataset": {"val": f"{dataset}@{protocol}-12345678", "partial": False, "split": split}}
+    return {row.source for row in rows_beside(manifest, metrics)}
 
-    original = sources("fashioniq", "val", "original", FASHIONIQ)
+
+def test_rows_stand_beside_their_own_protocol_of_fashioniq():
+    original = sources_beside("fashioniq", "val", "original", FASHIONIQ)
     assert {"QuRe table 2", "QuRe table 7", "CIRQRS table 4", "CIRQRS table 7", "DQE-CIR table 1"} <= original
-    assert not any("HyCoLe" in source or "table 6" in source for source in original)
-    assert sources("fashioniq", "val", "val", FASHIONIQ) == {"HyCoLe-HNM table 1", "HyCoLe-HNM table 4"}
-    of_parts = [f"{part}/cirqrs_at_{k}" for part in ("dress", "shirt", "toptee", "average") for k in (10, 50)]
-    assert "CIRQRS table 6" in sources("fashioniq", "val", "original", [*FASHIONIQ, *of_parts, "average/cirqrs"])
-    assert not sources("fashioniq", "train", "original", FASHIONIQ)
-    assert not sources("fashioniq", "val", "original", [name for name in FASHIONIQ if not name.startswith("average")])
-    assert not sources("cirr", "val", "rc2", cirr.card("val").metrics)
-    assert {"QuRe table 3", "DQE-CIR table 4"} <= sources("cirr", "test1", "rc2", cirr.card("val").metrics)
-    assert not sources("fashion200k", "test", "tirg", ["recall_at_1", "recall_at_10", "recall_at_50", "average"])
-    known = {"val": "fashioniq@original-12345678", "partial": False}
-    assert rows_beside({"dataset": known}, FASHIONIQ)
-    assert not rows_beside({"dataset": {**known, "partial": True}}, FASHIONIQ)
-    assert not rows_beside({"dataset": {**known, "val": "synthetic@twins4.5-seed0-12345678"}}, FASHIONIQ)
+    assert [source for source in original if "HyCoLe" in source or "table 6" in source] == []
+    assert sources_beside("fashioniq", "val", "val", FASHIONIQ) == {"HyCoLe-HNM table 1", "HyCoLe-HNM table 4"}
+
+
+def test_rows_stand_beside_their_own_metrics():
+    cirqrs = ["average/cirqrs"]
+    for part in ("dress", "shirt", "toptee", "average"):
+        cirqrs += [f"{part}/cirqrs_at_10", f"{part}/cirqrs_at_50"]
+    assert "CIRQRS table 6" in sources_beside("fashioniq", "val", "original", [*FASHIONIQ, *cirqrs])
+    of_parts = [name for name in FASHIONIQ if not name.startswith("average")]
+    assert not sources_beside("fashioniq", "val", "original", of_parts)
+
+
+def test_rows_stand_beside_their_own_split():
+    assert not sources_beside("fashioniq", "train", "original", FASHIONIQ)
+    assert not sources_beside("cirr", "val", "rc2", cirr.card("val").metrics)
+    assert {"QuRe table 3", "DQE-CIR table 4"} <= sources_beside("cirr", "test1", "rc2", cirr.card("val").metrics)
+    assert not sources_beside("fashion200k", "test", "tirg", ["recall_at_1", "recall_at_10", "recall_at_50", "average"])
+
+
+def test_rows_stand_beside_whole_data_sets_of_their_own_name():
+    dataset = {"val": "fashioniq@original-12345678", "partial": False}
+    assert rows_beside({"dataset": dataset}, FASHIONIQ)
+    assert not rows_beside({"dataset": {**dataset, "partial": True}}, FASHIONIQ)
+    assert not rows_beside({"dataset": {**dataset, "val": "synthetic@twins4.5-seed0-12345678"}}, FASHIONIQ)
 
 
 def test_a_smaller_gallery_is_said_beside_the_printed_rows():
@@ -122,5 +143,7 @@ def test_tables_are_whole():
     for table in json.loads(PATH.read_text(encoding="utf-8"))["tables"]:
         assert len(set(table["columns"])) == len(table["columns"]), table["paper"]
         assert table["unit"] in ("percent", "plain"), table["paper"]
-        values = [value for row in table["rows"] for value in row["values"] if value is not None]
-        assert table["unit"] == "plain" or all(0 <= value <= 100 for value in values), table["paper"]
+        for row in table["rows"]:
+            values = [value for value in row["values"] if value is not None]
+            if table["unit"] == "percent":
+                assert [value for value in values if not 0 <= value <= 100] == [], table["paper"]

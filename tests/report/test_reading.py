@@ -23,7 +23,9 @@ from pathlib import Path
 
 from negbench.cli.main import main
 
-heavy, runs, alone = sys.argv[1].split(","), Path(sys.argv[2]), sys.argv[3]
+names, place, alone = sys.argv[1:]
+heavy = names.split(",")
+runs = Path(place)
 imported = {}
 
 
@@ -37,7 +39,7 @@ def command(*words, what=""):
     note(what or " ".join(words[:2]))
 
 
-def served(*_):
+def note_server(*_):
     note("ui")
     raise SystemExit
 
@@ -65,7 +67,7 @@ note("load")
 command("report", "small", "--runs-dir", str(runs), "--markdown", what="report --markdown")
 command("report", "small", "--runs-dir", str(runs), "--galleries", "0")
 command("doctor", "--runs-dir", str(runs), "--tracking-uri", "none", what="doctor")
-os.execve = served
+os.execve = note_server
 command("ui", "--runs-dir", alone)
 print(json.dumps(imported), file=sys.stderr)
 """
@@ -84,8 +86,8 @@ def imported(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     words = [sys.executable, "-c", READ, ",".join(HEAVY), str(runs), str(alone)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found: dict[str, list[str]] = json.loads(done.stderr.splitlines()[-1])
-    return found
+    modules: dict[str, list[str]] = json.loads(done.stderr.splitlines()[-1])
+    return modules
 
 
 AS_STORED = ("--help", "--version", "list strategies", "list recipes", "completion", "answer", "report --latex")
@@ -110,10 +112,10 @@ def test_the_stored_table_is_the_one_that_is_made_anew(compared, tmp_path, run_c
     finish(Console(quiet=True), runs, "small", "none", report=False)
     command = ["report", "small", "--runs-dir", str(runs), "--latex"]
     assert stored_latex(runs, "small") is not None
-    shown = run_command(*command).out
-    assert shown.startswith("\\begin{table}")
+    printed = run_command(*command).out
+    assert printed.startswith("\\begin{table}")
     forget(runs / "small")
     assert stored_latex(runs, "small") is None
-    assert run_command(*command).out == shown
+    assert run_command(*command).out == printed
     (runs / "small" / "table.tex").write_text("forged", encoding="utf-8")
-    assert run_command(*command).out == shown
+    assert run_command(*command).out == printed

@@ -29,14 +29,17 @@ UNKNOWN = {"relevant", "false_negatives", "false_negatives_above", "false_negati
 @pytest.fixture
 def group_of(finished: Callable[..., RunFolder], tmp_path: Path) -> Callable[..., pd.DataFrame]:
     """Return a function that makes a group with one run per rank, which it has at its last refresh only."""
-    real, after = finished("select=last"), {**CARD, "epoch": 4.0, "target_rank_median": 1.0}
+    run = finished("select=last")
+    after_training = {**CARD, "epoch": 4.0, "target_rank_median": 1.0}
 
     def group(strategy: str, *ranks: float, **card: Any) -> pd.DataFrame:
         folders = []
         for seed, rank in enumerate(ranks):
-            folders.append(RunFolder(Path(shutil.copytree(real.path, tmp_path / f"{strategy}-{seed}"))))
-            cards = [CARD | {"band_start_median": 0.995}, CARD | {"epoch": 2.0, "target_rank_median": rank} | card]
-            folders[-1].write_result({**real.result, "regime_by_refresh": cards, "regime": after})
+            folder = RunFolder(Path(shutil.copytree(run.path, tmp_path / f"{strategy}-{seed}")))
+            first = {**CARD, "band_start_median": 0.995}
+            last = {**CARD, "epoch": 2.0, "target_rank_median": rank, **card}
+            folder.write_result({**run.result, "regime_by_refresh": [first, last], "regime": after_training})
+            folders.append(folder)
         labels = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": "d"}
         return group_from(labels, folders)
 
@@ -72,12 +75,12 @@ def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(subtests, g
 
 
 def test_unknown_numbers_are_gaps(group_of):
-    real = dict.fromkeys(UNKNOWN)
-    frame = regime_frame(group_of("qure", 4, 8, **real))
+    unknown = dict.fromkeys(UNKNOWN)
+    frame = regime_frame(group_of("qure", 4, 8, **unknown))
     gaps = ["gap", "FN above %", "FN below %", "FN random %", "R@10 val", "relevant"]
     assert [frame.loc[0, title] for title in gaps] == ["-"] * 6
     assert frame.loc[0, "rank"] == "6.0"
-    text = in_words([{**CARD, **real}])
+    text = in_words([{**CARD, **unknown}])
     assert "false negatives are unknown" in text
     assert "the fit gap is unknown" in text
 

@@ -15,9 +15,13 @@ from negbench.systems.system import load_config
 
 def test_every_table_names_a_recipe_that_runs_its_data():
     book = json.loads(PATH.read_text(encoding="utf-8"))
-    without = {(table["paper"], table["dataset"]) for table in book["tables"] if "recipe" not in table}
-    assert without == {("HyCoLe-HNM", "css"), ("Papers with Code", "fashioniq")}
-    assert {table["recipe"] for table in book["tables"] if "recipe" in table} <= set(recipes())
+    with_recipe = [table for table in book["tables"] if "recipe" in table]
+    others = [table for table in book["tables"] if "recipe" not in table]
+    assert {(table["paper"], table["dataset"]) for table in others} == {
+        ("HyCoLe-HNM", "css"),
+        ("Papers with Code", "fashioniq"),
+    }
+    assert {table["recipe"] for table in with_recipe} <= set(recipes())
     queries = {"fashioniq": sum(fashioniq._ENTRIES["train"]), "cirr": cirr._SIZES["train"].queries}
     assert book["train_queries"] == queries | {"fashion200k": 108366, "mit-states": 43207}  # HyCoLe-HNM table 5
     cirr_images = sum(cirr._SIZES[split].gallery for split in ("train", "val"))
@@ -54,17 +58,23 @@ def test_the_page_has_every_printed_row_of_the_papers():
     assert page.count("A run has another gallery") == 2  # Fashion200K's tables: no server and no run has theirs
 
 
-def test_steps_are_those_of_the_recipe(run_command):
+def test_steps_are_those_of_the_recipe():
     config = load_config(recipe=recipes()["qure-cirr"], sets=["dataset.root='x'"])
     steps = config.train.epochs * math.ceil(28225 / config.train.batch_size)
     hours = config.train.epochs * 28225 / 239 / 3600
     text = f": {steps:,} steps over 28,225 training queries; about {hours:.1g} hours of training on one H200"
     assert text in reproduction("qure-cirr")
     assert reproduction("demo") == ""
+
+
+def test_a_recipe_is_listed_with_the_rows_of_its_table(run_command):
     printed = run_command("list", "recipes", "cirqrs-table7").out
     assert "`negbench compare --recipe cirqrs-table7 --data-root DIR`" in printed
     assert "| 62.86 |" in printed
     assert "prints these rows beside one's own" in printed
+
+
+def test_a_recipe_of_a_figure_has_no_table():
     figure = reproduction("qure-fig4")
     assert "- no table: a figure without printed numbers" in figure
     assert "- memory: " in figure

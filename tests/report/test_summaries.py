@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,8 @@ from negbench.mining.regime import Regime
 from negbench.report import summaries
 from negbench.report.summaries import DRAWN, chart_name, drawn_first
 
-NAMES = [f"{group}{kind}{cut}" for group in ("", "dress/", "shirt/") for kind in SHORT for cut in (1, 10, 50)]
+GROUPS_KINDS_CUTS = product(("", "dress/", "shirt/"), SHORT, (1, 10, 50))
+NAMES = [f"{group}{kind}{cut}" for group, kind, cut in GROUPS_KINDS_CUTS]
 
 
 @pytest.mark.parametrize(
@@ -59,19 +61,21 @@ def test_the_best_the_baseline_and_the_worst_of_each_table_are_drawn(count, tabl
     rows: list[Any] = []
     for place in range(count):
         mean = SimpleNamespace(value=float(generator.random()))
-        verdict = "baseline" if place % count in range(tables) else "worse"  # the first of each table
+        verdict = "baseline" if place < tables else "worse"  # the first of each table
         groups.append(pd.DataFrame([{"place": place}]))
         rows.append(SimpleNamespace(mean=mean, verdict=verdict, table_key=(place % tables,)))
-    rows[-1] = None if count == 30 else rows[-1]  # one that was not judged
+    if count == 30:
+        rows[-1] = None  # was not judged
     order = [int(group["place"].iloc[0]) for group in drawn_first(groups, rows)]
     assert sorted(order) == list(range(count))
-    drawn = set(order[:DRAWN])
+    means = {place: row.mean.value for place, row in enumerate(rows) if row is not None}
     for table in range(min(tables, count)):
-        members = [p for p in range(count) if rows[p] is not None and rows[p].table_key == (table,)]
-        by_mean = sorted(members, key=lambda p: rows[p].mean.value)
-        assert {by_mean[0], by_mean[-1], *(p for p in members if rows[p].verdict == "baseline")} <= drawn, table
+        places = [place for place in means if rows[place].table_key == (table,)]
+        best = max(places, key=means.__getitem__)
+        worst = min(places, key=means.__getitem__)
+        assert {best, worst, table} <= set(order[:DRAWN]), table  # the baseline of a table has its number as place
     for name, part in (("drawn", order[:DRAWN]), ("others", order[DRAWN:])):
-        values = [rows[p].mean.value for p in part if rows[p] is not None]
+        values = [means[place] for place in part if place in means]
         assert values == sorted(values, reverse=True), name
 
 

@@ -77,8 +77,7 @@ NAMING = [  # files that name a learned temperature
 def test_a_table_with_a_learned_temperature_says_where_it_starts(file, starts):
     text = (starts / "dial" / file).read_text(encoding="utf-8")
     assert "learned from 0.07" in text
-    bare = [text[found.start() - 90 : found.end() + 40] for found in re.finditer(r"\btau=learned(?! from)", text)]
-    assert bare == []
+    assert re.findall(r".{,90}\btau=learned(?! from).{,40}", text) == []
 
 
 PRINTED = {
@@ -96,27 +95,28 @@ PRINTED = {
 @pytest.mark.parametrize(("name", "option", "texts"), PRINTED.values(), ids=PRINTED)
 def test_what_is_printed_says_where_a_learned_temperature_starts(name, option, texts, starts, run_command):
     printed = " ".join(run_command("report", name, option, "--runs-dir", starts).out.split())
-    assert {text for text in texts if text in printed} == texts
+    assert [text for text in texts if text not in printed] == []
 
 
 def test_several_starts_stand_in_the_caption():
     """And in each cell if there is one alone, of a point, a setting or a column of temperatures."""
     frame = pd.DataFrame({"point": ["tau=learned", "tau=0.5"], "own setting": ["lr=1, tau=learned", "lr=1, tau=0.1"]})
-    runs = [stored(0.07), stored(0.3)]
-    shown = say_start(Table("table", "", frame), runs)
-    assert shown.frame.equals(frame)
-    assert shown.caption == "temperature learned from 0.07 (as set) or temperature learned from 0.3 (as set)"
+    runs = [run_starting_at(0.07), run_starting_at(0.3)]
+    table = say_start(Table("table", "", frame), runs)
+    assert table.frame.equals(frame)
+    assert table.caption == "temperature learned from 0.07 (as set) or temperature learned from 0.3 (as set)"
     untouched = Table("table", "", pd.DataFrame({"strategy": ["qure"]}))
     assert say_start(untouched, runs) is untouched
-    alike = say_start(Table("table", "", frame.assign(tau=["learned", "0.5"])), [stored(0.3), stored(0.3)]).frame
+    alike = say_start(
+        Table("table", "", frame.assign(tau=["learned", "0.5"])), [run_starting_at(0.3), run_starting_at(0.3)]
+    ).frame
     assert alike.iloc[0].tolist() == ["tau=learned from 0.3", "lr=1, tau=learned from 0.3", "learned from 0.3"]
     assert alike.iloc[1].tolist() == ["tau=0.5", "lr=1, tau=0.1", "0.5"]
 
 
-def stored(start: float) -> Any:
+def run_starting_at(start: float) -> Any:
     """Return what captions read of a run whose temperature is learned from `start`."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[])
     details = {"temperature": start, "temperature_from": "option"}
-    return SimpleNamespace(
-        config=config, manifest={"divisor": config.divisor, "backbone": {"name": "tiny", "details": details}}
-    )
+    manifest = {"divisor": config.divisor, "backbone": {"name": "tiny", "details": details}}
+    return SimpleNamespace(config=config, manifest=manifest)

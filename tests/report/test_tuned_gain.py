@@ -21,10 +21,10 @@ def test_what_tuning_found_gained_and_cost(golden: Any) -> None:
     elsewhere = Tuning({**LABELS, "dataset": "e", "strategy": "x"}, "s", found={})
     half = Tuning({**LABELS, "strategy": "x"}, "s", found={}, trials=8, failed=6)
     assert replace(gain, facts={"failed_trials": "6 of 8"}).marked_label == "x (6 of 8 trials failed)"
-    cases = {
-        "gains": (tunings, [gain]),
-        "two data sets": ([*tunings, elsewhere], [gain]),
-        "failed trials": ([half], []),
+    answers = {
+        "gains": tuned_answer(tunings, [gain]),
+        "two data sets": tuned_answer([*tunings, elsewhere], [gain]),
+        "failed trials": tuned_answer([half], []),
+        "nothing": tuned_answer([], []),
     }
-    cases["nothing"] = [], []
-    golden("tuning", {case: tuned_answer(*given) for case, given in cases.items()})
+    golden("tuning", answers)

@@ -45,13 +45,13 @@ def ranks_of(seed: int, better: float, queries: int = 120) -> QueryRanks:
     """Return FashionIQ ranks; each query has its own difficulty, and `better` improves all of them."""
     difficulty = np.random.default_rng(0).standard_normal(queries)
     noise = np.random.default_rng(seed).standard_normal(queries)
-    rank = torch.from_numpy(np.ceil(np.exp(2.6 - better + difficulty + 0.3 * noise))).long()
+    ranks = torch.from_numpy(np.ceil(np.exp(2.6 - better + difficulty + 0.3 * noise))).long()
     return QueryRanks(
-        query=tuple(f"q{i}" for i in range(queries)),
-        group=tuple(("dress", "shirt", "toptee")[i % 3] for i in range(queries)),
-        target_rank=rank,
+        query=tuple(f"q{number}" for number in range(queries)),
+        group=tuple(("dress", "shirt", "toptee")[number % 3] for number in range(queries)),
+        target_rank=ranks,
         gallery_size=torch.full((queries,), 500),
-        relevant_ranks=Ragged.of([[r] for r in rank.tolist()]),
+        relevant_ranks=Ragged.of([[rank] for rank in ranks.tolist()]),
     )
 
 
@@ -84,14 +84,16 @@ def group_of(
 
 def main_rows(groups: Sequence[pd.DataFrame], baseline: str | None = None) -> list[Verdict]:
     """Return the rows of the main metric of all tables; the other metrics are not tested."""
-    return [row for table in tables_of(groups, main_only=True) for row in verdicts_of(table, Rules(baseline))]
+    rows = []
+    for table in tables_of(groups, main_only=True):
+        rows += verdicts_of(table, Rules(baseline))
+    return rows
 
 
 def rows_by_strategy(table: VerdictTable, rules: Rules) -> dict[str, Any]:
-    return {
-        row.strategy: row
-        for row in verdicts_of(replace(table, values={table.main_metric: table.values[table.main_metric]}), rules)
-    }
+    """Return the rows of the main metric."""
+    of_main_metric = replace(table, values={table.main_metric: table.values[table.main_metric]})
+    return {row.strategy: row for row in verdicts_of(of_main_metric, rules)}
 
 
 def test_values_are_matrices_of_seeds_and_queries(tmp_path):
@@ -100,8 +102,8 @@ def test_values_are_matrices_of_seeds_and_queries(tmp_path):
     assert list(table.values) == ["average/recall", "average/recall_at_10", "average/recall_at_50"]
     hits = table.values["average/recall_at_10"]["qure"]
     assert hits.seeds == (4, 7)
-    want = [[float(rank <= 10) for rank in ranks_of(s + 400, 0.5).target_rank.tolist()] for s in (4, 7)]
-    assert hits.values.tolist() == want
+    ranks = np.stack([ranks_of(404, 0.5).target_rank, ranks_of(407, 0.5).target_rank])
+    assert hits.values.tolist() == (ranks <= 10).astype(float).tolist()
     assert hits.strata.tolist() == list(ranks_of(0, 0).group)
 
 
@@ -142,7 +144,8 @@ def test_a_row_has_the_test_of_the_statistics(better_and_twin):
     assert rows["a"].against_baseline.low < difference < rows["a"].against_baseline.high
     values = better_and_twin.table.values["average/recall"]
     design = Design(values["a"].strata)
-    want = against(ValueTable({name: each.values for name, each in values.items()}, design), "in-batch", default_rng(5))
+    table = ValueTable({name: of_name.values for name, of_name in values.items()}, design)
+    want = against(table, "in-batch", default_rng(5))
     for name, contrast in want.items():  # another stream of random numbers: equal up to their noise
         row = rows[name]
         assert row.minimum_detectable == pytest.approx(contrast.minimum_detectable, abs=0.01), name
@@ -158,28 +161,52 @@ def test_numbers_of_a_row_are_rounded_and_infinite_ones_unknown(better_and_twin)
 def test_the_same_cells_give_the_same_rows_and_other_cells_do_not_matter(tmp_path):
     first = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.1)]
     other = [group_of(tmp_path, "a", 0.3, dataset="f@2"), group_of(tmp_path, "in-batch", 0.0, loss="info-nce")]
-    alone, mixed = ([row.flat() for row in main_rows(groups)] for groups in (first, [*other, *first[::-1]]))
-    assert json.dumps(alone)[1:-1] in json.dumps(mixed)
+    alone = [row.flat() for row in main_rows(first)]
+    mixed = [row.flat() for row in main_rows([*other, *first[::-1]])]
+    assert json.dumps(alone).strip("[]") in json.dumps(mixed)
     want = {("f@1", "bradley-terry", "in-batch"), ("f@1", "info-nce", "in-batch"), ("f@2", "bradley-terry", "a")}
-    assert {(r["dataset"], r["loss"], r["baseline"]) for r in mixed} == want
+    assert {(row["dataset"], row["loss"], row["baseline"]) for row in mixed} == want
 
 
-def test_baseline_margin_and_alpha(tmp_path):
-    named = {"all-corpus": 0.0, "in-batch": 0.0, "z(k=3)": 0.5}
-    groups = [group_of(tmp_path, name, better, seeds=(0,)) for name, better in named.items()]
-    (table,) = tables_of(groups)
-    asked, wide_margin = rows_by_strategy(table, Rules("z")), rows_by_strategy(table, Rules(margin=0.9))
-    assert (asked["in-batch"].verdict, asked["z(k=3)"].verdict) == ("worse", "baseline")
-    assert wide_margin["z(k=3)"].verdict == "better"  # its interval excludes 0
-    assert (wide_margin["in-batch"].verdict, wide_margin["all-corpus"].verdict) == ("baseline", "equal")
-    wide, narrow = (rows_by_strategy(table, Rules(alpha=a))["z(k=3)"].against_baseline for a in (0.01, 0.5))
+@pytest.fixture
+def one_seed(tmp_path: Path) -> list[pd.DataFrame]:
+    """Return groups of one seed: of two strategies as good as each other, and of a better one."""
+    strategies = {"all-corpus": 0.0, "in-batch": 0.0, "z(k=3)": 0.5}
+    return [group_of(tmp_path, name, better, seeds=(0,)) for name, better in strategies.items()]
+
+
+def test_a_baseline_that_is_asked_for(one_seed):
+    (table,) = tables_of(one_seed)
+    rows = rows_by_strategy(table, Rules("z"))
+    assert (rows["in-batch"].verdict, rows["z(k=3)"].verdict) == ("worse", "baseline")
+
+
+def test_within_a_wide_margin_what_excludes_zero_is_better_all_else_equal(one_seed):
+    (table,) = tables_of(one_seed)
+    rows = rows_by_strategy(table, Rules(margin=0.9))
+    assert rows["z(k=3)"].verdict == "better"
+    assert (rows["in-batch"].verdict, rows["all-corpus"].verdict) == ("baseline", "equal")
+
+
+def test_a_small_alpha_widens_the_interval(one_seed):
+    (table,) = tables_of(one_seed)
+    wide = rows_by_strategy(table, Rules(alpha=0.01))["z(k=3)"].against_baseline
+    narrow = rows_by_strategy(table, Rules(alpha=0.5))["z(k=3)"].against_baseline
     assert wide.low < narrow.low < narrow.high < wide.high
-    (smaller,) = tables_of([groups[0], groups[2]])
-    assert smaller.baseline(Rules()) == "all-corpus"
-    counted = [group_of(tmp_path, name, 0.0, seeds=(0,)) for name in ("a x5", "in-batch x1", "in-batch x5")]
-    assert tables_of(counted)[0].baseline(Rules()) == "in-batch x1"
-    lost = rows_by_strategy(smaller, Rules("in-batch"))  # its cells failed: nothing replaces it
-    assert {row.verdict for row in lost.values()} == {"not compared"}
+
+
+def test_without_the_batch_the_whole_corpus_is_the_baseline(one_seed):
+    all_corpus, _, z = one_seed
+    (table,) = tables_of([all_corpus, z])
+    assert table.baseline(Rules()) == "all-corpus"
+    rows = rows_by_strategy(table, Rules("in-batch"))  # its cells failed: nothing replaces it
+    assert {row.verdict for row in rows.values()} == {"not compared"}
+
+
+def test_of_several_numbers_of_negatives_the_smallest_batch_is_the_baseline(tmp_path):
+    groups = [group_of(tmp_path, name, 0.0, seeds=(0,)) for name in ("a x5", "in-batch x1", "in-batch x5")]
+    (table,) = tables_of(groups)
+    assert table.baseline(Rules()) == "in-batch x1"
 
 
 def test_the_baseline_is_one_of_the_strategies():
@@ -209,7 +236,7 @@ def test_one_query_in_a_category_leaves_no_statistics(tmp_path):
 
 def test_leader_table_has_interval_and_verdict(tmp_path):
     groups = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.8)]
-    by_default, rows = main_rows(groups), main_rows(groups, "in-batch")
+    rows = main_rows(groups, "in-batch")
     quality = leader_table(groups, rows)["quality"].set_index("strategy")
     main = {row.strategy: row for row in rows if row.main}
     assert quality["against the best"].to_dict() == {"a": "best", "in-batch": "worse"}
@@ -217,17 +244,55 @@ def test_leader_table_has_interval_and_verdict(tmp_path):
     gap = main["in-batch"].behind_best
     behind = f"{100 * gap.value:+.2f} [{100 * gap.low:.2f}, {100 * gap.high:.2f}]"
     assert quality["behind the best"].to_dict() == {"a": "-", "in-batch": behind}
-    unasked = leader_table(groups, by_default)["quality"]  # no baseline was asked for
-    assert {"verdict", "difference"}.isdisjoint(unasked)
     assert quality.loc["a", "verdict"] == "better"
     ends = f"[{100 * main['a'].mean.low:.2f}, {100 * main['a'].mean.high:.2f}]"
     assert quality.loc["a", "mean"] == f"{100 * main['a'].mean.value:.2f} {ends}"
     assert str(quality.loc["a", "difference"]).startswith(f"{100 * main['a'].against_baseline.value:+.2f} [")
     assert quality.loc["in-batch", "beaten by"] == "a"
     assert quality.loc["in-batch", "difference"] == "-"
+
+
+def test_a_leader_table_has_a_verdict_only_if_a_baseline_was_asked_for(tmp_path):
+    groups = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.8)]
+    quality = leader_table(groups, main_rows(groups))["quality"]
+    assert {"verdict", "difference"}.isdisjoint(quality)
     assert "verdict" not in leader_table(groups)["quality"]
-    two = leader_tables([*groups, group_of(tmp_path, "a", 0.8, dataset="f@2")], rows)
-    assert [list(t["quality"]["dataset"].unique()) for t in two.values()] == [["f@1"], ["f@2"]]
+
+
+def test_each_data_set_has_a_leader_table(tmp_path):
+    groups = [group_of(tmp_path, "in-batch", 0.0), group_of(tmp_path, "a", 0.8)]
+    rows = main_rows(groups, "in-batch")
+    by_dataset = leader_tables([*groups, group_of(tmp_path, "a", 0.8, dataset="f@2")], rows)
+    assert [list(table["quality"]["dataset"].unique()) for table in by_dataset.values()] == [["f@1"], ["f@2"]]
+
+
+def printed_interval(text: object) -> tuple[float, float]:
+    """Return the ends in a text such as "+1.71 [0.08, 3.35]"."""
+    low, high = str(text).partition("[")[2].rstrip("]").split(",")
+    return float(low), float(high)
+
+
+def check_standing(line: dict[str, Any], margin: float) -> None:
+    """Check what a printed line says against the best, by the printed interval."""
+    strategy = line["strategy"]
+    if "[" not in str(line["behind the best"]):
+        assert line["against the best"] in ("best", "highest"), strategy
+        return
+    low, high = printed_interval(line["behind the best"])
+    assert (line["against the best"] == "worse") == (low > 0), strategy
+    assert (line["against the best"] == "equal") == (-margin <= low <= 0 <= high <= margin), strategy
+
+
+def check_verdict(line: dict[str, Any], margin: float) -> None:
+    """Check what a printed line says against the baseline, by the printed interval."""
+    strategy = line["strategy"]
+    if line["verdict"] == "baseline":
+        assert line["difference"] == "-", strategy
+        return
+    low, high = printed_interval(line["difference"])
+    assert (line["verdict"] == "better") == (low > 0), strategy
+    assert (line["verdict"] == "worse") == (high < 0), strategy
+    assert (line["verdict"] == "equal") == (-margin <= low <= 0 <= high <= margin), strategy
 
 
 @pytest.mark.parametrize("seed", [1, 5])  # together they have every verdict and standing, level and margin
@@ -239,23 +304,13 @@ def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path, seed)
         count = int(draw.integers(1, 4))
         groups.append(group_of(tmp_path, f"s{'x' * i}", float(draw.normal(0, 0.4)), seeds=tuple(range(count))))
     rules = Rules("in-batch", alpha=float(draw.choice([0.05, 0.2])), margin=float(draw.choice([0.005, 0.1])))
-    rows, most = [row for table in tables_of(groups) for row in verdicts_of(table, rules)], 100 * rules.margin
-    seen = [*leader_table(groups, rows)["quality"].to_dict("records"), *verdict_frame(rows).to_dict("records")]
-    assert len(seen) == 5 + 15
-    for line in seen:
-        if "[" in str(line["behind the best"]):
-            low, high = (float(end) for end in str(line["behind the best"]).split("[")[1].rstrip("]").split(","))
-            assert (line["against the best"] == "worse") == (low > 0), line["strategy"]
-            assert (line["against the best"] == "equal") == (-most <= low <= 0 <= high <= most), line["strategy"]
-        else:
-            assert line["against the best"] in ("best", "highest"), line["strategy"]
-        if line["verdict"] == "baseline":
-            assert line["difference"] == "-", line["strategy"]
-            continue
-        low, high = (float(end) for end in str(line["difference"]).split("[")[1].rstrip("]").split(","))
-        assert (line["verdict"] == "better") == (low > 0), line["strategy"]
-        assert (line["verdict"] == "worse") == (high < 0), line["strategy"]
-        assert (line["verdict"] == "equal") == (-most <= low <= 0 <= high <= most), line["strategy"]
+    (table,) = tables_of(groups)
+    rows = verdicts_of(table, rules)
+    lines = [*leader_table(groups, rows)["quality"].to_dict("records"), *verdict_frame(rows).to_dict("records")]
+    assert len(lines) == 5 + 15
+    for line in lines:
+        check_standing(line, 100 * rules.margin)
+        check_verdict(line, 100 * rules.margin)
     for row in rows:
         assert 0 <= row.mean.low <= row.mean.value <= row.mean.high <= 1, row.strategy
 
@@ -273,10 +328,13 @@ def test_a_metric_that_only_ranks_give_has_its_deviation(tmp_path):
 
 
 def test_the_metric_can_be_chosen(tmp_path, subtests):
-    groups = [group_of(tmp_path, name, 0.0, loss=loss, seeds=(0,)) for name in ("in-batch", "a") for loss in ("x", "y")]
-    for given in ("average/recall_at_50", "average R@50", "R@50"):
-        with subtests.test(given=given):
-            tables = tables_of(groups, Rules(metric=given), main_only=True)
+    groups = []
+    for name in ("in-batch", "a"):
+        for loss in ("x", "y"):
+            groups.append(group_of(tmp_path, name, 0.0, loss=loss, seeds=(0,)))
+    for metric in ("average/recall_at_50", "average R@50", "R@50"):
+        with subtests.test(metric=metric):
+            tables = tables_of(groups, Rules(metric=metric), main_only=True)
             assert [table.main_metric for table in tables] == ["average/recall_at_50"] * 2
     assert [table.main_metric for table in tables_of(groups)] == ["average/recall"] * 2
     assert {row.metric for row in verdicts_of(tables[0], Rules()) if row.main} == {"average/recall_at_50"}
@@ -288,10 +346,10 @@ def test_the_metric_can_be_chosen(tmp_path, subtests):
     Rules(metric="R@10").check({"a": "a"}, [["average/recall_at_10"]])
 
 
-def counted(group: pd.DataFrame, seen: int) -> pd.DataFrame:
-    """Return the group with `seen` negatives per query and step in its runs."""
+def with_negatives(group: pd.DataFrame, negatives: int) -> pd.DataFrame:
+    """Return the group with this number of negatives per query and step in its runs."""
     for run in folders_of(group):
-        run.write_result({**run.result, "negatives_per_query": seen})
+        run.write_result({**run.result, "negatives_per_query": negatives})
     return again(group)
 
 
@@ -300,9 +358,9 @@ def unequal(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Return groups of the batch with 63 negatives, the best, and of two strategies with one; and their rows."""
     folder = tmp_path_factory.mktemp("unequal")
     groups = [
-        counted(group_of(folder, "in-batch", 1.0), 63),
-        counted(group_of(folder, "weak", 0.0), 1),
-        counted(group_of(folder, "strong", 0.9), 1),
+        with_negatives(group_of(folder, "in-batch", 1.0), 63),
+        with_negatives(group_of(folder, "weak", 0.0), 1),
+        with_negatives(group_of(folder, "strong", 0.9), 1),
     ]
     return SimpleNamespace(groups=groups, rows=main_rows(groups))
 
@@ -326,44 +384,44 @@ def test_equal_negatives_are_compared_first(unequal):
     values = tables_of(groups)[0].values["average/recall"]
     key = "/".join([*(part for part in rows[0].table_key if part), "average/recall"])
     test = differences(values, "in-batch", key=key).pairs.of("strong", "weak")  # though in-batch is ahead of both
-    assert (
-        losers
-        == f"Behind strong: weak by {with_interval(test.value, test.interval.low, test.interval.high)[1:]} points."
-    )
+    gap = with_interval(test.value, test.interval.low, test.interval.high).removeprefix("+")
+    assert losers == f"Behind strong: weak by {gap} points."
     assert numbers.startswith("in-batch with 63 (")
-    behind = next(row for row in rows if row.strategy == "strong" and row.main)
-    assert f" %) is {100 * behind.behind_highest.value:.2f} [" in numbers
+    (strong,) = [row for row in rows if row.strategy == "strong" and row.main]
+    assert f" %) is {100 * strong.behind_highest.value:.2f} [" in numbers
     assert sure.startswith("Against the best with as many negatives: 1 worse.")
 
 
 def test_a_baseline_with_other_negatives_is_said(unequal):
     groups = unequal.groups
-    asked = main_rows(groups, "in-batch")
-    (line,) = [line for line in answer_of(groups, asked) if line.startswith("Against in-batch, ")]
+    rows = main_rows(groups, "in-batch")
+    (line,) = [line for line in answer_of(groups, rows) if line.startswith("Against in-batch, ")]
     assert " These intervals hold together for all differences from in-batch, the others for all pairs. " in line
     assert line.endswith(" The baseline has 63 negatives per query and step, but strong and weak 1.")
-    shown = leader_table(groups, asked)["quality"].set_index("strategy")
-    assert shown.loc["weak", "verdict"] == "worse (1 against 63 negatives)"
+    quality = leader_table(groups, rows)["quality"].set_index("strategy")
+    assert quality.loc["weak", "verdict"] == "worse (1 against 63 negatives)"
 
 
 def test_the_answer_where_no_two_strategies_have_as_many_negatives(unequal):
-    groups, rows = unequal.groups, unequal.rows
-    apart = answer_of(groups[:2], [row for row in rows if row.strategy != "strong"])
-    assert apart[0].startswith("Whatever the number of negatives, in-batch with 63 (")  # no two have as many
-    unknown = [replace(row, against_highest=None) for row in rows if row.strategy != "strong"]
-    assert answer_of(groups[:2], unknown)[0].endswith(" %) follows.")
-    alone = [row for row in rows if row.strategy == "weak"]
-    assert answer_of([groups[1]], alone)[0].endswith(" %) is the only strategy.")
+    in_batch, weak, _ = unequal.groups
+    rows = [row for row in unequal.rows if row.strategy != "strong"]
+    first, *_ = answer_of([in_batch, weak], rows)
+    assert first.startswith("Whatever the number of negatives, in-batch with 63 (")  # no two have as many
+    first, *_ = answer_of([in_batch, weak], [replace(row, against_highest=None) for row in rows])
+    assert first.endswith(" %) follows.")
+    first, *_ = answer_of([weak], [row for row in rows if row.strategy == "weak"])
+    assert first.endswith(" %) is the only strategy.")
 
 
 def test_fewer_images_than_asked_for_are_marked(tmp_path):
     """Draws of 16 from sets of 6: 14.4 distinct images would be enough."""
-    groups = [group_of(tmp_path, name, 0.8 * (name == "a"), seeds=(0,)) for name in ("a", "in-batch", "enough")]
-    for group, distinct in zip(groups, (6.0, 16.0, 14.4), strict=True):
-        for run in folders_of(group):
-            run.write_manifest({**run.manifest, "config": {**run.manifest["config"], "train": {"num_negatives": 16}}})
-            run.write_result({**run.result, "behaviour": {"distinct": distinct}, "negatives_per_query": 15.5})
-    groups = [again(group) for group in groups]
+    groups = []
+    for name, better, distinct in (("a", 0.8, 6.0), ("in-batch", 0.0, 16.0), ("enough", 0.0, 14.4)):
+        group = group_of(tmp_path, name, better, seeds=(0,))
+        (run,) = folders_of(group)
+        run.write_manifest({**run.manifest, "config": {**run.manifest["config"], "train": {"num_negatives": 16}}})
+        run.write_result({**run.result, "behaviour": {"distinct": distinct}, "negatives_per_query": 15.5})
+        groups.append(again(group))
     rows = main_rows(groups, "in-batch")
     assert {row.negatives for row in rows} == {16.0}
     assert {row.strategy: row.marked_label for row in rows} == {
@@ -379,33 +437,31 @@ def test_fewer_images_than_asked_for_are_marked(tmp_path):
 
 def row(strategy: str, mean: float, **facts: Any) -> Verdict:
     """Return a row with numbers chosen by hand."""
-    known = {"covers": "other seeds", "negatives": 1.0, "margin": 0.005, "alpha": 0.05}
-    return verdict(strategy=strategy, mean=mean, **{**LABELS, **known, **facts})
+    defaults = {"covers": "other seeds", "negatives": 1.0, "margin": 0.005, "alpha": 0.05}
+    return verdict(strategy=strategy, mean=mean, **{**LABELS, **defaults, **facts})
 
 
 def test_budgets_are_in_the_order_of_numbers():
-    assert [each.epochs for each in by_negatives([row("a", 0.5, epochs=n) for n in ("25", "4")])] == ["4", "25"]
+    rows = [row("a", 0.5, epochs="25"), row("a", 0.5, epochs="4")]
+    assert [verdict.epochs for verdict in by_negatives(rows)] == ["4", "25"]
 
 
 def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided(golden):
-    rows = [
-        row("x", 0.5, standing="highest"),
-        row("same", 0.498, standing="equal", gap=0.002, gap_low=-0.001, gap_high=0.004),
-        row("open", 0.49, standing="undecided", gap=0.01, gap_low=-0.02, gap_high=0.04),
-        row("last", 0.4, standing="worse", gap=0.1, gap_low=0.08, gap_high=0.12),
-    ]
-    ahead = [replace(rows[2].against_best, high=high) for high in (0.004, 0.005)]
-    near = [rows[0], *(replace(rows[2], against_best=each) for each in ahead)]
-    unknown = [row(name, mean, negatives=math.nan) for name, mean in (("x", 0.5), ("y", 0.4))]
+    highest = row("x", 0.5, standing="highest")
+    equal = row("same", 0.498, standing="equal", gap=0.002, gap_low=-0.001, gap_high=0.004)
+    undecided = row("open", 0.49, standing="undecided", gap=0.01, gap_low=-0.02, gap_high=0.04)
+    worse = row("last", 0.4, standing="worse", gap=0.1, gap_low=0.08, gap_high=0.12)
+    below_the_margin = replace(undecided, against_best=replace(undecided.against_best, high=0.004))
+    at_the_margin = replace(undecided, against_best=replace(undecided.against_best, high=0.005))
     cases = {
-        "of each kind": rows,
-        "ahead of all": [replace(rows[0], standing="best"), rows[3]],
-        "bounded": near,
-        "unrecorded": unknown,
-        "two losses": [*rows, row("x", 0.5, loss="other")],
-        "over all": [rows[0], row("x", 0.5, dataset=OVER_ALL)],
+        "of each kind": [highest, equal, undecided, worse],
+        "ahead of all": [replace(highest, standing="best"), worse],
+        "bounded": [highest, below_the_margin, at_the_margin],
+        "unrecorded": [row("x", 0.5, negatives=math.nan), row("y", 0.4, negatives=math.nan)],
+        "two losses": [highest, equal, undecided, worse, row("x", 0.5, loss="other")],
+        "over all": [highest, row("x", 0.5, dataset=OVER_ALL)],
     }
-    golden("comparison", {case: answer_of([], members) for case, members in cases.items()})
+    golden("comparison", {case: answer_of([], rows) for case, rows in cases.items()})
 
 
 def test_the_price_of_what_is_undecided_is_said(tmp_path):
@@ -415,17 +471,16 @@ def test_the_price_of_what_is_undecided_is_said(tmp_path):
     rows = [row("x", 0.5, undecided=("y",), **pair), row("y", 0.49, undecided=("x",), **pair)]
     assert open_pairs(groups, rows) == ("1 pair is undecided; about 4 more seeds (24 s of computing) should decide it")
     assert open_pairs(groups, rows[:1]).startswith("1 pair is undecided")  # the other strategy's row is elsewhere
-    stuck = [replace(each, more_seeds=-1.0) for each in rows]
-    assert open_pairs(groups, stuck) == "1 pair is undecided; it needs more queries, not seeds"
-    assert open_pairs(groups, [replace(each, undecided=()) for each in rows]) == ""
+    too_few_queries = [replace(one, more_seeds=-1.0) for one in rows]
+    assert open_pairs(groups, too_few_queries) == "1 pair is undecided; it needs more queries, not seeds"
+    assert open_pairs(groups, [replace(one, undecided=()) for one in rows]) == ""
     assert answer_of(groups, rows)[1] == f"{open_pairs(groups, rows)}."
 
 
 def test_too_few_seeds_are_said(tmp_path):
-    alike = [("in-batch", 0.0), ("twin", 0.02)]
-
     def answer_text(seeds: tuple[int, ...]) -> str:
-        groups = [group_of(tmp_path / str(len(seeds)), name, better, seeds=seeds) for name, better in alike]
+        runs = tmp_path / str(len(seeds))
+        groups = [group_of(runs, "in-batch", 0.0, seeds=seeds), group_of(runs, "twin", 0.02, seeds=seeds)]
         return " ".join(answer_of(groups, main_rows(groups)))
 
     assert "With one seed, the 95 % intervals hold for other queries of these trained models" in answer_text((0,))
@@ -461,47 +516,49 @@ def test_over_all_weighs_every_data_set_the_same(two_data_sets):
     assert whole.labels == {"dataset": OVER_ALL, "loss": "bradley-terry", "backbone": "tiny"}
     assert rows.keys() == {"in-batch", "a"}
     for name, combined in rows.items():
-        parts = [table.values[table.main_metric][name].values for table in two_data_sets.tables]
-        assert combined.mean.value == pytest.approx(np.mean([each[:, i::3] for each in parts for i in range(3)])), name
+        means = []  # of the two data sets, whose three categories have equally many queries
+        for table in two_data_sets.tables:
+            means.append(table.values[table.main_metric][name].values.mean())
+        assert combined.mean.value == pytest.approx(np.mean(means)), name
         assert combined.queries == 240, name
     assert rows["a"].verdict == "better"
 
 
 def test_over_all_of_tables_with_strata_and_without():
     generator = np.random.default_rng(0)
-    few, other, many = generator.random((2, 10)), generator.random((2, 10)), generator.random((2, 400))
+    few = generator.random((2, 10))
+    other = generator.random((2, 10))
+    many = generator.random((2, 400))
     strata = np.array(["x", "y"] * 5)
-    mixed = [
-        VerdictTable({**LABELS, "dataset": "few"}, "m", {"m": {"s": Values(few, (0, 1), strata)}}),
-        VerdictTable({**LABELS, "dataset": "few", "backbone": "c"}, "m", {"m": {"s": Values(other, (0, 1), strata)}}),
-        VerdictTable({**LABELS, "dataset": "many"}, "n", {"n": {"s": Values(many[::-1], (1, 0), None)}}),
-    ]
-    (joined,) = over_all(mixed)
-    (one,) = verdicts_of(joined, Rules())
-    assert (one.metric, one.queries) == ("m and n", 410)
-    by_seed = [
-        (sum(np.mean([each[s][strata == x].mean() for x in "xy"]) for each in (few, other)) + many[s].mean()) / 3
-        for s in (0, 1)
-    ]
-    assert one.mean.value == pytest.approx(np.mean(by_seed))
-    assert one.sd == pytest.approx(np.std(by_seed, ddof=1))
-    assert over_all(mixed[:1]) == []
+    of_few = VerdictTable({**LABELS, "dataset": "few"}, "m", {"m": {"s": Values(few, (0, 1), strata)}})
+    labels = {**LABELS, "dataset": "few", "backbone": "c"}
+    of_other = VerdictTable(labels, "m", {"m": {"s": Values(other, (0, 1), strata)}})
+    of_many = VerdictTable({**LABELS, "dataset": "many"}, "n", {"n": {"s": Values(many[::-1], (1, 0), None)}})
+    (joined,) = over_all([of_few, of_other, of_many])
+    (row,) = verdicts_of(joined, Rules())
+    assert (row.metric, row.queries) == ("m and n", 410)
+    by_seed = (few.mean(axis=1) + other.mean(axis=1) + many.mean(axis=1)) / 3  # both strata have five queries
+    assert row.mean.value == pytest.approx(np.mean(by_seed))
+    assert row.sd == pytest.approx(np.std(by_seed, ddof=1))
+    assert over_all([of_few]) == []
 
 
 def test_the_same_queries_again_are_no_new_queries(two_data_sets):
-    tables = two_data_sets.tables
-    copies = [replace(tables[1], labels={**tables[1].labels, "backbone": str(i)}) for i in range(4)]
-    (copied,) = over_all(copies)
-    one, four = (differences(each.values[each.main_metric], "in-batch") for each in (tables[1], copied))
-    assert four.against["a"] == one.against["a"]
+    _, table = two_data_sets.tables
+    copies = [replace(table, labels={**table.labels, "backbone": str(number)}) for number in range(4)]
+    (joined,) = over_all(copies)
+    of_one = differences(table.values[table.main_metric], "in-batch")
+    of_four = differences(joined.values[joined.main_metric], "in-batch")
+    assert of_four.against["a"] == of_one.against["a"]
 
 
 def test_the_table_over_all_stands_below_those_of_the_data_sets(two_data_sets):
     groups, tables, rows = two_data_sets.groups, two_data_sets.tables, two_data_sets.rows
-    shown = leader_tables(groups, [*rows.values(), *rows_by_strategy(tables[1], Rules()).values()])
-    assert list(shown) == ["f@1", "f@2", OVER_ALL]
-    assert list(shown[OVER_ALL]["quality"]["strategy"]) == ["a", "in-batch"]
-    assert shown[OVER_ALL]["quality"].loc[0, "against the best"] == "best"
+    printed = leader_tables(groups, [*rows.values(), *rows_by_strategy(tables[1], Rules()).values()])
+    assert list(printed) == ["f@1", "f@2", OVER_ALL]
+    over_both = printed[OVER_ALL]["quality"]
+    assert list(over_both["strategy"]) == ["a", "in-batch"]
+    assert over_both.loc[0, "against the best"] == "best"
 
 
 def test_measured_numbers(tmp_path):
@@ -513,8 +570,9 @@ def test_measured_numbers(tmp_path):
 
 
 def test_of_two_strategies_the_pair_is_the_test_against_the_baseline():
-    values = {name: Values(default_rng(n).random((3, 40)), (0, 1, 2), None) for n, name in enumerate("ab")}
-    table = ValueTable({name: each.values for name, each in values.items()})
+    matrices = {name: default_rng(number).random((3, 40)) for number, name in enumerate("ab")}
+    values = {name: Values(matrix, (0, 1, 2), None) for name, matrix in matrices.items()}
+    table = ValueTable(matrices)
     for baseline in values:
         assert differences(values, baseline).against == against(table, baseline, table.generator()), baseline
 
@@ -522,17 +580,20 @@ def test_of_two_strategies_the_pair_is_the_test_against_the_baseline():
 def test_clusters_and_worlds_of_each_seed_reach_the_statistics():
     generator = default_rng(0)
     shared = np.repeat(generator.normal(size=20), 10)  # twenty clusters, each with one shared difference
-    values = {"a": 0.1 + shared + 0.1 * generator.normal(size=(3, 200)), "b": 0.1 * generator.normal(size=(3, 200))}
+    a = 0.1 + shared + 0.1 * generator.normal(size=(3, 200))
+    b = 0.1 * generator.normal(size=(3, 200))
     clusters = np.repeat(np.arange(20), 10).astype(str)
 
-    def width(**how: Any) -> float:
-        both = differences({name: Values(matrix, (0, 1, 2), None, **how) for name, matrix in values.items()}, "b")
-        interval = both.against["a"].interval
-        return interval.high - interval.low
+    def values(matrix: Any, **design: Any) -> Values:
+        return Values(matrix, (0, 1, 2), None, **design)
+
+    def width(**design: Any) -> float:
+        difference = differences({"a": values(a, **design), "b": values(b, **design)}, "b").against["a"]
+        return difference.interval.high - difference.interval.low
 
     assert width(clusters=clusters) > 2 * width()
     assert width(nested=True) != width()
-    parts = [Values(values["a"], (0, 1, 2), None, clusters=clusters), Values(values["b"], (0, 1, 2), None)]
-    tables = [VerdictTable({**LABELS, "dataset": str(i)}, "m", {"m": {"s": each}}) for i, each in enumerate(parts)]
-    joined = over_all(tables)[0].values["m"]["s"]
-    assert len(set(joined.clusters)) == 20 + 200  # without clusters, every query is its own
+    clustered = VerdictTable({**LABELS, "dataset": "0"}, "m", {"m": {"s": values(a, clusters=clusters)}})
+    plain = VerdictTable({**LABELS, "dataset": "1"}, "m", {"m": {"s": values(b)}})
+    (joined,) = over_all([clustered, plain])
+    assert len(set(joined.values["m"]["s"].clusters)) == 20 + 200  # without clusters, every query is its own
