@@ -114,27 +114,27 @@ class Done:
             count = "1 search" if len(self.errors) == 1 else f"{len(self.errors)} searches"
             raise NegbenchError(f"{count} failed ({self.errors[0]}); rerun the command to resume")
         outcomes = [*self.trials, *self.outcomes]
-        lost = failures(outcomes)
-        if lost:
+        failed = failures(outcomes)
+        if failed:
             total = len({outcome.cell.hash for outcome in outcomes})
-            raise NegbenchError(f"{len(lost)} of {total} cells failed; rerun the command to compute them again")
+            raise NegbenchError(f"{len(failed)} of {total} cells failed; rerun the command to compute them again")
 
 
 def foresee(first: Round) -> list[str]:
     """Say what a course reads, and what it takes from its first round on."""
     cells = list({cell.hash: cell for cell in (*first.ahead, *first.cells)}.values())
+    by_data: dict[tuple[str, str], Cell] = {}
+    for cell in reversed(cells):  # the first cell stays
+        by_data[cell.labels["dataset"], cell.labels["backbone"]] = cell
     lines = list(first.words)
-    first_of = {(cell.labels["dataset"], cell.labels["backbone"]): cell for cell in reversed(cells)}
-    timed = False
-    for cell in first_of.values():
-        lines.append(_reads(cell))
+    for cell in by_data.values():
+        lines.append(_data_text(cell))
         if cell.step(first.runs) != "reuse":
-            told = forecast_lines(cell.config, DATA, started_precision(cell.run, first.runs))
-            timed = timed or any(line.startswith(STEPS_ALONE) for line in told)
-            lines += told
+            lines += forecast_lines(cell.config, DATA, started_precision(cell.run, first.runs))
     price = first.price(Forecast())
-    missing = [cell for cell in cells if cell.step(first.runs) != "reuse"]
-    if missing and not price and not timed:
+    is_missing = any(cell.step(first.runs) != "reuse" for cell in cells)
+    is_timed = any(line.startswith(STEPS_ALONE) for line in lines)
+    if is_missing and not price and not is_timed:
         price = [
             "how long it takes is unknown: no such run is finished, and it cannot be timed here; "
             "`negbench run --epochs 1` with one strategy and your other settings prints an epoch's seconds and memory"
@@ -142,7 +142,7 @@ def foresee(first: Round) -> list[str]:
     return [*dict.fromkeys(lines), *price]
 
 
-def _reads(cell: Cell) -> str:
+def _data_text(cell: Cell) -> str:
     """Say which data and backbone a cell reads: how many queries and images."""
     splits = DATA.splits(cell.config)
     counts = f"{_queries_text(splits.train)} train and {_queries_text(splits.val)} scored queries"
@@ -229,8 +229,9 @@ def _compute(current: Round, execution: Execution, say: Callable[[str], None]) -
     """Compute a round, and return the outcomes of its cells; none of a search."""
     for line in current.words:
         say(line)
-    left = {cell.hash: cell.config.train.epochs for cell in current.ahead if cell.step(current.runs) != "reuse"}
-    execution.forecast.later = (sum(left.values()), sum(left.values()) + current.later_epochs)
+    epochs_ahead = {cell.hash: cell.config.train.epochs for cell in current.ahead if cell.step(current.runs) != "reuse"}
+    least = sum(epochs_ahead.values())
+    execution.forecast.later = (least, least + current.later_epochs)
     if current.search is None:
         return compute_and_log(current.folder, current.cells, execution, current.before)
     current.search.run(execution)

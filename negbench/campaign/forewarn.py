@@ -32,9 +32,11 @@ def forewarn(cells: Sequence[Cell], runs: Path, margin: float) -> None:
         margin: as in `forewarnings`.
     """
     todo = [cell for cell in cells if cell.step(runs) in ("resume", "anew")]
-    first = {(cell.labels["backbone"], cell.labels["dataset"]): cell.config for cell in reversed(todo)}
+    configs: dict[tuple[str, str], RunConfig] = {}
+    for cell in reversed(todo):  # the first cell stays
+        configs[cell.labels["backbone"], cell.labels["dataset"]] = cell.config
     with progress("prepare") as display:
-        reasons = forewarnings(list(first.values()), margin, display, DATA, runs=runs)
+        reasons = forewarnings(list(configs.values()), margin, display, DATA, runs=runs)
     notes(reasons)
 
 
@@ -43,7 +45,7 @@ def forewarnings(
     margin: float,
     display: Display,
     cache: DataCache,
-    stored: int = 0,
+    images: int = 0,
     runs: Path | None = None,
 ) -> list[str]:
     """Return a line for each reason why comparisons on these data will say little, with the weights as loaded.
@@ -55,7 +57,7 @@ def forewarnings(
         margin: differences within it count as equal, as a share (0.01 is one point).
         display: shows the stages.
         cache: shares loaded data and backbones.
-        stored: number of images in the user's own files, if known.
+        images: number of images in the user's own files, if known.
         runs: runs that were started in this folder keep their precision.
     """
     reasons = list[str]()
@@ -65,7 +67,7 @@ def forewarnings(
             with threads(run.config.compute.threads), display.stage("evaluate", note="before training"):
                 splits = run.splits
                 options = run.config.dataset.options
-                reasons += of_data(splits.train, splits.val, margin, options, stored)
+                reasons += of_data(splits.train, splits.val, margin, options, images)
                 reasons += run.scene.unseen
                 reasons += _of_scores(run)
         except Exception:  # whatever a plug-in raises: its own run reports it, and the others go on
@@ -73,7 +75,7 @@ def forewarnings(
     return list(dict.fromkeys(reasons))
 
 
-def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, Any], stored: int = 0) -> Iterator[str]:
+def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, Any], images: int = 0) -> Iterator[str]:
     """Yield warnings from the annotations alone: duplicates, overlap, few queries, a gallery smaller than the data.
 
     Args:
@@ -81,19 +83,19 @@ def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, A
         val: scored split.
         margin: as in `forewarnings`.
         options: the data set's, with defaults.
-        stored: as in `forewarnings`.
+        images: as in `forewarnings`.
     """
     yield from dict.fromkeys([*train.remarks, *val.remarks, *overlap(train, val)])
     # 95 % interval of a difference of two shares of the same queries, of which _CHANGED are answered differently
     width = 1.96 * (_CHANGED / len(val.queries)) ** 0.5
     if width > margin > 0:
-        wanted = round(_CHANGED * (1.96 / margin) ** 2)
+        enough = round(_CHANGED * (1.96 / margin) ** 2)
         yield (
             f"{len(val.queries):,} val queries are few for a margin of {in_points(margin)}: if two strategies "
             f"differ on one query in {1 / _CHANGED:.0f}, the interval is ±{100 * width:.1f} points wide; use "
-            f"--margin {100 * width:.1f}, or about {wanted:,} queries"
+            f"--margin {100 * width:.1f}, or about {enough:,} queries"
         )
-    images = max(stored, len({*train.all_images, *val.all_images}))
+    images = max(images, len({*train.all_images, *val.all_images}))
     if options.get("gallery", "") is None and len(val.images) < images:
         yield (
             f"val ranks only the {len(val.images):,} of {images:,} images that its rows name, which is easier than "
@@ -110,17 +112,17 @@ def _of_scores(run: OpenRun) -> Iterator[str]:
     score_block = evaluation.block_scorer(embedded.queries, embedded.candidates)
     metrics = val.measure(score_block)
     main = val.card.main
-    own = bool((val.target_columns == val.reference_columns).any())  # a target that could not be left out
-    if options.get("exclude_reference") is False and not own:
+    targets_are_references = bool((val.target_columns == val.reference_columns).any())  # they cannot be left out
+    if options.get("exclude_reference") is False and not targets_are_references:
         first = val.top(score_block, 1).columns[:, 0]
         share = float((first == val.reference_columns).double().mean())
         if share >= _FIRST:
             without = dataclasses.replace(val, card=dataclasses.replace(val.card, exclude_reference=True))
-            top = next(iter(metrics))
-            after = without.measure(score_block)[top]
+            metric = next(iter(metrics))
+            after = without.measure(score_block)[metric]
             yield (
-                f"a query's own reference ranks first for {share:.0%} of the val queries: {label_of(top)} is "
-                f"{metrics[top]:.1%} before training, and {after:.1%} with --set dataset.exclude_reference=true"
+                f"a query's own reference ranks first for {share:.0%} of the val queries: {label_of(metric)} is "
+                f"{metrics[metric]:.1%} before training, and {after:.1%} with --set dataset.exclude_reference=true"
             )
     if metrics[main] >= _SATURATED:
         yield (

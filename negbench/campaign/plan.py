@@ -171,8 +171,7 @@ def _plan_parts(options: Compare, axes: Axes, runs: Path) -> _PlannedParts:
     """
     parts, axes = _parts(options, axes)
     inner = axes.without(*parts[0]).choices()  # all parts are of the same axes
-    cells: list[Cell] = []
-    seen: set[tuple[str, ...]] = set()
+    cells: dict[tuple[str, ...], Cell] = {}
     left_out: list[dict[str, str]] = []
     remarks: list[str] = []
     failure: NegbenchError | None = None
@@ -181,22 +180,19 @@ def _plan_parts(options: Compare, axes: Axes, runs: Path) -> _PlannedParts:
             choices = [{**choice, **part} for choice in inner]
             columns = [axes.columns(choice) for choice in choices]
             try:
-                found = plan_cells(axes.configs(choices, DATA, remarks.append), runs, display, DATA, columns)
+                cells_of_part = plan_cells(axes.configs(choices, DATA, remarks.append), runs, display, DATA, columns)
             except NegbenchError as error:
                 if not part or part.get("own"):
                     raise
                 failure = error
                 left_out.append(_left_out(axes, part, error))
                 continue
-            places = [_place(cell) for cell in found]
-            for cell, place in zip(found, places, strict=True):
-                if place not in seen:  # a system's own strategy may be named again
-                    cells.append(cell)
-            seen.update(places)
+            for cell in cells_of_part:
+                cells.setdefault(_place(cell), cell)  # a system's own strategy may be named again
     if not cells:
         assert failure is not None  # every combination failed
         raise failure
-    return _PlannedParts(cells, left_out, remarks)
+    return _PlannedParts(list(cells.values()), left_out, remarks)
 
 
 def _idle_settings(options: Compare, cells: Sequence[Cell]) -> list[str]:
@@ -250,8 +246,8 @@ def _left_out(axes: Axes, part: Choice, error: NegbenchError) -> dict[str, str]:
 
 def _skip_text(place: Mapping[str, str]) -> str:
     """'point twins=60 skipped: twins must be in 1..30'."""
-    where = ", ".join(f"{axis} {value}" for axis, value in place.items() if axis != "reason")
-    return f"{where} skipped: {place['reason']}"
+    labels = ", ".join(f"{axis} {value}" for axis, value in place.items() if axis != "reason")
+    return f"{labels} skipped: {place['reason']}"
 
 
 def _parts(options: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
@@ -260,14 +256,15 @@ def _parts(options: Compare, axes: Axes) -> tuple[Sequence[Choice], Axes]:
         keys = [dial.key for dial in axes.dials]
         points = [dict(zip(keys, point, strict=True)) for point in points_of(axes.dials)]
         return points or [{}], axes
-    names = split_list(options.systems, "systems")
-    chosen = list(systems()) if names == ["all"] else [name.strip() for name in names]
-    for name in chosen:
+    names = [name.strip() for name in split_list(options.systems, "systems")]
+    if names == ["all"]:
+        names = list(systems())
+    for name in names:
         system(name, "--systems")  # raises
     base = [*axes.base, {"dataset": axes.values("dataset")[0], "backbone": axes.values("backbone")[0]}]
-    choices = system_choices(chosen, axes.values("strategy"), base, DATA)
-    own = (Axis("system", tuple(chosen), "system"), Axis("own", (True, False), "own"))
-    return choices, Axes(axes.base, (*own, *axes.without("loss", "strategy").axes))
+    choices = system_choices(names, axes.values("strategy"), base, DATA)
+    system_axes = (Axis("system", tuple(names), "system"), Axis("own", (True, False), "own"))
+    return choices, Axes(axes.base, (*system_axes, *axes.without("loss", "strategy").axes))
 
 
 def _check_axes(options: Compare, axes: Axes) -> None:
@@ -276,8 +273,12 @@ def _check_axes(options: Compare, axes: Axes) -> None:
         raise OptionError("--tuned and --dial train.lr already search the learning rate: leave out --lr")
     if options.temperature == "grid":
         _check_temperature_grid(options, axes)
-    flags = ["--systems"] if options.systems is not None else []
-    for axis in axes.without("settings").axes if options.tuned is None else axes.axes:
+    flags = []
+    if options.systems is not None:
+        flags.append("--systems")
+    if options.tuned is None:
+        axes = axes.without("settings")  # those of --temperature grid
+    for axis in axes.axes:
         if axis.column not in _OF_ALL or len(axis.values) > 1:
             flags.append("--dial" if axis.is_dial else _FLAGS.get(axis.column, ""))
     for flag, others in _APART.items():
@@ -355,5 +356,5 @@ def _size(axes: Axes, cells: Sequence[Cell]) -> str:
     counts = {axis.column: len(axis.values) for axis in axes.axes}
     for column in ("system", "point"):  # without those that are left out
         counts[column] = len({cell.labels.get(column) for cell in cells})
-    sizes = [f"{counts[column]} {what}" for column, what in _SIZES.items() if counts.get(column, 0) > 1]
+    sizes = [f"{counts[column]} {noun}" for column, noun in _SIZES.items() if counts.get(column, 0) > 1]
     return " x ".join(sizes) or "1 strategy x 1 seed"

@@ -37,7 +37,7 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
     cells = first.cells
     folder = first.folder
     started = time.monotonic()
-    others = first.later_epochs
+    epochs_after_looks = first.later_epochs
     if looks is not None:
         first = replace(first, later_epochs=first.later_epochs + epochs_of_looks(cells, looks, len(looks.first)))
     outcomes = list((yield first))
@@ -53,14 +53,14 @@ def look_by_look(first: Round, looks: Looks | None, undecided: Undecided) -> Cou
         line = f"look {number}, {count} seeds{without}: {words}"
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
-        wanted = {cell.hash for cell in first.cells if group_key(cell.labels) in running}
+        hashes = {cell.hash for cell in first.cells if group_key(cell.labels) in running}
         new_seeds = looks.seeds(looks.counts[number])[count:]
         added: list[Cell] = []
         for block in blocks:
-            repeated = [cell for cell in block if cell.hash in wanted]  # all cells of a run have the same seeds
+            repeated = [cell for cell in block if cell.hash in hashes]  # all cells of a run have the same seeds
             for seed in new_seeds:
                 added += [cell.at_seed(seed, first.runs, DATA) for cell in repeated]
-        later_epochs = others + epochs_of_looks(added, looks, looks.counts[number])
+        later_epochs = epochs_after_looks + epochs_of_looks(added, looks, looks.counts[number])
         outcomes += yield Round(folder, added, [*first.before, *outcomes], later_epochs=later_epochs, words=[line])
     return Done(folder, outcomes, words=[line])
 

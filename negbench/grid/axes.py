@@ -112,7 +112,8 @@ class Axes:
     def choices(self) -> list[dict[str, Any]]:
         """Return all combinations of the axes' values."""
         keys = [axis.key for axis in self.axes]
-        return [dict(zip(keys, values, strict=True)) for values in product(*(axis.values for axis in self.axes))]
+        values_of_axes = [axis.values for axis in self.axes]
+        return [dict(zip(keys, values, strict=True)) for values in product(*values_of_axes)]
 
     def columns(self, choice: Choice) -> dict[str, Value]:
         """Return what comparison.json says of a choice besides what follows from its configuration."""
@@ -164,7 +165,7 @@ def choice_layers(choice: Choice) -> list[Layer]:
 
 
 def section_values(
-    section: str, given: Any, layers: Sequence[Layer], dials: Sequence[Layer] = ()
+    section: str, values: Any, layers: Sequence[Layer], dials: Sequence[Layer] = ()
 ) -> tuple[dict[str, Any], ...]:
     """Return the values of an axis whose values are plug-ins, each with what `--set` gives its section.
 
@@ -172,7 +173,7 @@ def section_values(
 
     Args:
         section: of the configuration: strategy, loss, backbone or dataset.
-        given: what `plugin_sections` takes; None: the one value that the layers configure.
+        values: what `plugin_sections` takes; None: the one value that the layers configure.
         layers: the recipe (its options reach the values of its name by `merge_layers`), then flags and `--set`.
         dials: a layer for each dial, whose values win over all others.
 
@@ -180,45 +181,45 @@ def section_values(
         OptionError: what is set beside the axis can apply to no value, or not to all.
     """
     kind = SECTIONS[section]
-    if given is None:
+    if values is None:
         default = {section: RunConfig.model_fields[section].default.name}
         return plugin_sections(kind, [merge_layers([default, *layers])[section]])
-    values = plugin_sections(kind, given)
+    plugins = plugin_sections(kind, values)
     beside = merge_layers(layers[1:]).get(section, {})
     if not isinstance(beside, Mapping) or "name" in beside:
         raise OptionError(f"--set {section}: {kind} are an axis here; name them there, as --{kind} NAME,NAME")
-    if values:
-        _check_beside(section, values, beside, dials)
-    return tuple({**beside, **value} if value else value for value in values)
+    if plugins:
+        _check_beside(section, plugins, beside, dials)
+    return tuple({**beside, **plugin} if plugin else plugin for plugin in plugins)
 
 
 def _check_beside(
-    section: str, values: Sequence[Mapping[str, Any]], beside: Mapping[str, Any], dials: Sequence[Layer]
+    section: str, plugins: Sequence[Mapping[str, Any]], beside: Mapping[str, Any], dials: Sequence[Layer]
 ) -> None:
     """Refuse what is set beside an axis if it can apply to no value of it, or not to all.
 
     Args:
         section: of the configuration.
-        values: of the axis.
+        plugins: the axis' values.
         beside: option -> value, from flags and `--set`.
         dials: a layer for each dial.
     """
     kind = SECTIONS[section]
-    lost = [option for option in beside if all(option in value for value in values)]
+    useless = [option for option in beside if all(option in plugin for plugin in plugins)]
     for dial in dials:
-        lost += [option for option in dial.get(section, {}) if any(option in value for value in values)]
-    if lost:
-        raise OptionError(f"{section}.{lost[0]} is set beside {kind} that give their own: leave one of them out")
-    names = {str(value["name"]) for value in values if "name" in value}
+        useless += [option for option in dial.get(section, {}) if any(option in plugin for plugin in plugins)]
+    if useless:
+        raise OptionError(f"{section}.{useless[0]} is set beside {kind} that give their own: leave one of them out")
+    names = {str(plugin["name"]) for plugin in plugins if "name" in plugin}
     for option in beside:
         having = {name for name in names if option in option_defaults(registry.get(kind, name))}
         if having and having != names:
-            where = f"give it where it applies, as {min(having)}:{option}=VALUE in --{kind}"
+            advice = f"give it where it applies, as {min(having)}:{option}=VALUE in --{kind}"
             lacking = ", ".join(sorted(names - having))
-            raise OptionError(f"--set {section}.{option}: no option of {lacking}; {where}")
+            raise OptionError(f"--set {section}.{option}: no option of {lacking}; {advice}")
 
 
-def plugin_sections(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], ...]:
+def plugin_sections(kind: str, plugins: str | Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], ...]:
     """Turn 'all', 'cir', 'a,b:k=1' (a flag), a table, or a list of names and tables (a recipe) into plug-in sections.
 
     "cir" selects the strategies of the papers on composed image retrieval (`CIR`).
@@ -226,7 +227,7 @@ def plugin_sections(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -
     empty section: the strategy of the run's system.
     """
     sections: list[dict[str, Any]] = []
-    for item in split_list(given, kind):
+    for item in split_list(plugins, kind):
         if item == "all":
             sections += [{"name": name} for name in registry.plugins(kind) if not _needs_offline_plane(kind, name)]
         elif item == "cir" and kind == "strategies":
@@ -248,23 +249,25 @@ def _needs_offline_plane(kind: str, name: str) -> bool:
     return bool({*OFFLINE} & {*getattr(registry.get(kind, name), "reads", ())})
 
 
-def split_list(given: Any, what: str) -> list[Any]:
+def split_list(value: Any, option: str) -> list[Any]:
     """Split 'a,b' (a flag), one table, or a list (a recipe) into names and tables.
 
     Raises:
-        OptionError: anything else, or no name; the message names `what`.
+        OptionError: anything else, or no name; the message names the option.
     """
-    if isinstance(given, str):
-        parts = re.split(r",(?![^\[]*\])", given)  # not the commas of a list
+    if isinstance(value, str):
+        parts = re.split(r",(?![^\[]*\])", value)  # not the commas of a list
         entries: Any = [part for part in parts if part.strip()]
-    elif isinstance(given, Mapping):
-        entries = [given]
+    elif isinstance(value, Mapping):
+        entries = [value]
     else:
-        entries = given
+        entries = value
     if not isinstance(entries, Sequence) or not all(isinstance(entry, str | Mapping) for entry in entries):
-        raise OptionError(f"{what} {short_repr(given)}: expected comma-separated names, or a list of names and tables")
+        raise OptionError(
+            f"{option} {short_repr(value)}: expected comma-separated names, or a list of names and tables"
+        )
     if not entries:
-        raise OptionError(f"{what} {short_repr(given)} names nothing: give one or several, with commas between")
+        raise OptionError(f"{option} {short_repr(value)} names nothing: give one or several, with commas between")
     return list(entries)
 
 

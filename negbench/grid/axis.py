@@ -60,11 +60,11 @@ def parse_dial(text: str) -> Axis:
     Raises:
         OptionError: no key, no value, or a value twice.
     """
-    key, sign, listed = text.partition("=")
-    values = tuple(parse_value(part.strip(), f"--dial {key}") for part in listed.split(",") if part.strip())
+    key, sign, texts = text.partition("=")
+    values = tuple(parse_value(part.strip(), f"--dial {key}") for part in texts.split(",") if part.strip())
     if not sign or key.count(".") != 1 or not values:
         raise OptionError(f"--dial {text!r}: expected section.key=value,value, e.g. --dial dataset.twins=1,2,4")
-    if len(set(map(repr, values))) != len(values):
+    if len({repr(value) for value in values}) != len(values):  # 1 and True are different values
         raise OptionError(f"--dial {text!r}: names a value twice")
     set_layer(f"{key}=0")  # refuses what --set refuses
     return Axis(key, values, key)
@@ -77,9 +77,11 @@ def dials_of(document: Mapping[str, Any]) -> list[Axis]:
 
 def plain_dials(axes: Iterable[Axis]) -> list[dict[str, Any]]:
     """Return the dials among these axes in the form of comparison.json."""
-    return [
-        {"key": axis.key, "values": [axis.table_value(value) for value in axis.values]} for axis in axes if axis.is_dial
-    ]
+    dials = []
+    for axis in axes:
+        if axis.is_dial:
+            dials.append({"key": axis.key, "values": [axis.table_value(value) for value in axis.values]})
+    return dials
 
 
 # --- labels --------------------------------------------------------------------------------------------------------
@@ -98,16 +100,21 @@ def names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
     'qure', 'qure info-nce', '[twins=2] qure'. A point of dials is a loss, a backbone or a data set of its own, so these
     are not named beside it.
     """
-    varied = [axis for axis in AXES if len({of_cell.get(axis) for of_cell in labels}) > 1]
-    before = [axis for axis in varied if axis not in KEY]
-    behind = [axis for axis in varied if axis in KEY[1:]]
-    if any("point" in of_cell for of_cell in labels):
+    before = []
+    behind = []
+    for axis in AXES:
+        values = {labels_of_one.get(axis) for labels_of_one in labels}
+        if len(values) > 1 and axis not in KEY:
+            before.append(axis)
+        elif len(values) > 1 and axis != "strategy":
+            behind.append(axis)
+    if any("point" in labels_of_one for labels_of_one in labels):
         behind = []
     names = []
-    for of_cell in labels:
-        words = [f"[{of_cell.get(axis, '')}]" for axis in before]
-        words.append(of_cell["strategy"])
-        words += [of_cell[axis] for axis in behind]
+    for labels_of_one in labels:
+        words = [f"[{labels_of_one.get(axis, '')}]" for axis in before]
+        words.append(labels_of_one["strategy"])
+        words += [labels_of_one[axis] for axis in behind]
         names.append(" ".join(words))
     return names
 

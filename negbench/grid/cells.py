@@ -6,7 +6,7 @@ the cells that they have in common.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -129,17 +129,22 @@ def _shorten_labels(cells: Sequence[Cell]) -> list[Cell]:
     return shortened
 
 
-def titles_of(cells: Sequence[Cell]) -> dict[str, str]:
+def first_cells(cells: Iterable[Cell]) -> list[Cell]:
+    """Return the cells without those whose run is that of an earlier one."""
+    by_hash: dict[str, Cell] = {}
+    for cell in cells:
+        by_hash.setdefault(cell.hash, cell)
+    return list(by_hash.values())
+
+
+def titles_of(cells: Iterable[Cell]) -> dict[str, str]:
     """Return each run's hash -> 'qure info-nce seed 0': its labels that differ among the cells, and its seed.
 
     A run that stands in several cells is named as its first one.
     """
-    first: dict[str, Cell] = {}
-    for cell in cells:
-        first.setdefault(cell.hash, cell)
-    runs = list(first.values())
-    names = names_of([cell.labels for cell in runs])
-    return {cell.hash: f"{name} seed {cell.seed}" for cell, name in zip(runs, names, strict=True)}
+    distinct = first_cells(cells)
+    names = names_of([cell.labels for cell in distinct])
+    return {cell.hash: f"{name} seed {cell.seed}" for cell, name in zip(distinct, names, strict=True)}
 
 
 # --- computing ---------------------------------------------------------------------------------------------------

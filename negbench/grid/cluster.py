@@ -78,10 +78,13 @@ class Ray:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if gpus is None:
             gpus = float(any(node.get("GPU", 0) >= 1 for node in nodes))
-        wanted = [(kind, count) for kind, count in (("CPU", cpus), ("GPU", gpus)) if count]
-        room = sum(int(min(node.get(kind, 0.0) / count for kind, count in wanted) + 1e-9) for node in nodes)  # in tasks
+        needs = {kind: count for kind, count in (("CPU", cpus), ("GPU", gpus)) if count}
+        room = 0  # in tasks
+        for node in nodes:
+            room += int(min(node.get(kind, 0.0) / count for kind, count in needs.items()) + 1e-9)
         if room == 0:
-            most_cpus, most_gpus = (max(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
+            most_cpus = max(node.get("CPU", 0) for node in nodes)
+            most_gpus = max(node.get("GPU", 0) for node in nodes)
             raise OptionError(
                 f"--executor ray:cpus={cpus:g}:gpus={gpus:g}: no node has room for such a task: the largest "
                 f"of {len(nodes)} has {most_cpus:g} CPUs and {most_gpus:g} GPUs; ask for less, or start nodes first"
@@ -100,7 +103,6 @@ class Ray:
             NegbenchError: a node that does not share the folders, or cannot import negbench.
         """
         import ray
-        from ray.exceptions import RayError, RayTaskError
 
         work = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_work)
         pending = deque(enumerate(tasks))
@@ -119,26 +121,38 @@ class Ray:
                         yield from mailbox.get_nowait_batch(waiting)
                     for reference in ready:
                         index = active.pop(reference)
-                        try:
-                            event: Event = ray.get(reference)
-                        except RayTaskError as error:  # a task's own errors come as events: it did not start
-                            reason = str(error).strip().splitlines()[-1]
-                            raise NegbenchError(
-                                f"a node cannot start a task ({reason}): it needs the same negbench, and the same "
-                                "packages, as this machine"
-                            ) from error
-                        except RayError as error:
-                            deaths[index] += 1
-                            event = death(index, _end_of(error), deaths[index], self.retries)
-                            if event.kind == "note":
-                                pending.append((index, tasks[index]))
-                        if event.kind == "apart":
-                            raise NegbenchError(event.value)
+                        event = self._result(reference, index, deaths)
+                        if event.kind == "note":  # its process died
+                            pending.append((index, tasks[index]))
                         yield event
             except SystemError as error:  # from Ray's compiled code, if a signal handler raises
                 raise ending_of(error) or error from None
             finally:
                 _cancel(list(active))
+
+    def _result(self, reference: Any, index: int, deaths: Counter[int]) -> Event:
+        """Return the last event of a task that has ended; if its process died, count that.
+
+        Raises:
+            NegbenchError: its node cannot start tasks, or does not share the folders.
+        """
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            event: Event = ray.get(reference)
+        except RayTaskError as error:  # a task's own errors come as events: it did not start
+            reason = str(error).strip().splitlines()[-1]
+            raise NegbenchError(
+                f"a node cannot start a task ({reason}): it needs the same negbench, and the same "
+                "packages, as this machine"
+            ) from error
+        except RayError as error:
+            deaths[index] += 1
+            return death(index, _end_of(error), deaths[index], self.retries)
+        if event.kind == "apart":
+            raise NegbenchError(event.value)
+        return event
 
     @contextmanager
     def _start_task(self) -> "Iterator[_Start]":
@@ -146,11 +160,11 @@ class Ray:
         environment = {key: value for key, value in os.environ.items() if key.startswith(_PASSED)}
         if not self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ""  # Ray shows all GPUs of a node to a task that asked for none
-        with ExitStack() as held:
+        with ExitStack() as locks:
             marks = [folder / f".seen-{uuid.uuid4().hex[:12]}.partial" for folder in self.shared]  # see `files.sweep`
             for mark in marks:
-                held.enter_context(lock_file(mark))
-                held.callback(mark.unlink, missing_ok=True)
+                locks.enter_context(lock_file(mark))
+                locks.callback(mark.unlink, missing_ok=True)
             yield _Start(tuple(marks), Path.cwd(), environment)
 
 
@@ -222,8 +236,8 @@ def _cancel(references: list[Any]) -> None:
         return
     for reference in references:
         ray.cancel(reference)
-    _, left = ray.wait(references, num_returns=len(references), timeout=GRACE)
-    for reference in left:
+    _, running = ray.wait(references, num_returns=len(references), timeout=GRACE)
+    for reference in running:
         ray.cancel(reference, force=True)
 
 
@@ -234,8 +248,8 @@ def _mailbox() -> Iterator[Any]:
     from ray.util.queue import Queue
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+    on_this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": on_this_node})
     try:
         yield queue
     finally:
@@ -255,18 +269,18 @@ def _connect(address: str) -> None:
         return
     # Ray prints what nodes log to standard output, where our results go, and has no option against it
     worker.listen_error_messages = lambda *_: None
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:
         with chdir(sys.prefix):  # workers can import from the folder of this call
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
     except (OSError, RuntimeError, ValueError) as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise OptionError(
-            without_secrets(f"--address {address}: cannot join a Ray cluster there ({why})", address)
+            without_secrets(f"--address {address}: cannot join a Ray cluster there ({reason})", address)
             + "; give HOST:PORT, as printed by `ray start --head`; a cluster started with a token needs "
             "RAY_AUTH_MODE=token and the token here, too"
         ) from None  # Ray's text holds the address
     finally:
-        for number, handler in kept.items():  # Ray replaces them with its own
+        for number, handler in handlers.items():  # Ray replaces them with its own
             signal.signal(number, handler)

@@ -62,10 +62,10 @@ def check_name(folder: Path, kind: str) -> None:
     Raises:
         OptionError: the name is taken; says by what, and what to do.
     """
-    there = kind_of(folder)
-    if there not in (None, kind):
-        what = _KINDS.get(str(there), there)
-        raise OptionError(f"--name {folder.name}: {folder} is already {what}: give another --name")
+    present = kind_of(folder)
+    if present not in (None, kind):
+        noun = _KINDS.get(str(present), present)
+        raise OptionError(f"--name {folder.name}: {folder} is already {noun}: give another --name")
 
 
 def kind_of(folder: Path) -> str | None:
@@ -234,8 +234,8 @@ class ComparisonFolder:
                 try:
                     stack.enter_context(files.lock_file(lock, wait=False))
                 except BlockingIOError:
-                    what = f"{self.about.get('kind', 'comparison')} {self.path.name}"
-                    log.warning("%s is being computed by another process: waiting for it", what)
+                    kind = self.about.get("kind", "comparison")
+                    log.warning("%s %s is being computed by another process: waiting for it", kind, self.path.name)
                     stack.enter_context(files.lock_file(lock))
             yield
 
@@ -253,13 +253,13 @@ class ComparisonFolder:
         path = self.path / "comparison.json"
         if not path.exists():
             return False
-        there = read_document(path)
-        wanted = json.loads(json.dumps(self.document(outcomes)))  # turns tuples into lists, as in JSON
+        stored = read_document(path)
+        document = json.loads(json.dumps(self.document(outcomes)))  # turns tuples into lists, as in JSON
         if exactly:
-            return bool(there == wanted)
-        cells = {json.dumps(row) for row in there.get("cells", ())}
-        about = all(there.get(key) == value for key, value in wanted.items() if key != "cells")
-        return about and all(json.dumps(row) in cells for row in wanted["cells"])
+            return bool(stored == document)
+        stored_rows = {json.dumps(row) for row in stored.get("cells", ())}
+        same_about = all(stored.get(key) == value for key, value in document.items() if key != "cells")
+        return same_about and all(json.dumps(row) in stored_rows for row in document["cells"])
 
     def document(self, outcomes: Iterable[Outcome]) -> dict[str, Any]:
         """Return the contents of comparison.json for these cells."""
@@ -284,12 +284,12 @@ class ComparisonFolder:
             ComparisonRecord.model_validate({"kind": "comparison", "schema": SCHEMA, **document})
         except ValidationError as error:
             first = error.errors()[0]
-            why = first["msg"]
+            flaw = first["msg"]
             if first["loc"]:
-                where = ".".join(map(str, first["loc"]))
-                why = f"{where}: {why}"
-            another = f"{path} is from another version of negbench, or was changed ({why})"
-            raise NegbenchError(f"{another}: {rerun_line(self.path, document['kind'])}") from error
+                place = ".".join(str(part) for part in first["loc"])
+                flaw = f"{place}: {flaw}"
+            problem = f"{path} is from another version of negbench, or was changed ({flaw})"
+            raise NegbenchError(f"{problem}: {rerun_line(self.path, document['kind'])}") from error
         except (KeyError, TypeError, AttributeError) as error:
             raise NegbenchError(f"{path} is damaged ({error}): {rerun_line(self.path, document['kind'])}") from error
         return document
@@ -311,10 +311,10 @@ def _renew(document: dict[str, Any]) -> None:
         document["left_out"] = document.pop("undefined")
     systems = document.pop("systems", None)
     if systems:
-        own = systems["own"]
+        own_strategies = systems["own"]
         document["remarks"] = systems["remarks"]
         rows = [row for row in document["cells"] if row["system"] in systems["names"]]  # without their corners
-        document["cells"] = [{**row, "own": row["strategy"] == own.get(row["system"])} for row in rows]
+        document["cells"] = [{**row, "own": row["strategy"] == own_strategies.get(row["system"])} for row in rows]
 
 
 def _place_of_row(row: dict[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from negbench.contracts import HoldsFeatures
 from negbench.display import Advance, Display, log, notes, progress, progress_console
 from negbench.errors import OptionError, UnknownNameError, install_line
 from negbench.grid.cell_task import Task, compute_task
-from negbench.grid.cells import Cell, Outcome, titles_of
+from negbench.grid.cells import Cell, Outcome, first_cells, titles_of
 from negbench.grid.cluster import Ray
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.executors import Event, Executor, InProcess, Processes
@@ -84,16 +84,15 @@ def compute_and_log(
         One outcome per cell, in order. A failing cell does not stop the others.
     """
     runs = folder.path.parent
-    executor = execution.executor
-    first: dict[str, Cell] = {}  # by hash: each run is computed once, and labelled as its first cell
-    for cell in cells:
-        first.setdefault(cell.hash, cell)
+    distinct = first_cells(cells)  # each run is computed once, and labelled as its first cell
+    todo: list[Cell] = []
     by_hash: dict[str, Outcome] = {}
-    for cell in first.values():
+    for cell in distinct:
         if cell.step(runs) == "reuse":
             by_hash[cell.hash] = Outcome(cell, cell.folder, None, True)
-    todo = [cell for cell in first.values() if cell.hash not in by_hash]
-    notes(_remarks(first.values()))
+        else:
+            todo.append(cell)
+    notes(_remarks(distinct))
 
     def outcomes() -> list[Outcome]:
         """Return the outcomes so far; cells of one run share its outcome."""
@@ -101,27 +100,26 @@ def compute_and_log(
 
     if not todo and folder.lists([*before, *outcomes()]):
         return outcomes()  # nothing to compute, and nothing to write
-    _prepare(todo, runs, executor)
-    titles = titles_of(cells)
+    _prepare(todo, runs, execution.executor)
+    titles = titles_of(distinct)
     parent = folder.parent(execution.tracking_uri)
     parent.open()
     files.seal(folder.path)
     folder.write([*before, *outcomes()])
     tags = {"experiment": folder.path.name, "negbench.kind": "cell", "comparison": folder.path.name}
     tasks = [Task(cell.run, runs, execution.tracking_uri, tags | cell.labels) for cell in todo]
-    with progress("compute") as display, display.stage("cells", total=len(first)) as advance, parent.working():
-        tell = _progress(runs, titles, todo, execution, advance)
-        for event in executor.run(compute_task, tasks):
+    with progress("compute") as display, display.stage("cells", total=len(distinct)) as advance, parent.working():
+        show_progress = _progress(runs, titles, todo, execution, advance)
+        for event in execution.executor.run(compute_task, tasks):
             cell = todo[event.index]
             if event.kind == "note":
                 log.warning("%s: %s", titles[cell.hash], event.value)
                 continue
-            outcome = _outcome(cell, event)
-            by_hash[cell.hash] = outcome
+            by_hash[cell.hash] = _outcome(cell, event)
             if event.detail:  # the traceback, for a bug report
                 files.write_text(folder.path / f"fault-{cell.hash[:8]}.txt", event.detail)
             folder.write([*before, *outcomes()])
-            tell(outcome, len(by_hash))
+            show_progress(by_hash[cell.hash], len(by_hash))
     for outcome in failures(by_hash.values()):
         log.error("FAILED %s: %s", titles[outcome.cell.hash], outcome.error)
     return outcomes()
@@ -174,8 +172,8 @@ def encode_cells(cells: Sequence[Cell], runs: Path, display: Display) -> None:
         precision = started_precision(cell.run, runs) or cell.config.train.precision
         return f"{cell.run.data} {precision}"
 
-    for cells_alike in group_by(cells, features_of).values():
-        open_run(cells_alike[0].run, display, DATA, runs)
+    for first, *_ in group_by(cells, features_of).values():
+        open_run(first.run, display, DATA, runs)
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -191,37 +189,39 @@ def _progress(
     started = time.monotonic()
     executor = execution.executor
     total = len(titles)
-    left = {cell.hash: cell for cell in todo}
+    unfinished = {cell.hash: cell for cell in todo}
     bar = console.is_terminal or console.is_jupyter
     if bar:
         advance(total - len(todo))
 
-    def tell(outcome: Outcome, done: int) -> None:
-        cell = left.pop(outcome.cell.hash)
-        forecast = execution.forecast
+    def show_progress(outcome: Outcome, done: int) -> None:
+        cell = unfinished.pop(outcome.cell.hash)
         if bar:
             advance(1)
         if outcome.reused:
             return
         if not console.is_terminal:
-            what = titles[outcome.cell.hash]
+            line = titles[cell.hash]
             if outcome.error:
-                what += f" FAILED: {outcome.error}"
-            log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
-        told = outcome.run_id is not None and forecast.add_computed(cell, runs / outcome.run_id)
-        if told and (left or forecast.later[1]):
-            log.info(forecast.text(left.values(), executor.workers, elsewhere=executor.elsewhere))
+                line += f" FAILED: {outcome.error}"
+            log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, line)
+        if outcome.run_id is None:
+            return
+        forecast = execution.forecast
+        is_due = forecast.add_computed(cell, runs / outcome.run_id)
+        if is_due and (unfinished or forecast.later[1]):
+            log.info(forecast.text(unfinished.values(), executor.workers, elsewhere=executor.elsewhere))
 
-    return tell
+    return show_progress
 
 
 def executor_of(
-    given: str | Executor, address: str | None, workers: int | None, runs: Path, uri: str | None
+    executor: str | Executor, address: str | None, workers: int | None, runs: Path, uri: str | None
 ) -> Executor:
     """Check `--executor`, `--address` and `--workers`, and return the executor.
 
     Args:
-        given: 'pool', 'ray', 'ray:cpus=4:gpus=0.5', 'jobs:FOLDER', or an executor, which is returned as it is.
+        executor: 'pool', 'ray', 'ray:cpus=4:gpus=0.5', 'jobs:FOLDER', or an executor, which is returned as it is.
         address: HOST:PORT of a Ray cluster's head; None: RAY_ADDRESS, else this machine alone.
         workers: maximum number of tasks at a time; None: 1, or with Ray as many as fit.
         runs: runs folder, which all nodes must share, like the cache.
@@ -232,18 +232,19 @@ def executor_of(
         OptionError: an invalid value, an address without Ray, or workers or an address with an executor object.
         NegbenchError: Ray is not installed, or its cluster cannot be reached.
     """
-    if not isinstance(given, str):
+    if not isinstance(executor, str):
         if workers is not None or address is not None:
             raise OptionError("an executor object has its own workers and address: leave both out")
-        return given
-    if given.partition(":")[0] == "jobs":
-        if workers is not None or address is not None or len(given) < 6:
+        return executor
+    if executor.partition(":")[0] == "jobs":
+        folder = executor.removeprefix("jobs").removeprefix(":")
+        if workers is not None or address is not None or not folder:
             raise OptionError("--executor jobs:FOLDER takes the folder, and neither --workers nor --address")
-        return Jobs(Path(given.removeprefix("jobs:")))
-    options = parse_plugin(given)
+        return Jobs(Path(folder))
+    options = parse_plugin(executor)
     name = options.pop("name")
     if name == "ray":
-        _check_ray(given, options)
+        _check_ray(executor, options)
         return Ray.open([files.cache_dir(), runs], address, most=workers, **options)
     if name != "pool":
         raise UnknownNameError("executor", name, ("pool", "ray", "jobs"))
@@ -251,7 +252,12 @@ def executor_of(
         raise UnknownNameError("option", key, (), where="--executor pool")
     if address is not None:
         raise OptionError("--address needs --executor ray")
-    if workers is None or workers == 1:
+    return _pool(1 if workers is None else workers, uri)
+
+
+def _pool(workers: int, uri: str | None) -> Executor:
+    """Return the executor of one process or of several; a note says if workers share GPUs."""
+    if workers == 1:
         return InProcess()
     devices = gpus()
     if 0 < len(devices) < workers:
@@ -263,18 +269,20 @@ def executor_of(
     return Processes(workers, preload=preload, devices=devices)
 
 
-def _check_ray(given: str, options: Mapping[str, Any]) -> None:
+def _check_ray(executor: str, options: Mapping[str, Any]) -> None:
     """Refuse options of `--executor ray` that are none, or no number of CPUs or GPUs."""
     for key, value in options.items():
         if key not in ("cpus", "gpus"):
             raise UnknownNameError("option", key, ("cpus", "gpus"), where="--executor ray")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or value < 0 or (key == "cpus" and value == 0) or (value > 1 and value % 1):
-            raise OptionError(f"--executor {given}: {key} must be a whole number or a fraction of one, got {value!r}")
+            problem = f"{key} must be a whole number or a fraction of one, got {value!r}"
+            raise OptionError(f"--executor {executor}: {problem}")
 
 
 def gpus() -> tuple[str, ...]:
     """Return the GPUs of this process, as CUDA_VISIBLE_DEVICES names them."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = map(str, range(torch.cuda.device_count())) if given is None else given.split(",")
-    return tuple(name.strip() for name in names if name.strip())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(str(number) for number in range(torch.cuda.device_count()))
+    return tuple(name.strip() for name in visible.split(",") if name.strip())

@@ -114,25 +114,15 @@ class Processes:
         # An idle worker sends nothing: a readable pipe is a closed one. `process.is_alive` learns of a death later.
         if any(worker.function is not function or worker.pipe.poll() for worker in self.idle):
             _end(self.idle)
-
-        def start() -> None:
-            if self.idle:
-                worker = self.idle.pop()
-            else:
-                worker = self._new_worker(function, active.values())
-            worker.take(pending)
-            active[worker.pipe] = worker
-
         try:
             for _ in range(min(self.workers, len(pending))):
-                start()
+                self._start_task(function, pending, active)
             while active:
                 check_stopped()
                 for pipe in wait(list(active), timeout=1.0):
                     worker = active[pipe]  # type: ignore[index]
-                    try:
-                        event: Event = worker.pipe.recv()
-                    except (EOFError, OSError):  # a worker that dies at its start may reset the pipe
+                    event = worker.receive()
+                    if event is None:  # its process has died
                         del active[worker.pipe]
                         index = worker.index
                         deaths[index] += 1
@@ -141,22 +131,29 @@ class Processes:
                             pending.append((index, tasks[index]))
                         yield event
                         if pending:
-                            start()
-                        continue
-                    yield event
-                    if event.kind == "note":
-                        continue
-                    if pending:
-                        worker.take(pending)
+                            self._start_task(function, pending, active)
                     else:
-                        self.idle.append(active.pop(worker.pipe))
+                        yield event
+                        if event.kind != "note":  # its task has ended
+                            if pending:
+                                worker.take(pending)
+                            else:
+                                self.idle.append(active.pop(worker.pipe))
         finally:
             _terminate(active.values(), self.grace)
 
-    def _new_worker(self, function: Function, workers: "Iterable[_Worker]") -> "_Worker":
-        """Start a worker in the lowest place that none of these has, and with the device of that place."""
-        taken = {worker.place for worker in workers}
-        place = next(place for place in itertools.count() if place not in taken)
+    def _start_task(
+        self, function: Function, pending: list[tuple[int, Any]], active: "dict[Connection, _Worker]"
+    ) -> None:
+        """Move the last pending task to an idle worker or else to a new one, which is then active."""
+        worker = self.idle.pop() if self.idle else self._new_worker(function, active.values())
+        worker.take(pending)
+        active[worker.pipe] = worker
+
+    def _new_worker(self, function: Function, active: "Iterable[_Worker]") -> "_Worker":
+        """Start a worker in the lowest place that no active one has, and with the device of that place."""
+        places = {worker.place for worker in active}
+        place = next(place for place in itertools.count() if place not in places)
         environment = dict(os.environ)
         if self.devices:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices[place % len(self.devices)]
@@ -176,12 +173,12 @@ class _Worker:
     @classmethod
     def start(cls, function: Function, preload: Sequence[str], place: int, environment: Mapping[str, str]) -> Self:
         context = _context(function, preload)
-        ours, theirs = context.Pipe()
-        arguments = (function, theirs, environment)
+        parent_end, worker_end = context.Pipe()
+        arguments = (function, worker_end, environment)
         process = context.Process(target=_serve, args=arguments, daemon=True)  # a daemon dies with us
         process.start()
-        theirs.close()
-        return cls(process, ours, function, place)
+        worker_end.close()
+        return cls(process, parent_end, function, place)
 
     def take(self, pending: list[tuple[int, Any]]) -> None:
         """Pop the last pending task and send it to the worker."""
@@ -189,11 +186,21 @@ class _Worker:
         with suppress(OSError):  # already dead: the next read shows it
             self.pipe.send((self.index, task))
 
+    def receive(self) -> Event | None:
+        """Wait for the next event; None: the process has died."""
+        try:
+            event: Event = self.pipe.recv()
+        except (EOFError, OSError):  # a worker that dies at its start may reset the pipe
+            return None
+        return event
+
     def end(self) -> str:
         """Wait for the process and describe its end, e.g. 'died (exit code 1)'."""
         self.process.join()
         code = self.process.exitcode
-        return f"died ({f'killed by signal {-code}' if code and code < 0 else f'exit code {code}'})"
+        if code and code < 0:
+            return f"died (killed by signal {-code})"
+        return f"died (exit code {code})"
 
 
 def _end(idle: list[_Worker]) -> None:

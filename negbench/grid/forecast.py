@@ -28,7 +28,7 @@ class Forecast:
 
     Attributes:
         later: epochs of all runs that follow the cells that are being computed, at least and at most.
-        known, timed: seconds of finished runs by place, and of a run whose parts were timed; 0 if they cannot be.
+        finished, timed: seconds of finished runs by place, and of a run whose parts were timed; 0 if they cannot be.
         epochs, steps, training, stored: of the finished runs in total: epochs, steps for each train query, seconds of
             training, and bytes.
         memory: the most MiB that a process of a finished run took.
@@ -36,7 +36,7 @@ class Forecast:
     """
 
     later: tuple[float, float] = (0.0, 0.0)
-    known: dict[GroupKey, list[float]] = field(default_factory=dict)
+    finished: dict[GroupKey, list[float]] = field(default_factory=dict)
     timed: dict[GroupKey, float] = field(default_factory=dict)
     epochs: int = 0
     steps: float = 0.0
@@ -48,7 +48,7 @@ class Forecast:
     def add(self, cell: Cell, folder: Path) -> None:
         """Add a finished run."""
         result = RunFolder(folder).result
-        self.known.setdefault(_place(cell), []).append(sum(result["seconds"].values()))
+        self.finished.setdefault(_place(cell), []).append(sum(result["seconds"].values()))
         self.epochs += cell.config.train.epochs
         self.steps += _steps(cell)
         self.training += result["seconds"]["train"]
@@ -70,13 +70,13 @@ class Forecast:
         if epochs:
             per_epoch = sum(times) / epochs
         else:
-            per_epoch = self._finished_seconds() / max(1, self.epochs)
+            per_epoch = self._total_seconds() / max(1, self.epochs)
         least, most = self.later
         return per_epoch * (epochs + least), per_epoch * (epochs + most)
 
     def _seconds_of(self, cell: Cell) -> float:
         """Return what one cell takes: as finished runs of its place, as timed, or by steps and epochs."""
-        finished = self.known.get(_place(cell))
+        finished = self.finished.get(_place(cell))
         if finished:
             return fmean(finished)
         timed = self.timed.get(_place(cell))
@@ -85,12 +85,12 @@ class Forecast:
         if not self.epochs:
             return 0.0
         per_step = self.training / self.steps
-        per_epoch = (self._finished_seconds() - self.training) / self.epochs
+        per_epoch = (self._total_seconds() - self.training) / self.epochs
         return per_step * _steps(cell) + per_epoch * cell.config.train.epochs
 
-    def _finished_seconds(self) -> float:
+    def _total_seconds(self) -> float:
         """Return what all finished runs took in total."""
-        return sum(sum(taken) for taken in self.known.values())
+        return sum(sum(seconds) for seconds in self.finished.values())
 
     def text(self, todo: Collection[Cell], workers: int, *, elsewhere: bool = False) -> str:
         """Say how long the rest takes.
@@ -100,17 +100,20 @@ class Forecast:
             workers: number of runs at a time, at most.
             elsewhere: whether workers may be on other machines, so that this one's cores are no limit.
         """
-        used = max(1, workers if elsewhere else min(workers, os.cpu_count() or 1))
-        used = used if self.later[0] else max(1, min(used, len(todo)))
-        what = f"{len(todo)} more to compute"
-        if self.later[1] > 0:
-            what += ", then the rest of the command"
-        took = " to ".join(dict.fromkeys(duration(seconds / used) for seconds in self.seconds(todo)))
-        epochs = sum(cell.config.train.epochs for cell in todo) + self.later[0]
+        least, most = self.later
+        used = workers if elsewhere else min(workers, os.cpu_count() or 1)
+        if not least:
+            used = min(used, len(todo))
+        used = max(1, used)
+        runs = f"{len(todo)} more to compute"
+        if most > 0:
+            runs += ", then the rest of the command"
+        time = _range_text(seconds / used for seconds in self.seconds(todo))
+        epochs = sum(cell.config.train.epochs for cell in todo) + least
         disk = size(int(self.stored / self.epochs * epochs))
         source = "one" if self.computed == 1 else str(self.computed)
-        time = f"about {took} with {workers} {'worker' if workers == 1 else 'workers'}"
-        return f"{what}: {time}, {disk} (estimated after the first {source})"
+        with_workers = f"with {workers} {'worker' if workers == 1 else 'workers'}"
+        return f"{runs}: about {time} {with_workers}, {disk} (estimated after the first {source})"
 
     def price(self, cells: Iterable[Cell], runs: Path) -> list[str]:
         """Read the finished ones of these cells, time the others' places, and say what is left.
@@ -118,33 +121,40 @@ class Forecast:
         Returns:
             A line; none if no run is left, or if the time of some can be known from neither.
         """
-        distinct = {cell.hash: cell for cell in cells}.values()
-        left = [cell for cell in distinct if cell.step(runs) != "reuse"]
-        for cell in distinct:
+        missing = []
+        for cell in {cell.hash: cell for cell in cells}.values():
             if cell.step(runs) == "reuse":
                 self.add(cell, runs / str(cell.folder))
+            else:
+                missing.append(cell)
         timer = RunTimer(DATA)
-        for cell in left:
-            if _place(cell) not in {**self.known, **self.timed}:
-                self.timed[_place(cell)] = timer.seconds(cell.run)
-        least, most = self.seconds(left)
-        if not least:
+        for cell in missing:
+            place = _place(cell)
+            if place not in self.finished and place not in self.timed:
+                self.timed[place] = timer.seconds(cell.run)
+        seconds = self.seconds(missing)
+        if not seconds[0]:
             return []
-        time = " to ".join(dict.fromkeys(map(duration, (least, most))))
+        count = f"the other {len(missing)} runs" if self.finished else f"the {len(missing)} runs"
         memory = self.memory or peak_memory_mib()["process"]
-        others = "the other" if self.known else "the"
-        what = f"{others} {len(left)} runs: {time} of computing"
-        return [f"{what}; {memory:,.0f} MiB of memory for each worker{self._say_source(left)}"]
+        source = self._source_text(missing)
+        return [f"{count}: {_range_text(seconds)} of computing; {memory:,.0f} MiB of memory for each worker{source}"]
 
-    def _say_source(self, cells: Iterable[Cell]) -> str:
+    def _source_text(self, cells: Iterable[Cell]) -> str:
         """Say from what the time of cells is estimated whose place has no finished run; nothing if each has one."""
-        timed = [self.timed[place] for place in map(_place, cells) if place not in self.known]
+        places = [_place(cell) for cell in cells]
+        timed = [self.timed[place] for place in places if place not in self.finished]
         sources = []
         if any(timed):
             sources.append("timed on this machine")
         if not all(timed):
             sources.append("from runs with other settings")
         return f" ({', or '.join(sources)})" if sources else ""
+
+
+def _range_text(seconds: Iterable[float]) -> str:
+    """Return '10 min to 15 min', or '10 min' if both ends read the same."""
+    return " to ".join(dict.fromkeys(duration(value) for value in seconds))
 
 
 def _place(cell: Cell) -> GroupKey:

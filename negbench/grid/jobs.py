@@ -82,23 +82,24 @@ class Jobs:
             PendingError: cells are left; says how to compute them.
         """
         ended = list[Event]()
-        left = list[Task]()
+        unfinished = list[Task]()
         for index, task in enumerate(tasks):
-            known = _read_note(_note(self.folder, task.planned.hash))
-            event = death(index, "its job died", known.starts, self.retries)
-            if known.error:
-                event = Event(index, "failed", printable(known.error))
+            note = _read_note(_note_path(self.folder, task.planned.hash))
+            event = death(index, "its job died", note.starts, self.retries)
+            if note.error:
+                event = Event(index, "failed", printable(note.error))
             if event.kind == "failed":
                 ended.append(event)
             else:
-                left.append(task)
-        if left:
-            self._hand_out(left)
+                unfinished.append(task)
+        if unfinished:
+            self._hand_out(unfinished)
         for event in ended:
-            _note(self.folder, tasks[event.index].planned.hash).unlink()  # a rerun hands it out again
+            _note_path(self.folder, tasks[event.index].planned.hash).unlink()  # a rerun hands it out again
             yield event
 
     def _hand_out(self, tasks: Sequence[Task]) -> None:
+        """Write the file of cells, and raise PendingError, which says how to compute them."""
         rows = list[str]()
         plugins = dict[str, None]()
         for task in tasks:
@@ -106,7 +107,7 @@ class Jobs:
                 hash=task.planned.hash, config=task.planned.config.model_dump(mode="json"), tags=dict(task.tags)
             )
             rows.append(line.model_dump_json() + "\n")
-            plugins |= dict.fromkeys(map(str, task.planned.config.plugins))
+            plugins |= dict.fromkeys(str(file) for file in task.planned.config.plugins)
         words = ["--runs-dir", str(tasks[0].runs.absolute())]
         for plugin in plugins:
             words += ["--plugin", plugin]
@@ -120,8 +121,8 @@ class Jobs:
         raise PendingError(f"run `{command}` for 0 to {len(rows) - 1}, then this command again")
 
 
-def _note(folder: Path, key: str) -> Path:
-    return folder / f"{key[:16]}.json"
+def _note_path(folder: Path, hash_: str) -> Path:
+    return folder / f"{hash_[:16]}.json"
 
 
 def _read_note(path: Path) -> JobNote:
@@ -138,7 +139,7 @@ def _read_note(path: Path) -> JobNote:
 def _flaw(error: ValidationError) -> str:
     """Return the first flaw that pydantic found, as 'hash: String should match ...'."""
     first = error.errors()[0]
-    place = ".".join(map(str, first["loc"]))
+    place = ".".join(str(part) for part in first["loc"])
     return printable(f"{place}: {first['msg']}" if place else str(first["msg"])).splitlines()[0][:200]
 
 
@@ -158,40 +159,43 @@ def compute_line(folder: Path, number: int, trusted: Trusted) -> Event:
         rows = read_json_text(path).splitlines()
     if not 0 <= number < len(rows):
         raise NegbenchError(f"{path} has {f'lines 0 to {len(rows) - 1}' if rows else 'no line'}, not {number}")
-    where = f"{path}: line {number}"
+    place = f"{path}: line {number}"
     try:
         line = JobLine.model_validate_json(rows[number])
         config = ResolvedConfig.model_validate({**line.config, "plugins": []})
-        wanted = [str(file) for file in line.config.get("plugins", ())]
+        files_named = [str(file) for file in line.config.get("plugins", ())]
     except ValidationError as error:
-        raise DataError(f"{where} is no job ({_flaw(error)}): run the command that wrote the folder again") from error
+        raise DataError(f"{place} is no job ({_flaw(error)}): run the command that wrote the folder again") from error
     except (TypeError, RecursionError) as error:
-        raise DataError(f"{where} is no job ({error}): run the command that wrote the folder again") from error
+        raise DataError(f"{place} is no job ({error}): run the command that wrote the folder again") from error
     if "experiment" in line.tags:
-        files.checked_name(line.tags["experiment"], f"{where}: experiment")
-    plugins = tuple(str(_find_plugin(file, trusted.plugins, where)) for file in wanted)
-    task = _Job(line, config.model_copy(update={"plugins": plugins}), trusted)
-    note = _note(folder, line.hash)
-    starts = 1 + _read_note(note).starts
-    files.write_json(note, {"starts": starts, "error": ""})
-    event = last_event(_compute, number, task, lambda note: sys.stderr.write(f"{note.value}\n"))
+        files.checked_name(line.tags["experiment"], f"{place}: experiment")
+    plugins = tuple(str(_find_plugin(Path(file), trusted.plugins, place)) for file in files_named)
+    job = _Job(line, config.model_copy(update={"plugins": plugins}), trusted)
+    note_path = _note_path(folder, line.hash)
+    starts = 1 + _read_note(note_path).starts
+    files.write_json(note_path, {"starts": starts, "error": ""})
+    event = last_event(_compute, number, job, _print_note)
     if event.kind == "failed":
-        files.write_json(note, {"starts": starts, "error": event.value})
+        files.write_json(note_path, {"starts": starts, "error": event.value})
     else:
-        note.unlink(missing_ok=True)
+        note_path.unlink(missing_ok=True)
     return event
 
 
-def _find_plugin(wanted: str, given: Sequence[Path], where: str) -> Path:
-    """Return the given plug-in file that a line wants: the one of its path, or else of its name."""
-    path = Path(wanted)
-    same_path = [file for file in given if file.resolve() == path.resolve()]
-    same_name = [file for file in given if file.name == path.name]
-    for found in (same_path, same_name):
-        if len(found) == 1:
-            return found[0].resolve()
-    name = shlex.quote(printable(Path(wanted).name))
-    raise OptionError(f"{where} wants to import a plug-in file: give --plugin {name} if you trust that file")
+def _print_note(note: Event) -> None:
+    sys.stderr.write(f"{note.value}\n")
+
+
+def _find_plugin(path: Path, trusted: Sequence[Path], place: str) -> Path:
+    """Return the trusted plug-in file that a line names: the one of its path, or else of its name."""
+    same_path = [file for file in trusted if file.resolve() == path.resolve()]
+    same_name = [file for file in trusted if file.name == path.name]
+    for candidates in (same_path, same_name):
+        if len(candidates) == 1:
+            return candidates[0].resolve()
+    name = shlex.quote(printable(path.name))
+    raise OptionError(f"{place} wants to import a plug-in file: give --plugin {name} if you trust that file")
 
 
 @dataclass(frozen=True)
@@ -215,12 +219,11 @@ def _main() -> int:
     parser.add_argument("--runs-dir", type=Path, required=True, help="where the runs are written")
     parser.add_argument("--plugin", type=Path, action="append", default=[], help="a plug-in file that lines may import")
     parser.add_argument("--tracking-uri", help="MLflow store, as of the command that wrote the folder")
-    given = parser.parse_args()
+    options = parser.parse_args()
     stop_on_signals()
+    trusted = Trusted(options.runs_dir.absolute(), options.plugin, options.tracking_uri)
     try:
-        event = compute_line(
-            given.folder, given.number, Trusted(given.runs_dir.absolute(), given.plugin, given.tracking_uri)
-        )
+        event = compute_line(options.folder, options.number, trusted)
     except NegbenchError as error:
         sys.stderr.write(f"negbench: error: {printable(str(error))}\n")
         return 2

@@ -29,19 +29,27 @@ def system_choices(
     choices: list[dict[str, Any]] = []
     others = [section for section in strategies if section]  # the empty one is "own", which stands first
     for name in names:
-        before = resolve(build_config([with_system([*base, {"system": name}], cache)[0]]))
-        own = system(name).negatives["strategy"]
-        if before.strategy.name == own["name"]:
-            own = before.strategy.model_dump()  # with what `--set` gives it
-        for number, section in enumerate([own, *others]):
-            count = _num_negatives(before, str(section["name"]))
-            choices.append({"system": name, "strategy": section, "train.num_negatives": count, "own": number == 0})
+        layer, _ = with_system([*base, {"system": name}], cache)
+        config = resolve(build_config([layer]))
+        baseline = system(name).negatives["strategy"]
+        if config.strategy.name == baseline["name"]:
+            baseline = config.strategy.model_dump()  # with what `--set` gives it
+        for section in [baseline, *others]:
+            count = _num_negatives(config, str(section["name"]))
+            is_own = section is baseline
+            choices.append({"system": name, "strategy": section, "train.num_negatives": count, "own": is_own})
     return choices
 
 
-def _num_negatives(own: ResolvedConfig, strategy: str) -> int | None:
-    """Return a system's number of negatives, for another strategy in it; None: all that a batch has."""
-    scopes = [registry.get("strategies", name).scope for name in (own.strategy.name, strategy)]  # type: ignore[attr-defined]
-    if scopes == ["batch", "corpus"] and own.train.num_negatives is None:
-        return own.train.batch_size - 1
-    return own.train.num_negatives
+def _num_negatives(config: ResolvedConfig, strategy: str) -> int | None:
+    """Return the number of negatives that a strategy has in a system; None: all that a batch has.
+
+    Args:
+        config: of the system with its own strategy.
+        strategy: name of this or another one.
+    """
+    own_plugin: Any = registry.get("strategies", config.strategy.name)
+    plugin: Any = registry.get("strategies", strategy)
+    if config.train.num_negatives is None and own_plugin.scope == "batch" and plugin.scope == "corpus":
+        return config.train.batch_size - 1
+    return config.train.num_negatives
