@@ -148,7 +148,7 @@ def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:
     if not tracker.enabled:
         yield "no copy is kept", False
         return
-    if not tracker.there:
+    if not tracker.may_exist:
         yield "no store yet", False
         return
     for line in (*restore(tracker), f"{tracker.printable_uri} answers"):

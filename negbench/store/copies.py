@@ -33,36 +33,38 @@ class SummaryRun:
     metrics: Mapping[str, float]
 
 
-def announce(note: Path, uri: str, **more: Any) -> dict[str, Any]:
-    """Write the note of an MLflow run that is about to be created.
+def announce(path: Path, uri: str, **more: Any) -> dict[str, Any]:
+    """Write the note of an MLflow run that is about to be created, and return it.
 
     If a kill -9 comes between creating the run and noting its id, `run_of` finds the run by its token.
     """
-    kept = {"uri": uri, "run_id": "", "token": uuid.uuid4().hex, **more}
-    write_json(note, kept)
-    return kept
+    note = {"uri": uri, "run_id": "", "token": uuid.uuid4().hex, **more}
+    write_json(path, note)
+    return note
 
 
-def read_note(note: Path, uri: str | None = None) -> dict[str, Any] | None:
+def read_note(path: Path, uri: str | None = None) -> dict[str, Any] | None:
     """Read a folder's note of its copy; None if there is none or it is damaged, so that a copy is made again.
 
     Args:
-        note: the file.
-        uri: None also for a copy in any other store.
+        path: of the note.
+        uri: of the store in which the copy must be; None: in any.
     """
     try:
-        value = read_json(note) if note.exists() else None
+        note = read_json(path) if path.exists() else None
     except NegbenchError:
         return None
-    if not isinstance(value, dict) or not value.keys() >= {"uri", "run_id"} or uri not in (None, value["uri"]):
+    if not isinstance(note, dict) or "uri" not in note or "run_id" not in note:
         return None
-    return value if value["run_id"] or "token" in value else None
+    if uri not in (None, note["uri"]):
+        return None
+    return note if note["run_id"] or "token" in note else None
 
 
-def run_of(client: "MlflowClient", kept: Mapping[str, Any]) -> str:
+def run_of(client: "MlflowClient", note: Mapping[str, Any]) -> str:
     """Return the id of a note's MLflow run; '' if none was created."""
-    if kept["run_id"] or not kept["token"]:
-        return str(kept["run_id"])
-    places = [experiment.experiment_id for experiment in client.search_experiments()]
-    runs = client.search_runs(places, f"tags.`{TOKEN}` = '{kept['token']}'")
+    if note["run_id"] or not note["token"]:
+        return str(note["run_id"])
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(experiments, f"tags.`{TOKEN}` = '{note['token']}'")
     return str(runs[0].info.run_id) if runs else ""

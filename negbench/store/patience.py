@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,12 +68,17 @@ class Patient:
     """An MLflow client of a server, each of whose calls ends in time, however the server answers."""
 
     def __init__(self, client: MlflowClient, uri: str) -> None:
-        self._client, self._uri = client, uri
+        self._client = client
+        self._uri = uri
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any, **options: Any) -> Any:
-            sent = Path(args[1]).stat().st_size if name == "log_artifact" else 0  # (run, file, ...)
-            return within(seconds_for(sent), self._uri, lambda: getattr(self._client, name)(*args, **options))
+            size = 0
+            if name == "log_artifact":
+                _, file, *_ = args
+                size = Path(file).stat().st_size
+            method = getattr(self._client, name)
+            return within(seconds_for(size), self._uri, partial(method, *args, **options))
 
         return call
 

@@ -35,5 +35,7 @@ class RunResult:
 
     def __repr__(self) -> str:
         """The run's name, and a line for each metric."""
-        width = max(map(len, self.metrics), default=0)
-        return "\n".join([f"run {self.run_id}", *(f"  {name:{width}}  {v:.4f}" for name, v in self.metrics.items())])
+        width = max((len(name) for name in self.metrics), default=0)
+        lines = [f"run {self.run_id}"]
+        lines += [f"  {name:{width}}  {value:.4f}" for name, value in self.metrics.items()]
+        return "\n".join(lines)

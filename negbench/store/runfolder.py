@@ -135,13 +135,13 @@ def check_types(result: Any) -> None:
     try:
         RunRecord.model_validate(result)
     except ValidationError as error:
-        wrong = [
-            problem
-            for problem in error.errors()
-            if problem["type"] != "extra_forbidden" and (problem["type"] != "missing" or problem["loc"][0] in _ALWAYS)
-        ]
-        if wrong:
-            raise ValueError(f"{'.'.join(map(str, wrong[0]['loc']))}: {wrong[0]['msg']}") from error
+        for problem in error.errors():
+            of_another_version = problem["type"] == "extra_forbidden"
+            if problem["type"] == "missing" and problem["loc"][0] not in _ALWAYS:
+                of_another_version = True
+            if not of_another_version:
+                place = ".".join(str(part) for part in problem["loc"])
+                raise ValueError(f"{place}: {problem['msg']}") from error
 
 
 @dataclass(frozen=True)
@@ -193,15 +193,16 @@ class RunFolder:
         return dict(printable_json(self._manifest()))
 
     def _manifest(self) -> dict[str, Any]:
-        value = read_json(self.path / "config.json")
-        if isinstance(value, dict):
-            kinds = {"config": dict, "hash": str, "dataset": dict, "backbone": dict, "versions": dict, "plugins": dict}
-            wrong = [key for key, kind in kinds.items() if not isinstance(value.get(key, kind()), kind)]
-            wrong += [key for key in ("config", "hash") if key not in value]
-            if not wrong:
-                return value
-            raise DataError(f"{self.path / 'config.json'}: '{wrong[0]}' is missing or of the wrong type: {_AGAIN}")
-        raise DataError(f"{self.path / 'config.json'}: expected an object, got {short_repr(value)}: {_AGAIN}")
+        path = self.path / "config.json"
+        value = read_json(path)
+        if not isinstance(value, dict):
+            raise DataError(f"{path}: expected an object, got {short_repr(value)}: {_AGAIN}")
+        kinds = {"config": dict, "hash": str, "dataset": dict, "backbone": dict, "versions": dict, "plugins": dict}
+        wrong = [key for key, kind in kinds.items() if not isinstance(value.get(key, kind()), kind)]
+        wrong += [key for key in ("config", "hash") if key not in value]
+        if wrong:
+            raise DataError(f"{path}: '{wrong[0]}' is missing or of the wrong type: {_AGAIN}")
+        return value
 
     @property
     def precision(self) -> str:
@@ -218,8 +219,8 @@ class RunFolder:
         manifest = self._manifest()
         with intact(self.path / "config.json"):
             config = RunConfig.model_validate(manifest["config"])
-            own = [registry.own_file(sha256) for sha256 in manifest.get("plugins", {}).values()]
-        return config.model_copy(update={"plugins": tuple(str(path) for path in own if path is not None)})
+            plugins = [registry.own_file(sha256) for sha256 in manifest.get("plugins", {}).values()]
+        return config.model_copy(update={"plugins": tuple(str(path) for path in plugins if path is not None)})
 
     def check_plugins(self) -> None:
         """Raise RunError unless the user has given every plug-in file that the run was made with."""
@@ -288,9 +289,10 @@ class RunFolder:
         import pyarrow as pa
         from pyarrow.parquet import write_table
 
-        made = table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False)
+        if not isinstance(table, pa.Table):
+            table = pa.Table.from_pandas(table, preserve_index=False)
         with atomic_write(self.path / f"{name}.parquet", "wb") as file:
-            write_table(made, file)
+            write_table(table, file)
 
     def ranks(self) -> pd.DataFrame:
         """Read what `write_ranks` wrote."""
@@ -366,10 +368,10 @@ def find_run(runs: Path, name: str) -> RunFolder:
     matches = sorted(p.parent for p in runs.glob("*/config.json") if name in p.parent.name)
     if len(matches) == 1:
         return RunFolder(matches[0])
-    why = "not found among its folders"
+    problem = "not found among its folders"
     if matches:
-        why = f"several match: {', '.join(match.name for match in matches[:5])}"
-    raise RunError(f"run '{name}' in {runs}: {why}")
+        problem = f"several match: {', '.join(match.name for match in matches[:5])}"
+    raise RunError(f"run '{name}' in {runs}: {problem}")
 
 
 def runs_of(runs: Path, config_hash: str) -> list[RunFolder]:
@@ -416,25 +418,31 @@ def claim_folder(
         manifest: returns what `RunFolder.write_manifest` writes into a new folder.
     """
     while True:
-        with ExitStack() as stack:
+        with ExitStack() as locks:
             with lock_file(runs / ".claims.lock"):  # two processes must not both find nothing
-                held = best_of(runs, config_hash)
-                step = step_of(held)
-                folder = held if held is not None and step != "anew" else new_folder(runs, name)
-                busy = step != "reuse"
-                if busy:
-                    with suppress(RunError):  # another process computes it
-                        stack.enter_context(folder.lock())
-                        busy = False
-                    if step == "anew":  # now, so that the next process finds it
-                        folder.write_manifest(manifest())
-            if not busy:
+                folder = best_of(runs, config_hash)
+                step = step_of(folder)
+                if folder is None or step == "anew":
+                    folder = new_folder(runs, name)
+                is_free = step == "reuse" or _try_lock(folder, locks)
+                if step == "anew":  # now, so that the next process finds it
+                    folder.write_manifest(manifest())
+            if is_free:
                 if step == "reuse":
                     folder.tidy()
                 yield folder, step
                 return
-        with folder.lock(wait=True):
+        with folder.lock(wait=True):  # until the other process is done or dead
             pass
+
+
+def _try_lock(folder: RunFolder, locks: ExitStack) -> bool:
+    """Lock a run's folder until `locks` is closed; return False if another process holds it."""
+    try:
+        locks.enter_context(folder.lock())
+    except RunError:
+        return False
+    return True
 
 
 def new_folder(runs: Path, name: str) -> RunFolder:

@@ -63,7 +63,8 @@ class _Guarded:
     """An MLflow client that holds a lock during each call."""
 
     def __init__(self, client: MlflowClient, guard: Callable[[], Any]) -> None:
-        self._client, self._guard = client, guard
+        self._client = client
+        self._guard = guard
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any, **options: Any) -> Any:
@@ -154,7 +155,7 @@ class Tracker:
         return self.uri.startswith(("http://", "https://"))
 
     @property
-    def there(self) -> bool:
+    def may_exist(self) -> bool:
         """Whether the store may hold anything: False where the runs folder has none yet."""
         return self.uri != default_uri(self.root) or (self.root / "mlflow.db").exists()
 
@@ -174,26 +175,26 @@ class Tracker:
         """
         if self.uri != default_uri(self.root):
             return []
-        place = self.root / _HOME
-        here = str(self.root.resolve())
+        home_note = self.root / _HOME  # says where the runs folder was
+        home = str(self.root.resolve())
         store = self.root / "mlflow.db"
         for path in (store, self.root / "artifacts", *self.root.glob("artifacts/*")):
             if path.is_symlink():  # MLflow would write through it
                 raise RunError(f"{path} is a link: replace it by what it leads to")
-        said = list[str]()
-        moved = not place.exists() or read_text(place) != here
+        lines = list[str]()
+        moved = not home_note.exists() or read_text(home_note) != home
         if not moved:
             check_database(self.uri)
         if store.exists() and moved:
             store.replace(store.with_name("mlflow-moved.db"))
-            said = [f"{self.root} was moved or copied: its MLflow store is now mlflow-moved.db, beside a new one"]
-        elif store.exists() and _half_made(store):
+            lines.append(f"{self.root} was moved or copied: its MLflow store is now mlflow-moved.db, beside a new one")
+        elif store.exists() and _is_half_made(store):
             store.unlink()
-            said = [f"the MLflow store {store} was half made when a kill came: a new one takes its place"]
+            lines.append(f"the MLflow store {store} was half made when a kill came: a new one takes its place")
         if moved:
-            with atomic_write(place) as file:
-                file.write(here)
-        return said
+            with atomic_write(home_note) as file:
+                file.write(home)
+        return lines
 
     def address(self, name: str | None = None) -> str:
         """Return the MLflow page of an experiment's runs; of a finished comparison, bar charts of its strategies.
@@ -206,18 +207,20 @@ class Tracker:
         """
         with self.answering():
             client = self.client()
-            known = {e.experiment_id: e for e in client.search_experiments()}
+            experiments = {experiment.experiment_id: experiment for experiment in client.search_experiments()}
             if name is None:
-                newest = client.search_runs(list(known), order_by=["attributes.start_time DESC"], max_results=1)
-                experiment = known[newest[0].info.experiment_id] if newest else None
+                newest = client.search_runs(list(experiments), order_by=["attributes.start_time DESC"], max_results=1)
+                experiment = experiments[newest[0].info.experiment_id] if newest else None
             else:
                 experiment = client.get_experiment_by_name(name)
         if experiment is None:
-            names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
+            names = ", ".join(sorted(e.name for id_, e in experiments.items() if id_ != "0")) or "none"
             raise RunError(f"no experiment '{name or ''}' in {self.printable_uri}; known: {names}")
         with self.answering():
             compared = client.search_runs([experiment.experiment_id], SUMMARIES, max_results=1)
-        view = {"workflowType": "machine_learning"} | (_COMPARED if compared else {})
+        view = {"workflowType": "machine_learning"}
+        if compared:
+            view |= _COMPARED
         return f"/#/experiments/{experiment.experiment_id}/runs?{urlencode(view)}"
 
     @contextmanager
@@ -228,19 +231,20 @@ class Tracker:
         except NegbenchError:
             raise
         except ImportError as error:
-            why = missing_package(error) or str(error)
-            raise RunError(f"{self.printable_uri} is not used ({why})") from error
+            reason = missing_package(error) or str(error)
+            raise RunError(f"{self.printable_uri} is not used ({reason})") from error
         except Exception as error:
-            why = " ".join(f"{type(error).__name__}: {error}".strip().split("\n")[0].split())
-            remedy = self._remedy(why)
-            raise RunError(f"{self.printable_uri} fails ({without_secrets(why, self.uri)}){remedy}") from error
+            first_line = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+            reason = " ".join(first_line.split())
+            remedy = self._remedy(reason)
+            raise RunError(f"{self.printable_uri} fails ({without_secrets(reason, self.uri)}){remedy}") from error
 
-    def _remedy(self, why: str) -> str:
+    def _remedy(self, reason: str) -> str:
         """Return the way out of an experiment that was deleted in MLflow's pages; "" for any other failure."""
-        found = re.search(r"experiment (\S+) must be in the 'active' state", why)
-        if found is None:
+        match = re.search(r"experiment (\S+) must be in the 'active' state", reason)
+        if match is None:
             return ""
-        number = found[1].strip("'\"")
+        number = match[1].strip("'\"")
         restore = f"MLFLOW_TRACKING_URI={self.printable_uri} mlflow experiments restore -x {number}"
         remove = f"mlflow gc --backend-store-uri {self.printable_uri} --experiment-ids {number}"
         return f": the experiment was deleted; restore it, `{restore}`, or remove it for good, `{remove}`"
@@ -249,13 +253,13 @@ class Tracker:
         """Return the id of the experiment `name`, created if absent."""
         from mlflow.exceptions import MlflowException
 
-        known = client.get_experiment_by_name(name)
-        if known is None:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
             location = (self.root.resolve() / "artifacts").as_uri() if self._is_file else None
             with suppress(MlflowException):  # another process made it
                 client.create_experiment(name, artifact_location=location, tags=dict([_KIND]))
-            known = client.get_experiment_by_name(name)
-        return str(cast("Experiment", known).experiment_id)
+            experiment = client.get_experiment_by_name(name)
+        return str(cast("Experiment", experiment).experiment_id)
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
@@ -270,9 +274,9 @@ class Tracker:
         status = "KILLED"  # by Ctrl-C or another signal
         try:
             if self.enabled and "experiment" not in tags:  # else `Parent.open` did it
-                log.guarded(self.end_abandoned)
+                log.attempt(self.end_abandoned)
             log.start(params, tags)
-            log.guarded(log.flush)
+            log.attempt(log.flush)
             yield log
             status = "FINISHED"
         except Exception:
@@ -287,9 +291,9 @@ class Tracker:
         Raises:
             RunError: the run is not finished, or the store fails.
         """
-        kept = read_note(folder.path / NOTE) or {}
+        note = read_note(folder.path / NOTE) or {}
         details = folder.result
-        tags = {key: value for key, value in kept.get("tags", {}).items() if key != PARENT}  # may be of another store
+        tags = {key: value for key, value in note.get("tags", {}).items() if key != PARENT}  # may be of another store
         log = RunLog(self, folder)
         log.start(folder.config.flat(), tags)
         log.artifacts(details)
@@ -313,10 +317,9 @@ class Tracker:
             return []
         if statuses is None:
             statuses = self.statuses()
-        shown = self.printable_uri
         copied = []
         for path in sorted(self.root.glob("*/config.json")):
-            note = read_note(path.with_name(NOTE), shown)
+            note = read_note(path.with_name(NOTE), self.printable_uri)
             # a whole copy that the store has, or had before somebody deleted it
             if note and note.get("whole") and statuses.get(note["run_id"]) in ("deleted", "FINISHED"):
                 continue
@@ -327,14 +330,14 @@ class Tracker:
 
     def ensure(self, folder: RunFolder) -> bool:
         """Copy a finished run if the store lacks it and no other process has the folder; return whether it did."""
-        note = folder.path / NOTE
+        path = folder.path / NOTE
         with suppress(BlockingIOError), lock_file(folder.path / ".lock", wait=False), self.answering():
             if not self.holds(folder):
                 self.export(folder)
                 return True
-            kept = read_note(note)
-            if kept and not kept.get("whole"):
-                write_json(note, {**kept, "whole": True})
+            note = read_note(path)
+            if note and not note.get("whole"):
+                write_json(path, {**note, "whole": True})
         return False
 
     def copy_lacking(self, folder: RunFolder) -> str | None:
@@ -342,14 +345,13 @@ class Tracker:
 
         The folder's note says whether its copy is whole, so that the store is not asked each time.
         """
-        kept = read_note(folder.path / NOTE, self.printable_uri)
-        if not self.enabled or (self.there and kept is not None and kept.get("whole")):
+        note = read_note(folder.path / NOTE, self.printable_uri)
+        if not self.enabled or (self.may_exist and note is not None and note.get("whole")):
             return None
         try:
             if self.ensure(folder):
-                notes(
-                    [f"run {folder.run_id} is copied into {self.printable_uri}, which an earlier command could not do"]
-                )
+                store = self.printable_uri
+                notes([f"run {folder.run_id} is copied into {store}, which an earlier command could not do"])
         except NegbenchError as error:
             return str(error)
         return None
@@ -359,21 +361,21 @@ class Tracker:
         with self.answering():
             return self.state(folder.path / NOTE, statuses) in ("deleted", status)
 
-    def state(self, note: Path, statuses: Mapping[str, str] | None = None) -> str:
+    def state(self, path: Path, statuses: Mapping[str, str] | None = None) -> str:
         """Return the status of a note's run in this store, or 'deleted'; '' if there is none.
 
         Args:
-            note: the file.
+            path: of the note.
             statuses: what `statuses` returned a moment ago: only a run that it lacks is asked for.
         """
-        kept = read_note(note, self.printable_uri)
-        if kept is None:
+        note = read_note(path, self.printable_uri)
+        if note is None:
             return ""
-        if statuses is not None and kept["run_id"] in statuses:
-            return statuses[kept["run_id"]]
+        if statuses is not None and note["run_id"] in statuses:
+            return statuses[note["run_id"]]
         with _unless_gone():
             client = self.client()
-            run_id = run_of(client, kept)
+            run_id = run_of(client, note)
             if run_id:
                 info = client.get_run(run_id).info
                 return _state_of(info.status, info.lifecycle_stage)
@@ -413,21 +415,20 @@ class Tracker:
         """
         client = self.client()
         ended = list[str]()
-        known = [experiment.experiment_id for experiment in client.search_experiments()]
-        runs = client.search_runs(known, "attributes.status = 'RUNNING'", max_results=1000) if known else []
-        running = {run.info.run_id: run.info.run_id for run in runs}
-        running |= {run.data.tags.get(TOKEN, run.info.run_id): run.info.run_id for run in runs}
-        places = [*self.root.glob(f"*/{NOTE}"), *self.root.glob(f"*/trials/*/{NOTE}")]
-        for note in places if running else ():
-            kept = read_note(note, self.printable_uri)
-            folder = RunFolder(note.parent)
-            run_id = "" if kept is None else running.get(kept["run_id"] or kept["token"], "")
-            if not run_id:
+        running = _running_runs(client)
+        if not running:
+            return []
+        for path in (*self.root.glob(f"*/{NOTE}"), *self.root.glob(f"*/trials/*/{NOTE}")):
+            note = read_note(path, self.printable_uri)
+            run_id = None if note is None else running.get(note["run_id"] or note["token"])
+            if run_id is None:
                 continue
-            lock = note.with_name(ALIVE)
-            lock = lock if lock.exists() else note.with_name(".lock")
+            lock = path.with_name(ALIVE)
+            if not lock.exists():
+                lock = path.with_name(".lock")
             if not lock.exists():  # a trial that is held by a database server
                 continue
+            folder = RunFolder(path.parent)
             with suppress(BlockingIOError), lock_file(lock, wait=False):
                 client.set_terminated(run_id, status="KILLED")
                 if folder.status == "finished":
@@ -447,11 +448,12 @@ class RunLog:
     """
 
     def __init__(self, tracker: Tracker, folder: RunFolder) -> None:
-        self.tracker, self.folder = tracker, folder
+        self.tracker = tracker
+        self.folder = folder
         self.run_id = ""
         self.error: str | None = None
         self._client: MlflowClient | None = None
-        self._left: tuple[str, ...] = _FOLDER_ONLY
+        self._left_out: tuple[str, ...] = _FOLDER_ONLY  # how names of metrics begin that are not copied
         self._params: dict[str, Any] = {}
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
@@ -459,71 +461,74 @@ class RunLog:
 
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         """Note the tags; create the MLflow run, in place of an earlier copy of the folder; buffer its points so far."""
-        self.guarded(lambda: self._note(tags=dict(tags), whole=False))
-        self._left = _FOLDER_ONLY + (_SUMMARY_ONLY if "comparison" in tags else ())
+        self.attempt(partial(self._note, tags=dict(tags), whole=False))
+        if "comparison" in tags:
+            self._left_out = (*_FOLDER_ONLY, *_SUMMARY_ONLY)
         if self.tracker.enabled:
-            self.guarded(lambda: self._create(params, tags))
+            self.attempt(partial(self._create, params, tags))
             for point in self.folder.metrics():
-                self.metrics({k: v for k, v in point.items() if k not in ("step", "epoch")}, int(point["step"]))
+                values = {name: value for name, value in point.items() if name not in ("step", "epoch")}
+                self.metrics(values, int(point["step"]))
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Add points of curves; `step` counts batches. Values that are not finite are left out.
 
         So is what an artifact has or the summaries show: MLflow takes half a millisecond for each point.
         """
-        kept = {name: value for name, value in values.items() if not name.startswith(self._left)}
-        self._buffer.extend((name, value, step) for name, value in kept.items() if math.isfinite(value))
-        busy = self._sending is not None and self._sending.is_alive()
-        if time.monotonic() - self._sent > _FLUSH_SECONDS and not busy:
+        for name, value in values.items():
+            if math.isfinite(value) and not name.startswith(self._left_out):
+                self._buffer.append((name, value, step))
+        is_sending = self._sending is not None and self._sending.is_alive()
+        if time.monotonic() - self._sent > _FLUSH_SECONDS and not is_sending:
             send = self._take()
-            self._sending = threading.Thread(target=self.guarded, args=(send,), daemon=True)
+            self._sending = threading.Thread(target=self.attempt, args=(send,), daemon=True)
             self._sending.start()
 
     def artifacts(self, details: Mapping[str, Any]) -> None:
         """Send final metrics, then the folder's files."""
         self._wait()
         self.metrics(final_values(details), int(details["steps"]))
-        self.guarded(self._send_files)
+        self.attempt(self._send_files)
 
     def finish(self, status: str) -> None:
         """Send what is buffered and close."""
         self._wait()
-        self.guarded(self.flush)
-        client = self._client
-        if client is not None:
-            self.guarded(lambda: client.set_terminated(self.run_id, status=status))
+        self.attempt(self.flush)
+        if self._client is not None:
+            self.attempt(partial(self._client.set_terminated, self.run_id, status=status))
             if status == "FINISHED":
-                self.guarded(lambda: self._note(whole=True))
+                self.attempt(partial(self._note, whole=True))
 
     def _note(self, **more: Any) -> None:
         """Put values into the folder's note."""
-        note = self.folder.path / NOTE
-        write_json(note, {"uri": "none", "run_id": "", "token": "", **(read_note(note) or {}), **more})
+        path = self.folder.path / NOTE
+        note = read_note(path) or {}
+        write_json(path, {"uri": "none", "run_id": "", "token": "", **note, **more})
 
     def _create(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         client = self.tracker.client()
-        note = self.folder.path / NOTE
+        path = self.folder.path / NOTE
         name = self.folder.run_id
-        shown = self.tracker.printable_uri
-        earlier = read_note(note, shown)
-        if earlier:
-            run_id = run_of(client, earlier)
-            if run_id:
-                delete_run(client, run_id)
-        above = None
+        uri = self.tracker.printable_uri
+        earlier_note = read_note(path, uri)
+        if earlier_note:
+            earlier_id = run_of(client, earlier_note)
+            if earlier_id:
+                delete_run(client, earlier_id)
+        parent_note = None
         if "experiment" in tags:
-            above = read_note(self.tracker.root / tags["experiment"] / NOTE, shown)
+            parent_note = read_note(self.tracker.root / tags["experiment"] / NOTE, uri)
         experiment = None
-        if above:
-            tags = {**tags, PARENT: above["run_id"]}
-            experiment = above.get("experiment_id")
+        if parent_note:
+            tags = {**tags, PARENT: parent_note["run_id"]}
+            experiment = parent_note.get("experiment_id")
         if not experiment:
             experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
-        kept = announce(note, shown, tags=dict(tags))
-        named = {TOKEN: kept["token"], "negbench.run": name, "mlflow.runName": name, **ORIGIN, **tags}
-        run = client.create_run(experiment, tags=named, run_name=name)
+        note = announce(path, uri, tags=dict(tags))
+        all_tags = {TOKEN: note["token"], "negbench.run": name, "mlflow.runName": name, **ORIGIN, **tags}
+        run = client.create_run(experiment, tags=all_tags, run_name=name)
         self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
         self._artifacts: Any = get_artifact_repository(run.info.artifact_uri, tracking_uri=self.tracker.uri)
         self._note(run_id=self.run_id)
@@ -558,15 +563,19 @@ class RunLog:
         self._sending = None
 
     def _send_files(self) -> None:
-        for path in (self.folder.path / name for name in _ARTIFACTS):
-            if self._client is not None and path.exists():
-                send = partial(self._artifacts.log_artifact, str(path))
-                if self.tracker._is_server:
-                    patience.within(patience.seconds_for(path.stat().st_size), self.tracker.uri, send)
-                else:
-                    send()
+        if self._client is None:
+            return
+        for name in _ARTIFACTS:
+            path = self.folder.path / name
+            if not path.exists():
+                continue
+            send = partial(self._artifacts.log_artifact, str(path))
+            if self.tracker._is_server:
+                patience.within(patience.seconds_for(path.stat().st_size), self.tracker.uri, send)
+            else:
+                send()
 
-    def guarded(self, action: Callable[[], object]) -> None:
+    def attempt(self, action: Callable[[], object]) -> None:
         """Run `action`; if the store fails, keep the error and stop logging: the folder has everything."""
         if self.error is not None:
             return
@@ -588,25 +597,40 @@ def log_values(
     """Log parameters, and (name, value, step) points; the client divides them into batches within MLflow's limits."""
     from mlflow.entities import Metric, Param
 
-    now = int(time.time() * 1000)
-    metrics = [Metric(name, float(value), now, step) for name, value, step in points]
+    milliseconds = int(time.time() * 1000)
+    metrics = [Metric(name, float(value), milliseconds, step) for name, value, step in points]
     texts = {key: param_text(value) for key, value in params.items()}
     client.log_batch(run_id, metrics, [Param(key, text) for key, text in texts.items() if text])
+
+
+def _running_runs(client: MlflowClient) -> dict[str, str]:
+    """Return MLflow's id, and our token, of each run that the store lists as running -> its id."""
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    if not experiments:
+        return {}
+    ids: dict[str, str] = {}
+    for run in client.search_runs(experiments, "attributes.status = 'RUNNING'", max_results=1000):
+        run_id = run.info.run_id
+        ids[run_id] = run_id
+        ids[run.data.tags.get(TOKEN, run_id)] = run_id
+    return ids
 
 
 def _statuses_by_pages(client: MlflowClient) -> dict[str, str]:
     from mlflow.entities import ViewType
 
-    places = [experiment.experiment_id for experiment in client.search_experiments(view_type=ViewType.ALL)]
+    experiments = [experiment.experiment_id for experiment in client.search_experiments(view_type=ViewType.ALL)]
     statuses: dict[str, str] = {}
+    if not experiments:
+        return statuses
     token = None
-    while places:
-        runs = client.search_runs(places, "", ViewType.ALL, max_results=_PAGE, page_token=token)
-        statuses |= {run.info.run_id: _state_of(run.info.status, run.info.lifecycle_stage) for run in runs}
+    while True:
+        runs = client.search_runs(experiments, "", ViewType.ALL, max_results=_PAGE, page_token=token)
+        for run in runs:
+            statuses[run.info.run_id] = _state_of(run.info.status, run.info.lifecycle_stage)
         token = runs.token
         if not token:
-            break
-    return statuses
+            return statuses
 
 
 def _state_of(status: str, stage: str) -> str:
@@ -631,10 +655,14 @@ def _unless_gone() -> Iterator[None]:
             raise
 
 
-def _half_made(store: Path) -> bool:
+def _is_half_made(store: Path) -> bool:
     """Whether a kill left MLflow's tables incomplete, after which it refuses the file: it adds an experiment last."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(store)) as database:
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-        ours = "alembic_version" in tables and len(tables & {"experiments", "runs", "metrics", "params", "tags"}) > 1
-        return ours and not ("experiments" in tables and [*database.execute("SELECT 1 FROM experiments LIMIT 1")])
+        of_mlflow = tables & {"experiments", "runs", "metrics", "params", "tags"}
+        if "alembic_version" not in tables or len(of_mlflow) < 2:  # another program's file
+            return False
+        if "experiments" not in tables:
+            return True
+        return not database.execute("SELECT 1 FROM experiments LIMIT 1").fetchall()
     return False

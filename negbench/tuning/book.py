@@ -100,7 +100,9 @@ class StudyStore:
     def __init__(self, folder: Path, spec: StudySpec | None, storage: str | None = None, trials: int = 0) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         check_name(folder, "study")
-        self.folder, self.name, self.trials = folder, folder.name, trials
+        self.folder = folder
+        self.name = folder.name
+        self.trials = trials
         if spec is not None:
             files.seal(folder)
         with self.hold(), self.answering():
@@ -109,44 +111,62 @@ class StudyStore:
                 raise RunError(f"study '{self.name}' has no trials: {self.url} is missing")
             self._storage = _open_storage(self.url)
             if not (folder / "study.json").exists():
-                if self.name in optuna.get_all_study_names(self._storage):
-                    place = without_secrets(self.url)
-                    raise RunError(f"{place} has a study '{self.name}' of another runs folder: give another --name")
-                shown = storage and without_secrets(storage)
-                files.write_json(folder / "study.json", {"storage": shown, "spec": self.spec.dump()})
-            how: dict[str, Any] = {"study_name": self.name, "storage": self._storage}
-            how["sampler"] = SeededSampler(self.spec)
-            how["pruner"] = pruner_of(self.spec)
-            if spec is None:
-                try:
-                    self.study = optuna.load_study(**how)
-                except KeyError as error:
-                    raise RunError(f"{without_secrets(self.url)} has no study '{self.name}'") from error
-                return
-            self.study = optuna.create_study(**how, direction="maximize", load_if_exists=True)
-            for point in self.spec.listed[: self.trials]:  # the default first
-                self.study.enqueue_trial(point, skip_if_exists=True)
+                self._write_settings(storage)
+            self.study = self._load_study() if spec is None else self._create_study()
+
+    def _write_settings(self, storage: str | None) -> None:
+        """Write study.json, without passwords; a study of this name in the storage must not be another one."""
+        if self.name in optuna.get_all_study_names(self._storage):
+            place = without_secrets(self.url)
+            raise RunError(f"{place} has a study '{self.name}' of another runs folder: give another --name")
+        printable_url = storage and without_secrets(storage)
+        files.write_json(self.folder / "study.json", {"storage": printable_url, "spec": self.spec.dump()})
+
+    def _load_study(self) -> optuna.Study:
+        try:
+            return optuna.load_study(
+                study_name=self.name,
+                storage=self._storage,
+                sampler=SeededSampler(self.spec),
+                pruner=pruner_of(self.spec),
+            )
+        except KeyError as error:
+            raise RunError(f"{without_secrets(self.url)} has no study '{self.name}'") from error
+
+    def _create_study(self) -> optuna.Study:
+        """Create the study, unless the storage has it, and queue the points that are not sampled."""
+        study = optuna.create_study(
+            study_name=self.name,
+            storage=self._storage,
+            sampler=SeededSampler(self.spec),
+            pruner=pruner_of(self.spec),
+            direction="maximize",
+            load_if_exists=True,
+        )
+        for point in self.spec.listed[: self.trials]:  # the default first
+            study.enqueue_trial(point, skip_if_exists=True)
+        return study
 
     def _check_settings(self, spec: StudySpec | None, storage: str | None) -> tuple[StudySpec, str]:
         """Return settings and storage URL; those given must agree with study.json."""
-        note = self.folder / "study.json"
+        path = self.folder / "study.json"
         journal = str(self.folder.absolute() / "optuna.journal")
-        if spec is not None and not note.exists():
+        if spec is not None and not path.exists():
             return spec, storage or journal
-        noted = files.read_json(note, "delete it, not the journal, and rerun the command that wrote it")
-        with files.intact(note):
-            kept = StudySpec.load(noted["spec"])
-            shown = noted["storage"]
+        document = files.read_json(path, "delete it, not the journal, and rerun the command that wrote it")
+        with files.intact(path):
+            stored_spec = StudySpec.load(document["spec"])
+            stored_place = document["storage"]
         if spec is None:  # a stored file must never choose code to load, nor a place to connect to
-            if shown and not storage:
+            if stored_place and not storage:
                 raise RunError(
-                    f"study '{self.name}' keeps its trials in {shown}, which is opened only if you name it: give "
-                    "negbench.load(..., storage=URL)"
+                    f"study '{self.name}' keeps its trials in {stored_place}, which is opened only if you name it: "
+                    "give negbench.load(..., storage=URL)"
                 )
-            return replace(kept, base={**kept.base, "plugins": []}), storage or journal
-        theirs = {**kept.shared(), "storage": shown}
-        given = {**spec.shared(), "storage": storage and without_secrets(storage)}
-        differing = [key for key in given if given[key] != theirs.get(key)]
+            return replace(stored_spec, base={**stored_spec.base, "plugins": []}), storage or journal
+        stored = {**stored_spec.shared(), "storage": stored_place}
+        settings = {**spec.shared(), "storage": storage and without_secrets(storage)}
+        differing = [key for key in settings if settings[key] != stored.get(key)]
         if differing:
             raise RunError(
                 f"study '{self.name}' was started with different {', '.join(differing)}; its trials would not be "
@@ -165,13 +185,15 @@ class StudyStore:
             yield
         except (*_FAULTS, _Unanswered) as error:
             place = without_secrets(self.url)
-            why = _reason(error.__cause__ or error, self.url)
-            raise RunError(f"the study's storage {place} fails ({why}): rerun the command when it answers") from error
+            reason = _reason(error.__cause__ or error, self.url)
+            raise RunError(
+                f"the study's storage {place} fails ({reason}): rerun the command when it answers"
+            ) from error
 
     def frozen(self) -> list[FrozenTrial]:
         """Return all trials, in order of number; one that is noted as failed as FAIL."""
         with self.answering():
-            return [_shown_trial(trial) for trial in self.study.get_trials(deepcopy=False)]
+            return [_read_trial(trial) for trial in self.study.get_trials(deepcopy=False)]
 
     def counts(self) -> dict[str, int]:
         """Count the finished, pruned, failed, running and waiting trials."""
@@ -193,7 +215,7 @@ class StudyStore:
         Raises:
             NegbenchError: the default itself (trial 0) cannot be computed, or the storage fails.
         """
-        made = 0
+        computed = 0
         while True:
             check_stopped()
             with self.answering(), ExitStack() as turn:
@@ -202,9 +224,9 @@ class StudyStore:
                 number = self._next()
                 if isinstance(number, int):
                     self._compute(number, objective, turn, notify)
-                    made += 1
+                    computed += 1
             if number is None:
-                return made
+                return computed
             if number == "wait":
                 time.sleep(_POLL)
 
@@ -218,13 +240,12 @@ class StudyStore:
 
     def _requeue_dead(self, notify: Notify) -> None:
         """Queue again every trial whose worker died. The caller holds the study's lock."""
-        for seen in self.frozen():
-            if seen.state != TrialState.RUNNING:
-                continue
+        running = [trial.number for trial in self.frozen() if trial.state == TrialState.RUNNING]
+        for number in running:
             try:
-                with self.hold(trial_folder(seen.number), wait=False):
-                    trial = self.frozen()[seen.number]  # it may just have ended
-            except BlockingIOError:
+                with self.hold(trial_folder(number), wait=False):
+                    trial = self.frozen()[number]  # it may just have ended
+            except BlockingIOError:  # its worker lives
                 continue
             if trial.state != TrialState.RUNNING:
                 continue
@@ -254,24 +275,28 @@ class StudyStore:
 
     def _fail(self, trial: FrozenTrial, error: Exception) -> None:
         """Note why a trial failed; raise that if it is the default."""
-        mistake = isinstance(error, NegbenchError)
-        self._note(trial, error=str(error) if mistake else f"{type(error).__name__}: {error}")
-        if trial.number == 0:
-            raise NegbenchError(f"trial 0, the default, failed: {error}") if mistake else error from error
+        if isinstance(error, NegbenchError):
+            self._note(trial, error=str(error))
+            if trial.number == 0:
+                raise NegbenchError(f"trial 0, the default, failed: {error}") from error
+        else:
+            self._note(trial, error=f"{type(error).__name__}: {error}")
+            if trial.number == 0:
+                raise error
 
     def _compute(self, number: int, objective: Objective, turn: ExitStack, notify: Notify) -> None:
         """Let Optuna compute one trial; `turn` is closed as soon as the trial is sampled and locked."""
 
-        def held_objective(trial: optuna.Trial) -> float:
-            held.enter_context(self.hold(trial_folder(number)))
+        def sample_and_compute(trial: optuna.Trial) -> float:
+            lock_of_trial.enter_context(self.hold(trial_folder(number)))
             for searched in self.spec.space.ranges:
                 searched.suggest(trial)
             turn.close()
             return objective(trial)
 
-        with ExitStack() as held:
+        with ExitStack() as lock_of_trial:
             try:
-                self.study.optimize(partial(_evaluate, held_objective), n_trials=1)
+                self.study.optimize(partial(_evaluate, sample_and_compute), n_trials=1)
             except _Failed as failure:
                 turn.close()
                 self._fail(self.frozen()[number], failure.args[0])
@@ -312,7 +337,10 @@ def _check_journal(path: Path) -> None:
 
 
 def _reason(error: BaseException, url: str) -> str:
-    return f"{type(error).__name__}: {without_secrets(str(getattr(error, 'orig', error)).split(chr(10))[0], url)}"
+    """Return an error's class and the first line of its text, without secrets."""
+    text = str(getattr(error, "orig", error))  # of SQLAlchemy, the driver's
+    first_line = text.split("\n")[0]
+    return f"{type(error).__name__}: {without_secrets(first_line, url)}"
 
 
 def _evaluate(objective: Objective, trial: optuna.Trial) -> float:
@@ -346,8 +374,8 @@ class _Notes(BaseModel):
     pruned: int | None = None
 
 
-def _shown_trial(trial: FrozenTrial) -> FrozenTrial:
-    """Return a trial as it is shown: FAIL if it is noted as failed; its notes without control characters.
+def _read_trial(trial: FrozenTrial) -> FrozenTrial:
+    """Return a trial as commands read it: FAIL if it is noted as failed; its notes without control characters.
 
     Its value is its score in [0, 1]; the storage has per cent, but for objectives and versions that note no score.
 
@@ -359,18 +387,22 @@ def _shown_trial(trial: FrozenTrial) -> FrozenTrial:
         if trial.state == TrialState.COMPLETE and not isinstance(trial.value, int | float):
             raise ValueError(f"its value is {short_repr(trial.value)}")
     except ValueError as error:
-        why = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-        where = ".".join(map(str, why["loc"]))
-        raise RunError(f"trial {trial.number} of the study's storage is damaged ({where} {why['msg']})") from error
-    noted = printable_json(trial.user_attrs)
-    failed = trial.state == TrialState.RUNNING and bool(trial.user_attrs.get("error"))
-    scored = trial.state == TrialState.COMPLETE and noted.get(SCORE) is not None
-    if failed or scored or noted != trial.user_attrs:
+        place = ""
+        flaw = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            flaw = first["msg"]
+        raise RunError(f"trial {trial.number} of the study's storage is damaged ({place} {flaw})") from error
+    notes = printable_json(trial.user_attrs)
+    is_failed = trial.state == TrialState.RUNNING and bool(trial.user_attrs.get("error"))
+    has_score = trial.state == TrialState.COMPLETE and notes.get(SCORE) is not None
+    if is_failed or has_score or notes != trial.user_attrs:
         trial = copy.copy(trial)
-        trial.user_attrs = noted
-    if scored:
-        trial.values = [noted[SCORE]]
-    if failed:
+        trial.user_attrs = notes
+    if has_score:
+        trial.values = [notes[SCORE]]
+    if is_failed:
         trial.state = TrialState.FAIL
     return trial
 
@@ -392,6 +424,6 @@ def open_book(runs: Path, name: str, storage: str | None = None) -> StudyStore:
         NegbenchError: no such study, or a storage that cannot be opened.
     """
     if not (runs / name / "study.json").exists():
-        known = sorted(path.parent.name for path in runs.glob("*/study.json"))
-        raise RunError(f"no study '{name}' in {runs}; known: {', '.join(known) or 'none'}")
+        names = sorted(path.parent.name for path in runs.glob("*/study.json"))
+        raise RunError(f"no study '{name}' in {runs}; known: {', '.join(names) or 'none'}")
     return StudyStore(runs / name, None, storage)

@@ -60,21 +60,26 @@ def combinations(cells: Sequence[Cell], metric: str | None = None) -> list[Combi
         OptionError: the configuration selects epochs on the split that trials keep closed.
     """
     seed = max([SEED, *(cell.seed + 1 for cell in cells)])
-    found = []
-    for place, members in group_by(cells, lambda cell: tuple(cell.labels[key] for key in KEY)).items():
-        named = resolve_metric(metric, members[0].run.card)
-        spec = _spec(members[0].given, seed, named)
-        found.append(Combination(dict(zip(KEY, place, strict=True)), tuple(cell.given for cell in members), spec))
-    return found
+    result = []
+    for place, members in group_by(cells, _place).items():
+        first = members[0]
+        spec = _spec(first.given, seed, resolve_metric(metric, first.run.card))
+        configs = tuple(cell.given for cell in members)
+        result.append(Combination(dict(zip(KEY, place, strict=True)), configs, spec))
+    return result
+
+
+def _place(cell: Cell) -> tuple[str, ...]:
+    return tuple(cell.labels[key] for key in KEY)
 
 
 def _spec(config: RunConfig, seed: int, metric: str) -> StudySpec | None:
     """Return settings for trials of one seed, all scored on the same dev part; None if nothing is searched."""
-    chosen = config.eval
-    if "dev_fraction" not in chosen.model_fields_set:
-        chosen = chosen.model_copy(update={"dev_fraction": DEV_FRACTION})
-    base = config.model_copy(update={"seed": seed, "eval": chosen})
-    if not set(strategy_ranges(base, resolve(base))) - {_NEGATIVES}:
+    evaluation = config.eval
+    if "dev_fraction" not in evaluation.model_fields_set:
+        evaluation = evaluation.model_copy(update={"dev_fraction": DEV_FRACTION})
+    base = config.model_copy(update={"seed": seed, "eval": evaluation})
+    if strategy_ranges(base, resolve(base)).keys() <= {_NEGATIVES}:
         return None
     return StudySpec.of(base, build_space(base, fix=[_NEGATIVES]), metric=metric)
 
@@ -97,32 +102,22 @@ def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[C
     later_epochs = float(planned.cells[0].config.train.epochs * count)  # no other axis goes with equal tuning
     default = yield from compare_cells(planned, rules, later_epochs)
     words = default.words
-    studies = []
-    for combination in searches:
-        if combination.spec is not None:
-            studies.append(_open_study(combination, planned.folder.path, trials, uri))
+    tunable = [combination for combination in searches if combination.spec is not None]
+    studies = [_open_study(combination, planned.folder.path, trials, uri) for combination in tunable]
     search = TrialSearch(studies)
     if studies:
         yield Round(planned.folder, before=default.outcomes, later_epochs=later_epochs, words=words, search=search)
         words = ()
     results = []
-    number = 0  # of the study
     for combination in searches:
         if combination.spec is None:
             results.append(_result(combination, None, ""))
         else:
+            number = tunable.index(combination)
             book, _ = studies[number]
             results.append(_result(combination, book, search.errors.get(number, "")))
-            number += 1
     seeds = list(dict.fromkeys(cell.seed for cell in planned.cells))
-    configs = []
-    columns = []
-    for tuning, best in results:
-        if best:
-            configs += [best[0].model_copy(update={"seed": seed}) for seed in seeds]
-            columns += [_columns(tuning)] * len(seeds)
-    with progress("plan") as display:
-        cells = plan_cells(configs, runs, display, DATA, columns)
+    cells = _plan_best(results, seeds, runs)
     tuned_by: dict[str, Any] = {"trials": trials, "tunings": [asdict(tuning) for tuning, _ in results]}
     if planned.options.metric is not None:
         tuned_by["metric"] = planned.options.metric
@@ -132,6 +127,19 @@ def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[C
     done = yield from look_by_look(first, rules.looks, open_strategies(planned.folder, rules))
     failures = [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
     return replace(done, outcomes=[*default.outcomes, *done.outcomes], errors=failures)
+
+
+def _plan_best(results: Sequence[tuple[Tuning, Sequence[RunConfig]]], seeds: Sequence[int], runs: Path) -> list[Cell]:
+    """Plan the cells of every strategy at its own best trial; none of a strategy whose search failed."""
+    configs = []
+    columns = []
+    for tuning, best in results:
+        for seed in seeds:
+            if best:
+                configs.append(best[0].model_copy(update={"seed": seed}))
+                columns.append(_columns(tuning))
+    with progress("plan") as display:
+        return plan_cells(configs, runs, display, DATA, columns)
 
 
 def _columns(tuning: Tuning) -> dict[str, Value]:
@@ -160,9 +168,9 @@ def _result(combination: Combination, book: StudyStore | None, error: str) -> tu
         return Tuning(combination.labels), list(combination.configs)
     spec = combination.spec
     # An earlier budget may have been larger.
-    done = [trial for trial in completed_trials(book) if trial.number < book.trials]
+    completed = [trial for trial in completed_trials(book) if trial.number < book.trials]
     ended = [trial for trial in book.frozen()[: book.trials] if trial.state.is_finished()]
-    tried = Tuning(
+    tuning = Tuning(
         combination.labels,
         study=book.name,
         knobs=tuple(searched.key for searched in spec.space.ranges),
@@ -170,11 +178,11 @@ def _result(combination: Combination, book: StudyStore | None, error: str) -> tu
         failed=sum(trial.state == TrialState.FAIL for trial in ended),
         seconds=round(sum(trial.user_attrs.get("seconds", 0.0) for trial in ended), 3),
     )
-    default = next((trial for trial in done if trial.number == 0), None)
+    default = next((trial for trial in completed if trial.number == 0), None)
     if error or default is None:
-        return replace(tried, error=error or "its default was not computed"), []
-    best = done[0]
+        return replace(tuning, error=error or "its default was not computed"), []
+    best = completed[0]
     configs = [spec.space.config(config, best.params, config.seed, closed=False) for config in combination.configs]
     same = resolve(configs[0]).identity() == resolve(combination.configs[0]).identity()
     tuned = {} if same else spec.space.plain(spec.config, best.params)
-    return replace(tried, default=default.value, best=best.value, found=tuned), configs
+    return replace(tuning, default=default.value, best=best.value, found=tuned), configs

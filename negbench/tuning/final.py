@@ -38,8 +38,11 @@ def completed_trials(book: StudyStore) -> list[FrozenTrial]:
 
 def is_default(book: StudyStore, trial: FrozenTrial) -> bool:
     """Whether a trial's point is the default; trial 0 is not if the default lies outside a range."""
-    configs = (book.spec.space.config(book.spec.config, point, 0, closed=False) for point in (trial.params, {}))
-    return len({str(resolve(config).identity()) for config in configs}) == 1
+    space = book.spec.space
+    base = book.spec.config
+    at_point = space.config(base, trial.params, 0, closed=False)
+    at_default = space.config(base, {}, 0, closed=False)
+    return resolve(at_point).identity() == resolve(at_default).identity()
 
 
 def epochs_of(book: StudyStore, trial: FrozenTrial) -> int | None:
@@ -66,11 +69,12 @@ def importance(book: StudyStore) -> dict[str, float]:
     if not shares:
         return {}
     generator = np.random.default_rng(_SEED)
-    turned = 0
+    other_orders = 0
     for _ in range(_DRAWS):
         drawn = [done[index] for index in generator.integers(len(done), size=len(done))]
-        turned += list(_fanova(drawn)) != list(shares)
-        if turned > 1:
+        if list(_fanova(drawn)) != list(shares):
+            other_orders += 1
+        if other_orders > 1:
             return {}
     return shares
 
@@ -119,9 +123,13 @@ def best_and_default(book: StudyStore, fresh: Sequence[int], rules: Rules) -> Co
 
 def final_cells(spec: StudySpec, points: Mapping[str, dict[str, Any]], runs: Path, seeds: Sequence[int]) -> list[Cell]:
     """Plan the runs of points, name -> values of searched options, on the whole train split."""
-    configs = [spec.space.config(spec.config, point, seed, closed=False) for point in points.values() for seed in seeds]
-    names = [f"{spec.config.strategy.name} {name}" for name in points for _ in seeds]
-    return plan_cells(configs, runs, Display(), DATA, [{"strategy": name} for name in names])
+    configs = []
+    columns = []
+    for name, point in points.items():
+        for seed in seeds:
+            configs.append(spec.space.config(spec.config, point, seed, closed=False))
+            columns.append({"strategy": f"{spec.config.strategy.name} {name}"})
+    return plan_cells(configs, runs, Display(), DATA, columns)
 
 
 def final_name(study: str) -> str:

@@ -60,13 +60,16 @@ class StudyPlan:
         configs = [spec.space.config(spec.config, {}, seed) for seed in spec.seeds]
         trial = plan_cells(configs, folder / "cells", Display(), DATA)
         trial = [replace(cell, folder=cell.folder and f"{name}/cells/{cell.folder}") for cell in trial]
-        final = final_cells(spec, {"default": {}}, runs, self.fresh) if self.fresh else []
+        final = []
+        if self.fresh:
+            final = final_cells(spec, {"default": {}}, runs, self.fresh)
         ended = 0
         if (folder / "study.json").exists():
             counts = open_book(runs, name, self.job.storage).counts()
             ended = counts["finished"] + counts["pruned"] + counts["failed"]
         epochs = trial[0].config.train.epochs
-        later_epochs = float(epochs * (max(0, trials - max(1, ended)) * len(spec.seeds) + len(final)))
+        further_trials = max(0, trials - max(1, ended))
+        later_epochs = float(epochs * (further_trials * len(spec.seeds) + len(final)))
         if self.looks is not None:
             later_epochs += 2 * epochs_of_looks(final, self.looks, len(self.fresh))
         return Round(
@@ -85,9 +88,10 @@ class StudyPlan:
         if ended:
             size += f", {ended} already ended"
         dev = f"a dev part of train ({100 * spec.config.eval.dev_fraction:.0f} %)"
-        dev = "fresh queries generated for it" if generates_dev(spec.config) else dev
+        if generates_dev(spec.config):
+            dev = "fresh queries generated for it"
         strategy = spec.base["strategy"]["name"]
-        missing = whole_name(trial.labels["dataset"])[1]
+        _, missing = whole_name(trial.labels["dataset"])
         dataset = spec.base["dataset"]["name"] + missing
         by = f" by {label_of(spec.metric)}" if spec.metric else ""
         lines = [f"{name}: {strategy} on {dataset}, {size}, scored{by} on {dev}; no trial reads val"]
@@ -100,9 +104,9 @@ class StudyPlan:
         model = ""
         if spec.sampler in MODELS:
             model = f" (its model draws from trial {STARTUP} on, once {LEAST} have finished)"
-        listed = [searched.key for searched in spec.space.ranges if searched.choices]
-        if spec.sampler == "cmaes" and listed:
-            model += f", except {', '.join(listed)}, drawn at random"
+        with_choices = [searched.key for searched in spec.space.ranges if searched.choices]
+        if spec.sampler == "cmaes" and with_choices:
+            model += f", except {', '.join(with_choices)}, drawn at random"
         return [*lines, f"  sampler {spec.sampler}{model}; pruner {spec.pruner}"]
 
 
@@ -112,7 +116,8 @@ def plan_study(options: Study) -> StudyPlan:
     Raises:
         NegbenchError: an unknown key, a value of the wrong type, or invalid settings.
     """
-    options = options.over(read_recipe(options.recipe).get("study") if options.recipe else None, "study")
+    table = read_recipe(options.recipe).get("study") if options.recipe else None
+    options = options.over(table, "study")
     layer, remarks = with_system([{"eval": {"dev_fraction": DEV_FRACTION}}, *layers_of(options)], DataCache())
     base = build_config([layer])
     grid = options.sampler == "grid"
@@ -135,8 +140,10 @@ def plan_study(options: Study) -> StudyPlan:
     spec = StudySpec.of(base, space, seeds=options.seeds, sampler=options.sampler, pruner=pruner, metric=metric)
     first = max(spec.seeds) + 1
     fresh = tuple(range(first, first + options.final_seeds))
-    size = len(spec.listed) if grid else _TRIALS
-    trials = min(options.trials or size, size) if grid else options.trials or size
+    trials = options.trials or _TRIALS
+    if grid:
+        points = len(spec.listed)
+        trials = min(options.trials or points, points)
     name = options.name or f"study-{spec.config.strategy.name}-{spec.digest}"
     job = Job(files.runs_dir(options.runs_dir) / name, spec, options.storage, trials, options.tracking_uri)
     return StudyPlan(job, fresh, Looks.of(options, fresh))
@@ -148,13 +155,11 @@ def _idle_fixes(options: Study, space: SearchSpace, unfixed: SearchSpace) -> lis
     Raises:
         OptionError: --search names the key, too.
     """
-    searched = {name for searched in space.ranges for name in (searched.key, searched.sets)}
-    varied = {name for searched in unfixed.ranges for name in (searched.key, searched.sets)}
     remarks = []
     for key in options.fix:
-        if key in searched:
+        if space.varies(key):
             raise OptionError(f"--fix {key} and --search {key}: leave one of them out")
-        if key not in varied:
+        if not unfixed.varies(key):
             remarks.append(f"--fix {key} does nothing: the search does not vary it")
     return remarks
 

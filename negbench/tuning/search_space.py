@@ -73,8 +73,9 @@ class SearchRange:
     def text(self) -> str:
         """Return the range as tables print it: '0.0 to 0.4', '10 to 500 (log)', '2, 3, 6'."""
         if self.choices:
-            return ", ".join(map(str, self.choices))
-        return f"{self.low} to {self.high}{' (log)' if self.log else ''}"
+            return ", ".join(str(choice) for choice in self.choices)
+        text = f"{self.low} to {self.high}"
+        return f"{text} (log)" if self.log else text
 
 
 @dataclass(frozen=True)
@@ -93,19 +94,23 @@ class SearchSpace:
         """Options whose default lies outside their range, so that trial 0 is not the default."""
         return [searched.key for searched in self.ranges if searched.start != searched.default]
 
+    def varies(self, key: str) -> bool:
+        """Whether an option with this key is searched, or one that sets this key of RunConfig."""
+        return any(key in (searched.key, searched.sets) for searched in self.ranges)
+
     def grid(self) -> list[dict[str, Any]]:
         """Return every combination of the options' choices, the default first."""
         keys = [searched.key for searched in self.ranges]
-        points = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(r.choices for r in self.ranges))]
+        choices = [searched.choices for searched in self.ranges]
+        points = [dict(zip(keys, values, strict=True)) for values in itertools.product(*choices)]
         return sorted(points, key=lambda point: point != self.default)
 
     def corners(self, base: RunConfig) -> list[RunConfig]:
         """Return the default's configuration, and one per end or choice of each option, the others at default."""
         points = [self.default]
         for searched in self.ranges:
-            points += [
-                {**self.default, searched.key: value} for value in searched.choices or (searched.low, searched.high)
-            ]
+            extremes = searched.choices or (searched.low, searched.high)
+            points += [{**self.default, searched.key: value} for value in extremes]
         return [self.config(base, point, base.seed) for point in points]
 
     def config(self, base: RunConfig, point: Mapping[str, Any], seed: int, *, closed: bool = True) -> RunConfig:
@@ -141,7 +146,8 @@ class SearchSpace:
                 values[searched.sets] = values.pop(searched.key) - 1
         for searched in self.ranges:
             if searched.key in values and searched.key != searched.sets:
-                start = f"strategy.{searched.key.partition('-')[2]}"
+                _, _, start_name = searched.key.partition("-")
+                start = f"strategy.{start_name}"
                 low = values[start] if start in values else resolve(base).flat()[start]
                 # decimal noise (0.2 + 0.6 = 0.8000000000000000444) would turn the default into another run
                 values[searched.sets] = round(min(low + values.pop(searched.key), searched.limit), 12)
@@ -180,14 +186,15 @@ def _space_of(
 ) -> SearchSpace:
     """Return the strategy's ranges without those of `fix`, plus those of `search`; in a grid only the latter."""
     ranges = strategy_ranges(base, full)
-    for given in fix:
+    for fixed in fix:
         keys = [*full.flat(), *ranges]
-        if given not in keys:
-            raise UnknownNameError("key", given, keys, where="--fix")
-        ranges = {key: searched for key, searched in ranges.items() if given not in (key, searched.sets)}
+        if fixed not in keys:
+            raise UnknownNameError("key", fixed, keys, where="--fix")
+        ranges = {key: searched for key, searched in ranges.items() if fixed not in (key, searched.sets)}
     added = [parse_search(text, full, ranges) for text in search]
     if not grid:
-        return SearchSpace(tuple({searched.sets: searched for searched in (*ranges.values(), *added)}.values()))
+        by_setting = {searched.sets: searched for searched in (*ranges.values(), *added)}  # the added one wins
+        return SearchSpace(tuple(by_setting.values()))
     unlisted = [searched.key for searched in added if not searched.choices]
     if unlisted:
         raise OptionError(f"a grid needs listed values for {', '.join(unlisted)}: --search {unlisted[0]}=a|b|c")
@@ -198,38 +205,40 @@ def strategy_ranges(base: RunConfig, full: ResolvedConfig) -> dict[str, SearchRa
     """Return the ranges of the strategy's options and of its schedule's, by key."""
     from negbench.plugins.registry import registry
 
-    cls: Any = registry.get("strategies", full.strategy.name)
+    strategy: Any = registry.get("strategies", full.strategy.name)
     options = full.strategy.options
-    tunable = tunable_ranges(cls)
-    ends = {span.below: name for name, span in tunable.items() if span.below}
+    tunable = tunable_ranges(strategy)
+    starts = {span.below: name for name, span in tunable.items() if span.below}  # end of a band -> its start
     ranges: dict[str, SearchRange] = {}
     for name, span in tunable.items():
-        band = (name, span.below, ends.get(name, ""))
+        band = (name, span.below, starts.get(name, ""))
         if span.low is not None and any(isinstance(options.get(end), str) for end in band):
             continue  # a share of the gallery; the range is in images
-        if name in ends:
-            searched = _width(ends[name], name, options, tunable)
+        if name in starts:
+            searched = _width(starts[name], name, options, tunable)
         else:
             searched = _of_range(name, options[name], span)
-        if (
-            span.below and searched.whole
-        ):  # the start of a window of ranks: at most the last one of the smallest gallery
-            size = smallest_gallery(DATA.splits(full).train)
-            last = size - 1 if searched.key == searched.sets else size
-            searched = replace(searched, high=min(searched.high, last))
+        if span.below and searched.whole:  # the start of a window of ranks: within the smallest gallery
+            most = smallest_gallery(DATA.splits(full).train)
+            if searched.key == searched.sets:  # a rank from 0; "KEY+1" is one more
+                most -= 1
+            searched = replace(searched, high=min(searched.high, most))
         ranges[searched.key] = searched
-    given = (base.schedule.refresh_epochs, base.schedule.refresh_every)
-    if cls.scope == "corpus" and cls.n_def > 1 and full.schedule.n_def > 1 and given == (None, None):
-        for searched_or_none in (_definitions(full), _warmup(full)):
-            if searched_or_none is not None:
-                ranges[searched_or_none.key] = searched_or_none
+    names_epochs = base.schedule.refresh_epochs is not None or base.schedule.refresh_every is not None
+    if strategy.scope == "corpus" and strategy.n_def > 1 and full.schedule.n_def > 1 and not names_epochs:
+        for of_schedule in (_definitions(full), _warmup(full)):
+            if of_schedule is not None:
+                ranges[of_schedule.key] = of_schedule
     return ranges
 
 
 def _of_range(name: str, default: Any, span: Range) -> SearchRange:
     key = f"strategy.{name}"
     if span.choices:
-        return SearchRange(key, default, choices=(*span.choices, *([] if default in span.choices else [default])))
+        choices = list(span.choices)
+        if default not in choices:
+            choices.append(default)
+        return SearchRange(key, default, choices=tuple(choices))
     assert span.low is not None
     assert span.high is not None
     number = int if isinstance(default, int) else float
@@ -267,8 +276,10 @@ def _definitions(full: ResolvedConfig) -> SearchRange | None:
     """Return one number of definitions per interval that the epochs allow, a divisor if any; None for one choice."""
     epochs = full.train.epochs
     default = full.schedule.n_def
+    possible = [n for n in _N_DEF if n <= epochs]
+    divisors = [n for n in possible if epochs % n == 0]
     by_interval: dict[int, int] = {}
-    for n in sorted((n for n in _N_DEF if n <= epochs), key=lambda n: (epochs % n != 0, n)):
+    for n in (*divisors, *possible):
         by_interval.setdefault(epochs // n, n)
     by_interval[max(1, epochs // default)] = default
     choices = tuple(sorted(by_interval.values()))
@@ -289,33 +300,42 @@ def _warmup(full: ResolvedConfig) -> SearchRange | None:
 
 def parse_search(text: str, full: ResolvedConfig, ranges: Mapping[str, SearchRange]) -> SearchRange:
     """Parse 'KEY=low:high[:log]' or 'KEY=a|b|c'; a key that is not searched yet is taken from the configuration."""
-    where = f"--search {text!r}"
-    key, _, given = text.partition("=")
+    flag = f"--search {text!r}"
+    key, _, values = text.partition("=")
     key = key.strip()
     searched = _find_range(key, full, ranges)
-    if searched.key.endswith("+1"):  # given as the value itself
+    if searched.key.endswith("+1"):  # the user names the value itself
         searched = replace(searched, key=searched.sets, default=searched.default - 1)
     default = searched.default
-    if "|" in given:
-        choices = tuple(_value(part, default, where) for part in given.split("|"))
+    if "|" in values:
+        choices = tuple(_parse_choice(part, default, flag) for part in values.split("|"))
         if len(set(choices)) != len(choices):
-            raise OptionError(f"{where}: names a value twice")
+            raise OptionError(f"{flag}: names a value twice")
         return replace(searched, choices=choices)
-    parts = given.split(":")
-    if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["log"]):
-        raise OptionError(f"{where}: {_FORM}")
-    log = len(parts) == 3
-    ends = [_value(part, default, where) for part in parts[:2]]
-    if any(isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end) for end in ends):
-        raise OptionError(f"{where}: a range needs two numbers; list other values as a|b|c")
-    if any(isinstance(end, float) for end in ends):
-        ends = [float(end) for end in ends]
-    least = 0 if isinstance(ends[0], int) else math.ulp(0)  # a whole number 0 is searched as 1
-    if not ends[0] < ends[1] or (log and ends[0] < least):
-        raise OptionError(f"{where}: expected low < high{', and low > 0 on a log scale' if log else ''}")
+    low_text, _, rest = values.partition(":")
+    high_text, colon, scale = rest.partition(":")
+    log = scale == "log"
+    if not low_text or not high_text or (colon and not log):
+        raise OptionError(f"{flag}: {_FORM}")
+    low, high = _parse_ends(low_text, high_text, default, flag)
+    least = 0 if isinstance(low, int) else math.ulp(0)  # a whole number 0 is searched as 1
+    if not low < high or (log and low < least):
+        raise OptionError(f"{flag}: expected low < high{', and low > 0 on a log scale' if log else ''}")
     if default is None or isinstance(default, str):  # a share of the gallery is no number of images
-        raise OptionError(f"{where}: the default of {key} is not a number; set one first with --set {key}=...")
-    return _from_zero(replace(searched, low=ends[0], high=ends[1], log=log, choices=()))
+        raise OptionError(f"{flag}: the default of {key} is not a number; set one first with --set {key}=...")
+    return _from_zero(replace(searched, low=low, high=high, log=log, choices=()))
+
+
+def _parse_ends(low_text: str, high_text: str, default: Any, flag: str) -> tuple[float, float]:
+    """Parse the ends of a range: whole numbers if both are."""
+    low = _parse_choice(low_text, default, flag)
+    high = _parse_choice(high_text, default, flag)
+    for end in (low, high):
+        if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
+            raise OptionError(f"{flag}: a range needs two numbers; list other values as a|b|c")
+    if isinstance(low, int) and isinstance(high, int):
+        return low, high
+    return float(low), float(high)
 
 
 def _find_range(key: str, full: ResolvedConfig, ranges: Mapping[str, SearchRange]) -> SearchRange:
@@ -336,13 +356,13 @@ def _find_range(key: str, full: ResolvedConfig, ranges: Mapping[str, SearchRange
     return SearchRange(key, flat[key])
 
 
-def _value(given: str, default: Any, where: str) -> Any:
+def _parse_choice(text: str, default: Any, flag: str) -> Any:
     """Parse one value, written as in TOML, into the type of the default."""
-    value = parse_value(given.strip(), where)
+    value = parse_value(text.strip(), flag)
     if not (value is None or isinstance(value, bool | int | float | str)):
-        raise OptionError(f"{where}: expected a number, a text, true or false, got {short_repr(value)}")
+        raise OptionError(f"{flag}: expected a number, a text, true or false, got {short_repr(value)}")
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float):
-        raise OptionError(f"{where}: expected whole numbers, got {value}")
+        raise OptionError(f"{flag}: expected whole numbers, got {value}")
     return value

@@ -88,22 +88,29 @@ def _flatness(book: StudyStore, done: Sequence[FrozenTrial]) -> str:
     if len(near) == 1:
         return f"Of {len(tried)} settings tried, no other is within a point of it."
     plain_values = [book.spec.space.plain(book.spec.config, trial.params) for trial in near]
-    parts = [_spread(key.split(".")[-1], [values[key] for values in plain_values]) for key in plain_values[0]]
-    bands = [band_of(book, trial) for trial in near]
-    first_ranks = [round(band[0]) for band in bands if band is not None]
-    last_ranks = [round(band[1]) for band in bands if band is not None]
+    parts = []
+    for key in plain_values[0]:
+        name = key.split(".")[-1]
+        parts.append(f"{name} {_spread([values[key] for values in plain_values])}")
+    first_ranks = []
+    last_ranks = []
+    for trial in near:
+        band = band_of(book, trial)
+        if band is not None:
+            first, last, _ = band
+            first_ranks.append(round(first))
+            last_ranks.append(round(last))
     if first_ranks:
-        first = _spread("", first_ranks).strip()
-        last = _spread("", last_ranks).strip()
-        parts.append(f"negatives from ranks {first} up to ranks {last}")
+        parts.append(f"negatives from ranks {_spread(first_ranks)} up to ranks {_spread(last_ranks)}")
     return f"{len(near)} of {len(tried)} settings tried are within a point of the best: {', '.join(parts)}."
 
 
-def _spread(name: str, values: Sequence[Any]) -> str:
-    """'alpha 0.02 to 0.2', or the listed values in order of their trials."""
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    ends = (min(values), max(values)) if numbers else values
-    return f"{name} {(' to ' if numbers else ' or ').join(dict.fromkeys(map(plain, ends)))}"
+def _spread(values: Sequence[Any]) -> str:
+    """Return '0.02 to 0.2' of numbers, 'a or b' of other values, in order of their trials."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        ends = (min(values), max(values))
+        return " to ".join(dict.fromkeys(plain(end) for end in ends))
+    return " or ".join(dict.fromkeys(plain(value) for value in values))
 
 
 def band_of(book: StudyStore, trial: FrozenTrial) -> tuple[float, float, float] | None:
@@ -112,10 +119,12 @@ def band_of(book: StudyStore, trial: FrozenTrial) -> tuple[float, float, float] 
     None where its runs rank no corpus.
     """
     results = [RunFolder(book.folder / "cells" / name).result for name in trial.user_attrs.get("runs", ())]
-    if not results or not all(
-        "band_start" in result["behaviour"] and result["regime_by_refresh"] for result in results
-    ):
+    if not results:
         return None
-    start, end = (np.mean([result["behaviour"][key] for result in results]) for key in ("band_start", "band_end"))
+    for result in results:
+        if "band_start" not in result["behaviour"] or not result["regime_by_refresh"]:
+            return None
+    start = np.mean([result["behaviour"]["band_start"] for result in results])
+    end = np.mean([result["behaviour"]["band_end"] for result in results])
     ranks = np.mean([result["regime_by_refresh"][-1]["images"] for result in results]) - 1  # without the target
     return float(1 + start * (ranks - 1)), float(1 + end * (ranks - 1)), float(ranks)

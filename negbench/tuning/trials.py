@@ -82,7 +82,8 @@ class Trials:
     """Computes trials; their cells are in `cells` of the study's folder, shared by trials of the same point."""
 
     def __init__(self, job: Job) -> None:
-        self._job, self._spec = job, job.spec
+        self._job = job
+        self._spec = job.spec
         self._tracker = Tracker.open(job.folder.parent, job.uri)
         cells = job.folder / "cells"
         self._bench = RunContext(cells, Tracker.open(cells, "none"), DATA)  # MLflow shows the trial, not its cells
@@ -113,31 +114,33 @@ class Trials:
     @contextmanager
     def _copy_run(self, trial: optuna.Trial, folder: RunFolder, params: dict[str, Any]) -> Iterator[dict[str, float]]:
         """Yield a dictionary for values; copy the trial into MLflow, and note what a later copy needs."""
-        kept: dict[str, Any] = {"params": params, "tags": self._job.tags(trial.number), "values": {}}
-        started, live = time.monotonic(), None
+        tags = self._job.tags(trial.number)
+        values: dict[str, float] = {}
+        started = time.monotonic()
+        live = None
         try:
-            with self._tracker.run(folder, params, kept["tags"]) as live:
-                yield kept["values"]
-                live.metrics(kept["values"], self._spec.config.train.epochs or 0)
+            with self._tracker.run(folder, params, tags) as live:
+                yield values
+                live.metrics(values, self._spec.config.train.epochs or 0)
         finally:
             error = sys.exception()
             if error is None:
-                kept["status"] = "FINISHED"
+                status = "FINISHED"
             elif isinstance(error, Exception):
-                kept["status"] = "FAILED"
+                status = "FAILED"
             else:
-                kept["status"] = "KILLED"
+                status = "KILLED"
             trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
-            files.write_json(folder.path / TRIAL, {**kept, "lost": live and live.error})
+            lost = None if live is None else live.error
+            contents = {"params": params, "tags": tags, "values": values, "status": status, "lost": lost}
+            files.write_json(folder.path / TRIAL, contents)
 
     def _cell(self, config: RunConfig, trial: optuna.Trial, before: Sequence[float]) -> RunResult:
         planned = plan_run(config, self._bench.cache)
         _name_objective(trial.study, self._spec.metric or planned.card.main)
+        callbacks = Callbacks(point=_watch(trial, planned, before, self._spec.metric))
         try:
-            result = run_config(
-                planned,
-                replace(self._bench, callbacks=Callbacks(point=_watch(trial, planned, before, self._spec.metric))),
-            )
+            result = run_config(planned, replace(self._bench, callbacks=callbacks))
         except Pruned:
             self._drop_large_files(planned)
             raise
@@ -199,9 +202,9 @@ def _watch(trial: optuna.Trial, planned: PlannedRun, before: Sequence[float], me
 
 def _ask_pruner(trial: optuna.Trial, at: int) -> bool:
     """Ask the pruner about a trial at a step; later reports, which Optuna keeps, are of a run that died."""
-    seen = copy.copy(trial.study.get_trials(deepcopy=False)[trial.number])
-    seen.intermediate_values = {step: value for step, value in seen.intermediate_values.items() if step <= at}
-    return trial.study.pruner.prune(trial.study, seen)
+    frozen = copy.copy(trial.study.get_trials(deepcopy=False)[trial.number])
+    frozen.intermediate_values = {step: value for step, value in frozen.intermediate_values.items() if step <= at}
+    return trial.study.pruner.prune(trial.study, frozen)
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
@@ -272,9 +275,13 @@ class TrialSearch:
         return sum(job.trials for _, job in self.studies)
 
     def _count_ended(self) -> int:
-        return sum(book.counts()[state] for book, _ in self.studies for state in ("finished", "pruned", "failed"))
+        ended = 0
+        for book, _ in self.studies:
+            counts = book.counts()
+            ended += counts["finished"] + counts["pruned"] + counts["failed"]
+        return ended
 
     def say_finished(self) -> str:
         """Say what is finished, after an interruption."""
-        where = ", ".join(str(book.folder) for book, _ in self.studies)
-        return f"{self._count_ended()} of {self._total} trials are finished and kept in {where}"
+        folders = ", ".join(str(book.folder) for book, _ in self.studies)
+        return f"{self._count_ended()} of {self._total} trials are finished and kept in {folders}"
