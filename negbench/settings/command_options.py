@@ -96,8 +96,10 @@ class Doctor(Run):
     def names_run(self) -> bool:
         """Whether an option names a run."""
         elsewhere = TrackedOptions.model_fields.keys() | PluginOptions.model_fields.keys()
-        own = {name: field for name, field in Run.model_fields.items() if name not in elsewhere}
-        return any(getattr(self, name) != field.get_default(call_default_factory=True) for name, field in own.items())
+        for name, field in Run.model_fields.items():
+            if name not in elsewhere and getattr(self, name) != field.get_default(call_default_factory=True):
+                return True
+        return False
 
 
 # --- claims --------------------------------------------------------------------------------------------------------
@@ -191,22 +193,24 @@ class Mine(ScoredSplitOptions):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         files = {f"--{name}": getattr(self, name) for name in ("queries", "images", "targets")}
-        given = [flag for flag, file in files.items() if file is not None]
-        lacking = [flag for flag, file in files.items() if file is None]
+        present = [flag for flag, file in files.items() if file is not None]
+        missing = [flag for flag, file in files.items() if file is None]
         settings = (self.run, self.backbone, self.dataset, self.data_root, self.recipe)
-        other = any(option is not None for option in settings)
-        if given and other:
-            raise ValueError(f"{given[0]} gives embeddings: leave out --run, --backbone, --dataset and --recipe")
-        if given and (self.allow_missing or "split" in self.model_fields_set):
-            raise ValueError(f"{given[0]} gives embeddings: leave out --split and --allow-missing")
-        if not given and (self.dot or "device" in self.model_fields_set):
-            raise ValueError(
-                "--dot and --device are for embeddings in files; a data set takes --set compute.device=..."
-            )
-        if not given and not other:
-            raise ValueError("give --queries, --images and --targets, or a data set: --run, --dataset or --recipe")
-        if given and lacking:
-            raise ValueError(f"{given[0]} needs {', '.join(lacking)}, too")
+        names_data_set = any(option is not None for option in settings)
+        if present:
+            if names_data_set:
+                raise ValueError(f"{present[0]} gives embeddings: leave out --run, --backbone, --dataset and --recipe")
+            if self.allow_missing or "split" in self.model_fields_set:
+                raise ValueError(f"{present[0]} gives embeddings: leave out --split and --allow-missing")
+            if missing:
+                raise ValueError(f"{present[0]} needs {', '.join(missing)}, too")
+        else:
+            if self.dot or "device" in self.model_fields_set:
+                raise ValueError(
+                    "--dot and --device are for embeddings in files; a data set takes --set compute.device=..."
+                )
+            if not names_data_set:
+                raise ValueError("give --queries, --images and --targets, or a data set: --run, --dataset or --recipe")
         if self.strategy is None and self.run is None:
             raise ValueError("give --strategy")
         return self

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -17,7 +17,9 @@ from negbench.settings.layers import merge_layers, plugin_section
 MOVES_SCORES = False  # everything decided here is in the resolved configuration, which is hashed
 
 # largest accepted counts: beyond them a machine runs out of memory before it reports what is wrong
-_MANY, _ROWS, _SEEDS = 100_000, 65_536, 2**63 - 1
+_MANY = 100_000
+_ROWS = 65_536
+_SEEDS = 2**63 - 1
 _DEEPEST = 4  # deepest nesting of lists in an option
 LEARNED: Final = "learned"  # loss.tau: no fixed temperature, so that a dial has a word for it
 
@@ -144,8 +146,8 @@ class MiningConfig(Section):
     @property
     def backbones(self) -> tuple[PluginConfig, ...]:
         """Backbones among guide and judge."""
-        named = [text for text in (self.guide, self.judge) if text is not None and not is_score_file(text)]
-        return tuple(PluginConfig(**plugin_section("backbones", text)) for text in named)
+        names = [text for text in (self.guide, self.judge) if text is not None and not is_score_file(text)]
+        return tuple(PluginConfig(**plugin_section("backbones", name)) for name in names)
 
 
 class HybridConfig(Section):
@@ -180,8 +182,8 @@ class EvalConfig(Section):
 
     @field_validator("also", mode="before")
     @classmethod
-    def _named(cls, given: object) -> object:
-        return plugin_section("datasets", given) if isinstance(given, str) else given
+    def _parse_name(cls, value: object) -> object:
+        return plugin_section("datasets", value) if isinstance(value, str) else value
 
 
 class ComputeConfig(Section):
@@ -204,29 +206,29 @@ class ComputeConfig(Section):
 
     @field_validator("micro_batch", mode="before")
     @classmethod
-    def _rows_or_auto(cls, given: object) -> object:
-        if given == "auto":
-            return given
-        if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+    def _check_micro_batch(cls, value: object) -> object:
+        if value == "auto":
+            return value
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise PydanticCustomError("micro_batch", "expected auto, or a whole number from 0 (the whole batch) on")
-        if given > _ROWS:
+        if value > _ROWS:
             raise PydanticCustomError("micro_batch", "input should be less than or equal to {most}", {"most": _ROWS})
-        return given
+        return value
 
     @field_validator("recompute", mode="before")
     @classmethod
-    def _switch_or_auto(cls, given: object) -> object:
-        if given != "auto" and not isinstance(given, bool):
+    def _check_recompute(cls, value: object) -> object:
+        if value != "auto" and not isinstance(value, bool):
             raise PydanticCustomError("recompute", "expected auto, true or false")
-        return given
+        return value
 
     @model_validator(mode="before")
     @classmethod
-    def _of_old_runs(cls, given: object) -> object:
+    def _drop_old_keys(cls, values: object) -> object:
         """Leave out what only runs of earlier versions have stored."""
-        if not isinstance(given, Mapping):
-            return given
-        return {name: value for name, value in given.items() if f"compute.{name}" not in _GONE}
+        if not isinstance(values, Mapping):
+            return values
+        return {name: value for name, value in values.items() if f"compute.{name}" not in _GONE}
 
 
 class RunConfig(Section):
@@ -247,13 +249,13 @@ class RunConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _moved(cls, values: object) -> object:
+    def _move_old_keys(cls, values: object) -> object:
         """Move the options of earlier versions, in recipes and in stored runs, to where they are now."""
         return move_keys(values) if isinstance(values, Mapping) else values
 
     @field_validator("loss")
     @classmethod
-    def _learned(cls, loss: PluginConfig) -> PluginConfig:
+    def _reset_learned_tau(cls, loss: PluginConfig) -> PluginConfig:
         """Turn loss.tau = "learned" into its default, None; a loss without a temperature refuses it later."""
         if loss.options.get("tau") != LEARNED:
             return loss
@@ -323,7 +325,7 @@ class ResolvedConfig(RunConfig):
 
     def other_backbone(self, plugin: PluginConfig) -> PluginConfig:
         """Resolve another backbone that the run reads (`mining.guide`), in the run's world."""
-        return PluginConfig(**_resolved_plugin("backbone", plugin, self.dataset.options.get("world")))
+        return PluginConfig(**_resolve_plugin("backbone", plugin, self.dataset.options.get("world")))
 
     def identity(self) -> dict[str, Any]:
         """Return what determines the outcome: not where it is computed, nor how the schedule's epochs were derived.
@@ -341,9 +343,9 @@ class ResolvedConfig(RunConfig):
                 defaults = field.default.model_dump(mode="json")
             else:
                 continue
-            settings[name] = {
-                key: value for key, value in settings[name].items() if key not in defaults or value != defaults[key]
-            }
+            for key, default in defaults.items():
+                if key in settings[name] and settings[name][key] == default:
+                    del settings[name][key]
         settings["hybrid"].pop("temperature", None)  # "auto" is one of the other two
         if self.divisor == "own":
             settings["hybrid"]["temperature"] = "own"
@@ -352,7 +354,7 @@ class ResolvedConfig(RunConfig):
                 del settings["mining"][name]
         schedule = {"refresh_epochs": list(self.schedule.refresh_epochs)}
         counts = list(self.schedule.refresh_counts)
-        if counts != [*range(len(counts))]:
+        if counts != list(range(len(counts))):
             schedule["refresh_counts"] = counts
         return {**settings, **schedule}
 
@@ -379,13 +381,13 @@ def move_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     An option that was off is left out: off was its default.
     """
     tables = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
-    for (section, name), (now, new) in _MOVED.items():
-        table = tables.get(section)
-        target = tables.get(now, {})
-        if isinstance(table, dict) and isinstance(target, dict) and name in table:
-            value = table.pop(name)
+    for (old_section, old_name), (section, name) in _MOVED.items():
+        old_table = tables.get(old_section)
+        table = tables.get(section, {})
+        if isinstance(old_table, dict) and isinstance(table, dict) and old_name in old_table:
+            value = old_table.pop(old_name)
             if value is not False:
-                tables[now] = {new: value, **target}
+                tables[section] = {name: value, **table}
     return tables
 
 
@@ -414,9 +416,9 @@ def _validate(model: type[Model], values: Mapping[str, Any]) -> Model:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(part) for part in first["loc"])
         problem = first["msg"][0].lower() + first["msg"][1:]
-        raise OptionError(f"{where} = {short_repr(first['input'])}: {problem}") from error
+        raise OptionError(f"{key} = {short_repr(first['input'])}: {problem}") from error
 
 
 def _check_value(key: str, value: Any, depth: int = 0) -> None:
@@ -429,17 +431,20 @@ def _check_value(key: str, value: Any, depth: int = 0) -> None:
                 raise OptionError(f"{key}: {short_repr(name)} is not a valid option name")
             _check_value(f"{key}.{name}" if isinstance(value, Mapping) else key, item, depth + 1)
         return
-    want = ""
     if isinstance(value, float):
-        want = "" if math.isfinite(value) else "a finite number"
+        valid = math.isfinite(value)
+        expected = "a finite number"
     elif isinstance(value, int):
-        want = "" if -(2**63) <= value < 2**63 else "a number of at most 18 digits"
+        valid = -(2**63) <= value < 2**63
+        expected = "a number of at most 18 digits"
     elif isinstance(value, str):
-        want = "" if "\0" not in value and not re.search("[\ud800-\udfff]", value) else "valid text without null bytes"
-    elif not (value is None or isinstance(value, Path)):
-        want = "text, a number, true or false, or a list of them"
-    if want:
-        raise OptionError(f"{key} = {short_repr(value)}: expected {want}")
+        valid = re.search("[\0\ud800-\udfff]", value) is None
+        expected = "valid text without null bytes"
+    else:
+        valid = value is None or isinstance(value, Path)
+        expected = "text, a number, true or false, or a list of them"
+    if not valid:
+        raise OptionError(f"{key} = {short_repr(value)}: expected {expected}")
 
 
 def with_default_name(key: str, value: Any) -> Any:
@@ -450,25 +455,32 @@ def with_default_name(key: str, value: Any) -> Any:
 
 
 def _check_keys(values: Mapping[str, Any]) -> None:
+    """Refuse keys that a configuration does not have, before it is validated."""
     for key, value in values.items():
         if key not in RunConfig.model_fields:
             raise UnknownNameError("section", key, RunConfig.model_fields)
         if key in _OWN:
             if not isinstance(value, Mapping):
                 raise OptionError(f"{key} = {short_repr(value)}: {key} is a section: --set {key}.KEY=VALUE")
-            for name in value:
-                if "accum" in name and key in ("train", "compute"):
-                    raise OptionError(
-                        f"{key}.{name}: a large batch passes in parts, with the gradients of the whole batch and all "
-                        "of its negatives, by --set compute.micro_batch=8; train.batch_size stays the whole batch"
-                    )
-                reason = _GONE.get(f"{key}.{name}")
-                if reason is not None:
-                    raise OptionError(f"{key}.{name} is no longer a setting: {reason}; leave it out")
-                if name not in _OWN[key].model_fields:
-                    raise UnknownNameError("key", f"{key}.{name}", [f"{key}.{n}" for n in _OWN[key].model_fields])
+            _check_names(key, value)
         if key in SECTIONS and not isinstance(value, Mapping):
             raise OptionError(f"{key} = {short_repr(value)}: expected a name")
+
+
+def _check_names(section: str, names: Iterable[str]) -> None:
+    """Refuse names that a section does not have; says what there is in their place."""
+    for name in names:
+        key = f"{section}.{name}"
+        if "accum" in name and section in ("train", "compute"):
+            raise OptionError(
+                f"{key}: a large batch passes in parts, with the gradients of the whole batch and all "
+                "of its negatives, by --set compute.micro_batch=8; train.batch_size stays the whole batch"
+            )
+        if key in _GONE:
+            raise OptionError(f"{key} is no longer a setting: {_GONE[key]}; leave it out")
+        fields = _OWN[section].model_fields
+        if name not in fields:
+            raise UnknownNameError("key", key, [f"{section}.{field}" for field in fields])
 
 
 # --- resolving ---------------------------------------------------------------------------------------------------
@@ -477,9 +489,9 @@ _FILTERED_N_DEF = 6  # a strategy's default (`negbench.contracts.Strategy`)
 _FALLBACKS: dict[str, float | int] = {"epochs": 30, "batch_size": 32, "lr": 1e-4, "weight_decay": 0.05}
 
 
-def resolved_dataset(config: RunConfig) -> PluginConfig:
+def resolve_dataset(config: RunConfig) -> PluginConfig:
     """Fill in the data set's defaults alone, whatever the other sections hold."""
-    return PluginConfig.model_validate(_resolved_plugin("dataset", config.dataset, config.seed))
+    return PluginConfig.model_validate(_resolve_plugin("dataset", config.dataset, config.seed))
 
 
 def resolve(config: RunConfig) -> ResolvedConfig:
@@ -489,33 +501,31 @@ def resolve(config: RunConfig) -> ResolvedConfig:
     """
     for path in config.plugins:
         registry.add_file(Path(path))
-    sections = {"dataset": _resolved_plugin("dataset", config.dataset, config.seed)}
+    sections = {"dataset": _resolve_plugin("dataset", config.dataset, config.seed)}
     world = sections["dataset"].get("world")
-    sections |= {name: _resolved_plugin(name, getattr(config, name), world) for name in SECTIONS if name != "dataset"}
+    for name in SECTIONS:
+        if name != "dataset":
+            sections[name] = _resolve_plugin(name, getattr(config, name), world)
     for other in config.mining.backbones:
-        if _sets_start(other.name, _resolved_plugin("backbone", other)):
+        if _sets_start(other.name, _resolve_plugin("backbone", other)):
             raise OptionError(
                 f"backbone {short_repr(other.name)} of a guide or judge: leave out temperature: nothing reads it"
             )
     _check_temperature(config, sections["backbone"])
     if not config.eval.reported and config.eval.select == "val":
         raise OptionError("eval.select = 'val' selects on the reported split, which eval.reported = false forbids")
-    train = config.train.model_dump()
-    recommended = {**_FALLBACKS, **registry.get("backbones", config.backbone.name).recommended}  # type: ignore[attr-defined]
-    if registry.get("strategies", config.strategy.name).scope == "corpus":  # type: ignore[attr-defined]
-        recommended = {"num_negatives": 1, **recommended}
-    sections["train"] = {k: recommended.get(k) if v is None else v for k, v in train.items()}
+    sections["train"] = _resolve_train(config)
     epochs = int(sections["train"]["epochs"])
     _check_optimiser(config.train, epochs)
-    sections["schedule"] = _resolved_schedule(config, epochs)
+    sections["schedule"] = _resolve_schedule(config, epochs)
     if not config.mining.redraw:  # with one draw an interval, no later draw could repeat an image
         sections["mining"] = {**config.mining.model_dump(), "replacement": False}
     dev_seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
-    sections["eval"] = {**config.eval.model_dump(), "dev_seed": dev_seed, "also": _resolved_also(config, sections)}
+    sections["eval"] = {**config.eval.model_dump(), "dev_seed": dev_seed, "also": _resolve_also(config, sections)}
     return _validate(ResolvedConfig, {**config.model_dump(), **sections})
 
 
-def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = None) -> dict[str, Any]:
+def _resolve_plugin(section: str, plugin: PluginConfig, world: int | None = None) -> dict[str, Any]:
     """Check a plug-in's section and complete its options; its option `world`, if unset, becomes `world`."""
     cls = registry.get(SECTIONS[section], plugin.name)
     options = checked_options(cls, plugin.options, plugin.name)
@@ -566,7 +576,22 @@ def _check_optimiser(train: TrainConfig, epochs: int) -> None:
         raise OptionError(f"train.lr_schedule_epochs = {total}: the run has {epochs} epochs, so give at least as many")
 
 
-def _resolved_also(config: RunConfig, sections: Mapping[str, Any]) -> dict[str, Any] | None:
+def _resolve_train(config: RunConfig) -> dict[str, Any]:
+    """Complete the options of training: by the backbone's recommendations, then by defaults for all."""
+    backbone: Any = registry.get("backbones", config.backbone.name)
+    strategy: Any = registry.get("strategies", config.strategy.name)
+    defaults: dict[str, Any] = dict(_FALLBACKS)
+    if strategy.scope == "corpus":
+        defaults["num_negatives"] = 1
+    defaults |= backbone.recommended
+    values = config.train.model_dump()
+    for name, value in values.items():
+        if value is None:
+            values[name] = defaults.get(name)
+    return values
+
+
+def _resolve_also(config: RunConfig, sections: Mapping[str, Any]) -> dict[str, Any] | None:
     """Complete `eval.also`, in the data set's root unless it has its own; None for a trial, whose curve nobody sees."""
     also = config.eval.also
     root = sections["dataset"].get("root")
@@ -574,8 +599,10 @@ def _resolved_also(config: RunConfig, sections: Mapping[str, Any]) -> dict[str, 
         return None
     if "world" in option_defaults(registry.get("datasets", also.name)):
         raise OptionError(f"eval.also: {also.name} is generated for one backbone; name a data set of files")
-    given = {"root": root} if root else {}
-    return _resolved_plugin("dataset", PluginConfig(**{**given, **also.model_dump()}))
+    section = also.model_dump()
+    if root:
+        section = {"root": root, **section}
+    return _resolve_plugin("dataset", PluginConfig(**section))
 
 
 def _plain(value: Any) -> Any:
@@ -584,44 +611,52 @@ def _plain(value: Any) -> Any:
     raise OptionError(f"option value {short_repr(value)} cannot be stored as JSON")
 
 
-def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
+def _resolve_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     """Complete the schedule of a run's pools: the epochs that define them, and how far each definition counts."""
     strategy: Any = registry.get("strategies", config.strategy.name)
     start = _start_of_last_part(config, strategy, epochs)
     n_def = _definitions(config, strategy)
     if n_def == 1:  # pools are defined once, before their first epoch; a batch strategy has none to define
-        defined = (start,) if strategy.scope == "corpus" else ()
+        once = (start,) if strategy.scope == "corpus" else ()
+        counts = tuple(range(len(once)))
         rule = strategy.schedule
-        in_order = tuple(range(len(defined)))
-        return {"rule": rule, "n_def": 1, "warmup": start, "refresh_epochs": defined, "refresh_counts": in_order}
+        return {"rule": rule, "n_def": 1, "warmup": start, "refresh_epochs": once, "refresh_counts": counts}
     schedule = config.schedule
     rule = schedule.rule or strategy.schedule
     n_def = schedule.n_def or n_def
-    given_warmup = start or schedule.warmup
-    warmup = max(1, epochs // n_def) if given_warmup is None else given_warmup
+    warmup = start or schedule.warmup
+    if warmup is None:
+        warmup = max(1, epochs // n_def)
+    planned = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup)
     counts = schedule.refresh_counts
     if schedule.refresh_epochs is not None:
-        listed = schedule.refresh_epochs
-        if list(listed) != sorted(set(listed)) or any(not 0 <= epoch < epochs for epoch in listed):
-            wanted = f"must increase within 0..{epochs - 1}"
-            raise OptionError(f"schedule.refresh_epochs {wanted}, got {short_repr(list(listed))}")
+        refreshes = schedule.refresh_epochs
+        _check_refresh_epochs(refreshes, epochs)
     elif schedule.refresh_every is not None:
-        listed = tuple(range(warmup, epochs, schedule.refresh_every))
-        counts = _counts_under(refresh_epochs(epochs, n_def, rule=rule, warmup=given_warmup), listed)
+        refreshes = tuple(range(warmup, epochs, schedule.refresh_every))
+        counts = _counts_under(planned, refreshes)
+    elif start and not planned:
+        refreshes = (start,)
     else:
-        listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup)
-        if not listed and start:
-            listed = (start,)
-    if start and start not in listed[:1]:
+        refreshes = planned
+    if start and start not in refreshes[:1]:
         raise OptionError(
             f"schedule.refresh_epochs must begin with {start}, where the last part of strategy "
-            f"{short_repr(config.strategy.name)} starts, got {short_repr(list(listed))}"
+            f"{short_repr(config.strategy.name)} starts, got {short_repr(list(refreshes))}"
         )
     if counts is None:
-        counts = tuple(range(len(listed)))
-    if len(counts) != len(listed):
-        raise OptionError(f"schedule.refresh_counts must have {len(listed)} numbers, got {short_repr(list(counts))}")
-    return {"rule": rule, "n_def": n_def, "warmup": warmup, "refresh_epochs": listed, "refresh_counts": counts}
+        counts = tuple(range(len(refreshes)))
+    if len(counts) != len(refreshes):
+        raise OptionError(f"schedule.refresh_counts must have {len(refreshes)} numbers, got {short_repr(list(counts))}")
+    return {"rule": rule, "n_def": n_def, "warmup": warmup, "refresh_epochs": refreshes, "refresh_counts": counts}
+
+
+def _check_refresh_epochs(refreshes: Sequence[int], epochs: int) -> None:
+    """Refuse epochs of refreshes that do not increase, or lie outside of the run."""
+    increase = list(refreshes) == sorted(set(refreshes))
+    if not increase or any(not 0 <= epoch < epochs for epoch in refreshes):
+        expected = f"must increase within 0..{epochs - 1}"
+        raise OptionError(f"schedule.refresh_epochs {expected}, got {short_repr(list(refreshes))}")
 
 
 def _start_of_last_part(config: RunConfig, strategy: Any, epochs: int) -> int:
@@ -631,15 +666,16 @@ def _start_of_last_part(config: RunConfig, strategy: Any, epochs: int) -> int:
         OptionError: the run ends before, or the schedule names another warm-up.
     """
     start = int(getattr(strategy, "starts", (0,))[-1])
-    where = ""
+    if not start:
+        return 0
+    conflict = ""
     if start >= epochs:
-        where = f"the run has {epochs} epochs"
+        conflict = f"the run has {epochs} epochs"
     elif config.schedule.warmup not in (None, start):
-        where = f"schedule.warmup is {config.schedule.warmup}: leave it out"
-    if start and where:
-        raise OptionError(
-            f"strategy {short_repr(config.strategy.name)}: its last part starts at epoch {start}; {where}"
-        )
+        conflict = f"schedule.warmup is {config.schedule.warmup}: leave it out"
+    if conflict:
+        strategy_name = short_repr(config.strategy.name)
+        raise OptionError(f"strategy {strategy_name}: its last part starts at epoch {start}; {conflict}")
     return start
 
 
@@ -651,10 +687,10 @@ def _definitions(config: RunConfig, strategy: Any) -> int:
     return n_def
 
 
-def _counts_under(planned: Sequence[int], listed: Sequence[int]) -> tuple[int, ...]:
-    """Return for each listed epoch how many of the planned definitions came before the one in force."""
+def _counts_under(planned: Sequence[int], refreshes: Sequence[int]) -> tuple[int, ...]:
+    """Return for each refresh how many of the planned definitions came before the one in force."""
     counts = []
-    for epoch in listed:
+    for epoch in refreshes:
         passed = sum(definition <= epoch for definition in planned)
         counts.append(max(0, passed - 1))
     return tuple(counts)
@@ -681,4 +717,6 @@ def refresh_epochs(epochs: int, n_def: int, *, rule: Rule = "multiples", warmup:
         return tuple(range(start, epochs, interval))
     parts = n_def - 1
     rest = max(0, epochs - start)
-    return tuple(dict.fromkeys(start + part * rest // parts for part in range(parts))) if rest else ()
+    if not rest:
+        return ()
+    return tuple(dict.fromkeys(start + part * rest // parts for part in range(parts)))

@@ -40,9 +40,11 @@ def _recipe_file(path: Path) -> Path:
         if path.name not in shipped:
             raise UnknownNameError("recipe", path.name, shipped)
         return shipped[path.name]
-    named = shipped.get(path.stem)
-    if named is not None and path.suffix == named.suffix and path.parent.resolve() == named.parents[1].resolve():
-        return named
+    file = shipped.get(path.stem)
+    if file is not None:
+        old_folder = file.parent.parent
+        if path.suffix == file.suffix and path.parent.resolve() == old_folder.resolve():
+            return file
     return path
 
 
@@ -57,8 +59,8 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if size > _RECIPE_BYTES or not path.is_file():
-            what = f"has {size:,} bytes" if path.is_file() else "is no regular file"
-            raise NegbenchError(f"--recipe {path}: {what}; expected a TOML file of at most {_RECIPE_BYTES:,} bytes")
+            problem = f"has {size:,} bytes" if path.is_file() else "is no regular file"
+            raise NegbenchError(f"--recipe {path}: {problem}; expected a TOML file of at most {_RECIPE_BYTES:,} bytes")
         recipe = tomllib.loads(read_text(path))
     except OSError as error:
         raise NegbenchError(f"--recipe {path}: {error.strerror or error}") from error
@@ -91,8 +93,8 @@ def recipe_settings(path: Path | None) -> dict[str, Any]:
 # --- texts ----------------------------------------------------------------------------------------------------------
 
 
-def parse_value(text: str, where: str) -> Any:
-    """Parse text as a TOML value, else keep it as a string; `null` is None. Errors quote `where`."""
+def parse_value(text: str, option: str) -> Any:
+    """Parse text as a TOML value, else keep it as a string; `null` is None. Errors name the option."""
     if text.strip() == "null":  # TOML has no word for it
         return None
     try:
@@ -100,7 +102,7 @@ def parse_value(text: str, where: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{where}: the value is too long or nested too deeply") from error
+        raise OptionError(f"{option}: the value is too long or nested too deeply") from error
     return document["value"] if len(document) == 1 else text
 
 
@@ -117,7 +119,9 @@ def set_layer(text: str) -> dict[str, Any]:
     path, value = parse_set(text)
     if len(path) > 2:
         raise OptionError(f"--set {short_repr(text)}: expected section.key=value, e.g. --set train.epochs=12")
-    return {path[0]: value} if len(path) == 1 else {path[0]: {path[1]: value}}
+    for key in reversed(path):
+        value = {key: value}
+    return dict(value)
 
 
 def parse_plugin(text: str) -> dict[str, Any]:
@@ -134,20 +138,22 @@ def parse_plugin(text: str) -> dict[str, Any]:
     for option in options:
         key, _, value = option.partition("=")
         if key.strip() in section:  # a name is given before the first colon
-            why = "in a switch or union, options of the parts follow the last name"
-            raise OptionError(f"{short_repr(text)}: {key.strip()} is given twice; {why}")
+            rule = "in a switch or union, options of the parts follow the last name"
+            raise OptionError(f"{short_repr(text)}: {key.strip()} is given twice; {rule}")
         section[key.strip()] = parse_value(value, short_repr(text))
     return section
 
 
-def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+def plugin_section(kind: str, plugin: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return a plug-in section from a flag or a recipe; a data set may be a file whose extension one of them reads."""
-    section = parse_plugin(given) if isinstance(given, str) else dict(given)
-    file = section.get("name")
-    reader = registry.reader_of(file) if kind == "datasets" and isinstance(file, str) else None
-    if reader is None:
-        return section
-    return {**section, "name": reader, "file": str(Path(str(file)).expanduser().resolve())}
+    section = parse_plugin(plugin) if isinstance(plugin, str) else dict(plugin)
+    name = section.get("name")
+    if kind == "datasets" and isinstance(name, str):
+        reader = registry.reader_of(name)
+        if reader is not None:
+            file = Path(name).expanduser().resolve()
+            return {**section, "name": reader, "file": str(file)}
+    return section
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------
@@ -165,7 +171,10 @@ def merge_layers(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 value = {"name": value}
             before = result.get(key)
             if isinstance(value, Mapping) and isinstance(before, dict):
-                result[key] = dict(value) if key in SECTIONS and _renames(before, value) else {**before, **value}
+                if key in SECTIONS and _renames(before, value):
+                    result[key] = dict(value)
+                else:
+                    result[key] = {**before, **value}
             elif key == "plugins" and isinstance(before, list | tuple) and isinstance(value, list | tuple):
                 result[key] = [*before, *(file for file in value if file not in before)]
             else:
@@ -185,9 +194,9 @@ def plugin_layer(files: Sequence[Path] | None) -> dict[str, Any]:
     return {"plugins": [str(file.resolve()) for file in files]} if files else {}
 
 
-def plugin_layer_of(section: str, given: PluginSpec | None) -> dict[str, Any]:
-    """Return one plug-in, NAME:option=value:... or a table, as a section; {} if it is not given."""
-    return {} if given is None else {section: plugin_section(SECTIONS[section], given)}
+def plugin_layer_of(section: str, plugin: PluginSpec | None) -> dict[str, Any]:
+    """Return the layer of one plug-in, NAME:option=value:... or a table; {} of None."""
+    return {} if plugin is None else {section: plugin_section(SECTIONS[section], plugin)}
 
 
 def dataset_layer(name: PluginSpec | None, root: Path | None, allow_missing: bool) -> dict[str, Any]:
@@ -217,4 +226,4 @@ def flag_layer(options: DatasetOptions) -> dict[str, Any]:
 def layers_of(options: DatasetOptions) -> list[dict[str, Any]]:
     """Return the recipe ({} if there is none), the flags and each `--set`, lowest first; register `--plugin`."""
     recipe = recipe_settings(options.recipe) if isinstance(options, ModelOptions) else {}
-    return [recipe, flag_layer(options), *map(set_layer, options.sets)]
+    return [recipe, flag_layer(options), *(set_layer(text) for text in options.sets)]

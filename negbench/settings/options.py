@@ -53,31 +53,31 @@ class Options(BaseModel, defer_build=True):
     in_recipe: ClassVar[bool] = False  # whether a recipe's table may set the fields that this very class declares
     section: ClassVar[str] = "Options"  # of the help that lists the fields that this very class declares
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **values: Any) -> None:
         """Check the options; raise OptionError or UnknownNameError for the first that does not fit."""
         try:
-            super().__init__(**given)
+            super().__init__(**values)
         except ValidationError as error:
-            raise _mistake(error, type(self), lambda name: name) from error
+            raise _mistake(error, type(self), str) from error
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
 
-    def replace(self, **given: Any) -> Self:
+    def replace(self, **values: Any) -> Self:
         """Return these options with other values for the fields that are named.
 
         Raises:
             OptionError, UnknownNameError: a value or a name that the command does not accept.
         """
-        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | given)
+        return type(self)(**{**self._values(), **values})
 
     @classmethod
-    def from_flags(cls, given: Mapping[str, Any]) -> Self:
+    def from_flags(cls, values: Mapping[str, Any]) -> Self:
         """Create options from flags: field -> value.
 
         Raises:
             OptionError, UnknownNameError: a value or a key that the command does not accept.
         """
-        return cls._of(given, lambda name: _flag(cls, name))
+        return cls._of(values, partial(_flag, cls))
 
     def over(self, recipe: Any, table: str) -> Self:
         """Return these options merged over a recipe's table, which overrides the defaults.
@@ -98,15 +98,18 @@ class Options(BaseModel, defer_build=True):
         for name in recipe or {}:
             if name not in allowed:
                 raise UnknownNameError("key", f"{table}.{name}", [f"{table}.{key}" for key in allowed])
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        return self._of({**(recipe or {}), **given}, lambda name: f"{table}.{name}")
+        return self._of({**(recipe or {}), **self._values()}, lambda name: f"{table}.{name}")
+
+    def _values(self) -> dict[str, Any]:
+        """Return the options that were given, not left at their defaults."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
     @classmethod
-    def _of(cls, given: Mapping[str, Any], shown: Callable[[str], str]) -> Self:
+    def _of(cls, values: Mapping[str, Any], name_in_message: Callable[[str], str]) -> Self:
         try:
-            return cls.model_validate(dict(given))
+            return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise _mistake(error, cls, shown) from error
+            raise _mistake(error, cls, name_in_message) from error
 
 
 def _flag(model: type[Options], name: str) -> str:
@@ -114,11 +117,15 @@ def _flag(model: type[Options], name: str) -> str:
     if name not in model.model_fields:
         return name
     extra = extra_of(model.model_fields[name])
-    return name.upper() if extra["argument"] else next(iter(extra["flags"]), f"--{name.replace('_', '-')}")
+    if extra["argument"]:
+        return name.upper()
+    if extra["flags"]:
+        return str(extra["flags"][0])
+    return f"--{name.replace('_', '-')}"
 
 
-def _mistake(error: ValidationError, model: type[Options], shown: Callable[[str], str]) -> NegbenchError:
-    """Return the first mistake as a one-line error."""
+def _mistake(error: ValidationError, model: type[Options], name_in_message: Callable[[str], str]) -> NegbenchError:
+    """Return the first mistake as a one-line error; `name_in_message` returns how it names a field."""
     first = error.errors()[0]
     problem = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # of several fields together
@@ -126,7 +133,8 @@ def _mistake(error: ValidationError, model: type[Options], shown: Callable[[str]
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
         return UnknownNameError("option", name, model.model_fields)
-    return OptionError(f"{shown(name)} {short_repr(first['input'])}: {problem[0].lower()}{problem[1:]}")
+    problem = problem[0].lower() + problem[1:]
+    return OptionError(f"{name_in_message(name)} {short_repr(first['input'])}: {problem}")
 
 
 def extra_of(field: Any) -> dict[str, Any]:
@@ -139,71 +147,71 @@ def extra_of(field: Any) -> dict[str, Any]:
 MANY_SEEDS = 1_000  # more than anybody computes: every cell is planned before the first is computed
 
 
-def parse_seeds(given: Any) -> tuple[int, ...]:
+def parse_seeds(value: Any) -> tuple[int, ...]:
     """Parse seeds: 3 or '3' -> 0, 1, 2; '0,5,7' or [0, 5, 7] -> as listed."""
-    count = isinstance(given, int) or (isinstance(given, str) and "," not in given)
+    count = isinstance(value, int) or (isinstance(value, str) and "," not in value)
     want = "a count (3) or a list of different seeds (0,1,2)"
-    numbers = _whole_numbers("--seeds", [given] if isinstance(given, int) else given, 0, want)
+    numbers = _whole_numbers("--seeds", [value] if isinstance(value, int) else value, 0, want)
     if count and numbers:
         numbers = tuple(range(min(numbers[0], MANY_SEEDS + 1)))
     if len(numbers) > MANY_SEEDS:
-        raise OptionError(f"--seeds {given!r}: at most {MANY_SEEDS:,} are allowed")
+        raise OptionError(f"--seeds {value!r}: at most {MANY_SEEDS:,} are allowed")
     if not numbers:
-        raise OptionError(f"--seeds {given!r}: expected {want}")
+        raise OptionError(f"--seeds {value!r}: expected {want}")
     return numbers
 
 
-def parse_budget(given: Any) -> float:
+def parse_budget(value: Any) -> float:
     """Parse '90s', '30m' or '2h' as seconds."""
-    if isinstance(given, float):
-        return given
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(given))
+    if isinstance(value, float):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value))
     if match is None:
-        raise OptionError(f"--budget {given!r}: expected a number and its unit: 90s, 30m or 2h")
+        raise OptionError(f"--budget {value!r}: expected a number and its unit: 90s, 30m or 2h")
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def parse_negatives(given: Any) -> tuple[int, ...]:
+def parse_negatives(value: Any) -> tuple[int, ...]:
     """Parse '1,5,63' (a flag) or [1, 5, 63] (a recipe) as (1, 5, 63)."""
-    return _whole_numbers("--negatives", given, 1, "different numbers of at least 1, e.g. 1,5,63")
+    return _whole_numbers("--negatives", value, 1, "different numbers of at least 1, e.g. 1,5,63")
 
 
-def parse_epochs(given: Any) -> tuple[int, ...]:
+def parse_epochs(value: Any) -> tuple[int, ...]:
     """Parse '20,120' (a flag) or [20, 120] (a recipe) as (20, 120)."""
-    return _whole_numbers("--epochs", given, 1, "different numbers of epochs, e.g. 20,60,180")
+    return _whole_numbers("--epochs", value, 1, "different numbers of epochs, e.g. 20,60,180")
 
 
-def _whole_numbers(flag: str, given: Any, least: int, want: str) -> tuple[int, ...]:
+def _whole_numbers(flag: str, value: Any, least: int, want: str) -> tuple[int, ...]:
     """Parse '1,5' or [1, 5] as (1, 5): different whole numbers of at least `least`."""
-    parts = given.split(",") if isinstance(given, str) else given
+    parts = value.split(",") if isinstance(value, str) else value
     try:
         numbers = tuple(int(part) for part in parts if str(part).strip())
     except (TypeError, ValueError) as error:
-        raise OptionError(f"{flag} {given!r}: expected {want}") from error
+        raise OptionError(f"{flag} {value!r}: expected {want}") from error
     too_small = any(number < least for number in numbers)
     repeated = len(set(numbers)) != len(numbers)
-    empty = isinstance(given, str) and not numbers  # an empty list is the default
+    empty = isinstance(value, str) and not numbers  # an empty list is the default
     if too_small or repeated or empty:
-        raise OptionError(f"{flag} {given!r}: expected {want}")
+        raise OptionError(f"{flag} {value!r}: expected {want}")
     return numbers
 
 
-def _check_names(given: str) -> str:
+def _check_names(value: str) -> str:
     """Refuse a text that names nothing."""
-    if not given.replace(",", "").strip():
+    if not value.replace(",", "").strip():
         raise ValueError("names nothing: give one or several, with commas between")
-    return given
+    return value
 
 
-def _checked_rate(given: Any) -> Any:
-    if given in ("grid", "common", "fixed"):
-        return given
+def _parse_rate(value: Any) -> Any:
+    if value in ("grid", "common", "fixed"):
+        return value
     try:
-        rate = float(given)
+        rate = float(value)
     except (TypeError, ValueError):
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise OptionError(f"--lr {given!r}: expected grid, common, fixed, or a number above 0, e.g. 1e-3")
+        raise OptionError(f"--lr {value!r}: expected grid, common, fixed, or a number above 0, e.g. 1e-3")
     return rate
 
 
@@ -211,7 +219,7 @@ Seeds = Annotated[int | str | Sequence[int], BeforeValidator(parse_seeds)]
 Negatives = Annotated[str | Sequence[int], BeforeValidator(parse_negatives)]
 Epochs = Annotated[str | Sequence[int], BeforeValidator(parse_epochs)]
 PairsToDecide = Literal["baseline", "all", "best"]
-LearningRate = Annotated[float | Literal["grid", "common", "fixed"], BeforeValidator(_checked_rate)]
+LearningRate = Annotated[float | Literal["grid", "common", "fixed"], BeforeValidator(_parse_rate)]
 Budget = Annotated[str | float, BeforeValidator(parse_budget)]  # seconds
 Names = Annotated[str, AfterValidator(_check_names)]
 FolderName = Annotated[str, AfterValidator(partial(checked_name, what="--name"))]
@@ -427,17 +435,26 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Tracked
     @model_validator(mode="after")
     def _each_key_once(self) -> Self:
         """Refuse a dial that changes no result, and a key that two flags set."""
-        taken = {"seed": "--seeds"}
-        taken |= {"train.epochs": "--epochs"} if self.epochs else {}
-        taken |= {"train.num_negatives": "--negatives"} if self.negatives else {}
-        taken |= {"train.lr": f"--lr {self.lr:g}"} if isinstance(self.lr, float) else {}
-        for text in (*(f"--dial {dial}" for dial in self.dials), *(f"--set {text}" for text in self.sets)):
-            flag, key = (part.strip() for part in text.partition("=")[0].split(" ", 1))
-            if flag == "--dial" and key.startswith("compute."):
-                raise OptionError(f"{text}: {key} is where runs are computed, not part of them: use --set {key}=VALUE")
-            if key in taken:
-                raise OptionError(f"{text} and {taken[key]} set the same key: leave one of them out")
-            taken |= {key: text} if flag == "--dial" else {}
+        flags = {"seed": "--seeds"}  # key -> the flag that sets it
+        if self.epochs:
+            flags["train.epochs"] = "--epochs"
+        if self.negatives:
+            flags["train.num_negatives"] = "--negatives"
+        if isinstance(self.lr, float):
+            flags["train.lr"] = f"--lr {self.lr:g}"
+        for dial in self.dials:
+            key = dial.partition("=")[0].strip()
+            if key.startswith("compute."):
+                raise OptionError(
+                    f"--dial {dial}: {key} is where runs are computed, not part of them: use --set {key}=VALUE"
+                )
+            if key in flags:
+                raise OptionError(f"--dial {dial} and {flags[key]} set the same key: leave one of them out")
+            flags[key] = f"--dial {dial}"
+        for text in self.sets:
+            key = text.partition("=")[0].strip()
+            if key in flags:
+                raise OptionError(f"--set {text} and {flags[key]} set the same key: leave one of them out")
         return self
 
 

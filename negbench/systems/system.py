@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from negbench.errors import UnknownNameError
 from negbench.plugins.registry import checked_options, option_defaults, registry
-from negbench.settings.config import Note, RunConfig, build_config, flatten, resolved_dataset
+from negbench.settings.config import Note, RunConfig, build_config, flatten, resolve_dataset
 from negbench.settings.layers import flag_layer, merge_layers, recipe_settings, set_layer
 from negbench.settings.options import Run
 
@@ -62,13 +62,13 @@ class SystemPart:
         if self.composes and not issubclass(cls, ComposesTexts):
             return f"backbone '{config.backbone.name}' does not compose texts"
         if self.texts:
-            train = cache.dataset(resolved_dataset(config), "train", images=False)
+            train = cache.dataset(resolve_dataset(config), "train", images=False)
             if not any(query.reference_text and query.target_text for query in train.queries):
                 return f"{train.card.name} has no texts of references and targets"
         if self.captions:
             from negbench.datasets.varied_captions import has_captions  # imports torch, which lists do without
 
-            train = cache.dataset(resolved_dataset(config), "train", images=False)
+            train = cache.dataset(resolve_dataset(config), "train", images=False)
             if not has_captions(train):
                 return f"{train.card.name} keeps no two captions of a query"
         return None
