@@ -102,15 +102,23 @@ def run(
     from negbench.display import Display, progress_console
     from negbench.loop.runs import DATA, RunContext, run_config
 
-    given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
-    given |= {"recipe": recipe, "sets": tuple(sets) or None}
-    options = (options or Run()).replace(**{key: value for key, value in given.items() if value is not None})
+    keywords: dict[str, Any] = {
+        "strategy": strategy,
+        "backbone": backbone,
+        "dataset": dataset,
+        "loss": loss,
+        "seed": seed,
+    }
+    keywords |= {"recipe": recipe, "sets": tuple(sets) or None}
+    options = (options or Run()).replace(**{key: value for key, value in keywords.items() if value is not None})
     display = Display(progress_console())
-    named = {"system": options.system} if options.system else {}
+    tags = {}
+    if options.system:
+        tags["system"] = options.system
     with display.live():
         context = RunContext.open(options.runs_dir, options.tracking_uri)
         planned = plan_of(options)
-        return run_config(planned, replace(context, cache=DATA, display=display, tags=named))
+        return run_config(planned, replace(context, cache=DATA, display=display, tags=tags))
 
 
 def plan_of(options: Run) -> PlannedRun:
@@ -198,11 +206,11 @@ def _tuned_course(
 
     options = planned.options
     searches = combinations(planned.cells, options.metric)
-    fixed = dict.fromkeys(search.labels["strategy"] for search in searches if search.spec is None)
+    without_knobs = dict.fromkeys(search.labels["strategy"] for search in searches if search.spec is None)
     count = sum(search.spec is not None for search in searches)
     say(f"tuning: {options.tuned} trials for each of {count} strategies, on a dev part")
-    if fixed:
-        say(f"nothing to tune: {', '.join(fixed)}")
+    if without_knobs:
+        say(f"nothing to tune: {', '.join(without_knobs)}")
     return compare_and_tune(planned, rules, searches, tracking_uri)
 
 
@@ -221,7 +229,9 @@ def study(asked: Study | None = None, *, console: Console | None = None, **optio
 
     asked = (asked or Study()).replace(**options)
     console = console or _silent()
-    require("optuna", "sklearn", *(("cmaes",) if asked.sampler == "cmaes" else ()))  # sklearn: importance of options
+    require("optuna", "sklearn")  # sklearn: importance of options
+    if asked.sampler == "cmaes":
+        require("cmaes")
 
     from negbench.campaign.driver import carry_out
     from negbench.grid.compute import Execution
@@ -271,10 +281,11 @@ def claims(asked: Claims | None = None, *, console: Console | None = None, **opt
         path = plan.folder.path
         console.print(table.verdicts_table(judged.claims))
         say(f"{table.counts(judged.claims)} ({judged.about})")
-        written = [path / "claims.md", path / "claims.json"]
+        paths = [path / "claims.md", path / "claims.json"]
         if page:
-            written.append(write_report(path.parent, path.name)[0])
-        for file in written:
+            report_page, *_ = write_report(path.parent, path.name)
+            paths.append(report_page)
+        for file in paths:
             say(str(file))
     return judged
 

@@ -56,18 +56,19 @@ class _NotebookProgress(bars.Progress):
         """Show an empty line, unless the cell has one."""
         from IPython import get_ipython
 
-        self._shown, self._drawn = _line_of(get_ipython().execution_count), 0.0
+        self._line = _line_of(get_ipython().execution_count)
+        self._drawn = 0.0
 
     def stop(self) -> None:
         """Empty the line."""
-        self._shown.update({"text/plain": ""}, raw=True)
+        self._line.update({"text/plain": ""}, raw=True)
 
     def refresh(self) -> None:
         """Draw the bar again."""
         if time.monotonic() - self._drawn > 0.2:
             text = io.StringIO()
             Console(file=text, force_jupyter=False, width=100).print(self.get_renderable())
-            self._shown.update({"text/plain": text.getvalue().rstrip()}, raw=True)
+            self._line.update({"text/plain": text.getvalue().rstrip()}, raw=True)
             self._drawn = time.monotonic()
 
 
@@ -101,7 +102,7 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         self.seconds: dict[str, float] = {}
-        self._told = math.inf if console is None or console.quiet else time.monotonic()
+        self._logged = math.inf if console is None or console.quiet else time.monotonic()  # when a line was logged last
         self._progress: bars.Progress | None = None
         if console is not None and (console.is_terminal or console.is_jupyter) and not console.quiet:
             self._progress = (_NotebookProgress if console.is_jupyter else bars.Progress)(
@@ -116,7 +117,7 @@ class Display:
             )
         self._task: bars.TaskID | None = None
         self._title = ""
-        self._more = ""  # told beside the progress of the stage
+        self._more = ""  # shown beside the progress of the stage
         self._open: list[str] = []
 
     @contextmanager
@@ -149,23 +150,23 @@ class Display:
         self._more = ""
         started = time.perf_counter()
 
-        def tell() -> None:
-            if self._progress is None and time.monotonic() - self._told >= EVERY:
-                self._told = time.monotonic()
+        def log_line() -> None:
+            if self._progress is None and time.monotonic() - self._logged >= EVERY:
+                self._logged = time.monotonic()
                 count = f"{done:,} of {total:,}" if total else ""
                 log.info("%s", _join((self._title, name, note, count, self._more), " "))
 
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            tell()
+            log_line()
             if self._progress is not None and self._task is not None:
                 redraw = isinstance(self._progress, _NotebookProgress)  # any other draws itself in a thread
                 self._progress.update(self._task, completed=done, refresh=redraw)
 
         if self._progress is not None and self._task is not None:
             self._progress.reset(self._task, description=f"{self._title} {name}".strip(), total=total, note=note)
-        tell()
+        log_line()
         try:
             yield advance
         finally:
@@ -209,7 +210,11 @@ class Grid:
 
     def _cells(self) -> list[list[str]]:
         """Return each column as its header followed by its values."""
-        return [[str(name), *map(str, self.frame.iloc[:, i])] for i, name in enumerate(self.frame.columns)]
+        columns = []
+        for index, name in enumerate(self.frame.columns):
+            values = [str(value) for value in self.frame.iloc[:, index]]
+            columns.append([str(name), *values])
+        return columns
 
     def _is_word(self, index: int) -> bool:
         return index == 0 or not is_number(self.frame.iloc[:, index].tolist())
@@ -223,27 +228,32 @@ class Grid:
         width = 1
         fitting = 0
         for column in columns:
-            width += max(map(len, column)) + 3
+            width += max(len(cell) for cell in column) + 3
             if width <= options.max_width:
                 fitting += 1
         fitting = max(1, fitting)
-        left = [c[0] for c in columns[fitting:]]
-        folded = f"no room for {', '.join(left)}" if left else ""
-        if left and self.rest:
-            folded += f": see {self.rest}"
-        below = _join((self.caption, folded), "\n")
+        folded = [name for name, *_ in columns[fitting:]]
+        note = ""
+        if folded:
+            note = f"no room for {', '.join(folded)}"
+            if self.rest:
+                note += f": see {self.rest}"
+        below = _join((self.caption, note), "\n")
         table = Table(title=self.title or None, caption=below or None, title_justify="left", caption_justify="left")
-        for i, column in enumerate(columns[:fitting]):
-            table.add_column(Text(column[0]), justify="left" if self._is_word(i) else "right", no_wrap=True)
-        for row in zip(*(column[1:] for column in columns[:fitting]), strict=True):
-            table.add_row(*map(Text, row), style="bold" if row[0] in self.bold else "")
+        values_by_column = []
+        for index, (name, *values) in enumerate(columns[:fitting]):
+            table.add_column(Text(name), justify="left" if self._is_word(index) else "right", no_wrap=True)
+            values_by_column.append(values)
+        for row in zip(*values_by_column, strict=True):
+            style = "bold" if row[0] in self.bold else ""
+            table.add_row(*(Text(cell) for cell in row), style=style)
         yield table
 
     def text(self) -> str:
         """Return plain text, columns separated by two spaces."""
         padded = []
         for index, column in enumerate(self._cells()):
-            width = max(map(len, column))
+            width = max(len(cell) for cell in column)
             if self._is_word(index):
                 padded.append([value.ljust(width) for value in column])
             else:

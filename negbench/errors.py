@@ -54,26 +54,34 @@ def without_secrets(text: str, address: str = "") -> str:
         address: URL, or USER:PASSWORD@HOST, of a server that `text` is about; its secrets are masked wherever they
             occur in `text`, because libraries quote parts of URLs.
     """
-    text = _URL.sub(lambda match: match[1] + _without_user(match[1], match[2]), text)
-    for secret in (rf"(?<=[?&;#]){_SECRET}[&;]", rf"[?&;#]{_SECRET}"):  # followed by another parameter, or the last one
-        text = re.sub(secret, "", text)
-    shown = without_secrets(address) if "://" in address else address.rpartition("@")[2]
-    hidden = {*_WORDS.findall(address)} - {*_WORDS.findall(shown)}
-    spellings = {*hidden, *map(quote, hidden), *map(unquote, hidden)}
-    for word in spellings:
-        text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", "***", text)
+    text = _URL.sub(_without_password, text)
+    text = re.sub(rf"(?<=[?&;#]){_SECRET}[&;]", "", text)  # parameters that another one follows
+    text = re.sub(rf"[?&;#]{_SECRET}", "", text)  # the last one
+    if "://" in address:
+        public = without_secrets(address)
+    else:
+        _, _, public = address.rpartition("@")
+    spellings: set[str] = set()
+    for secret in set(_WORDS.findall(address)) - set(_WORDS.findall(public)):
+        spellings |= {secret, quote(secret), unquote(secret)}
+    for spelling in spellings:
+        text = re.sub(rf"(?<!\w){re.escape(spelling)}(?!\w)", "***", text)
     return text
 
 
-def _without_user(scheme: str, rest: str) -> str:
-    """Remove the password from the part of a URL after `://`; it may contain any character, even '?' and '@'."""
+def _without_password(url: re.Match[str]) -> str:
+    """Return a URL without its password, which may contain any character, even '?' and '@'."""
+    scheme, rest = url.groups()
     parameters = re.search(r"[?#](?=\w+=)", rest)
     end = parameters.start() if parameters else len(rest)
-    at = max(rest.rfind("@", 0, end), rest.rfind("@") if "@" not in rest[:end] else -1)
+    at = rest.rfind("@", 0, end)
+    if at < 0:  # the password may hold what looks like parameters
+        at = rest.rfind("@")
     if at < 0 or _HOST.match(rest[:end]):
-        return rest
+        return scheme + rest
     user = rest[:at].partition(":")[0]
-    return f"{user}@{rest[at + 1 :]}" if scheme.startswith(_DATABASES) else rest[at + 1 :]
+    host = rest[at + 1 :]
+    return f"{scheme}{user}@{host}" if scheme.startswith(_DATABASES) else scheme + host
 
 
 class NegbenchError(Exception):
@@ -106,11 +114,12 @@ class ProblemsError(NegbenchError):
 class UnknownNameError(NegbenchError):
     """A name (strategy, option, configuration key, ...) that does not exist; suggests the closest known one."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
-        known = sorted(known)
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        fix = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
-        super().__init__(f"unknown {kind} {short_repr(name)}{f' in {where}' if where else ''}: {fix}")
+    def __init__(self, kind: str, name: str, valid_names: Iterable[str], *, where: str = "") -> None:
+        valid_names = sorted(valid_names)
+        near = difflib.get_close_matches(name, valid_names, n=1, cutoff=0.5)
+        fix = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(valid_names) or 'none'}"
+        place = f" in {where}" if where else ""
+        super().__init__(f"unknown {kind} {short_repr(name)}{place}: {fix}")
 
 
 class OptionError(NegbenchError):
@@ -148,9 +157,9 @@ def cause_among(error: BaseException | None, kinds: tuple[type[Caused], ...]) ->
 def out_of_memory(error: BaseException, fix: str = "try a smaller batch, as --set train.batch_size=16") -> str | None:
     """Return a one-line message if the machine or the GPU ran out of memory; None for any other error."""
     text = str(error).split("\n")[0]
-    allocators = ("can't allocate memory", "not enough memory", "out of memory")
-    refused = isinstance(error, RuntimeError) and any(words in text for words in allocators)
-    if refused or isinstance(error, MemoryError):
+    phrases = ("can't allocate memory", "not enough memory", "out of memory")
+    from_torch = isinstance(error, RuntimeError) and any(phrase in text for phrase in phrases)
+    if from_torch or isinstance(error, MemoryError):
         return f"out of memory ({text or type(error).__name__}): {fix}"
     return None
 
@@ -165,7 +174,9 @@ _EXTRAS = {**dict.fromkeys(_FULL, "full"), **_OWN}  # module -> extra that insta
 def missing_package(error: ImportError) -> str | None:
     """Return the install command if a module of an extra is missing; None for any other error."""
     name = (error.name or "").partition(".")[0]
-    return f"this needs {name}: pip install 'negbench[{_EXTRAS[name]}]'" if name in _EXTRAS else None
+    if name not in _EXTRAS:
+        return None
+    return f"this needs {name}: pip install 'negbench[{_EXTRAS[name]}]'"
 
 
 def install_line(*modules: str) -> str | None:

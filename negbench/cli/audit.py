@@ -19,14 +19,14 @@ def audit(options: Audit) -> dict[str, Any]:
     from negbench.mining.window import where_judged
     from negbench.own.audit import run_audit
 
-    audited = run_audit(options)
+    result = run_audit(options)
     console = output.console()
-    console.print(audit_table(audited))
-    console.print(f"regime  {in_words([audited.regime])}", highlight=False)
-    if audited.window:
-        why = "without the batch, best in generated worlds at this train.num_negatives, on emoji level with the best"
-        why += f"; {where_judged()}; beside a batch no window is known (docs/findings.md)"
-        console.print(f"window  {audited.window}: {why}", highlight=False)
-    if audited.gained:
-        console.print(f"batch   {audited.gained} (docs/findings.md)", highlight=False)
-    return audited.plain()
+    console.print(audit_table(result))
+    console.print(f"regime  {in_words([result.regime])}", highlight=False)
+    if result.window:
+        reason = "without the batch, best in generated worlds at this train.num_negatives, on emoji level with the best"
+        reason += f"; {where_judged()}; beside a batch no window is known (docs/findings.md)"
+        console.print(f"window  {result.window}: {reason}", highlight=False)
+    if result.gained:
+        console.print(f"batch   {result.gained} (docs/findings.md)", highlight=False)
+    return result.plain()

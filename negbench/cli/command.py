@@ -42,15 +42,17 @@ class Command:
         hints = get_type_hints(model)
         parameters = [_parameter(field, model, hints[field]) for field in _fields_in_order(model)]
 
-        def command(**given: Any) -> Any:
-            chosen = {field: value for field, value in given.items() if value not in (None, [], ())}
-            planning = chosen.pop("dry_run", False)
-            hours = chosen.pop("max_hours", None)
-            options = self.model.from_flags(chosen)
+        def command(**flags: Any) -> Any:
+            values = {field: value for field, value in flags.items() if value not in (None, [], ())}
+            planning = values.pop("dry_run", False)
+            hours = values.pop("max_hours", None)
+            options = self.model.from_flags(values)
             if hours is not None:
                 limit_hours(hours)
             notes(unused_variables(options))
-            return show_plan(self.dry_run, options) if self.dry_run and planning else self.call(options)
+            if self.dry_run and planning:
+                return show_plan(self.dry_run, options)
+            return self.call(options)
 
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             parameters, return_annotation=inspect.signature(self.call, eval_str=True).return_annotation
@@ -79,7 +81,11 @@ def of(
     model: type[Options], *examples: str, help: str, dry_run: DryRun | None = None
 ) -> Callable[[Callable[..., Any]], Command]:
     """Return a decorator that makes a function the command of these options."""
-    return lambda call: Command(model, examples, help, call, dry_run)
+
+    def make_command(call: Callable[..., Any]) -> Command:
+        return Command(model, examples, help, call, dry_run)
+
+    return make_command
 
 
 class Listing(TyperGroup):
@@ -124,8 +130,9 @@ class _Grouped(TyperCommand):
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
             if row is not None:
-                argument = parameter.param_type_name == "argument"
-                title = "Arguments" if argument else getattr(parameter, "rich_help_panel", None) or "Output"
+                title = getattr(parameter, "rich_help_panel", None) or "Output"
+                if parameter.param_type_name == "argument":
+                    title = "Arguments"
                 sections.setdefault(title, []).append(row)
         for title in sorted(sections, key=_SECTIONS.index):
             with formatter.section(title):
@@ -144,10 +151,12 @@ _SECTIONS = ("Arguments", "Options", "Settings", "Data", "Computing", "Output")
 
 def _fields_in_order(model: type[Options]) -> list[str]:
     """Return the fields with a flag: the model's own first, then those of its bases."""
-    named = dict.fromkeys(name for base in model.__mro__ for name in vars(base).get("__annotations__", {}))
-    return [
-        name for name in named if name in model.model_fields and extra_of(model.model_fields[name])["cli"] is not False
-    ]
+    fields: dict[str, None] = {}
+    for base in model.__mro__:
+        for name in vars(base).get("__annotations__", {}):
+            if name in model.model_fields and extra_of(model.model_fields[name])["cli"] is not False:
+                fields[name] = None
+    return list(fields)
 
 
 def _parameter(name: str, model: type[Options], hint: Any) -> inspect.Parameter:
@@ -163,9 +172,13 @@ def _parameter(name: str, model: type[Options], hint: Any) -> inspect.Parameter:
     if extra["argument"]:
         info: Any = typer.Argument(missing, help=help, metavar=extra["metavar"], show_default=False)
     else:
-        flag = "--" + name.replace("_", "-")
-        named = extra["flags"] or ((f"{flag}/--no-{flag[2:]}",) if default is True else (flag,))
-        info = typer.Option(missing, *named, help=help, metavar=extra["metavar"], show_default=False)
+        words = name.replace("_", "-")
+        flags = extra["flags"]
+        if not flags and default is True:
+            flags = (f"--{words}/--no-{words}",)
+        elif not flags:
+            flags = (f"--{words}",)
+        info = typer.Option(missing, *flags, help=help, metavar=extra["metavar"], show_default=False)
         home = next(base for base in reversed(model.__mro__) if name in vars(base).get("__annotations__", {}))
         info.rich_help_panel = str(vars(home).get("section", "Options"))  # that of the class that declares the field
     annotation = kind if required else kind | None
@@ -174,10 +187,11 @@ def _parameter(name: str, model: type[Options], hint: Any) -> inspect.Parameter:
 
 def _flag_type(hint: Any) -> Any:
     """Return the type of a field's flag: without None, and str for a choice of texts, which the model checks."""
-    parts = [part for part in get_args(hint) if part is not type(None)] if type(None) in get_args(hint) else [hint]
-    only = parts[0]
-    if get_origin(only) is Literal:
+    if type(None) in get_args(hint):
+        hint = next(part for part in get_args(hint) if part is not type(None))
+    origin = get_origin(hint)
+    if origin is Literal:
         return str
-    if get_origin(only) in (tuple, Sequence) or getattr(get_origin(only), "__name__", "") == "Sequence":
-        return types.GenericAlias(list, get_args(only)[:1])
-    return only
+    if origin in (tuple, Sequence) or getattr(origin, "__name__", "") == "Sequence":
+        return types.GenericAlias(list, get_args(hint)[:1])
+    return hint

@@ -72,7 +72,9 @@ def verify(options: VerifyData) -> dict[str, Any]:
 
     plugin_layer(options.plugin)
     section = dataset_layer(options.dataset, options.data_root, options.allow_missing)["dataset"]
-    section |= {path[-1]: value for path, value in map(parse_set, options.sets)}
+    for text in options.sets:
+        path, value = parse_set(text)
+        section[path[-1]] = value
     console = Console(stderr=True)  # standard output is for the report
     with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
         checked = check(

@@ -56,7 +56,8 @@ def _print(console: "Console", scores: "Scores") -> None:
     table = pd.DataFrame(parts, index=names).fillna("-")
     unit = "%" if percent else scores.unit
     table.insert(0, f"metric ({unit})" if unit else "metric", names)
-    main = label_of(str(scores.main).rpartition("/")[2]).replace("_", " ")
+    _, _, main_name = str(scores.main).rpartition("/")
+    main = label_of(main_name).replace("_", " ")
     console.print(Grid(table, f"{scores.title}, {len(scores.queries):,} queries", rest="--json", bold=(main,)))
 
 

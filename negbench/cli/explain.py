@@ -30,16 +30,17 @@ def options_of(kind: str, name: str) -> list[Option]:
     declared = options_class(cls)
     hints = typing.get_type_hints(declared)
     ranges = tunable_ranges(declared)
-    documents = [*map(inspect.getdoc, declared.__mro__), sys.modules[cls.__module__].__doc__]
+    documents = [inspect.getdoc(base) for base in declared.__mro__]
+    documents.append(sys.modules[cls.__module__].__doc__)
     documents += [inspect.getdoc(part) for part in getattr(cls, "parts", ())]  # of a composite
-    texts = [_argument_texts(document or "") for document in documents]
+    texts: dict[str, str] = {}
+    for document in documents:
+        texts = {**_argument_texts(document or ""), **texts}  # the first text of a name wins
     options = []
-    for name, default in option_defaults(cls).items():
-        described = [text[name] for text in texts if name in text]
-        shown_default = "none" if default is None else str(default)
-        described_type = _type_text(hints[name])
-        span = _span_text(ranges.get(name))
-        options.append(Option(name, described_type, shown_default, span, described[0] if described else ""))
+    for option, default in option_defaults(cls).items():
+        default_text = "none" if default is None else str(default)
+        span = _span_text(ranges.get(option))
+        options.append(Option(option, _type_text(hints[option]), default_text, span, texts.get(option, "")))
     return options
 
 
@@ -53,10 +54,12 @@ def fixed_of(kind: str, name: str) -> dict[str, list[Option]]:
         document = inspect.getdoc(part) or ""
         texts = _argument_texts(document)
         hints = typing.get_type_hints(type(part))
-        numbers[document.partition("\n")[0].removesuffix(".")] = [
-            Option(field.name, _type_text(hints[field.name]), str(getattr(part, field.name)), "", texts[field.name])
-            for field in fields(part)
-        ]
+        numbers_of_part = []
+        for field in fields(part):
+            value = str(getattr(part, field.name))
+            numbers_of_part.append(Option(field.name, _type_text(hints[field.name]), value, "", texts[field.name]))
+        first_line = document.partition("\n")[0]
+        numbers[first_line.removesuffix(".")] = numbers_of_part
     return numbers
 
 
@@ -64,16 +67,21 @@ def _type_text(hint: Any) -> str:
     """Return 'int', 'float or none', 'paper or release'."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(map(str, parts))
+        return " or ".join(str(part) for part in parts)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join("none" if part is type(None) else _type_text(part) for part in parts)
-    return getattr(hint, "__name__", str(hint)) if not parts else str(hint).replace("typing.", "")
+    if not parts:
+        return getattr(hint, "__name__", str(hint))
+    return str(hint).replace("typing.", "")
 
 
 def _span_text(span: Any) -> str:
     if span is None:
         return ""
-    return "|".join(map(str, span.choices)) or f"{span.low}..{span.high}{' log' if span.log else ''}"
+    if span.choices:
+        return "|".join(str(choice) for choice in span.choices)
+    text = f"{span.low}..{span.high}"
+    return f"{text} log" if span.log else text
 
 
 def _argument_texts(document: str) -> dict[str, str]:

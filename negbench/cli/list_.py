@@ -3,7 +3,6 @@
 import re
 import textwrap
 from collections.abc import Mapping
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, get_args
 
 import typer
@@ -40,7 +39,7 @@ def list_(options: List) -> dict[str, Any]:
                 typer.echo()
             typer.echo(kind)
         if name is None:
-            _all(document)
+            _print_all(document)
         elif kind in ("systems", "recipes"):
             typer.echo(document[name], nl=False)
             if kind == "recipes":
@@ -48,7 +47,7 @@ def list_(options: List) -> dict[str, Any]:
 
                 typer.echo(f"\n{reproduction(name)}".rstrip())
         else:
-            _one(document)
+            _print_one(document)
     return documents
 
 
@@ -70,14 +69,15 @@ def _kinds_and_name(options: List) -> tuple[tuple[str, ...], str | None]:
         return (options.kind,), options.name
     names = {kind: set(registry.plugins(kind)) for kind in PLUGINS}
     names |= {"systems": set(system_files()), "recipes": set(recipes())}
-    found = tuple(kind for kind in KINDS if options.kind in names[kind])
     if options.name is not None:
         raise UnknownNameError("kind", options.kind, KINDS)
-    if is_composite("strategies", options.kind):
-        found = ("strategies",)
-    if not found:
-        raise UnknownNameError("kind or name", options.kind, {*KINDS, *set().union(*names.values())})
-    return found, options.kind
+    name = options.kind
+    if is_composite("strategies", name):
+        return ("strategies",), name
+    kinds_of_name = tuple(kind for kind in KINDS if name in names[kind])
+    if not kinds_of_name:
+        raise UnknownNameError("kind or name", name, {*KINDS, *set().union(*names.values())})
+    return kinds_of_name, name
 
 
 def _document(kind: str, name: str | None) -> Any:
@@ -96,12 +96,14 @@ def _document(kind: str, name: str | None) -> Any:
         return {recipe: file.read_text(encoding="utf-8") for recipe, file in files.items() if name in (None, recipe)}
     if name is None:
         return [asdict(plugin) for plugin in registry.describe(kind)]
-    described, section, options = explain_plugin(kind, name)
+    description, section, options = explain_plugin(kind, name)
     from negbench.cli.explain import fixed_of  # imports torch, which the lists above do without
 
-    fixed = {about: [asdict(number) for number in numbers] for about, numbers in fixed_of(kind, name).items()}
-    listed = [asdict(option) for option in options]
-    return {**asdict(described), "section": section, "options": listed, "fixed": fixed}
+    fixed = {}
+    for about, numbers in fixed_of(kind, name).items():
+        fixed[about] = [asdict(number) for number in numbers]
+    rows = [asdict(option) for option in options]
+    return {**asdict(description), "section": section, "options": rows, "fixed": fixed}
 
 
 def explain_plugin(kind: str, name: str) -> "tuple[Description, str, list[Option]]":
@@ -117,20 +119,20 @@ def explain_plugin(kind: str, name: str) -> "tuple[Description, str, list[Option
         papers = {plugin.name: plugin.paper for plugin in registry.describe(kind)}
         sources = "; ".join(f"{part.name}: {papers[part.name]}" for part in parts)
         summary = str(registry.get(kind, name).__doc__).partition("\n")[0]
-        described = Description(name, summary, sources, "built-in")
+        description = Description(name, summary, sources, "built-in")
     else:
-        described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
+        full_name = registry.find(kind, name).name
+        description = next(plugin for plugin in registry.describe(kind) if plugin.name == full_name)
     section = next(section for section, plugins in SECTIONS.items() if plugins == kind)
-    return described, section, options_of(kind, name)
+    return description, section, options_of(kind, name)
 
 
-def _all(listing: Any) -> None:
+def _print_all(listing: Any) -> None:
     """Print plug-ins with their sources, or TOML files with the first sentence of their comment."""
     if isinstance(listing, Mapping):
+        width = max((len(name) for name in listing), default=0)
         for name, text in listing.items():
-            lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
-            comment = " ".join(line.removeprefix("# ") for line in lines)
-            _print(f"  {name:{max(map(len, listing))}}  ", re.split(r"[.] (?=[A-Z`])", comment)[0].removesuffix("."))
+            _print(f"  {name:{width}}  ", _first_sentence(text))
         return
     width = max((len(row["name"]) for row in listing), default=0)
     for row in listing:
@@ -139,7 +141,18 @@ def _all(listing: Any) -> None:
         _print(" " * (width + 4), f"source: {row['paper'] or 'none named'}")
 
 
-def _one(plugin: Mapping[str, Any]) -> None:
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of the comment at the head of a TOML file."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("# "))
+    sentences = re.split(r"[.] (?=[A-Z`])", " ".join(lines))
+    return sentences[0].removesuffix(".")
+
+
+def _print_one(plugin: Mapping[str, Any]) -> None:
     """Print every option with its type, default, range and docstring text."""
     name = plugin["name"]
     section = plugin["section"]

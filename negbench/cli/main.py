@@ -40,8 +40,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(value: bool) -> None:
+    if value:
         typer.echo(f"negbench {__version__}")
         raise typer.Exit
 
@@ -109,12 +109,15 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         return _fail(f"{_path_of(error)}: {error.strerror}", arguments)
     except Stopped as error:
-        kept = "finished work is kept: rerun the command to resume"
-        return _fail(f"stopped by {error}; {kept}", arguments, error.code)
+        return _fail(f"stopped by {error}; finished work is kept: rerun the command to resume", arguments, error.code)
     except (Exception, SystemExit) as error:
-        cause = (error.__cause__ or error) if isinstance(error, Abort) else error  # typer's word for an EOFError
-        missing = missing_package(cause) if isinstance(cause, ImportError) else None
-        fix = missing or blame(cause) or out_of_memory(cause)
+        cause: BaseException = error
+        if isinstance(error, Abort) and error.__cause__ is not None:  # typer's word for an EOFError
+            cause = error.__cause__
+        fix = None
+        if isinstance(cause, ImportError):
+            fix = missing_package(cause)
+        fix = fix or blame(cause) or out_of_memory(cause)
         if fix is None:
             raise
         return _fail(fix, arguments)

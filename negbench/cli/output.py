@@ -32,7 +32,8 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         colour = {logging.ERROR: typer.colors.RED, logging.WARNING: typer.colors.YELLOW}.get(record.levelno)
-        typer.secho("\n".join(map(printable, self.format(record).split("\n"))), err=True, fg=colour)
+        lines = [printable(line) for line in self.format(record).split("\n")]
+        typer.secho("\n".join(lines), err=True, fg=colour)
 
 
 @contextmanager
@@ -78,24 +79,22 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
         shared = {"as_json": _AS_JSON, **shared}
 
     @functools.wraps(function)
-    def command(**given: Any) -> None:
-        chosen = {name: given.pop(name) for name in shared}
-        _JSON.set(chosen.get("as_json", False))
+    def command(**flags: Any) -> None:
+        shared_flags = {name: flags.pop(name) for name in shared}
+        _JSON.set(shared_flags.get("as_json", False))
         level = logging.INFO
-        if chosen["verbose"]:
+        if shared_flags["verbose"]:
             level = logging.DEBUG
-        elif chosen["quiet"]:
+        elif shared_flags["quiet"]:
             level = logging.ERROR
         logging.getLogger("negbench").setLevel(level)
-        document = function(**given)
+        document = function(**flags)
         if _JSON.get() and document is not None:
             typer.echo(json.dumps(_plain(document), indent=2, allow_nan=False))
 
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in shared.items()
-    ]
-    parameters = [*signature.parameters.values(), *more]
+    parameters = list(signature.parameters.values())
+    for name, annotation in shared.items():
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation))
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
@@ -114,22 +113,27 @@ def show_plan(dry_run: DryRun, options: Any) -> dict[str, Any]:
     from negbench.campaign.driver import foresee
     from negbench.loop.runs import DATA
 
-    shown = console()
+    result_console = console()
 
     def say(line: str) -> None:
-        shown.print(line, highlight=False, soft_wrap=True)
+        result_console.print(line, highlight=False, soft_wrap=True)
 
-    with DATA.lenient() as lacking:
+    lines = []
+    with DATA.lenient() as missing:
         first, more = dry_run(options, say)
-        lines = [*([] if first is None else foresee(first)), *more]
-    if lacking:
-        why = "; ".join(text.split("; ")[0] for text in lacking.values())
-        lines = [f"finished runs cannot be recognised without them: {why}", *lines]
+        if first is not None:
+            lines += foresee(first)
+        lines += more
+    if missing:
+        reasons = "; ".join(text.split("; ")[0] for text in missing.values())
+        lines.insert(0, f"finished runs cannot be recognised without them: {reasons}")
     for line in lines:
         say(line)
     if first is None:
         return {"notes": lines}
-    cells = [{**c.labels, "seed": c.seed, "hash": c.hash, "step": c.step(first.runs)} for c in first.command_cells]
+    cells = []
+    for cell in first.command_cells:
+        cells.append({**cell.labels, "seed": cell.seed, "hash": cell.hash, "step": cell.step(first.runs)})
     return {"cells": cells, "notes": lines}
 
 
@@ -137,8 +141,10 @@ def _plain(value: Any) -> Any:
     """Convert a value for JSON: NaN and infinity, which it lacks, become null, and numpy numbers plain ones."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, set | frozenset):
+        value = sorted(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

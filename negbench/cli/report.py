@@ -21,12 +21,9 @@ from negbench.settings.options import Report
 )
 def report(options: Report) -> dict[str, Any]:
     """Build the page and print its path."""
-    from negbench.display import notes
-    from negbench.errors import NegbenchError, install_line
     from negbench.machine import files
     from negbench.settings.layers import plugin_layer
 
-    shown = output.console()
     plugin_layer(options.plugin)
     runs = files.runs_dir(options.runs_dir)
     if options.latex or options.markdown:
@@ -39,7 +36,7 @@ def report(options: Report) -> dict[str, Any]:
         from negbench.report.share import share
 
         copied = share(runs, options.name, options.share)
-        shown.print(f"{copied[0]} and {len(copied) - 1} runs", highlight=False, soft_wrap=True)
+        _say(f"{copied[0]} and {len(copied) - 1} runs")
         return {"shared": copied}
     if options.metric is not None:
         from negbench.analysis.answer import say
@@ -47,13 +44,26 @@ def report(options: Report) -> dict[str, Any]:
         from negbench.report.finish import print_findings
 
         findings = judge_by_metric(runs, options.name, options.metric)
-        print_findings(shown, findings)
+        print_findings(output.console(), findings)
         return {"answer": say(findings)}
     if options.card:
         from negbench.report.result_card import write_result_card
 
         for path in write_result_card(runs, options.name):
-            shown.print(str(path), highlight=False, soft_wrap=True)
+            _say(str(path))
+    return _page(runs, options)
+
+
+def _say(line: str) -> None:
+    output.console().print(line, highlight=False, soft_wrap=True)
+
+
+def _page(runs: Path, options: Report) -> dict[str, Any]:
+    """Write the page, its tables and its figures, and print where they are; only a card does without matplotlib."""
+    from negbench.display import notes
+    from negbench.errors import NegbenchError, install_line
+    from negbench.machine import files
+
     line = install_line("matplotlib")
     if line:
         if not options.card:
@@ -63,15 +73,14 @@ def report(options: Report) -> dict[str, Any]:
     from negbench.report.build import write_report
 
     page, *others = write_report(runs, options.name, options.galleries, options.figures)
-    shown.print(str(page), highlight=False, soft_wrap=True)
+    _say(str(page))
     if options.out:
         files.write_text(options.out, read_text(page))
-        shown.print(str(options.out), highlight=False, soft_wrap=True)
+        _say(str(options.out))
     for folder in ("tables", "figures"):
         kinds = [path.suffix.removeprefix(".") for path in others if path.parent.name == folder]
         if kinds:
-            what = ", ".join(dict.fromkeys(kinds))
-            shown.print(f"{page.parent / folder}: {len(kinds)} files ({what})", highlight=False, soft_wrap=True)
+            _say(f"{page.parent / folder}: {len(kinds)} files ({', '.join(dict.fromkeys(kinds))})")
     return {"page": page, "files": others}
 
 
@@ -79,10 +88,10 @@ def _table(runs: Path, options: Report) -> str:
     """Return the leader table as LaTeX or Markdown: the stored one, without pandas, if that is what is asked for."""
     from negbench.report.loaded import stored_latex
 
-    as_stored = options.latex and not (options.markdown or options.metric or options.columns or options.epochs)
-    text = stored_latex(runs, options.name) if as_stored else None
-    if text is not None:
-        return text
+    if options.latex and not (options.markdown or options.metric or options.columns or options.epochs):
+        text = stored_latex(runs, options.name)
+        if text is not None:
+            return text
 
     from negbench.analysis.findings import judge_by_metric, read_findings
     from negbench.report.tables import leader_text

@@ -62,4 +62,4 @@ def _print(console: Any, result: "RunResult", tracking_uri: str | None) -> None:
             f"no MLflow copy: {result.tracking_error}; `negbench ui` copies runs that the store lacks", style="yellow"
         )
     elif tracking_uri != "none":
-        console.print(f"look   negbench ui{f' --runs-dir {result.path.parent}'}", highlight=False, soft_wrap=True)
+        console.print(f"look   negbench ui --runs-dir {result.path.parent}", highlight=False, soft_wrap=True)

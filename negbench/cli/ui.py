@@ -19,10 +19,10 @@ _SAY = """
 import http.client, os, sys, time
 _, port, server, address = sys.argv
 while os.getppid() == int(server):
-    asked = http.client.HTTPConnection("127.0.0.1", int(port), timeout=1)
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=1)
     try:
-        asked.request("GET", "/health")
-        asked.getresponse()
+        connection.request("GET", "/health")
+        connection.getresponse()
         sys.exit(print(address, flush=True))
     except (OSError, http.client.HTTPException):
         time.sleep(0.2)

@@ -618,9 +618,13 @@ def _resolve_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     n_def = _definitions(config, strategy)
     if n_def == 1:  # pools are defined once, before their first epoch; a batch strategy has none to define
         once = (start,) if strategy.scope == "corpus" else ()
-        counts = tuple(range(len(once)))
-        rule = strategy.schedule
-        return {"rule": rule, "n_def": 1, "warmup": start, "refresh_epochs": once, "refresh_counts": counts}
+        return {
+            "rule": strategy.schedule,
+            "n_def": 1,
+            "warmup": start,
+            "refresh_epochs": once,
+            "refresh_counts": tuple(range(len(once))),
+        }
     schedule = config.schedule
     rule = schedule.rule or strategy.schedule
     n_def = schedule.n_def or n_def

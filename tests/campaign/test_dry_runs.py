@@ -138,7 +138,7 @@ def test_a_line_of_progress_now_and_then_where_no_bar_is_drawn(monkeypatch, logg
     want = ["embed images again 2,000 of 4,000", "embed images again 4,000 of 4,000"]
     assert [record.getMessage() for record in logged] == want
     silent = Display()
-    assert silent._told == math.inf
+    assert silent._logged == math.inf
 
 
 def test_files_are_mined_in_part(tmp_path, run_command, monkeypatch):
