@@ -25,7 +25,7 @@ from mkdocs.structure.files import File, Files
 
 import negbench
 from negbench.analysis.words import label_of, percent, shorten_names, with_interval
-from negbench.cli.explain import Option, fixed_of
+from negbench.cli.explain import Option, fixed_numbers
 from negbench.cli.list_ import explain_plugin
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.plugins.registry import KINDS, registry
@@ -184,7 +184,7 @@ def plugin_page(kind: str, name: str) -> str:
         parts.append(table(("option", "type", "default", "tuned in", "what"), rows))
     else:
         parts.append("None.")
-    parts += fixed_part(fixed_of(kind, name))
+    parts += fixed_part(fixed_numbers(kind, name))
     if kind == "datasets" and hasattr(module, "card"):
         parts.append(card_part(module.card))
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -264,9 +264,9 @@ def test_a_study_lists_the_published_value_first(name, toy_root, logged):
     assert base.mining.replacement
     assert not logged
     assert base.loss.name == {"qure": "bradley-terry", "dqe": "margin-kl"}[system]
-    assert list(dict.fromkeys(point[key] for point in spec.listed)) == values
-    assert plan.job.trials == len(spec.listed) == (9 if name == "band-table" else len(values))
-    for point in spec.listed:
+    assert list(dict.fromkeys(point[key] for point in spec.queued_points)) == values
+    assert plan.job.trials == len(spec.queued_points) == (9 if name == "band-table" else len(values))
+    for point in spec.queued_points:
         resolve(spec.space.config(base, point, 0))
 
 

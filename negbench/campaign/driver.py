@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -39,16 +39,15 @@ class Search(Protocol):
 
 @dataclass(frozen=True)
 class Round:
-    """What a course asks for before it goes on.
+    """Cells that a course asks for before it goes on.
 
     Attributes:
-        folder: lists the cells; of a search, that of its study or comparison.
+        folder: lists the cells.
         cells: to compute.
         before: outcomes of other cells that the folder lists.
         ahead: cells that follow whatever comes out.
         later_epochs: epochs of all other runs that may follow, at most.
         words: lines to print first.
-        search: to compute in place of cells.
     """
 
     folder: ComparisonFolder
@@ -57,7 +56,6 @@ class Round:
     ahead: Sequence[Cell] = ()
     later_epochs: float = 0.0
     words: Sequence[str] = ()
-    search: Search | None = None
 
     @property
     def command_cells(self) -> Sequence[Cell]:
@@ -76,13 +74,39 @@ class Round:
 
     def say_finished(self) -> str:
         """Say what is finished, after an interruption."""
-        if self.search is not None:
-            return self.search.say_finished()
         finished = 0
         if (self.folder.path / "comparison.json").exists():
             finished = sum(row["run"] is not None for row in self.folder.cells())
         total = len(self.before) + len(self.cells)
         return f"{finished} of {total} cells are finished and kept in {self.folder.path}"
+
+    def compute(self, execution: Execution) -> Sequence[Outcome]:
+        """Compute the cells, and return their outcomes."""
+        return compute_and_log(self.folder, self.cells, execution, self.before)
+
+    def with_search(self, search: Search) -> SearchRound:
+        """Return a round that computes a search in place of cells."""
+        return SearchRound(**vars(self), search=search)
+
+
+@dataclass(frozen=True)
+class SearchRound(Round):
+    """A search that a course asks for before it goes on: it has no cells, and `folder` is its study's or comparison's.
+
+    Attributes:
+        search: to compute.
+    """
+
+    search: Search = field(kw_only=True)
+
+    def say_finished(self) -> str:
+        """Say what is finished, after an interruption."""
+        return self.search.say_finished()
+
+    def compute(self, execution: Execution) -> Sequence[Outcome]:
+        """Compute the search; it has no outcomes of cells."""
+        self.search.run(execution)
+        return ()
 
 
 @dataclass(frozen=True)
@@ -220,19 +244,16 @@ def _drive(course: Course, execution: Execution, say: Callable[[str], None], mar
 
 def _lock(current: Round, folders: dict[Path, ComparisonFolder], locks: ExitStack) -> None:
     """Lock the folder of a round's cells, unless an earlier round has; it is added to `folders`."""
-    if current.search is None and current.folder.path not in folders:
+    if not isinstance(current, SearchRound) and current.folder.path not in folders:
         locks.enter_context(current.folder.lock())
         folders[current.folder.path] = current.folder
 
 
 def _compute(current: Round, execution: Execution, say: Callable[[str], None]) -> Sequence[Outcome]:
-    """Compute a round, and return the outcomes of its cells; none of a search."""
+    """Print a round's lines, tell the estimate what follows, and compute the round."""
     for line in current.words:
         say(line)
     epochs_ahead = {cell.hash: cell.config.train.epochs for cell in current.ahead if cell.step(current.runs) != "reuse"}
     least = sum(epochs_ahead.values())
     execution.forecast.later = (least, least + current.later_epochs)
-    if current.search is None:
-        return compute_and_log(current.folder, current.cells, execution, current.before)
-    current.search.run(execution)
-    return ()
+    return current.compute(execution)

@@ -44,7 +44,7 @@ def options_of(kind: str, name: str) -> list[Option]:
     return options
 
 
-def fixed_of(kind: str, name: str) -> dict[str, list[Option]]:
+def fixed_numbers(kind: str, name: str) -> dict[str, list[Option]]:
     """Import a plug-in and return the numbers that draw its data and that no option changes, by what they draw.
 
     They are dataclasses in the class attribute `fixed`, documented as options are: the first line says what they draw.

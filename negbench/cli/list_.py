@@ -97,10 +97,10 @@ def _document(kind: str, name: str | None) -> Any:
     if name is None:
         return [asdict(plugin) for plugin in registry.describe(kind)]
     description, section, options = explain_plugin(kind, name)
-    from negbench.cli.explain import fixed_of  # imports torch, which the lists above do without
+    from negbench.cli.explain import fixed_numbers  # imports torch, which the lists above do without
 
     fixed = {}
-    for about, numbers in fixed_of(kind, name).items():
+    for about, numbers in fixed_numbers(kind, name).items():
         fixed[about] = [asdict(number) for number in numbers]
     rows = [asdict(option) for option in options]
     return {**asdict(description), "section": section, "options": rows, "fixed": fixed}

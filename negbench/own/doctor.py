@@ -14,7 +14,7 @@ from negbench.machine.hardware import cores, has_gpu_driver
 from negbench.machine.versions import versions
 from negbench.settings.command_options import Doctor
 from negbench.store.parents import restore
-from negbench.store.runfolder import RunFolder, needed
+from negbench.store.runfolder import RunFolder, needed_files
 from negbench.store.tracking import Tracker
 
 
@@ -121,7 +121,7 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
         yield f"{len(leftovers)} half-written files of killed processes removed", False
     for place in sorted(sealed):
         flaws = flaws_in(place)
-        lost = needed(flaws.missing)
+        lost = needed_files(flaws.missing)
         if lost and RunFolder(place).status == "finished":
             yield f"run {place.name} has lost {', '.join(lost)}", True
         for name in flaws.damaged:

@@ -256,7 +256,7 @@ class RunFolder:
 
     def lost(self) -> list[str]:
         """Return the files that a finished run has lost; its weights may be deleted to save space."""
-        return needed(missing_in(self.path))
+        return needed_files(missing_in(self.path))
 
     def write_error(self, text: str) -> None:
         """Write why the run failed."""
@@ -355,7 +355,7 @@ class RunFolder:
             return dict(load_file(file))
 
 
-def needed(names: Sequence[str]) -> list[str]:
+def needed_files(names: Sequence[str]) -> list[str]:
     """Return those of a run's files that a finished run cannot do without."""
     return [name for name in names if name not in _SPARE]
 

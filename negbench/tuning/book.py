@@ -143,7 +143,7 @@ class StudyStore:
             direction="maximize",
             load_if_exists=True,
         )
-        for point in self.spec.listed[: self.trials]:  # the default first
+        for point in self.spec.queued_points[: self.trials]:  # the default first
             study.enqueue_trial(point, skip_if_exists=True)
         return study
 
@@ -164,8 +164,8 @@ class StudyStore:
                     "give negbench.load(..., storage=URL)"
                 )
             return replace(stored_spec, base={**stored_spec.base, "plugins": []}), storage or journal
-        stored = {**stored_spec.shared(), "storage": stored_place}
-        settings = {**spec.shared(), "storage": storage and without_secrets(storage)}
+        stored = {**stored_spec.shared_settings(), "storage": stored_place}
+        settings = {**spec.shared_settings(), "storage": storage and without_secrets(storage)}
         differing = [key for key in settings if settings[key] != stored.get(key)]
         if differing:
             raise RunError(

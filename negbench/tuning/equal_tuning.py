@@ -16,7 +16,7 @@ from negbench.analysis.deciding import open_strategies
 from negbench.analysis.tuned_gain import TUNED, Tuning
 from negbench.analysis.verdicts import Rules
 from negbench.campaign.compare import compare_cells
-from negbench.campaign.driver import Course, Round
+from negbench.campaign.driver import Course, Round, SearchRound
 from negbench.campaign.plan import ComparisonPlan
 from negbench.campaign.seeds import look_by_look
 from negbench.display import progress
@@ -106,7 +106,7 @@ def compare_and_tune(planned: ComparisonPlan, rules: Rules, searches: Sequence[C
     studies = [_open_study(combination, planned.folder.path, trials, uri) for combination in tunable]
     search = TrialSearch(studies)
     if studies:
-        yield Round(planned.folder, before=default.outcomes, later_epochs=later_epochs, words=words, search=search)
+        yield SearchRound(planned.folder, later_epochs=later_epochs, words=words, search=search)
         words = ()
     results = []
     for combination in searches:

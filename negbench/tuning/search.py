@@ -95,9 +95,8 @@ class StudyPlan:
         dataset = spec.base["dataset"]["name"] + missing
         by = f" by {label_of(spec.metric)}" if spec.metric else ""
         lines = [f"{name}: {strategy} on {dataset}, {size}, scored{by} on {dev}; no trial reads val"]
-        lines += [
-            f"  {searched.key} = {searched.text()}   (default {searched.default})" for searched in spec.space.ranges
-        ]
+        for searched in spec.space.ranges:
+            lines.append(f"  {searched.key} = {searched.text()}   (default {searched.default})")
         if spec.space.clipped:
             clipped = ", ".join(spec.space.clipped)
             lines.append(f"  trial 0 differs from the default, which lies outside the range of {clipped}")
@@ -142,7 +141,7 @@ def plan_study(options: Study) -> StudyPlan:
     fresh = tuple(range(first, first + options.final_seeds))
     trials = options.trials or _TRIALS
     if grid:
-        points = len(spec.listed)
+        points = len(spec.queued_points)
         trials = min(options.trials or points, points)
     name = options.name or f"study-{spec.config.strategy.name}-{spec.digest}"
     job = Job(files.runs_dir(options.runs_dir) / name, spec, options.storage, trials, options.tracking_uri)
@@ -167,7 +166,7 @@ def _idle_fixes(options: Study, space: SearchSpace, unfixed: SearchSpace) -> lis
 def search_settings(plan: StudyPlan, book: StudyStore) -> Course:
     """Ask for the missing trials, then for the best and the default on fresh seeds; a rerun resumes."""
     search = TrialSearch([(book, plan.job)])
-    yield replace(plan.first(), search=search)
+    yield plan.first().with_search(search)
     if search.errors:
         raise NegbenchError(f"{search.errors[0]}; rerun the command to resume")
     if not plan.fresh:

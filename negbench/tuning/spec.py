@@ -73,7 +73,7 @@ class StudySpec:
         return RunConfig.model_validate(self.base)
 
     @property
-    def listed(self) -> list[dict[str, Any]]:
+    def queued_points(self) -> list[dict[str, Any]]:
         """Points that are queued, not sampled: the default as trial 0, and the other points of a grid."""
         return self.space.grid() if self.sampler == "grid" else [self.space.default]
 
@@ -92,7 +92,7 @@ class StudySpec:
         """
         return TypeAdapter(cls).validate_json(json.dumps(value, allow_nan=False), strict=True)
 
-    def shared(self) -> dict[str, Any]:
+    def shared_settings(self) -> dict[str, Any]:
         """Return the settings that all machines of a study must share: all but compute options and file locations."""
         value = self.dump()
         base = {key: section for key, section in value["base"].items() if key != "compute"}
@@ -103,7 +103,7 @@ class StudySpec:
     @property
     def digest(self) -> str:
         """Short hash of the shared settings for the study's name, the same in every version of the code."""
-        settings = {key: value for key, value in self.shared().items() if key != "code"}
+        settings = {key: value for key, value in self.shared_settings().items() if key != "code"}
         if not self.metric:
             del settings["metric"]  # earlier versions had none
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]

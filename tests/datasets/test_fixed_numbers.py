@@ -10,7 +10,7 @@ import pytest
 
 from negbench.backbones import vectors as encoders
 from negbench.backbones.vectors import VectorOptions, Vectors
-from negbench.cli.explain import fixed_of
+from negbench.cli.explain import fixed_numbers
 from negbench.datasets.stream import Stream
 from negbench.worlds import _garments, _rendering, _synthesis, _wording, emoji
 from negbench.worlds._garments import Attributes, sample_nuisance
@@ -147,7 +147,7 @@ def test_each_number_of_the_emoji_changes_them(name, value, tmp_path: Path, toys
     ],
 )
 def test_list_explains_each_number(kind, name, modules):
-    listed = [number for numbers in fixed_of(kind, name).values() for number in numbers]
+    listed = [number for numbers in fixed_numbers(kind, name).values() for number in numbers]
     expected = [each.name for module in modules for each in fields(module.FIXED)]
     assert [number.name for number in listed] == expected
     assert all(number.text.endswith(".") for number in listed), [n.name for n in listed if not n.text.endswith(".")]
