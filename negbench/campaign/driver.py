@@ -250,7 +250,7 @@ def _lock(current: Round, folders: dict[Path, ComparisonFolder], locks: ExitStac
 
 
 def _compute(current: Round, execution: Execution, say: Callable[[str], None]) -> Sequence[Outcome]:
-    """Print a round's lines, tell the estimate what follows, and compute the round."""
+    """Print a round's lines, tell the forecast what follows, and compute the round."""
     for line in current.words:
         say(line)
     epochs_ahead = {cell.hash: cell.config.train.epochs for cell in current.ahead if cell.step(current.runs) != "reuse"}
