@@ -96,7 +96,7 @@ def assemble_team(run: OpenRun, folder: RunFolder) -> Iterator[Team]:
                 threading.Thread(target=_interrupt_at_death, args=(helper, ending), daemon=True).start()
         try:
             for number, helper in enumerate(helpers, start=2):
-                if READY not in map(str.strip, helper.stdout):  # reads until it stands there, or the process ends
+                if not _says_ready(helper):
                     raise _error_of_end(number, helper, count)
             join(teams[0], meeting)
             yield teams[0]
@@ -141,6 +141,11 @@ def start_helper(task: TeamTask) -> Any:
     return helper
 
 
+def _says_ready(helper: Any) -> bool:
+    """Read what a helper prints until it is ready; False if it ends before."""
+    return any(line.strip() == READY for line in helper.stdout)
+
+
 def _ends_soon(helper: Any) -> bool:
     """Whether a helper ends within some seconds: a collective may fail a little before the process is gone."""
     deadline = time.monotonic() + 5.0
@@ -160,9 +165,13 @@ def _interrupt_at_death(helper: Any, ending: threading.Event) -> None:
 def _error_of_end(number: int, helper: Any, count: int) -> PausedError:
     """Return the error that says how a helper ended."""
     code = helper.wait()
-    said = helper.stdout.read().strip().splitlines()
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-    why = said[-1] if said else f"it {how}"
+    lines = helper.stdout.read().strip().splitlines()
+    if lines:
+        why = lines[-1]
+    elif code < 0:
+        why = f"it was killed by signal {-code}"
+    else:
+        why = f"it ended with code {code}"
     return PausedError(
         f"process {number} of {count} of the run is gone: {why}; rerun the command: it resumes from its last checkpoint"
     )

@@ -38,9 +38,10 @@ def epoch_batches(
     start = (state.epoch - state.interval_start) * config.train.draws if config.mining.redraw else 0
     draws = None if state.negatives is None else state.negatives[:, start : start + config.train.draws]
     tokens = scene.train.texts(run.backbone)
-    # negatives to keep per pool; a batch strategy that precedes or joins a corpus strategy uses its whole pool
-    kept = config.train.num_negatives if draws is None and strategy.scope == "batch" else None
-    random = kept is not None or isinstance(batch_rule(current), SyntheticStrategy)
+    keep = None  # a batch strategy that precedes or joins a corpus strategy uses its whole pool
+    if draws is None and strategy.scope == "batch":
+        keep = config.train.num_negatives
+    random = keep is not None or isinstance(batch_rule(current), SyntheticStrategy)
     if state.order is None:
         state.order = _order(run, objective, state, streams["batches"])
         state.base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
@@ -51,9 +52,14 @@ def epoch_batches(
         seeds = splitmix(state.base, state.order).split(config.train.batch_size)[:steps]
 
     def make_batch(rows: Tensor, seed: Tensor | None) -> Batch:
-        own = {name: value[rows] for name, value in tokens.items()}
-        clean = None if state.clean is None else state.clean[rows]
-        return Batch(rows, None if draws is None else draws[rows], own, kept, seed, clean)
+        return Batch(
+            rows=rows,
+            negatives=None if draws is None else draws[rows],
+            tokens={name: value[rows] for name, value in tokens.items()},
+            keep=keep,
+            seed=seed,
+            clean=None if state.clean is None else state.clean[rows],
+        )
 
     done = len(state.losses)
     batches = map(make_batch, chunks[done:], seeds[done:])

@@ -116,7 +116,10 @@ class Checkpoints:
     """
 
     def __init__(self, parts: TrainingParts, folder: RunFolder, state: State, seconds: dict[str, float]) -> None:
-        self._parts, self._folder, self._state, self._seconds = parts, folder, state, seconds
+        self._parts = parts
+        self._folder = folder
+        self._state = state
+        self._seconds = seconds
         self._due = 0.0
         self._saved = time.monotonic()
 

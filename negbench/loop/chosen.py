@@ -9,7 +9,7 @@ from torch import Tensor
 from negbench.contracts import BankStep, BatchStrategy, Calls, QueryInputs, ScoreView, Slot, SyntheticStrategy
 from negbench.contracts.scores import paired_relevance, relevance
 from negbench.contracts.splitmix import uniform
-from negbench.loop.slots import SlotNegatives, check_triples, corrupted_triples, full_precision
+from negbench.loop.slots import SlotNegatives, check_triples, choose_triples, full_precision
 from negbench.metrics.equal_rows import Copies
 from negbench.mining.ask import ask_for_pools, ask_for_synthetic, filter_view
 from negbench.mining.draws import keep
@@ -32,8 +32,8 @@ class ChoiceInputs:
         kinds: [B, B + K] int8, codes of judged negatives among the same images; None: none are known.
         planes: name -> [B, B + K] float, of the same images.
         filters: drop images that no strategy may choose.
-        kept: how many negatives to keep of each query's pool, at random; None keeps all.
-        seed: [B] int64, each query's random stream, for `kept` and for synthetic negatives.
+        keep: how many negatives to keep of each query's pool, at random; None keeps all.
+        seed: [B] int64, each query's random stream, for `keep` and for synthetic negatives.
     """
 
     temperature: float
@@ -43,7 +43,7 @@ class ChoiceInputs:
     kinds: Tensor | None = None
     planes: Mapping[str, Tensor] = field(default_factory=dict)
     filters: Filters | None = None
-    kept: int | None = None
+    keep: int | None = None
     seed: Tensor | None = None
 
 
@@ -84,60 +84,74 @@ def slot_scores(
 def choose(
     rule: BatchStrategy, by_slot: Mapping[Slot, Tensor], allowed: Mapping[Slot, Tensor], inputs: ChoiceInputs
 ) -> tuple[dict[Slot, SlotNegatives], BatchPools]:
-    """Return the negatives chosen in each slot, thinned to `inputs.kept`, and one slot's for statistics.
+    """Return the negatives chosen in each slot, thinned to `inputs.keep`, and one slot's pools for statistics.
 
-    These describe "target" if the strategy corrupts it, else the strategy's first slot.
+    These are of "target" if the strategy corrupts it, else of the strategy's first slot.
     """
     slots = dict[Slot, SlotNegatives]()
-    views = dict[Slot, tuple[ScoreView, Tensor | None]]()
+    views = dict[Slot, ScoreView]()
+    truths = dict[Slot, Tensor | None]()
     positive = by_slot["target"].diagonal()[:, None]
     for slot in rule.corrupts:
-        may = allowed[slot].to(positive.device)
+        scores = by_slot[slot]
+        mask = allowed[slot].to(positive.device)
         if slot == "triple":
-            slots[slot] = corrupted_triples(rule, by_slot[slot], may)
+            slots[slot] = choose_triples(rule, scores, mask)
             table = torch.cat([positive, slots[slot].scores], dim=1).detach()
-            views[slot] = (ScoreView(table, torch.zeros(len(table), dtype=torch.int64, device=table.device)), None)
+            views[slot] = ScoreView(table, torch.zeros(len(table), dtype=torch.int64, device=table.device))
+            truths[slot] = None
+            continue
+        view, truths[slot] = _view(rule, slot, positive, scores, mask, inputs)
+        views[slot] = view
+        pool = ask_for_pools(rule, view)
+        guide = None
+        if "guide" in inputs.planes and slot in OF_TARGETS:
+            guide = of_slot(inputs.planes["guide"], slot)
+        if slot == "bank":  # the target is the first column of the view
+            slots[slot] = SlotNegatives.of(scores, pool[:, 1:], None if guide is None else guide[:, 1:])
         else:
-            view, truth = _view(rule, slot, positive, by_slot[slot], may, inputs)
-            pool = ask_for_pools(rule, view)
-            guide = None
-            if "guide" in inputs.planes and slot in OF_TARGETS:
-                guide = of_slot(inputs.planes["guide"], slot)
-            if slot == "bank":
-                slots[slot] = SlotNegatives.of(by_slot[slot], pool[:, 1:], None if guide is None else guide[:, 1:])
-            else:
-                slots[slot] = SlotNegatives.of(by_slot[slot], pool, guide)
-            views[slot] = (view, truth)
-            if slot == "bank" and isinstance(rule, SyntheticStrategy):
-                slots[slot] = SlotNegatives.side_by_side([slots[slot], _synthetic(rule, view, pool, inputs)])
-    kept = _keep_some(slots, inputs)
-    shown: Slot = "target" if "target" in slots else rule.corrupts[0]
-    view, truth = views[shown]
-    in_front = shown in ("bank", "triple")
-    kinds = inputs.kinds if shown in OF_TARGETS else None
-    kinds = None if kinds is None else of_slot(kinds, shown).to(positive.device)
-    pool, drawn = (_weights(part[shown], view, in_front) for part in (slots, kept))
-    return kept, BatchPools(view.scores, view.positive, view.allowed, pool, drawn, truth, kinds)
+            slots[slot] = SlotNegatives.of(scores, pool, guide)
+        if slot == "bank" and isinstance(rule, SyntheticStrategy):
+            slots[slot] = SlotNegatives.side_by_side([slots[slot], _synthesize(rule, view, pool, inputs)])
+    thinned = _keep_some(slots, inputs)
+    slot = "target" if "target" in slots else rule.corrupts[0]
+    view = views[slot]
+    target_first = slot in ("bank", "triple")
+    pool = _weights(slots[slot], view, target_first)
+    drawn = _weights(thinned[slot], view, target_first)
+    kinds = None
+    if inputs.kinds is not None and slot in OF_TARGETS:
+        kinds = of_slot(inputs.kinds, slot).to(positive.device)
+    return thinned, BatchPools(view.scores, view.positive, view.allowed, pool, drawn, truths[slot], kinds)
 
 
 def _view(
     rule: BatchStrategy, slot: Slot, positive: Tensor, scores: Tensor, allowed: Tensor, inputs: ChoiceInputs
 ) -> tuple[ScoreView, Tensor | None]:
     """Return a slot's view for the strategy (a bank's has the target first), and which columns are known relevant."""
-    bank = slot == "bank"
-    of_targets = slot in OF_TARGETS
-    truth = None if inputs.relevant is None or not of_targets else of_slot(inputs.relevant, slot).to(scores.device)
-    own = torch.arange(len(scores), device=scores.device)
+    target = torch.arange(len(scores), device=scores.device)
+    if slot == "bank":
+        scores = torch.cat([positive, scores], dim=1)
+        allowed = torch.cat([torch.zeros_like(allowed[:, :1]), allowed], dim=1)
+        target = torch.zeros_like(target)
+    truth = None
+    planes: dict[str, Tensor] = {}
+    filters = None
+    if slot in OF_TARGETS:
+        if inputs.relevant is not None:
+            truth = of_slot(inputs.relevant, slot).to(scores.device)
+        planes = {name: of_slot(plane, slot) for name, plane in inputs.planes.items()}
+        filters = inputs.filters
     view = ScoreView(
-        scores=(torch.cat([positive, scores], dim=1) if bank else scores).detach(),
-        target=torch.zeros_like(own) if bank else own,
-        allowed=torch.cat([torch.zeros_like(allowed[:, :1]), allowed], dim=1) if bank else allowed,
+        scores=scores.detach(),
+        target=target,
+        allowed=allowed,
         relevant=truth if rule.reads_truth else None,
         temperature=inputs.temperature,
         dim=inputs.queries.shape[1],
-        planes={name: of_slot(plane, slot) for name, plane in inputs.planes.items() if of_targets},
+        planes=planes,
     )
-    return filter_view(view, inputs.filters if of_targets else None, rule), truth
+    return filter_view(view, filters, rule), truth
 
 
 def of_slot(table: Tensor, slot: Slot) -> Tensor:
@@ -145,17 +159,19 @@ def of_slot(table: Tensor, slot: Slot) -> Tensor:
 
     Of "bank" these are [B, 1 + K], a query's own target first.
     """
-    own = table[:, : len(table)]
+    batch = len(table)
+    targets = table[:, :batch]
     if slot == "bank":
-        return torch.cat([own.diagonal()[:, None], table[:, len(table) :]], dim=1)
-    return own.T if slot == "query" else own
+        return torch.cat([targets.diagonal()[:, None], table[:, batch:]], dim=1)
+    return targets.T if slot == "query" else targets
 
 
-def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, inputs: ChoiceInputs) -> SlotNegatives:
+def _synthesize(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, inputs: ChoiceInputs) -> SlotNegatives:
     """Return the negatives that the strategy synthesises from embeddings."""
     assert inputs.bank is not None
     assert inputs.seed is not None
-    stream, used = inputs.seed.to(pool.device), 0
+    stream = inputs.seed.to(pool.device)
+    used = 0
 
     def random(count: int) -> Tensor:
         nonlocal used
@@ -164,28 +180,32 @@ def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, inputs: C
 
     with full_precision(pool.device):
         with torch.no_grad():
-            tokens, there = ask_for_synthetic(rule, BankStep(view, pool, inputs.queries.detach(), inputs.bank, random))
-        return SlotNegatives(paired_relevance(inputs.queries, tokens.to(inputs.queries.dtype)), there)
+            step = BankStep(view, pool, inputs.queries.detach(), inputs.bank, random)
+            tokens, mask = ask_for_synthetic(rule, step)
+        return SlotNegatives(paired_relevance(inputs.queries, tokens.to(inputs.queries.dtype)), mask)
 
 
 def _keep_some(slots: dict[Slot, SlotNegatives], inputs: ChoiceInputs) -> dict[Slot, SlotNegatives]:
-    """Keep `inputs.kept` random negatives per query, uniformly over all slots together; weights stay."""
-    if inputs.kept is None:
+    """Keep `inputs.keep` random negatives per query, uniformly over all slots together; weights stay."""
+    if inputs.keep is None:
         return slots
     assert inputs.seed is not None
     mask = torch.cat([part.mask for part in slots.values()], dim=1)
     widths = [part.mask.shape[1] for part in slots.values()]
-    kept = keep(mask, inputs.seed.to(mask.device), inputs.kept).split(widths, 1)
-    return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
+    masks = keep(mask, inputs.seed.to(mask.device), inputs.keep).split(widths, 1)
+    thinned = {}
+    for (slot, part), mask in zip(slots.items(), masks, strict=True):
+        thinned[slot] = replace(part, mask=mask)
+    return thinned
 
 
-def _weights(part: SlotNegatives, view: ScoreView, in_front: bool) -> Tensor:
-    """Return the [B, M] weights of a slot's images; with `in_front` the view's first column is the target.
+def _weights(part: SlotNegatives, view: ScoreView, target_first: bool) -> Tensor:
+    """Return the [B, M] weights of a slot's images; with `target_first` the view's first column is the target.
 
     Synthetic negatives follow the images and are in no view.
     """
     weights = part.mask if part.weights is None else part.weights * part.mask
-    if in_front:
+    if target_first:
         weights = weights[:, : view.scores.shape[1] - 1]
         weights = torch.cat([torch.zeros_like(weights[:, :1]), weights], dim=1)
     return weights

@@ -21,7 +21,9 @@ from negbench.scoring.evaluation import Embeddings
 from negbench.settings.config import ResolvedConfig
 
 # of scikit-learn's mixture, as released
-_STEPS, _TOLERANCE, _LEAST_VARIANCE = 10, 1e-2, 5e-4
+_STEPS = 10
+_TOLERANCE = 1e-2
+_LEAST_VARIANCE = 5e-4
 _CLEAN = 0.5
 
 
@@ -50,35 +52,38 @@ def check_clean(config: ResolvedConfig, train: Dataset) -> None:
         )
 
 
-def clean_queries(config: ResolvedConfig, scene: EncodedSplits, made: Embeddings, divisor: float, epoch: int) -> Tensor:
+def clean_queries(
+    config: ResolvedConfig, scene: EncodedSplits, embeddings: Embeddings, divisor: float, epoch: int
+) -> Tensor:
     """Return [Q] bool: the train queries that look right to the model.
 
     Args:
         config: gives the size of the batches and the seed.
         scene: of Q train queries.
-        made: their embeddings.
+        embeddings: theirs.
         divisor: of scores in the loss.
         epoch: with the seed it decides which queries share a batch.
     """
     random = stream(config.seed, f"clean {epoch}")
-    losses = query_losses(made, scene.train.dataset.target_columns, divisor, config.train.batch_size, random)
+    losses = query_losses(embeddings, scene.train.dataset.target_columns, divisor, config.train.batch_size, random)
     return low_component(losses, random.initial_seed() % 2**32)
 
 
-def query_losses(made: Embeddings, targets: Tensor, divisor: float, size: int, random: torch.Generator) -> Tensor:
+def query_losses(embeddings: Embeddings, targets: Tensor, divisor: float, size: int, random: torch.Generator) -> Tensor:
     """Return [Q] float32: each query's InfoNCE loss among the targets [Q] of a random batch of `size`.
 
     A last, short batch is filled with queries of the first.
     """
-    queries = len(targets)
-    order = torch.randperm(queries, generator=random)
-    losses = torch.empty(queries)
-    for start in range(0, queries, size):
+    count = len(targets)
+    order = torch.randperm(count, generator=random)
+    losses = torch.empty(count)
+    for start in range(0, count, size):
         rows = order[start : start + size]
-        others = order[: min(size, queries) - len(rows)]
-        members = torch.cat([rows, others])
-        columns = targets[members].to(made.candidates.device)
-        scores = relevance(made.queries[rows.to(made.queries.device)].float(), made.candidates[columns].float())
+        others = order[: min(size, count) - len(rows)]
+        columns = targets[torch.cat([rows, others])]
+        queries = embeddings.queries[rows.to(embeddings.queries.device)]
+        candidates = embeddings.candidates[columns.to(embeddings.candidates.device)]
+        scores = relevance(queries.float(), candidates.float())
         losses[rows] = -(scores / divisor).log_softmax(1).diagonal().cpu()
     return losses
 

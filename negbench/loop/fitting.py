@@ -30,28 +30,31 @@ def fitting_plan(run: OpenRun) -> StepPlan:
     return first_that_fits(plans, architecture, rows, device, memory) or plans[-1]
 
 
-def possible_plans(asked: ComputeConfig, batch: int, backbone: Backbone) -> list[StepPlan]:
+def possible_plans(settings: ComputeConfig, batch: int, backbone: Backbone) -> list[StepPlan]:
     """Return the plans that the settings leave open, the cheapest first.
 
     A batch at once takes one pass forward; recomputing or micro-batches take two, and recomputing keeps the bits of
     whole batches; both take three. Large micro-batches come before small ones.
 
     Args:
-        asked: settings; what is not `auto` stays as it is.
+        settings: what is not `auto` stays as it is.
         batch: queries of a step.
         backbone: with or without weights.
     """
     sizes = [0]
-    if asked.micro_batch != "auto":
-        sizes = [asked.micro_batch]
+    if settings.micro_batch != "auto":
+        sizes = [settings.micro_batch]
     elif splits_rows(backbone):
         sizes += [batch // 2**times for times in range(1, batch.bit_length())]
     recomputing = [False]
-    if asked.recompute != "auto":
-        recomputing = [asked.recompute]
+    if settings.recompute != "auto":
+        recomputing = [settings.recompute]
     elif backbone.recomputes:
         recomputing.append(True)
-    plans = [StepPlan(size, recompute, asked.processes) for size in sizes for recompute in recomputing]
+    plans = []
+    for size in sizes:
+        for recompute in recomputing:
+            plans.append(StepPlan(size, recompute, settings.processes))
     return sorted(plans, key=_passes)  # which keeps the order of the sizes
 
 
@@ -73,8 +76,8 @@ def first_that_fits(
 def bytes_of(plan: StepPlan, architecture: Architecture, rows: StepRows, device: torch.device) -> int:
     """Return what a step takes of a device's memory: of a GPU's one process, of a machine's all processes."""
     gpu = device.type == "cuda"
-    each = sum(step_bytes(architecture, rows, plan, gpu=gpu).values())
-    return each if gpu else each * plan.processes
+    of_process = sum(step_bytes(architecture, rows, plan, gpu=gpu).values())
+    return of_process if gpu else of_process * plan.processes
 
 
 def memory_of(device: torch.device) -> int:

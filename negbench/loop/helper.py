@@ -37,8 +37,8 @@ def help_run(task: TeamTask) -> None:
     try:
         _help(task)
     except Exception as error:
-        said = str(error) if isinstance(error, NegbenchError) else out_of_memory(error)
-        _say(said or f"{type(error).__name__}: {error}".splitlines()[0])
+        message = str(error) if isinstance(error, NegbenchError) else out_of_memory(error)
+        _say(message or f"{type(error).__name__}: {error}".splitlines()[0])
         raise SystemExit(2) from None
 
 

@@ -19,7 +19,7 @@ it needs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -29,7 +29,7 @@ from negbench.contracts import Backbone, Calls, ComposesTexts, Loss, Outline, Qu
 from negbench.data.scene import Tokens, allowed_triples, frozen_texts
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.loop.slots import SlotNegatives, corrupted_triples, loss_of_slots
+from negbench.loop.slots import SlotNegatives, choose_triples, loss_of_slots
 from negbench.mining.composite import slots_of
 from negbench.settings.config import HybridConfig
 
@@ -163,7 +163,10 @@ class HybridTerms:
 
     def __init__(self, config: HybridConfig, calls: Calls, loss: Loss, dataset: Dataset, strategy: Strategy) -> None:
         check_hybrid(config, calls.backbone, dataset)
-        self.config, self.calls, self.loss, self.strategy = config, calls, loss, strategy
+        self.config = config
+        self.calls = calls
+        self.loss = loss
+        self.strategy = strategy
         self.read(dataset)
 
     def read(self, dataset: Dataset) -> None:
@@ -175,7 +178,8 @@ class HybridTerms:
         """Return the weighted sum, a scalar; `temperature` maps "tcm", "ritm" and "titm" to their temperatures."""
         device = members.target.device
         inputs = members.inputs
-        reference, target = (texts.rows(inputs.rows, device) for texts in (self._reference, self._target))
+        reference = self._reference.rows(inputs.rows, device)
+        target = self._target.rows(inputs.rows, device)
         embedded = self.calls.text_queries(target.tokens, inputs.rows, "target text")
         total = embedded.new_zeros(())
         if self.config.alpha > 0:
@@ -184,9 +188,9 @@ class HybridTerms:
         if self.config.beta > 0:
             images = self.calls.candidates(inputs.features, inputs.pictures)
             texts = self.calls.text_queries(reference.tokens, inputs.rows, "reference text")
-            matched = self._matching(texts, images, reference, temperature("ritm"))
-            matched = matched + self._matching(embedded, members.target, target, temperature("titm"))
-            total = total + self.config.beta * matched
+            ritm = self._matching(texts, images, reference, temperature("ritm"))
+            titm = self._matching(embedded, members.target, target, temperature("titm"))
+            total = total + self.config.beta * (ritm + titm)
         return total
 
     def _text_composition(
@@ -211,31 +215,47 @@ class HybridTerms:
                     slots[slot] = self._triples(members, reference, target, cross, embedded, rows)
                     continue
                 if slot == "target":
-                    corrupted, valid = scores, target.distinct
+                    negatives = scores
+                    valid = target.distinct
                 elif slot == "query":
-                    corrupted = scores.T
+                    negatives = scores.T
                     valid = target.distinct & rows.T
+                elif slot == "modification":
+                    negatives = torch.einsum("ijd,id->ij", cross, embedded)
+                    valid = torch.ones_like(rows)
                 else:
-                    corrupted = torch.einsum("ijd,id->ij" if slot == "modification" else "jid,id->ij", cross, embedded)
-                    valid = reference.distinct if slot == "reference" else torch.ones_like(rows)
-                slots[slot] = SlotNegatives(corrupted, (members.allowed[slot].cpu() & valid & rows).to(device))
+                    assert slot == "reference"  # `check_objective`: no bank
+                    negatives = torch.einsum("jid,id->ij", cross, embedded)
+                    valid = reference.distinct
+                mask = members.allowed[slot].cpu() & valid & rows
+                slots[slot] = SlotNegatives(negatives, mask.to(device))
             return loss_of_slots(self.loss, self.config.slots, scores.diagonal(), slots, temperature)
 
     def _triples(
         self, members: Members, reference: _Texts, target: _Texts, cross: Tensor, embedded: Tensor, rows: Tensor
     ) -> SlotNegatives:
         """Let the strategy choose among the triples whose texts all exist, for the queries that have both texts."""
-        same = [text.number[:, None] == text.number[None, :] for text in (reference, target)]
-        allowed = allowed_triples(same[0], ~members.allowed["modification"].cpu(), same[1])
+        same_reference = reference.number[:, None] == reference.number[None, :]
+        same_target = target.number[:, None] == target.number[None, :]
+        allowed = allowed_triples(same_reference, ~members.allowed["modification"].cpu(), same_target)
         allowed = allowed & members.allowed["triple"].cpu() & reference.present[:, None, None] & target.present
         cube = relevance(cross.flatten(0, 1), embedded[:, None]).view(*cross.shape[:2], -1)
-        chosen = corrupted_triples(self.strategy, cube, allowed.to(cube.device))
-        return SlotNegatives(chosen.scores, chosen.mask & rows.to(cube.device), chosen.weights)
+        negatives = choose_triples(self.strategy, cube, allowed.to(cube.device))
+        return replace(negatives, mask=negatives.mask & rows.to(cube.device))
 
-    def _matching(self, texts: Tensor, images: Tensor, own: _Texts, temperature: Tensor) -> Tensor:
-        """Return RITM or TITM of [B, D] texts and [B, T, D] images: text-to-image plus image-to-text loss."""
-        with torch.autocast(texts.device.type, enabled=False):
-            scores = relevance(texts, images)
-            mask = (own.distinct & own.present[:, None]).to(scores.device)
-            ways = [self.loss(scores.diagonal(), way, mask, temperature=temperature) for way in (scores, scores.T)]
-            return ways[0] + ways[1]
+    def _matching(self, embedded: Tensor, images: Tensor, texts: _Texts, temperature: Tensor) -> Tensor:
+        """Return RITM or TITM: text-to-image plus image-to-text loss.
+
+        Args:
+            embedded: [B, D] texts.
+            images: [B, T, D].
+            texts: what was embedded.
+            temperature: of the term.
+        """
+        with torch.autocast(embedded.device.type, enabled=False):
+            scores = relevance(embedded, images)
+            positive = scores.diagonal()
+            mask = (texts.distinct & texts.present[:, None]).to(scores.device)
+            to_image = self.loss(positive, scores, mask, temperature=temperature)
+            to_text = self.loss(positive, scores.T, mask, temperature=temperature)
+            return to_image + to_text

@@ -43,7 +43,10 @@ def read_files(config: ResolvedConfig) -> dict[str, Path]:
 
 def modules_of(config: ResolvedConfig) -> dict[str, Path]:
     """Return the modules that can change this run's scores, with their files."""
-    roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins_of(config)]
+    roots = []
+    for plugin in plugins_of(config):
+        name = plugin.module if plugin.path is None else f"--plugin {plugin.path.name}"
+        roots.append((name, plugin.source()))
     if is_composite("strategies", config.strategy.name):
         roots.append((COMPOSITES, _file(COMPOSITES)))
     return syntax.closure(((_LOOP, _file(_LOOP)), *roots))
@@ -51,9 +54,13 @@ def modules_of(config: ResolvedConfig) -> dict[str, Path]:
 
 def plugins_of(config: ResolvedConfig) -> list[Plugin]:
     """Return the plug-ins that a run uses."""
-    named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
-    others = (("backbones", other.name) for other in config.mining.backbones)
-    return [plugin for kind, name in (*named, *others, _WARMUP) for plugin in registry.parts(kind, name)]
+    names = [(kind, getattr(config, section).name) for section, kind in SECTIONS.items()]
+    names += [("backbones", other.name) for other in config.mining.backbones]
+    names.append(_WARMUP)
+    plugins: list[Plugin] = []
+    for kind, name in names:
+        plugins += registry.parts(kind, name)
+    return plugins
 
 
 def _file(module: str) -> Path:

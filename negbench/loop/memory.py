@@ -20,9 +20,9 @@ class Memory:
 
     def push(self, tokens: Tensor, columns: Tensor, size: int) -> None:
         """Append [B, T, D] embeddings of [B] images, and keep the last `size`."""
-        own = tokens.detach()
-        before = self.tokens.to(own.device) if len(self.columns) else own[:0]
-        self.tokens = torch.cat([before, own])[-size:]
+        tokens = tokens.detach()
+        earlier = self.tokens.to(tokens.device) if len(self.columns) else tokens[:0]
+        self.tokens = torch.cat([earlier, tokens])[-size:]
         self.columns = torch.cat([self.columns, columns.cpu()])[-size:]
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -56,7 +56,11 @@ def mining_task(
     """
     embeddings = embeddings or evaluation.embed(backbone, scene, scene.train)
     dataset = scene.train.dataset
-    planes: dict[str, Plane] = {name: plane for name, plane in (offline or {}).items() if name in reads}
+    planes: dict[str, Plane] = {**live_planes(reads, backbone, scene, embeddings)}
+    for name, plane in (offline or {}).items():
+        if name in reads:
+            planes[name] = plane
+    exclusions = tuple(getattr(mining, name) for name in _EXCLUSIONS)
     return MiningTask(
         queries=embeddings.queries,
         candidates=embeddings.candidates,
@@ -66,10 +70,10 @@ def mining_task(
         excluded=scene.train.excluded(mining),
         relevant=dataset.answers,
         kinds=dataset.kind_table if dataset.kinds else None,
-        cache=scene.train.mined.setdefault(tuple(getattr(mining, name) for name in _EXCLUSIONS), {}),
+        cache=scene.train.mined.setdefault(exclusions, {}),
         temperature=float(backbone.bounded_temperature.detach()) if temperature is None else temperature,
         filters=Filters.of(mining),
-        planes={**live_planes(reads, backbone, scene, embeddings), **planes},
+        planes=planes,
     )
 
 
@@ -80,19 +84,19 @@ def live_planes(
     names: Collection[str], backbone: Backbone, scene: EncodedSplits, embeddings: evaluation.Embeddings
 ) -> dict[str, EmbeddedPlane]:
     """Compute the planes among `names` that use the current model, on the train split with these embeddings."""
-    made = dict[str, EmbeddedPlane]()
+    planes = dict[str, EmbeddedPlane]()
     split = scene.train
     candidates = embeddings.candidates
     images = images_of(candidates) if {"target", "reference"} & {*names} else candidates
     if "target" in names:
         targets = split.dataset.target_columns.to(images.device)
-        made["target"] = EmbeddedPlane(images[targets], images[:, None])
+        planes["target"] = EmbeddedPlane(images[targets], images[:, None])
     if "reference" in names:
         references = evaluation.references_of(backbone, scene, split, embeddings)
-        made["reference"] = EmbeddedPlane(references, images[:, None])
+        planes["reference"] = EmbeddedPlane(references, images[:, None])
     if "text" in names:
-        made["text"] = EmbeddedPlane(evaluation.embed_texts(backbone, scene, split), candidates)
-    return made
+        planes["text"] = EmbeddedPlane(evaluation.embed_texts(backbone, scene, split), candidates)
+    return planes
 
 
 # --- made once a run -----------------------------------------------------------------------------------------------
@@ -117,7 +121,7 @@ def planes_read(strategy: Strategy, mining: MiningConfig, loss: Loss | None = No
                     f"{reader} reads the plane '{name}', but the run has none: "
                     f"--set mining.{name}=BACKBONE (as for --backbone), or a TREC run file ({', '.join(SCORE_FILES)})"
                 )
-    return frozenset(name for names in readers.values() for name in names)
+    return frozenset().union(*readers.values())
 
 
 def offline_planes(
@@ -158,8 +162,12 @@ def listed_plane(strategy: Strategy, dataset: Dataset, device: torch.device) -> 
     check_listed(strategy, dataset)
     file = lists_of(strategy)
     column_of = dataset.column_of
-    lists = [[column_of[name] for name in query.negatives if name in column_of] for query in dataset.queries]
-    lists = lists if file is None else read_lists(file, dataset)
+    if file is not None:
+        lists = read_lists(file, dataset)
+    else:
+        lists = []
+        for query in dataset.queries:
+            lists.append([column_of[name] for name in query.negatives if name in column_of])
     columns = Ragged.of(lists)
     return {"listed": TablePlane(columns, torch.ones(len(columns.values)), len(dataset.images), device)}
 
@@ -168,8 +176,8 @@ def check_listed(strategy: Strategy, dataset: Dataset) -> None:
     """Raise DataError if the strategy reads lists, and there are none, or none that stay."""
     if "listed" in strategy.reads:
         _check_stays(dataset, "listed")
-        known = dataset.column_of.keys()
-        if lists_of(strategy) is None and all(known.isdisjoint(query.negatives) for query in dataset.queries):
+        images = dataset.column_of.keys()
+        if lists_of(strategy) is None and all(images.isdisjoint(query.negatives) for query in dataset.queries):
             raise DataError(
                 f"{dataset.identity} lists no negatives among its images: name a column of train's that does, as "
                 "--columns negatives=NAME, or a file, as strategy listed:file=NEGATIVES.parquet"
@@ -184,7 +192,7 @@ def lists_of(strategy: Strategy) -> Path | None:
     """
     parts = strategy.members if isinstance(strategy, Composite) else (strategy,)
     files = {getattr(part, "file", None) for part in parts if "listed" in part.reads}
-    check_option("file", sorted(map(str, files)), len(files) < 2, "the same in both parts")
+    check_option("file", sorted(str(file) for file in files), len(files) < 2, "the same in both parts")
     return next(iter(files), None)
 
 
@@ -204,30 +212,30 @@ def _plane_from(
     dataset = scene.train.dataset
     if is_score_file(text):
         return _table(Path(text), dataset, device)
-    named = config.other_backbone(PluginConfig(**plugin_section("backbones", text)))
-    other = load_backbone(named, config.seed).to(device)
+    section = config.other_backbone(PluginConfig(**plugin_section("backbones", text)))
+    other = load_backbone(section, config.seed).to(device)
     other.precision = precision
     with display.stage("prepare"):
-        own = open_scene(config, Splits(dataset, None, dataset), other, device, display)
+        other_scene = open_scene(config, Splits(dataset, None, dataset), other, device, display)
     with display.stage("evaluate", note="judge" if judges else "guide"):
         if not judges:
-            embeddings = evaluation.embed(other, own, own.train)
+            embeddings = evaluation.embed(other, other_scene, other_scene.train)
             return EmbeddedPlane(embeddings.queries, embeddings.candidates)
-        images = images_of(evaluation.embed_candidates(other, own, own.train.images))
+        images = images_of(evaluation.embed_candidates(other, other_scene, other_scene.train.images))
         return EmbeddedPlane(images[dataset.target_columns.to(images.device)], images[:, None])
 
 
 def _table(path: Path, dataset: Dataset, device: torch.device) -> TablePlane:
-    stored = read_trec(path)
-    rows = [stored.get(query.id, {}) for query in dataset.queries]
+    by_query = read_trec(path)
+    rows = [by_query.get(query.id, {}) for query in dataset.queries]
     if not any(rows):
         raise DataError(f"{path} scores no query of {dataset.identity}: is it for another data set or split?")
+    columns: list[list[int]] = []
+    scores: list[float] = []
     for row in rows:
         for image in row:
             if image not in dataset.column_of:
                 raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {image!r}")
-    columns = Ragged.of([[dataset.column_of[image] for image in row] for row in rows])
-    scores: list[float] = []
-    for row in rows:
+        columns.append([dataset.column_of[image] for image in row])
         scores += row.values()
-    return TablePlane(columns, torch.tensor(scores), len(dataset.images), device)
+    return TablePlane(Ragged.of(columns), torch.tensor(scores), len(dataset.images), device)

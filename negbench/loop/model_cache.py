@@ -47,7 +47,9 @@ class ModelCache:
     """
 
     def __init__(self, run: OpenRun, objective: Objective, state: State) -> None:
-        self.run, self.objective, self.state = run, objective, state
+        self.run = run
+        self.objective = objective
+        self.state = state
         self.due: Sequence[Split] = ()
         self._values: dict[Hashable, Any] = {}
 
@@ -80,16 +82,17 @@ class ModelCache:
         untrained = self.run.scene.untrained
         seconds = self.run.display.seconds
         before = seconds.get(stage, 0.0)
+        value: Value
         if key in untrained:
-            seconds[stage] = before + untrained[key][1]
+            value, taken_seconds = untrained[key]
+            seconds[stage] = before + taken_seconds
         else:
             with self.run.display.stage(stage, note=note):
-                made = make()
-            untrained[key] = made, seconds.get(stage, 0.0) - before
-        value: Value = untrained[key][0]
+                value = make()
+            untrained[key] = value, seconds.get(stage, 0.0) - before
         return value
 
-    def mined_scene(self) -> EncodedSplits:
+    def scene_to_mine(self) -> EncodedSplits:
         """Return the scene to mine: the epoch's own if epochs redraw pairs; other texts do not change what is mined."""
         run = self.run
         if not run.scene.train.dataset.redraws:
@@ -108,9 +111,9 @@ class ModelCache:
         offline = self.objective.offline
         divisor = self.objective.divisor
         reads = () if strategy is None else planes_read(strategy, mining)
-        made = self.embeddings(split)
+        embeddings = self.embeddings(split)
         return mining_task(
-            run.backbone, scene, mining, reads=reads, offline=offline, temperature=divisor, embeddings=made
+            run.backbone, scene, mining, reads=reads, offline=offline, temperature=divisor, embeddings=embeddings
         )
 
     def embeddings(self, split: Split) -> evaluation.Embeddings:
@@ -125,21 +128,21 @@ class ModelCache:
         run = self.run
         embed = partial(evaluation.embed, run.backbone, run.scene, split, wordings=self._reads_wordings(split))
         if run.scene.frozen:
-            return embed(candidates=self._known_candidates(split))
+            return embed(candidates=self._find_candidates(split))
         splits = self._together(split)
         if len(splits) == 1:
             return embed()
-        made = evaluation.embed_together(run.backbone, run.scene, splits)
-        for other, embeddings in zip(splits, made, strict=True):
+        by_split = evaluation.embed_together(run.backbone, run.scene, splits)
+        for other, embeddings in zip(splits, by_split, strict=True):
             self._values["embeddings", id(other)] = embeddings
-        return made[splits.index(split)]
+        return by_split[splits.index(split)]
 
-    def _known_candidates(self, split: Split) -> Tensor | None:
+    def _find_candidates(self, split: Split) -> Tensor | None:
         """Return the candidates of a split with the same images, if there is one that is embedded."""
         for other in self._splits:
-            known: evaluation.Embeddings | None = self._values.get(("embeddings", id(other)))
-            if known is not None and torch.equal(other.images, split.images):
-                return known.candidates
+            embeddings: evaluation.Embeddings | None = self._values.get(("embeddings", id(other)))
+            if embeddings is not None and torch.equal(other.images, split.images):
+                return embeddings.candidates
         return None
 
     def _together(self, split: Split) -> list[Split]:
@@ -150,25 +153,23 @@ class ModelCache:
         """
         if split not in self.due or self._reads_wordings(split):
             return [split]
-        found = [split]
+        together = [split]
         last = list[Split]()
-        while len(found) > len(last):
-            last = found
-            found = [other for other in self.due if other in last or self._shares(other, last)]
-        return found
+        while len(together) > len(last):  # until no further split shares a picture with these
+            last = together
+            together = [other for other in self.due if other in last or self._shares(other, last)]
+        return together
 
     def _shares(self, other: Split, splits: Sequence[Split]) -> bool:
         """Whether a split has a picture of these splits, and texts that can stand in one table with theirs."""
-        if self._reads_wordings(other) or not self._tokenised_alike(splits[0], other):
+        if self._reads_wordings(other) or self._token_shapes(other) != self._token_shapes(splits[0]):
             return False
-        pictures = torch.cat([other.images, other.references])
-        return any(bool(torch.isin(pictures, torch.cat([own.images, own.references])).any()) for own in splits)
+        pictures = torch.cat([part for split in splits for part in (split.images, split.references)])
+        return bool(torch.isin(torch.cat([other.images, other.references]), pictures).any())
 
-    def _tokenised_alike(self, split: Split, other: Split) -> bool:
-        """Whether the texts of two splits can stand in one table."""
-        own = split.texts(self.run.backbone)
-        others = other.texts(self.run.backbone)
-        return own.keys() == others.keys() and all(own[name].shape[1:] == others[name].shape[1:] for name in own)
+    def _token_shapes(self, split: Split) -> dict[str, torch.Size]:
+        """Return the shapes of a text's tokens."""
+        return {name: tokens.shape[1:] for name, tokens in split.texts(self.run.backbone).items()}
 
     def _reads_wordings(self, split: Split) -> bool:
         """Whether further wordings of a split's texts count now, and there are some."""
@@ -188,7 +189,7 @@ class ModelCache:
         run = self.run
         return run.config.eval.reported and self.state.epoch in (0, run.config.train.epochs)
 
-    def scored(self) -> Scored:
+    def scores(self) -> Scored:
         """Return ranks and metrics on the scored split."""
         run = self.run
         scene = self.run.scene

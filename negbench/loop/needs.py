@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from negbench.contracts import BankStrategy, Strategy
+from negbench.contracts import BankStrategy, Slot, Strategy
 from negbench.data.scene import trained_state
 from negbench.errors import PausedError
 from negbench.loop.record import peak_memory_mib
@@ -25,7 +25,8 @@ from negbench.settings.config import ResolvedConfig
 MOVES_SCORES = False  # only estimates
 
 # per drawn negative: column, score and gap as tensors, and as Python numbers while a refresh's table is written
-_DRAWN_BYTES, _DRAWN_DISK = 80, 12
+_DRAWN_BYTES = 80
+_DRAWN_DISK = 12
 _ADAM = 4  # float32 values per trained parameter: itself, its gradient, two moments
 _KEPT_POOLS = 3  # the checkpoint's, the last refresh's, and the one being written
 
@@ -67,19 +68,28 @@ def step_needs(run: OpenRun) -> list[Need]:
     drawn = config.train.draws if any(phase.refreshes for phase in phases_of(strategy, config)) else 0
     corpus = max(len(split.dataset.images) for split in (scene.train, scene.val, scene.also or scene.val))
     parameters = sum(value.numel() for value in trained_state(backbone).values())
-    slots = {slot for rule in batch_rules(strategy) for slot in rule.corrupts}
-    made = width if slots & {"reference", "modification", "triple"} else tokens  # queries of all pairs, or their scores
-    pairs = ((batch, "queries"), (batch, "members of the batch"), (made if slots else 0, "values"))
+    slots: set[Slot] = set()
+    queue = 0
+    for rule in batch_rules(strategy):
+        slots |= {*rule.corrupts}
+        if isinstance(rule, BankStrategy):
+            queue = max(queue, rule.queue)
+    if slots & {"reference", "modification", "triple"}:
+        values = width  # of the query of each pair
+    elif slots:
+        values = tokens  # of which each pair has a score
+    else:
+        values = 0
+    pairs = ((batch, "queries"), (batch, "members of the batch"), (values, "values"))
     images = ((batch, "queries"), (2 + drawn, "images"), (image, "values"))
     smaller = _quarter(batch)
     fewer = f"--set train.batch_size={smaller}, or --set train.num_negatives={_quarter(config.train.draws)}"
-    queue = max((rule.queue for rule in batch_rules(strategy) if isinstance(rule, BankStrategy)), default=0)
-    four = (4, "bytes")
+    float32 = (4, "bytes")
     return [
-        Need("images of a step", (*images, four), fewer),
-        Need("candidates", ((corpus + queue, "images"), (tokens * width, "values"), four), "use a smaller corpus"),
-        Need("trained parameters", ((_ADAM * parameters, "values"), four), "use a smaller backbone"),
-        Need("scores of a batch", (*pairs, four), f"--set train.batch_size={smaller}"),
+        Need("images of a step", (*images, float32), fewer),
+        Need("candidates", ((corpus + queue, "images"), (tokens * width, "values"), float32), "use a smaller corpus"),
+        Need("trained parameters", ((_ADAM * parameters, "values"), float32), "use a smaller backbone"),
+        Need("scores of a batch", (*pairs, float32), f"--set train.batch_size={smaller}"),
     ]
 
 
@@ -145,5 +155,8 @@ def _mining_phases(config: ResolvedConfig) -> Iterator[Phase]:
 
 def _longest_interval(config: ResolvedConfig) -> int:
     """Return the largest number of epochs whose negatives are drawn at once."""
-    ends = [itertools.pairwise((*phase.refreshes, phase.end)) for phase in _mining_phases(config)]
-    return max((after - before for before, after in itertools.chain(*ends)), default=0)
+    longest = 0
+    for phase in _mining_phases(config):
+        for before, after in itertools.pairwise((*phase.refreshes, phase.end)):
+            longest = max(longest, after - before)
+    return longest

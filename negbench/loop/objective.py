@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import torch
@@ -32,7 +32,7 @@ from negbench.loop.chosen import OF_TARGETS, ChoiceInputs, choose, of_slot, slot
 from negbench.loop.hybrid import HybridTerms, LossScalars, Members, check_hybrid
 from negbench.loop.memory import Memory
 from negbench.loop.mining_task import planes_read
-from negbench.loop.slots import LossExtras, SlotNegatives, full_precision, joined, loss_of_slots
+from negbench.loop.slots import LossExtras, SlotNegatives, full_precision, join_members, loss_of_slots
 from negbench.loop.training_calls import TrainingCalls
 from negbench.mining.composite import Composite, batch_rule, batch_rules, shares_draws
 from negbench.mining.filters import Filters
@@ -51,22 +51,22 @@ class Batch:
         rows: [B] int64 train queries.
         negatives: [B, M] int64 corpus columns drawn for them; None for batch strategies.
         tokens: tokenised texts of the rows, from `Split.texts` or `Split.tokens`.
-        kept: for batch strategies, how many negatives to keep of each query's pool, at random; None keeps all.
-        seed: [B] int64, each query's random stream, for `kept` and for synthetic negatives.
+        keep: for batch strategies, how many negatives to keep of each query's pool, at random; None keeps all.
+        seed: [B] int64, each query's random stream, for `keep` and for synthetic negatives.
         clean: [B] bool, the queries that the loss is of; None: all. The targets of the others stay negatives.
     """
 
     rows: Tensor
     negatives: Tensor | None
     tokens: Tokens
-    kept: int | None = None
+    keep: int | None = None
     seed: Tensor | None = None
     clean: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Scalar `loss` with its gradient, number of `negatives` used, and what is known of them.
+    """Scalar `loss` with its gradient, the number of `negatives` used, and what is known about them.
 
     `pools` are a batch strategy's. `shared` holds per query the number of negatives that were drawn for others, and
     how many of these are known to be relevant to it: [B, 2] float32; None without any, or where nothing is known.
@@ -94,9 +94,9 @@ class _Scores:
 
     def of_rows(self, rows: Tensor) -> Self:
         """Return the scores without negatives and candidates of the other rows [B] bool, which so add to no loss."""
-        own = rows.to(self.positive.device)[:, None]
-        slots = {slot: replace(part, mask=part.mask & own) for slot, part in self.slots.items()}
-        extras = self.extras if self.extras.mask is None else replace(self.extras, mask=self.extras.mask & own)
+        in_loss = rows.to(self.positive.device)[:, None]
+        slots = {slot: replace(part, mask=part.mask & in_loss) for slot, part in self.slots.items()}
+        extras = self.extras if self.extras.mask is None else replace(self.extras, mask=self.extras.mask & in_loss)
         return replace(self, slots=slots, extras=extras)
 
 
@@ -129,7 +129,7 @@ class _Others:
     Attributes:
         columns: [B M] int64 images, in the order of the draws; one that is drawn twice occurs twice.
         scores: [B, B M].
-        mask: [B, B M] bool, which are a query's negatives; False for its own draws, which are so anyway.
+        mask: [B, B M] bool, which are a query's further negatives; False for its own draws.
         tokens: [K, T, D] of the different images among them.
         place: [B M] int64, where each one's tokens are.
     """
@@ -197,10 +197,13 @@ def check_objective(
 def _check_guided(strategy: Strategy, loss: Loss, hybrid: HybridConfig) -> None:
     """Raise OptionError unless the guide of the loss can score all negatives of a strategy: they must be images."""
     name = type(loss).__name__
-    made = any(isinstance(rule, SyntheticStrategy) for rule in batch_rules(strategy))
-    unscored = {slot for rule in batch_rules(strategy) for slot in rule.corrupts} - {*OF_TARGETS}
-    if made or unscored:
-        what = "made from embeddings" if made else f"of slot {' and '.join(sorted(unscored))}"
+    rules = batch_rules(strategy)
+    synthetic = any(isinstance(rule, SyntheticStrategy) for rule in rules)
+    unscored: set[Slot] = set()
+    for rule in rules:
+        unscored |= {*rule.corrupts} - {*OF_TARGETS}
+    if synthetic or unscored:
+        what = "made from embeddings" if synthetic else f"of slot {' and '.join(sorted(unscored))}"
         raise OptionError(
             f"{name} needs the guide's score of every negative, and it has none of those {what}: use a strategy whose "
             "negatives are images of the corpus"
@@ -280,9 +283,12 @@ class Objective(nn.Module):
         hybrid = hybrid or HybridConfig()
         backbone = calls.backbone
         check_objective(strategy, loss, hybrid, backbone, scene.train.dataset, mining)
-        self.backbone, self.strategy, self.loss = backbone, strategy, loss
+        self.backbone = backbone
+        self.strategy = strategy
+        self.loss = loss
         self.calls = calls
-        self.scene, self.mining = scene, mining
+        self.scene = scene
+        self.mining = mining
         self.reads = planes_read(strategy, mining)
         self.filters = Filters.of(mining)
         self.offline = offline or {}
@@ -315,8 +321,8 @@ class Objective(nn.Module):
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return AdamW groups of the parameters outside the backbone: the scalars, at the full rate, without decay."""
-        own = list(self.scalars.parameters())
-        return [{"params": own, "lr": lr, "weight_decay": 0.0}] if own else []
+        scalars = list(self.scalars.parameters())
+        return [{"params": scalars, "lr": lr, "weight_decay": 0.0}] if scalars else []
 
     def temperature(self, term: str) -> Tensor:
         """Return the term's own temperature ("icm": the loss on images; "tcm", "ritm", "titm") or the backbone's."""
@@ -333,11 +339,8 @@ class Objective(nn.Module):
         scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
         if batch.clean is not None:
             scores = scores.of_rows(batch.clean)
-        drawn = scores.slots.get("target")
-        many = drawn is not None and min(drawn.mask.shape[1], batch.kept or math.inf) > HARDEST
-        if drawn is not None and many and math.isnan(self.hardest_share) and drawn.scores.requires_grad:
-            fixed = drawn.scores.detach(), drawn.mask  # a hook that holds its own tensor keeps the step's graph alive
-            drawn.scores.register_hook(lambda gradient: self._note_share(*fixed, gradient))
+        if "target" in scores.slots and math.isnan(self.hardest_share):
+            self._watch_hardest(scores.slots["target"], batch.keep)
         with full_precision(self.device):
             value = loss_of_slots(
                 self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.extras
@@ -346,6 +349,19 @@ class Objective(nn.Module):
             value = value + self.hybrid(scores.members, self.temperature)
         count = sum(int(part.mask.sum()) for part in scores.slots.values())
         return StepResult(value, count, scores.pools, scores.shared)
+
+    def _watch_hardest(self, negatives: SlotNegatives, keep: int | None) -> None:
+        """Have the backward pass set `hardest_share`, if the queries may have more than ten negatives.
+
+        Args:
+            negatives: of slot "target".
+            keep: as in `Batch`.
+        """
+        scores = negatives.scores
+        most = scores.shape[1] if keep is None else min(scores.shape[1], keep)
+        if most > HARDEST and scores.requires_grad:
+            # detached: a hook that holds its own tensor keeps the step's graph alive
+            scores.register_hook(partial(self._note_share, scores.detach(), negatives.mask))
 
     def _note_share(self, scores: Tensor, mask: Tensor, gradient: Tensor) -> None:
         """Set `hardest_share` from negatives' scores, their bool mask and the loss's gradient in them, all [B, M]."""
@@ -387,61 +403,52 @@ class Objective(nn.Module):
 
     def _corpus_scores(self, batch: Batch) -> _Scores:
         assert batch.negatives is not None
-        made = self._queries(batch)
+        queries = self._queries(batch)
         targets = self.scene.train.dataset.target_columns[batch.rows]
-        columns = torch.cat([targets[:, None], batch.negatives], dim=1)
-        wanted = torch.cat([columns.flatten(), self._further_images(batch.rows)])
-        distinct, position = torch.unique(wanted, return_inverse=True)
-        embedded = self._embed_candidates(distinct, sparing=self._sparing)
+        columns = torch.cat([targets[:, None], batch.negatives], dim=1)  # [B, 1 + M]
+        needed = torch.cat([columns.flatten(), self._further_images(batch.rows)])
+        distinct, position = torch.unique(needed, return_inverse=True)
         position = position[: columns.numel()].reshape(columns.shape)
+        images = _Images(distinct, self._embed_candidates(distinct, sparing=self._sparing))
         with full_precision(self.device):
-            chosen = _rows_of(embedded, position.to(self.device))  # [B, 1 + M, T, D]
-            scores = paired_relevance(made.query, chosen)
-            guide = self._guide_scores(batch.rows, distinct)
-            if guide is not None:
-                guide = guide.gather(1, position.to(guide.device))  # [B, 1 + M]
-            drawn = SlotNegatives(
-                scores=scores[:, 1:],
-                mask=torch.ones_like(scores[:, 1:], dtype=torch.bool),
-                guide=None if guide is None else guide[:, 1:],
-            )
-            others = self._draws_of_others(batch, made, chosen[:, 0], _Images(distinct, embedded), position[:, 1:])
+            tokens = _rows_of(images.tokens, position.to(self.device))  # [B, 1 + M, T, D]
+            scores = paired_relevance(queries.query, tokens)
+            others = self._draws_of_others(batch, queries, tokens[:, 0], images, position[:, 1:])
+        positive = scores[:, 0]
+        guide = self._guide_scores(batch.rows, distinct)
+        if guide is not None:
+            guide = guide.gather(1, position[:, 1:].to(guide.device))
+        drawn = SlotNegatives(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool), guide=guide)
         if others is not None:
-            theirs = self._guide_scores(batch.rows, others.columns)
-            drawn = SlotNegatives.side_by_side([drawn, SlotNegatives(others.scores, others.mask, guide=theirs)])
-        own = chosen[:, 0]
-        rule = batch_rule(self.strategy)  # a union adds members to the draws
-        choice = None if rule is None else self._choose(rule, batch, made, own)
-        slots = dict[Slot, SlotNegatives]({"target": drawn}) if choice is None else joined(drawn, choice.slots)
-        joins = choice is not None and "target" in choice.slots
+            guide = self._guide_scores(batch.rows, others.columns)
+            drawn = SlotNegatives.side_by_side([drawn, SlotNegatives(others.scores, others.mask, guide=guide)])
+        slots: dict[Slot, SlotNegatives] = {"target": drawn}
+        choice = None
+        rule = batch_rule(self.strategy)
+        if rule is not None:  # a union adds members of the batch to the draws
+            choice = self._choose(rule, batch, queries, tokens[:, 0])
+            slots = join_members(drawn, choice.slots)
         with full_precision(self.device):
-            aspects = []
-            for name, sub in made.subs.items():
-                parts = paired_relevance(sub.embeddings.float(), chosen)
-                if others is not None:
-                    parts = torch.cat([parts, relevance(sub.embeddings.float(), others.tokens)[:, others.place]], dim=1)
-                if joins:
-                    parts = torch.cat([parts, relevance(sub.embeddings.float(), own)], dim=1)
-                aspects.append(AspectScores(name, parts[:, 0], parts[:, 1:], sub.weight, sub.present))
-            extras = self._extras(aspects, batch, made.query, _Images(distinct, embedded), choice, others)
+            aspects = _aspects_of_draws(queries, tokens, others, choice)
+            extras = self._extras(aspects, batch, queries.query, images, choice, others)
         if self._sparing:
-            self._spare(scores[:, 0], slots, extras, position.unique())
+            self._spare(positive, slots, extras, position.unique())
         allowed = {} if choice is None else choice.allowed
         if self.hybrid is not None and "target" not in allowed:
-            allowed |= {"target": self._allowed("target", batch)}
-        members = Members(made.inputs, own, allowed)
-        known = None if others is None else self._known_of_others(batch, others)
-        return _Scores(scores[:, 0], slots, extras, None, members, known)
+            allowed |= {"target": self._allowed_members("target", batch)}
+        members = Members(queries.inputs, tokens[:, 0], allowed)
+        shared = None if others is None else self._count_shared(batch, others)
+        return _Scores(positive, slots, extras, None, members, shared)
 
     def _draws_of_others(
-        self, batch: Batch, made: _Queries, own: Tensor, images: _Images, position: Tensor
+        self, batch: Batch, queries: _Queries, targets: Tensor, images: _Images, position: Tensor
     ) -> _Others | None:
         """Return the draws of the batch's other queries as each query's negatives; None unless the strategy shares.
 
         Args:
             batch: of B queries with M draws each.
-            made: their queries.
-            own: [B, T, D] tokens of their targets.
+            queries: their queries.
+            targets: [B, T, D] tokens of their targets.
             images: what was embedded.
             position: [B, M] place of each draw among `images`.
         """
@@ -452,18 +459,18 @@ class Objective(nn.Module):
         used, place = position.flatten().unique(return_inverse=True)
         columns = images.columns[used]
         tokens = images.tokens[used.to(images.tokens.device)]
-        scores = relevance(made.query, tokens)
+        scores = relevance(queries.query, tokens)
         allowed = split.allowed_images(rows, columns, self.mining)
         if self.filters.active:
-            positive = paired_relevance(made.query, own[:, None])
-            every = torch.cat([split.dataset.target_columns[rows], columns])
-            planes = self._planes(rows, made.inputs, every, torch.cat([own, tokens]).detach())
+            positive = paired_relevance(queries.query, targets[:, None])
+            with_targets = torch.cat([split.dataset.target_columns[rows], columns])
+            planes = self._planes(rows, queries.inputs, with_targets, torch.cat([targets, tokens]).detach())
             view = ScoreView(
                 scores=torch.cat([positive, scores], dim=1).detach(),
                 target=torch.zeros(len(rows), dtype=torch.int64, device=scores.device),
                 allowed=torch.cat([torch.zeros_like(allowed[:, :1]), allowed], dim=1).to(scores.device),
                 temperature=self.divisor,
-                dim=made.query.shape[1],
+                dim=queries.query.shape[1],
                 planes={name: of_slot(plane, "bank") for name, plane in planes.items()},
             )
             allowed &= self.filters.keep(view)[:, 1:].to(allowed.device)
@@ -474,29 +481,29 @@ class Objective(nn.Module):
         place = place.to(scores.device)
         return _Others(columns, scores[:, place], mask.to(scores.device), tokens, place)
 
-    def _known_of_others(self, batch: Batch, others: _Others) -> Tensor | None:
+    def _count_shared(self, batch: Batch, others: _Others) -> Tensor | None:
         """Return `StepResult.shared`."""
         answers = self.scene.train.dataset.answers
         relevant = self.scene.train.relevant_images(batch.rows, others.columns)
         if answers is None or relevant is None:
             return None
-        known = answers.lengths[batch.rows] > 0  # of the rest nothing but the target
-        mask = others.mask.cpu() & known[:, None]
+        has_answers = answers.lengths[batch.rows] > 0  # of the others only the target is known to be relevant
+        mask = others.mask.cpu() & has_answers[:, None]
         return torch.stack([mask.sum(1), (mask & relevant).sum(1)], dim=1).float()
 
     # --- batch strategies: the batch's own members, in each slot that the strategy corrupts -----------------------
 
     def _batch_scores(self, batch: Batch) -> _Scores:
-        made = self._queries(batch)
+        queries = self._queries(batch)
         targets = self.scene.train.dataset.target_columns[batch.rows]
         embedded = self._embed_candidates(targets)
         assert isinstance(self.strategy, BatchStrategy)
-        choice = self._choose(self.strategy, batch, made, embedded)
+        choice = self._choose(self.strategy, batch, queries, embedded)
         with full_precision(self.device):
             aspects = []
-            for name, sub in made.subs.items():
-                of_aspect = relevance(sub.embeddings.float(), embedded)
-                aspects.append(AspectScores(name, of_aspect.diagonal(), of_aspect, sub.weight, sub.present))
+            for name, sub in queries.subs.items():
+                scores = relevance(sub.embeddings.float(), embedded)
+                aspects.append(AspectScores(name, scores.diagonal(), scores, sub.weight, sub.present))
             columns = self._further_images(batch.rows)
             if len(columns):
                 tokens = self._embed_candidates(columns, sparing=self._sparing)
@@ -505,18 +512,20 @@ class Objective(nn.Module):
             else:
                 columns, first = _first_of_each(targets)
                 tokens = embedded[first.to(embedded.device)]
-            extras = self._extras(aspects, batch, made.query, _Images(columns, tokens), choice)
+            extras = self._extras(aspects, batch, queries.query, _Images(columns, tokens), choice)
         if self._sparing:
             self._spare(choice.positive, choice.slots, extras, used=columns[:0])
-        members = Members(made.inputs, embedded, choice.allowed)
+        members = Members(queries.inputs, embedded, choice.allowed)
         return _Scores(choice.positive, choice.slots, extras, choice.pools, members)
 
-    def _choose(self, rule: BatchStrategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
+    def _choose(self, rule: BatchStrategy, batch: Batch, queries: _Queries, embedded: Tensor) -> _Chosen:
         """Let a batch strategy choose among the batch's members and the images of its bank."""
         split = self.scene.train
-        by_slot = slot_scores(self.calls, made.inputs, made.query, embedded, rule.corrupts)
-        corrupts = {*rule.corrupts, *(("modification",) if "triple" in rule.corrupts else ())} - {"bank"}
-        allowed: dict[Slot, Tensor] = {slot: self._allowed(slot, batch) for slot in corrupts}
+        by_slot = slot_scores(self.calls, queries.inputs, queries.query, embedded, rule.corrupts)
+        corrupts: set[Slot] = {*rule.corrupts} - {"bank"}
+        if "triple" in corrupts:  # its negatives are made of those of the modification
+            corrupts.add("modification")
+        allowed = {slot: self._allowed_members(slot, batch) for slot in corrupts}
         columns = split.dataset.target_columns[batch.rows]
         tokens = embedded.detach()
         bank = None
@@ -526,17 +535,17 @@ class Objective(nn.Module):
             columns = torch.cat([columns, images["bank"]])
             tokens = torch.cat([tokens, bank])
             with full_precision(self.device):
-                by_slot["bank"] = relevance(made.query, bank)
-        planes = self._planes(batch.rows, made.inputs, columns, tokens)
+                by_slot["bank"] = relevance(queries.query, bank)
+        planes = self._planes(batch.rows, queries.inputs, columns, tokens)
         inputs = ChoiceInputs(
             temperature=self.divisor,
-            queries=made.query,
+            queries=queries.query,
             bank=bank,
             relevant=split.relevant_images(batch.rows, columns),
             kinds=split.dataset.kind_table(batch.rows, columns) if split.dataset.kinds else None,
             planes=planes,
             filters=self.filters,
-            kept=batch.kept,
+            keep=batch.keep,
             seed=batch.seed,
         )
         slots, pools = choose(rule, by_slot, allowed, inputs)
@@ -554,17 +563,17 @@ class Objective(nn.Module):
             return None
         return self.offline["guide"].block(rows, columns)
 
-    def _bank(self, rule: BankStrategy, rows: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _bank(self, rule: BankStrategy, rows: Tensor, target_tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the bank: [K] int64 columns, [K, T, D] embeddings without a gradient, [B, K] bool allowed images.
 
         Args:
             rule: says what the bank holds.
             rows: [B] queries.
-            own: [B, T, D] tokens of their targets; a queue appends them first, as XBM does.
+            target_tokens: [B, T, D] tokens of their targets; a queue appends them first, as XBM does.
         """
         split = self.scene.train
         if rule.queue:
-            self.memory.push(own, split.dataset.target_columns[rows], rule.queue)
+            self.memory.push(target_tokens, split.dataset.target_columns[rows], rule.queue)
             columns = self.memory.columns
             tokens = self.memory.tokens
             return columns, tokens, split.allowed_images(rows, columns, self.mining)
@@ -574,7 +583,7 @@ class Objective(nn.Module):
         allowed = split.allowed_images(rows, columns, self.mining) & self._in_own_group(rows, columns)
         return columns, tokens, allowed
 
-    def _allowed(self, slot: Slot, batch: Batch) -> Tensor:
+    def _allowed_members(self, slot: Slot, batch: Batch) -> Tensor:
         """Return `Split.batch_allowed` under the run's mining options."""
         return self.scene.train.batch_allowed(slot, batch.rows, self.mining)
 
@@ -610,20 +619,21 @@ class Objective(nn.Module):
         groups = self.scene.train.dataset.group_index[rows].unique()
         return self._in_group[groups].any(0).nonzero().squeeze(1)
 
-    def _taken(self, batch: Batch, choice: _Chosen | None, others: _Others | None) -> Tensor:
+    def _negative_images(self, batch: Batch, choice: _Chosen | None, others: _Others | None) -> Tensor:
         """Return [B, N] bool: images drawn as negatives, for the query or others, or chosen by a batch strategy."""
-        taken = torch.zeros(len(batch.rows), len(self.scene.train.images), dtype=torch.bool)
+        negative = torch.zeros(len(batch.rows), len(self.scene.train.images), dtype=torch.bool)
         if batch.negatives is not None:
-            taken.scatter_(1, batch.negatives, True)
+            negative.scatter_(1, batch.negatives, True)
         if choice is not None:
             for slot in choice.images.keys() & choice.slots.keys():
-                mask = choice.slots[slot].mask[:, : len(choice.images[slot])]  # without synthetic negatives
+                columns = choice.images[slot]
+                mask = choice.slots[slot].mask[:, : len(columns)]  # without synthetic negatives
                 row, member = mask.cpu().nonzero(as_tuple=True)
-                taken[row, choice.images[slot][member]] = True
+                negative[row, columns[member]] = True
         if others is not None:
             row, member = others.mask.cpu().nonzero(as_tuple=True)
-            taken[row, others.columns[member]] = True
-        return taken
+            negative[row, others.columns[member]] = True
+        return negative
 
     def _extras(
         self,
@@ -651,12 +661,17 @@ class Objective(nn.Module):
         if self.loss.candidate_set == "pair":
             return extras
         mask = self._candidates(batch, images.columns, choice, others)
-        some = mask.any(0) if self.loss.candidate_set == "relevant" else torch.ones(len(mask.T), dtype=torch.bool)
-        if self.loss.candidate_set == "batch":
-            some = torch.isin(images.columns, targets)
-        embedded = images.tokens if bool(some.all()) else images.tokens[some.to(images.tokens.device)]
-        mask = mask[:, some].to(query.device)
-        return replace(extras, candidates=relevance(query, embedded), mask=mask)
+        tokens = images.tokens
+        if self.loss.candidate_set == "relevant":
+            columns = mask.any(0)
+        elif self.loss.candidate_set == "batch":
+            columns = torch.isin(images.columns, targets)
+        else:
+            columns = torch.ones(len(images.columns), dtype=torch.bool)
+        if not bool(columns.all()):
+            tokens = tokens[columns.to(tokens.device)]
+            mask = mask[:, columns]
+        return replace(extras, candidates=relevance(query, tokens), mask=mask.to(query.device))
 
     def _candidates(self, batch: Batch, columns: Tensor, choice: _Chosen | None, others: _Others | None) -> Tensor:
         """Return [B, C] bool: which of the images [C] are a query's candidates; arguments as of `_extras`."""
@@ -666,7 +681,8 @@ class Objective(nn.Module):
             relevant = train.relevant_images(rows, columns)
             assert relevant is not None  # `_check_positives`
             return relevant & (columns[None, :] != train.dataset.target_columns[rows][:, None])
-        mask = train.allowed_images(rows, columns, self.mining) & ~self._taken(batch, choice, others)[:, columns]
+        mask = train.allowed_images(rows, columns, self.mining)
+        mask &= ~self._negative_images(batch, choice, others)[:, columns]
         if self.loss.candidate_set == "corpus":
             mask &= self._in_own_group(rows, columns)
         return mask
@@ -689,7 +705,7 @@ class Objective(nn.Module):
         assert extras.candidates is not None
         assert extras.mask is not None
         with torch.no_grad(), full_precision(self.device):
-            given = LossInput(
+            inputs = LossInput(
                 positive=positive,
                 negatives=home.scores,
                 mask=home.mask,
@@ -698,9 +714,33 @@ class Objective(nn.Module):
                 candidates=extras.candidates,
                 candidate_mask=extras.mask,
             )
-            light = self.loss.candidate_weights(given).amax(0) < self.loss.least_weight
+            light = self.loss.candidate_weights(inputs).amax(0) < self.loss.least_weight
         light[used.to(light.device)] = False
         self.calls.spare(light)
+
+
+def _aspects_of_draws(
+    queries: _Queries, tokens: Tensor, others: _Others | None, choice: _Chosen | None
+) -> list[AspectScores]:
+    """Score the targets and negatives of slot "target" under each sub-query.
+
+    Args:
+        queries: B queries with their sub-queries.
+        tokens: [B, 1 + M, T, D] of each query's target and draws.
+        others: draws of other queries that are negatives, if any.
+        choice: members of the batch that are negatives, if any.
+    """
+    aspects = []
+    for name, sub in queries.subs.items():
+        embeddings = sub.embeddings.float()
+        parts = [paired_relevance(embeddings, tokens)]
+        if others is not None:
+            parts.append(relevance(embeddings, others.tokens)[:, others.place])
+        if choice is not None and "target" in choice.slots:
+            parts.append(relevance(embeddings, tokens[:, 0]))
+        scores = torch.cat(parts, dim=1)
+        aspects.append(AspectScores(name, scores[:, 0], scores[:, 1:], sub.weight, sub.present))
+    return aspects
 
 
 def _rows_of(table: Tensor, index: Tensor) -> Tensor:

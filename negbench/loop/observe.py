@@ -29,21 +29,23 @@ def regime_epochs(config: ResolvedConfig, phases: Iterable[Phase]) -> set[int]:
     """
     if not config.eval.reported:
         return {0}
-    own = {*config.schedule.refresh_epochs}.union(*(phase.refreshes for phase in phases))
-    taken = sorted({0, *(own if any(own) else refresh_epochs(config.train.epochs, Strategy.n_def))})
-    last = len(taken) - 1
-    count = min(len(taken), _REGIME_CARDS)
-    return {taken[round(last * place / max(1, count - 1))] for place in range(count)}
+    refreshes = {*config.schedule.refresh_epochs}.union(*(phase.refreshes for phase in phases))
+    if not any(refreshes):
+        refreshes = {*refresh_epochs(config.train.epochs, Strategy.n_def)}
+    epochs = sorted({0, *refreshes})
+    last = len(epochs) - 1
+    count = min(len(epochs), _REGIME_CARDS)
+    return {epochs[round(last * place / max(1, count - 1))] for place in range(count)}
 
 
 def note_regime(now: ModelCache, log: Log) -> None:
     """Take the regime card of the current model, for the log and for result.json."""
     state = now.state
-    ranks = now.scored().ranks
+    ranks = now.scores().ranks
     note = f"epoch {state.epoch}"
 
     def take_regime_card() -> dict[str, float]:
-        return regime(now.task(now.mined_scene()), ranks).summary()
+        return regime(now.task(now.scene_to_mine()), ranks).summary()
 
     numbers = now.once("regime", take_regime_card, "regime", note)
     state.regime.append({"epoch": float(state.epoch), **numbers})
@@ -58,7 +60,11 @@ def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:
     run = now.run
     path = folder.path / file_name(moment)
     if not path.exists() and run.config.eval.reported:
-        now.once("curves", lambda: curves.score_curves(now.task(run.scene)), "curves", moment).save(path)
+
+        def compute_curves() -> curves.Curves:
+            return curves.score_curves(now.task(run.scene))
+
+        now.once("curves", compute_curves, "curves", moment).save(path)
 
 
 def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
@@ -77,10 +83,10 @@ def one_modality(now: ModelCache) -> dict[str, dict[str, float]]:
 
 def score_untrained(now: ModelCache, log: Log) -> dict[str, dict[str, float]]:
     """Return metrics of the untrained model, for whole queries and for either modality alone."""
-    scored = now.scored()
+    scores = now.scores()
     data = now.run.scene.val.dataset
-    values = {f"{now.run.scene.scored}/{name}": value for name, value in scored.metrics.items()}
+    values = {f"{now.run.scene.scored}/{name}": value for name, value in scores.metrics.items()}
     log(values | now.also(), 0, -1)
     alone = {f"untrained_{name}": metrics for name, metrics in one_modality(now).items()}
-    mistakes = {name: value for name, value in data.summarise_mistakes(scored.ranks).items() if not math.isnan(value)}
-    return {"untrained": scored.metrics | mistakes, **alone}
+    mistakes = {name: value for name, value in data.summarise_mistakes(scores.ranks).items() if not math.isnan(value)}
+    return {"untrained": scores.metrics | mistakes, **alone}

@@ -33,13 +33,18 @@ def with_temperature_rate(groups: Sequence[dict[str, Any]], temperature: Tensor,
         return list(groups)
     parameters = [parameter for group in groups for parameter in group["params"]]
     gradients = torch.autograd.grad(temperature, parameters, allow_unused=True)
-    own = {id(parameter) for parameter, grad in zip(parameters, gradients, strict=True) if grad is not None}
+    of_temperature = {id(parameter) for parameter, grad in zip(parameters, gradients, strict=True) if grad is not None}
     parts = list[dict[str, Any]]()
     for group in groups:
-        rest: list[nn.Parameter] = [parameter for parameter in group["params"] if id(parameter) not in own]
-        taken: list[nn.Parameter] = [parameter for parameter in group["params"] if id(parameter) in own]
+        rest: list[nn.Parameter] = []
+        own: list[nn.Parameter] = []
+        for parameter in group["params"]:
+            if id(parameter) in of_temperature:
+                own.append(parameter)
+            else:
+                rest.append(parameter)
         if rest:
             parts.append({**group, "params": rest})
-        if taken:
-            parts.append({**group, "params": taken, "lr": group["lr"] * rate})
+        if own:
+            parts.append({**group, "params": own, "lr": group["lr"] * rate})
     return parts

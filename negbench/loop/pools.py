@@ -27,9 +27,9 @@ def define_pools(now: ModelCache, phase: Phase, folder: RunFolder, generator: to
     config = now.run.config
     epoch = state.epoch
     num_negatives = config.train.draws
-    end = next((b for b in phase.refreshes if b > epoch), phase.end)
+    end = next((refresh for refresh in phase.refreshes if refresh > epoch), phase.end)
     state.refresh += 1 if phase.is_last else 0
-    scene = now.mined_scene()
+    scene = now.scene_to_mine()
     queries = len(scene.train.dataset.queries)
     with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
         task = now.task(scene, phase.mined)
@@ -46,12 +46,13 @@ def define_pools(now: ModelCache, phase: Phase, folder: RunFolder, generator: to
             ),
             progress=advance,
         )
-    state.negatives, state.interval_start = mined.negatives, epoch
+    state.negatives = mined.negatives
+    state.interval_start = epoch
     if phase.is_last:
         folder.write_table(f"mining-{state.refresh:02d}", mined.table())
         # the next refresh is compared with this one, or in a resumed run with that of the checkpoint
-        kept = {_file(folder, refresh) for refresh in (state.refresh, state.checkpointed)}
-        for file in {*folder.path.glob("pools-*.bits")} - kept:
+        needed = {_file(folder, refresh) for refresh in (state.refresh, state.checkpointed)}
+        for file in {*folder.path.glob("pools-*.bits")} - needed:
             delete(file)
     return mined
 

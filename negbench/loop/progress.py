@@ -32,11 +32,20 @@ class Progress:
     """
 
     def __init__(self, run: OpenRun, folder: RunFolder, state: State, total: int, log: Log) -> None:
-        self._run, self._folder, self._state, self._total, self._log = run, folder, state, total, log
-        self._told = time.monotonic()
-        self._steps, self._waited = 0, 0.0  # since then
+        self._run = run
+        self._folder = folder
+        self._state = state
+        self._total = total
+        self._log = log
+        self._start_count()
 
-    def waiting(self, items: Iterable[T]) -> Iterator[T]:
+    def _start_count(self) -> None:
+        """Count steps, and seconds of waiting, from now on."""
+        self._counted_from = time.monotonic()
+        self._steps = 0
+        self._waited = 0.0
+
+    def time_waiting(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items, and count the time until each is there."""
         iterator = iter(items)
         while True:
@@ -48,8 +57,8 @@ class Progress:
             self._waited += time.monotonic() - begun
             yield item
 
-    def stepped(self, losses: list[Tensor], rows: int) -> None:
-        """Tell of a step that the state has, if it is time.
+    def note_step(self, losses: list[Tensor], rows: int) -> None:
+        """Count a step that the state has, and tell about it if it is time.
 
         Args:
             losses: of the epoch's steps so far, times their rows.
@@ -61,21 +70,20 @@ class Progress:
             recent = torch.stack([loss.cpu() for loss in losses[-POINT:]])
             mean = float(recent.sum()) / (POINT * self._run.config.train.batch_size)
             self._log({"train/step_loss": mean}, state.step, state.epoch)
-        passed = time.monotonic() - self._told
+        passed = time.monotonic() - self._counted_from
         if passed >= EVERY:
             line = self._line(passed, float(losses[-1]) / rows)
             self._run.display.add(line)
             self._write(line)
-            self._told = time.monotonic()
-            self._steps, self._waited = 0, 0.0
+            self._start_count()
 
     def _line(self, passed: float, loss: float) -> str:
         speed = self._steps / passed
-        told = f"{speed:.1f} steps/s" if speed >= 1 else f"{1 / speed:.1f} s a step"
-        left = duration((self._total - self._state.step) / speed)
-        memory = peak_memory_mib()
-        held = size(memory.get("gpu", memory["process"]) * 2**20)
-        return f"{told}, loss {loss:.4g}, {left} of training left, {held}, waiting {self._waited / passed:.0%}"
+        pace = f"{speed:.1f} steps/s" if speed >= 1 else f"{1 / speed:.1f} s a step"
+        rest = duration((self._total - self._state.step) / speed)
+        peaks = peak_memory_mib()
+        memory = size(peaks.get("gpu", peaks["process"]) * 2**20)
+        return f"{pace}, loss {loss:.4g}, {rest} of training left, {memory}, waiting {self._waited / passed:.0%}"
 
     def _write(self, line: str) -> None:
         state = self._state

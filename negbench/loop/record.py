@@ -19,6 +19,7 @@ from negbench.loop.types import OpenRun
 from negbench.machine.files import sha256_of
 from negbench.machine.versions import versions
 from negbench.metrics.part_name import part_name
+from negbench.settings.config import ResolvedConfig
 
 MOVES_SCORES = False  # only records
 
@@ -36,7 +37,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
         "config": run.config.model_dump(mode="json"),
         "hash": run.hash,
         "code": code_version(run.config),
-        "plugins": {str(p.path): sha256_of(p.path) for p in plugins_of(run.config) if p.path is not None},
+        "plugins": _plugin_hashes(run.config),
         "dataset": {
             "train": train.identity,
             "val": val.identity,
@@ -64,6 +65,12 @@ def manifest(run: OpenRun) -> dict[str, Any]:
         "reads_pictures": reads_pixels(run.config),
         "versions": versions(),
     }
+
+
+def _plugin_hashes(config: ResolvedConfig) -> dict[str, str]:
+    """Return path -> hash of the plug-in files that a run uses."""
+    paths = [plugin.path for plugin in plugins_of(config)]
+    return {str(path): sha256_of(path) for path in paths if path is not None}
 
 
 def tags(run: OpenRun) -> dict[str, str]:
@@ -144,13 +151,12 @@ def _features(run: OpenRun) -> dict[str, int] | None:
 
 def mean_behaviour(behaviour: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Average over the refreshes (batch strategies: over the epochs); NaN where nothing is known."""
-    names: dict[str, None] = {}
-    for row in behaviour:
-        names |= dict.fromkeys(name for name in row if name != "epoch")
-    return {
-        name: float(torch.tensor([row.get(name, math.nan) for row in behaviour], dtype=torch.float64).nanmean())
-        for name in names
-    }
+    means: dict[str, float] = {}
+    for name in dict.fromkeys(name for row in behaviour for name in row):
+        if name != "epoch":
+            values = [row.get(name, math.nan) for row in behaviour]
+            means[name] = float(torch.tensor(values, dtype=torch.float64).nanmean())
+    return means
 
 
 def peak_memory_mib() -> dict[str, float]:

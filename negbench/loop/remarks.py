@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from negbench.contracts import Loss, ScoreView, Strategy
+from negbench.contracts import Loss, ScoreView, Slot, Strategy
 from negbench.data.scene import DataCache, Split, needs_dev
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
@@ -122,50 +122,61 @@ def check_idle(rows: Sequence[Row], sets: Sequence[str], cache: DataCache, *, al
         OptionError: a setting does nothing in any row that has it. One run of one epoch only gets the remark: people
             try a pipeline so.
     """
-    asked = {text.partition("=")[0].strip() for text in sets}
-    found = dict[str, dict[str, list[str]]]()
-    for name, given, config in rows:
-        unread = ((setting, why) for setting, why in _unread(config, alone=alone) if setting in asked)
-        for setting, why in (*_idle(given, config, cache, asked), *unread):
-            found.setdefault(setting, {}).setdefault(why, []).append(name)
+    keys_set = {text.partition("=")[0].strip() for text in sets}
+    names_by_reason = dict[str, dict[str, list[str]]]()  # of each setting
+    for name, raw, config in rows:
+        reasons = list(_idle(raw, config, cache, keys_set))
+        reasons += [(setting, why) for setting, why in _unread(config, alone=alone) if setting in keys_set]
+        for setting, why in reasons:
+            names_by_reason.setdefault(setting, {}).setdefault(why, []).append(name)
     remarks = list[str]()
-    for setting, whys in found.items():
-        having = sum(_is_set(given, setting) for _, given, _ in rows)
-        unused = having == sum(map(len, whys.values()))
-        told = {why: names for why, names in whys.items() if alone or unused or why != _ONCE}
-        parts = [f"for {', '.join(dict.fromkeys(names))}: {why}" for why, names in told.items()]
-        if parts:
-            remarks.append(f"{setting} does nothing {'; '.join(parts)}")
-        smoke = alone and setting in ("strategy", "schedule.warmup") and rows[0][2].train.epochs == 1
-        if parts and unused and not smoke and (setting in asked or not setting.startswith("schedule.")):
-            raise OptionError(remarks[-1])
+    for setting, by_reason in names_by_reason.items():
+        rows_with = sum(_is_set(raw, setting) for _, raw, _ in rows)
+        unused = rows_with == sum(len(names) for names in by_reason.values())
+        parts = []
+        for why, names in by_reason.items():
+            if alone or unused or why != _ONCE:
+                parts.append(f"for {', '.join(dict.fromkeys(names))}: {why}")
+        if not parts:
+            continue
+        remark = f"{setting} does nothing {'; '.join(parts)}"
+        remarks.append(remark)
+        smoke_test = alone and setting in ("strategy", "schedule.warmup") and _epochs_of(rows) == 1
+        if unused and not smoke_test and (setting in keys_set or not setting.startswith("schedule.")):
+            raise OptionError(remark)
     return remarks
 
 
-def _is_set(given: RunConfig, setting: str) -> bool:
+def _epochs_of(rows: Sequence[Row]) -> int:
+    """Return the epochs of the first row."""
+    _, _, config = rows[0]
+    return config.train.epochs
+
+
+def _is_set(raw: RunConfig, setting: str) -> bool:
     """Whether a configuration gives a setting another value than its default; also "strategy", which has none."""
     section, _, name = setting.partition(".")
-    field = type(getattr(given, section)).model_fields.get(name)
+    field = type(getattr(raw, section)).model_fields.get(name)
     if field is None:
-        return given.flat().get(setting, True) not in (None, False)
-    return bool(getattr(getattr(given, section), name) != field.default)
+        return raw.flat().get(setting, True) not in (None, False)
+    return bool(getattr(getattr(raw, section), name) != field.default)
 
 
-def _idle(given: RunConfig, config: ResolvedConfig, cache: DataCache, asked: set[str]) -> Iterator[tuple[str, str]]:
+def _idle(raw: RunConfig, config: ResolvedConfig, cache: DataCache, keys_set: set[str]) -> Iterator[tuple[str, str]]:
     """Yield the settings of one run that do nothing, and why."""
     if any(getattr(config.mining, name) for name in _EXCLUDED):
         yield from idle_exclusions(config.mining, cache.dataset(config.dataset, "train", images=False))
     epochs = config.train.epochs
     schedule = config.schedule
     strategy: Any = registry.get("strategies", config.strategy.name)
-    keys = {f"schedule.{key}" for key, value in given.schedule if value is not None}
+    keys = {f"schedule.{key}" for key, value in raw.schedule if value is not None}
     if strategy.scope == "batch" or (schedule.n_def == 1 and schedule.refresh_epochs):
-        for key in sorted(keys & asked):
+        for key in sorted(keys & keys_set):
             yield key, _ONCE
         return
     if not schedule.refresh_epochs:
         warm_up = "1 epoch" if schedule.warmup == 1 else f"{schedule.warmup} epochs"
-        setting = "schedule.warmup" if "schedule.warmup" in asked else "strategy"
+        setting = "schedule.warmup" if "schedule.warmup" in keys_set else "strategy"
         if schedule.n_def == 1:
             yield setting, "the one definition is the whole corpus, as of all-corpus"
         else:
@@ -213,8 +224,10 @@ def _unread(config: ResolvedConfig, *, alone: bool) -> Iterator[tuple[str, str]]
 
 def _draws_from_batch_alone(strategy: Strategy) -> bool:
     """Whether all negatives of a query are other members of its batch, each in one slot: no triples and no bank."""
-    slots = [slot for _, part in parts_of(strategy) for slot in slots_of(part)]
-    return strategy.scope == "batch" and "triple" not in slots and "bank" not in slots
+    slots: set[Slot] = set()
+    for _, part in parts_of(strategy):
+        slots |= {*slots_of(part)}
+    return strategy.scope == "batch" and slots.isdisjoint({"triple", "bank"})
 
 
 def _ignores_counts(strategy: Strategy, counts: Sequence[int]) -> bool:
@@ -227,9 +240,9 @@ def _ignores_counts(strategy: Strategy, counts: Sequence[int]) -> bool:
         return False
     scores = torch.rand(4, 1000, generator=torch.Generator().manual_seed(0))
     target = scores.argsort(dim=1)[:, 700]  # 700 images below it
-    for default, given in enumerate(counts):
-        usual = last.pool(ScoreView(scores, target, refresh=default))
-        if not torch.equal(usual, last.pool(ScoreView(scores, target, refresh=given))):
+    for refresh, count in enumerate(counts):
+        by_default = last.pool(ScoreView(scores, target, refresh=refresh))
+        if not torch.equal(by_default, last.pool(ScoreView(scores, target, refresh=count))):
             return False
     return True
 
@@ -237,10 +250,10 @@ def _ignores_counts(strategy: Strategy, counts: Sequence[int]) -> bool:
 @lru_cache(16)
 def idle_exclusions(mining: MiningConfig, dataset: Dataset) -> list[tuple[str, str]]:
     """Return each exclusion of `mining` that leaves out no image of this data set besides targets, and why."""
-    found = list[tuple[str, str]]()
+    idle = list[tuple[str, str]]()
     nothing = torch.empty(0, dtype=torch.int64)  # neither features nor texts matter
     for name, why in _EXCLUDED.items():
         rows = Split(dataset, nothing, nothing, {}).excluded(MiningConfig.model_validate({name: getattr(mining, name)}))
         if rows is not None and (rows.values == dataset.target_columns.repeat_interleave(rows.lengths)).all():
-            found.append((f"mining.{name}", why.format(f"{dataset.card.name} {dataset.split}")))
-    return found
+            idle.append((f"mining.{name}", why.format(f"{dataset.card.name} {dataset.split}")))
+    return idle

@@ -9,7 +9,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,8 @@ class RunForecast:
             return
         free = self.config.compute.model_copy(update={"micro_batch": "auto", "recompute": "auto"})
         fit = self.fitting(free)
-        has = f"{'the GPU' if self.device.type == 'cuda' else 'this machine'} has {size(self.memory)}"
+        device = "the GPU" if self.device.type == "cuda" else "this machine"
+        has = f"{device} has {size(self.memory)}"
         if fit is not None:
             raise OptionError(f"a step takes about {size(needed)} of memory, {has}: {_flags(fit)}")
         last = self.plans(free)[-1]
@@ -140,7 +141,9 @@ class RunForecast:
     @cached_property
     def operations(self) -> dict[str, float]:
         """Floating-point operations of a training step, computed as a run would, by call."""
-        plan = self.configured_plan if self.device.type == "cpu" else self.fitting() or self.configured_plan
+        plan = self.configured_plan
+        if self.device.type != "cpu":
+            plan = self.fitting() or plan
         return step_operations(self.architecture, self.rows, plan)
 
     def _duration(self, operations: float) -> float | None:
@@ -153,26 +156,31 @@ class RunForecast:
 
     def lines(self) -> list[str]:
         """Say memory of a step, steps, pictures, disk and hours."""
-        parts = self.step(StepPlan(processes=self.config.compute.processes))
-        named = ", ".join(f"{name} {size(count)}" for name, count in parts.items() if count >= 2**20)
+        lines = [self._step_line(), f"{self.steps:,} steps{self._pictures()}"]
+        if self.rows.corpus:
+            lines.append(self._corpus_line())
+        if self.rows.bank_read:
+            lines.append(self._bank_line())
+        seconds = self.seconds()
+        if seconds is not None:
+            lines.append(f"{STEPS_ALONE} about {_long(seconds)} on this {self._device_name(seconds)}")
+        return lines
+
+    def _step_line(self) -> str:
+        """Say what a step of whole batches takes, and with which settings it fits."""
+        processes = self.config.compute.processes
+        parts = self.step(StepPlan(processes=processes))
+        large_parts = ", ".join(f"{name} {size(count)}" for name, count in parts.items() if count >= 2**20)
         batch = self.config.train.batch_size
-        where = "GPU" if self.device.type == "cuda" else "machine"
-        told = [f"a step of {batch} queries takes about {size(sum(parts.values()))} ({named})"]
-        if self.config.compute.processes > 1:
-            told[0] += f" in each of {self.config.compute.processes} processes"
+        line = f"a step of {batch} queries takes about {size(sum(parts.values()))} ({large_parts})"
+        if processes > 1:
+            line += f" in each of {processes} processes"
         fit = self.fitting()
         flags = "" if fit is None else _flags(fit)
         if flags:
-            told[0] += f"; this {where} has {size(self.memory)}, which is enough with {flags}"
-        told.append(f"{self.steps:,} steps{self._pictures()}")
-        if self.rows.corpus:
-            told.append(self._corpus_line())
-        if self.rows.bank_read:
-            told.append(self._bank_line())
-        seconds = self.seconds()
-        if seconds is not None:
-            told.append(f"{STEPS_ALONE} about {_long(seconds)} on this {self._device_name(seconds)}")
-        return told
+            device = "GPU" if self.device.type == "cuda" else "machine"
+            line += f"; this {device} has {size(self.memory)}, which is enough with {flags}"
+        return line
 
     def _corpus_line(self) -> str:
         """Say how many images a loss over the corpus sends through the backbone, and what that takes."""
@@ -245,12 +253,11 @@ def _long(seconds: float) -> str:
 @cache
 def cpu_speed() -> float:
     """Return the operations per second that one thread of this CPU reaches in products of float32 matrices."""
-    left = torch.ones(_SIDE, _SIDE)
-    right = torch.ones(_SIDE, _SIDE)
-    torch.mm(left, right)
+    ones = torch.ones(_SIDE, _SIDE)
+    torch.mm(ones, ones)
     before = time.process_time()
     for _ in range(3):
-        torch.mm(left, right)
+        torch.mm(ones, ones)
     return 3 * 2 * _SIDE**3 / max(1e-6, time.process_time() - before)
 
 
@@ -265,7 +272,7 @@ def forecast_lines(config: ResolvedConfig, cache: DataCache, started: str | None
     Raises:
         OptionError: a step cannot fit.
     """
-    return _lines(lambda: RunForecast.of(config, cache, started))
+    return _lines(partial(RunForecast.of, config, cache, started))
 
 
 def open_run_lines(run: OpenRun) -> list[str]:

@@ -5,14 +5,14 @@ weights would have to be loaded and images encoded first. Nothing is stored, and
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import islice, pairwise
 
 import torch
 
 from negbench.contracts import HoldsFeatures, Strategy
-from negbench.data.scene import DataCache, threads
+from negbench.data.scene import DataCache, Splits, threads
 from negbench.display import Display, log
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import TrainingParts, own_randomness
@@ -25,8 +25,9 @@ from negbench.loop.train import train_epoch, training_parts
 from negbench.loop.types import OpenRun, PlannedRun, State
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
-from negbench.mining.regime import regime
+from negbench.mining.regime import Regime, regime
 from negbench.plugins.registry import registry
+from negbench.settings.config import ResolvedConfig
 
 MOVES_SCORES = False  # only estimates
 
@@ -40,7 +41,8 @@ class RunTimer:
     """Tells the seconds that runs take; what several runs have in common is timed once."""
 
     def __init__(self, cache: DataCache) -> None:
-        self._scenes, self._known = cache, dict[Hashable, float]()
+        self._cache = cache
+        self._seconds_of = dict[Hashable, float]()
 
     def seconds(self, planned: PlannedRun) -> float:
         """Return what a run takes on an idle core; 0 if it cannot be timed."""
@@ -57,53 +59,84 @@ class RunTimer:
 
     def _seconds(self, planned: PlannedRun) -> float:
         config = planned.config
-        splits = self._scenes.splits(planned.config)
-        parts = _PartTimer(planned, self._scenes)
-        queries = len(splits.train.queries)
-        epochs = config.train.epochs
-        chosen = config.eval.select
-        data = (config.model_dump_json(include={"dataset", "backbone"}, exclude=_WORLDS), queries)
-        named = config.model_dump_json(include={"loss", "mining", "hybrid"})
-        rules = (named, config.train.draws, config.train.batch_size)
-
-        def once(what: str, *key: Hashable, of: tuple[Phase, ...] = ()) -> float:
-            if (what, key) not in self._known:
-                self._known[what, key] = getattr(parts, what)(*of)
-            return self._known[what, key]
-
+        splits = self._cache.splits(config)
+        parts = _PartTimer(planned, self._cache)
         phases = phases_of(parts.strategy, config)
-        regime_at = regime_epochs(config, phases)
-        scored = {*range(0, epochs, config.eval.every), epochs}
-        curves = config.eval.reported * (1 + any(config.schedule.refresh_epochs[:1]))  # as long as a regime card
-        rankings = len(scored | regime_at) + 4 * config.eval.reported + (chosen != "last")  # four by one modality alone
-        if chosen == "dev" and config.eval.reported:
-            rankings += len(scored) - 1
-        also = len(scored) * len(splits.also.queries) / len(splits.val.queries) if splits.also else 0
-        total = _STORED + (len(regime_at) + 1 + curves) * once("regime_card", data)
-        total += (rankings + also) * once("scoring", data, len(splits.val.queries))
-        for phase, begin in zip(phases, [0, *(phase.end for phase in phases[:-1])], strict=True):
+        data = (config.model_dump_json(include={"dataset", "backbone"}, exclude=_WORLDS), len(splits.train.queries))
+        settings = config.model_dump_json(include={"loss", "mining", "hybrid"})
+        rules = (settings, config.train.draws, config.train.batch_size)
+
+        def time_once(measure: Callable[[], float], *key: Hashable) -> float:
+            if key not in self._seconds_of:
+                self._seconds_of[key] = measure()
+            return self._seconds_of[key]
+
+        total = _STORED
+        total += _count_regime_cards(config, phases) * time_once(parts.regime_card, "regime_card", data)
+        scoring = time_once(parts.scoring, "scoring", data, len(splits.val.queries))
+        total += _count_rankings(config, phases, splits) * scoring
+        begin = 0
+        for phase in phases:
             if phase.refreshes:
-                total += len(phase.refreshes) * once("refresh", data, rules, repr(phase.mined), of=(phase,))
-            total += (phase.end - begin) * once("epoch", data, rules, repr(phase.strategy), of=(phase,))
+                refresh = time_once(partial(parts.refresh, phase), "refresh", data, rules, repr(phase.mined))
+                total += len(phase.refreshes) * refresh
+            epoch = time_once(partial(parts.epoch, phase), "epoch", data, rules, repr(phase.strategy))
+            total += (phase.end - begin) * epoch
+            begin = phase.end
         return total
+
+
+def _count_regime_cards(config: ResolvedConfig, phases: Sequence[Phase]) -> int:
+    """Return the number of a run's regime cards, and of its score curves, each of which takes as long."""
+    count = len(regime_epochs(config, phases)) + 1  # the last at the end
+    if config.eval.reported:
+        count += 1  # the curves at the start
+        if any(config.schedule.refresh_epochs[:1]):
+            count += 1  # and those after the warm-up
+    return count
+
+
+def _count_rankings(config: ResolvedConfig, phases: Sequence[Phase], splits: Splits) -> float:
+    """Return how often a run ranks the scored split; other splits count by their queries."""
+    epochs = config.train.epochs
+    on_curve = {*range(0, epochs, config.eval.every), epochs}
+    rankings: float = len(on_curve | regime_epochs(config, phases))
+    if config.eval.select != "last":
+        rankings += 1
+    if config.eval.reported:
+        rankings += 4  # by one modality alone
+        if config.eval.select == "dev":
+            rankings += len(on_curve) - 1
+    if splits.also:
+        rankings += len(on_curve) * len(splits.also.queries) / len(splits.val.queries)
+    return rankings
 
 
 class _PartTimer:
     """Times parts of a run, which is opened for the first of them."""
 
     def __init__(self, planned: PlannedRun, cache: DataCache) -> None:
-        self._planned, self._scenes, named = planned, cache, planned.config.strategy
-        self.strategy: Strategy = registry.make("strategies", named.name, **named.options)
+        section = planned.config.strategy
+        self._planned = planned
+        self._cache = cache
+        self.strategy: Strategy = registry.make("strategies", section.name, **section.options)
 
     @cached_property
-    def _opened(self) -> tuple[OpenRun, TrainingParts, ModelCache]:
-        run = open_run(self._planned, Display(), self._scenes)
-        parts = training_parts(run, self.strategy)
-        return run, parts, ModelCache(run, parts.objective, State())
+    def _run(self) -> OpenRun:
+        return open_run(self._planned, Display(), self._cache)
+
+    @cached_property
+    def _training(self) -> TrainingParts:
+        return training_parts(self._run, self.strategy)
+
+    @cached_property
+    def _now(self) -> ModelCache:
+        return ModelCache(self._run, self._training.objective, State())
 
     def _least(self, action: Callable[[], object]) -> float:
         """Return the seconds of the faster of two calls: the first may compile, or fill caches."""
-        run, _, now = self._opened
+        run = self._run
+        now = self._now
         on_core = run.precision.device.type == "cpu" and run.config.compute.threads == 1
         clock = time.process_time if on_core else time.perf_counter  # as if idle, however busy the core is now
         times = [clock()]
@@ -114,32 +147,36 @@ class _PartTimer:
         return min(after - before for before, after in pairwise(times))
 
     def scoring(self) -> float:
-        return self._least(self._opened[2].scored)
+        return self._least(self._now.scores)
 
     def regime_card(self) -> float:
-        run, _, now = self._opened
-        return self._least(lambda: regime(now.task(run.scene)))
+        def take_regime_card() -> Regime:
+            return regime(self._now.task(self._run.scene))
+
+        return self._least(take_regime_card)
 
     def _mining(self, phase: Phase) -> Callable[[], Mined]:
-        run, parts, now = self._opened
-        task = now.task(run.scene, phase.mined)
+        run = self._run
+        task = self._now.task(run.scene, phase.mined)
         draws = run.config.train.draws
         per_epoch = draws if run.config.mining.replacement else None
         part = task.shard(torch.arange(min(_QUERIES, len(task.queries))))
         epochs = -(-phase.end // len(phase.refreshes)) if run.config.mining.redraw else 1
 
         def mine_part() -> Mined:
-            generator = parts.streams["draws"]
+            generator = self._training.streams["draws"]
             return mine(part, phase.mined, refresh=0, generator=generator, draws=draws * epochs, per_epoch=per_epoch)
 
         return mine_part
 
     def refresh(self, phase: Phase) -> float:
-        queries = len(self._opened[0].scene.train.dataset.queries)
+        queries = len(self._run.scene.train.dataset.queries)
         return self._least(self._mining(phase)) * max(1.0, queries / _QUERIES)
 
     def epoch(self, phase: Phase) -> float:
-        run, parts, now = self._opened
+        run = self._run
+        parts = self._training
+        now = self._now
         queries = len(run.scene.train.dataset.queries)
         parts.objective.use_strategy(phase.strategy)
         if phase.refreshes:
@@ -157,5 +194,5 @@ class _PartTimer:
             now.state.forget_steps()
             train_epoch(run, parts, now.state, iter(steps))
 
-        taken = self._least(train)
-        return self._least(batches) + taken * run.config.train.steps(queries) / len(steps)
+        step = self._least(train) / len(steps)
+        return self._least(batches) + step * run.config.train.steps(queries)

@@ -8,8 +8,8 @@ import math
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -103,11 +103,11 @@ def _find_finished(full: ResolvedConfig, cache: DataCache, runs: Path, label: st
     settings = full.model_dump(mode="json", exclude={"compute", "plugins"})
     for file in sorted(runs.glob(f"{parts_of(full)}-*/result.json")):
         with suppress(NegbenchError):  # the record of another run, damaged
-            about = _record(file.parent, stamp(file.with_name("config.json")))
+            about = _read_manifest(file.parent, stamp(file.with_name("config.json")))
             if settings.items() <= about["config"].items():
-                made = about["dataset"]
-                data = _contents(full, cache, [made["train"], made["val"], ""])
-                planned = PlannedRun(full, made[label], card, data, _remarks(full, cache), socket.gethostname())
+                recorded = about["dataset"]
+                data = _contents(full, cache, [recorded["train"], recorded["val"], ""])
+                planned = PlannedRun(full, recorded[label], card, data, _remarks(full, cache), socket.gethostname())
                 if planned.hash == about["hash"]:
                     return planned
     return None
@@ -120,24 +120,26 @@ def _remarks(full: ResolvedConfig, cache: DataCache) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _record(folder: Path, _changed: tuple[int, ...]) -> dict[str, Any]:
+def _read_manifest(folder: Path, _stamp: tuple[int, ...]) -> dict[str, Any]:
     return RunFolder(folder).manifest
 
 
-def _contents(config: ResolvedConfig, cache: DataCache, made: Sequence[str] = ()) -> str:
+def _contents(config: ResolvedConfig, cache: DataCache, identities: Sequence[str] = ()) -> str:
     """Identify what a run reads, by the contents of its files as they are now.
 
     Args:
         config: of the run.
         cache: loads data and backbones.
-        made: identities of data that are made and have no files; none: the data are read.
+        identities: of data that are made and have no files; none: the data are read.
     """
-    others = [cache.outline(other) for other in _with_other_backbones(config)]
-    beside_data = [cache.outline(config).key, *(f"{other.key} {other.weights}" for other in others)]
+    beside_data = [cache.outline(config).key]
+    for with_backbone in _with_other_backbones(config):
+        outline = cache.outline(with_backbone)
+        beside_data.append(f"{outline.key} {outline.weights}")
     beside_data += [_digest(path) for path in _mining_files(config)]
     beside_data.append(digest(read_files(config), files.cache_dir()))
-    if made:
-        return " ".join([*made, *beside_data])
+    if identities:
+        return " ".join([*identities, *beside_data])
     splits = cache.splits(config)
     parts = [splits.identity, splits.pictures(), *beside_data]
     rule: Any = registry.get("strategies", config.strategy.name)
@@ -148,14 +150,19 @@ def _contents(config: ResolvedConfig, cache: DataCache, made: Sequence[str] = ()
 
 def _with_other_backbones(config: ResolvedConfig) -> list[ResolvedConfig]:
     """Return the configuration with each backbone that is a guide or a judge in place of its own."""
-    others = map(config.other_backbone, config.mining.backbones)
-    return [config.model_copy(update={"backbone": other}) for other in others]
+    configs = []
+    for backbone in config.mining.backbones:
+        configs.append(config.model_copy(update={"backbone": config.other_backbone(backbone)}))
+    return configs
 
 
 def _mining_files(config: ResolvedConfig) -> list[Path]:
-    scores = [Path(text) for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
-    listed = lists_of(registry.make("strategies", config.strategy.name, **config.strategy.options))
-    return scores if listed is None else [*scores, listed]
+    """Return the files of scores and of negatives that a run reads."""
+    paths = [Path(text) for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
+    lists = lists_of(registry.make("strategies", config.strategy.name, **config.strategy.options))
+    if lists is not None:
+        paths.append(lists)
+    return paths
 
 
 def _digest(path: Path) -> str:
@@ -203,10 +210,13 @@ def open_run(
         step = StepPlan.of(planned.config, backbone, started={})
         splits = cache.splits(planned.config)
         scene = cache.scene(planned.config, splits, backbone, computing.device, display)
-        of_plan: dict[str, Any] = {field.name: getattr(planned, field.name) for field in fields(planned)}
-        of_plan["remarks"] = (*planned.remarks, *scene.unseen)
         opened = OpenRun(
-            **of_plan,
+            config=planned.config,
+            dataset=planned.dataset,
+            card=planned.card,
+            data=planned.data,
+            remarks=(*planned.remarks, *scene.unseen),
+            host=planned.host,
             splits=splits,
             backbone=backbone,
             scene=scene,
@@ -236,8 +246,14 @@ def _changed_error(run: PlannedRun, cache: DataCache) -> RunError:
     paths = {*_mining_files(config), *read_files(config).values(), *modules_of(config).values()}
     for with_backbone in (config, *_with_other_backbones(config)):
         paths |= {*cache.files(with_backbone)}
-    last = max(paths, key=lambda path: stamp(path)[2:3])  # the time of the inode's change
+    last = max(paths, key=_change_time)
     return RunError(f"{last} changed after the run was planned: nothing of it is stored; rerun the command")
+
+
+def _change_time(path: Path) -> int:
+    """Return the time of the last change of a file's inode; -1 if there is none."""
+    status = stamp(path)
+    return status[2] if status else -1
 
 
 # --- computing -----------------------------------------------------------------------------------------------------
@@ -289,11 +305,11 @@ def run_config(config: RunConfig | PlannedRun, context: RunContext) -> RunResult
     check_room(run, context.runs)
     for line in open_run_lines(run):
         log.info("%s", line)
-    with claim_folder(context.runs, run.name, run.hash, lambda: record.manifest(run)) as (folder, found):
-        if found == "reuse":
+    with claim_folder(context.runs, run.name, run.hash, partial(record.manifest, run)) as (folder, action):
+        if action == "reuse":
             lacking = None if "experiment" in context.tags else context.tracker.copy_lacking(folder)
             return RunResult(folder, folder.result, tracking_error=lacking, reused=True)
-        if found == "resume":  # "auto" may have meant something else on the machine that started it
+        if action == "resume":  # "auto" may have meant something else on the machine that started it
             started = folder.manifest.get("started", {})
             precision = Precision.of(run.config, started.get("precision"))
             run = in_precision(run, precision, context.cache, context.display)

@@ -41,9 +41,11 @@ def phases_of(strategy: Strategy, config: ResolvedConfig) -> list[Phase]:
     ends = [begin for begin, _ in parts_of(strategy)[1:]]
     plan: list[Phase] = []
     for (begin, part), end in zip(early, ends, strict=True):
-        due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)
-        due = tuple(epoch for epoch in due if epoch < end) if part.scope == "corpus" else ()
-        plan.append(Phase(end, part, part, due, is_last=False))
+        refreshes: tuple[int, ...] = ()
+        if part.scope == "corpus":
+            due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)
+            refreshes = tuple(epoch for epoch in due if epoch < end)
+        plan.append(Phase(end, part, part, refreshes, is_last=False))
     if last.scope == "batch":
         return [*plan, Phase(epochs, last, last, (), is_last=True)]
     first = listed[0] if listed else epochs

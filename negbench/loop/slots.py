@@ -44,14 +44,16 @@ class SlotNegatives:
     @classmethod
     def side_by_side(cls, parts: Sequence[SlotNegatives]) -> SlotNegatives:
         """Concatenate the columns of all parts."""
-        weighted = any(part.weights is not None for part in parts)
-        # 1 for each negative of a part without weights
-        weights = [part.mask.float() if part.weights is None else part.weights.float() for part in parts]
         scores = torch.cat([part.scores for part in parts], dim=1)
         mask = torch.cat([part.mask for part in parts], dim=1)
+        weights = None
+        if any(part.weights is not None for part in parts):
+            # 1 for each negative of a part without weights
+            filled = [part.mask.float() if part.weights is None else part.weights.float() for part in parts]
+            weights = torch.cat(filled, dim=1)
         guides = [part.guide for part in parts if part.guide is not None]
         guide = torch.cat(guides, dim=1) if len(guides) == len(parts) else None
-        return cls(scores, mask, torch.cat(weights, dim=1) if weighted else None, guide)
+        return cls(scores, mask, weights, guide)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
@@ -60,7 +62,7 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def joined(drawn: SlotNegatives, members: Mapping[Slot, SlotNegatives]) -> dict[Slot, SlotNegatives]:
+def join_members(drawn: SlotNegatives, members: Mapping[Slot, SlotNegatives]) -> dict[Slot, SlotNegatives]:
     """Join a union's negatives by slot: in "target" each query's draws [B, M], then the batch's members [B, B].
 
     An image that is both a draw and a member counts twice, like one that is drawn twice.
@@ -124,7 +126,7 @@ def loss_of_slots(
         slots = {home: SlotNegatives.side_by_side(list(slots.values()))}
     values = list[Tensor]()
     for slot, part in slots.items():
-        given = LossInput(
+        inputs = LossInput(
             positive=positive,
             negatives=part.scores,
             mask=part.mask,
@@ -134,28 +136,35 @@ def loss_of_slots(
         )
         if extras.guide is not None:
             assert part.guide is not None  # `check_objective`
-            given = replace(given, guide=torch.cat([extras.guide[:, None], part.guide], dim=1))
+            inputs = replace(inputs, guide=torch.cat([extras.guide[:, None], part.guide], dim=1))
         if slot == home:
-            given = replace(
-                given,
+            inputs = replace(
+                inputs,
                 aspects=aspects,
                 candidates=extras.candidates,  # type: ignore[arg-type]
                 candidate_mask=extras.mask,  # type: ignore[arg-type]
             )
-        value = loss.evaluate(given)
-        if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():
-            got = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-            raise NegbenchError(f"{type(loss).__name__} must return a scalar float tensor, got {got}")
+        value = loss.evaluate(inputs)
+        if not isinstance(value, Tensor):
+            raise _no_scalar(loss, type(value).__name__)
+        if value.ndim or not value.is_floating_point():
+            raise _no_scalar(loss, f"{tuple(value.shape)} {value.dtype}")
         values.append(value)
     return sum(values[1:], values[0])
 
 
+def _no_scalar(loss: Loss, returned: str) -> NegbenchError:
+    return NegbenchError(f"{type(loss).__name__} must return a scalar float tensor, got {returned}")
+
+
 def _pad_to_slots(aspect: AspectScores, slots: Mapping[Slot, SlotNegatives]) -> AspectScores:
     """Extend an aspect's negatives to the columns of all slots; triples of other slots have no sub-query."""
-    parts = [
-        aspect.negatives if slot == "target" else torch.full_like(part.scores, _NO_SCORE)
-        for slot, part in slots.items()
-    ]
+    parts = []
+    for slot, part in slots.items():
+        if slot == "target":
+            parts.append(aspect.negatives)
+        else:
+            parts.append(torch.full_like(part.scores, _NO_SCORE))
     return AspectScores(aspect.name, aspect.positive, torch.cat(parts, dim=1), aspect.weight, aspect.present)
 
 
@@ -172,7 +181,7 @@ def check_triples(batch: int, wide: int, what: str) -> None:
         )
 
 
-def corrupted_triples(strategy: Strategy, cube: Tensor, allowed: Tensor) -> SlotNegatives:
+def choose_triples(strategy: Strategy, cube: Tensor, allowed: Tensor) -> SlotNegatives:
     """Return the triples that a strategy chooses for a batch, the same for each of its B queries.
 
     Args:
@@ -189,7 +198,7 @@ def corrupted_triples(strategy: Strategy, cube: Tensor, allowed: Tensor) -> Slot
     scores = cube.reshape(1, -1)
     view = ScoreView(scores.detach(), torch.zeros(1, dtype=torch.int64, device=cube.device), allowed.reshape(1, -1))
     pool = strategy.pool(view)
-    chosen = (pool[0] > 0).nonzero().squeeze(1)
-    check_triples(len(cube), len(chosen), "triples chosen")
-    rows = (scores[:, chosen], pool[:, chosen])
-    return SlotNegatives.of(*(row.expand(len(cube), -1) for row in rows))
+    columns = (pool[0] > 0).nonzero().squeeze(1)
+    shape = (len(cube), len(columns))
+    check_triples(*shape, "triples chosen")
+    return SlotNegatives.of(scores[:, columns].expand(shape), pool[:, columns].expand(shape))

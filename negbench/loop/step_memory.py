@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from negbench.contracts import Backbone, BankStrategy, Calls, HoldsFeatures, Loss, QueryInputs, Strategy
-from negbench.contracts.optional import FreezesTexts, HasSubQueries, SubQuery
+from negbench.contracts.optional import FreezesTexts, HasSubQueries
 from negbench.data.batch_size import EMBED_BATCH
 from negbench.datasets.dataset import Dataset
 from negbench.loop.schedule import Phase, phases_of
@@ -70,7 +70,9 @@ class MemoryCount(TorchDispatchMode):
 
         super().__init__()  # type: ignore[no-untyped-call]
         self._operations_of = flop_registry
-        self.now, self.peak, self.operations = 0, 0, 0.0
+        self.now = 0
+        self.peak = 0
+        self.operations = 0.0
         self._alive: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -82,13 +84,14 @@ class MemoryCount(TorchDispatchMode):
         count = self._operations_of.get(func._overloadpacket)
         if count is not None:
             self.operations += count(*args, **(kwargs or {}), out_val=result)
-        for made in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(made, Tensor) and not self._casts(func, args):
-                self.add(made)
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        for output in outputs:
+            if isinstance(output, Tensor) and not self._casts(func, args):
+                self.add(output)
         return result
 
     def _note_outside(self, value: object) -> None:
-        """Note what was made before the block, of which operations return views and the tensor itself."""
+        """Note tensors from before the block, which are not counted when an operation returns them or their views."""
         if isinstance(value, tuple | list):
             for part in value:
                 self._note_outside(part)
@@ -239,9 +242,10 @@ class Architecture:
         """
         if not name.startswith("cross"):
             return self._trace(name, _ROWS, recompute) * (rows / _ROWS)
-        few, many = (self._trace(name, side, recompute) for side in _SIDES)
-        # a n + b n^2 at two n: what each row takes, and each pair
         small, large = _SIDES
+        few = self._trace(name, small, recompute)
+        many = self._trace(name, large, recompute)
+        # solve a n + b n^2 at two n: a is what each row takes, b what each pair takes
         per_pair = (many * (1 / large) + few * (-1 / small)) * (1 / (large - small))
         per_row = few * (1 / small) + per_pair * -small
         return per_row * rows + per_pair * rows**2
@@ -256,15 +260,15 @@ class Architecture:
 
     def _read_or_make(self, part: str, make: Callable[[], Any]) -> Any:
         file = cache_dir() / "steps" / f"{self._key}.json"
-        known: dict[str, Any] = {}
+        traces: dict[str, Any] = {}
         if file.exists():
             with intact(file):
-                known = read_json(file)
-        if part not in known:
-            known[part] = make()
+                traces = read_json(file)
+        if part not in traces:
+            traces[part] = make()
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, known)
-        return known[part]
+            write_json(file, traces)
+        return traces[part]
 
     @cached_property
     def _key(self) -> str:
@@ -275,7 +279,9 @@ class Architecture:
         tensors = [*self.backbone.named_parameters(), *self.backbone.named_buffers()]
         parts = {
             "options": self.config.backbone.model_dump(mode="json"),
-            "tensors": [(name, list(each.shape), str(each.dtype), each.requires_grad) for name, each in tensors],
+            "tensors": [
+                (name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad) for name, tensor in tensors
+            ],
             "code": [syntax.traits(module, path).code for module, path in sorted(modules.items())],
             "versions": versions(),
         }
@@ -323,16 +329,6 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
         calls = Calls(backbone, seed=0)
         ids = torch.arange(rows)
         inputs = QueryInputs(ids, ids, features, tokens)
-        made_by: dict[str, Callable[[], Tensor | dict[str, SubQuery]]] = {
-            "image_features": lambda: calls.image_features(lambda _: pictures, ids),
-            "candidates": lambda: calls.candidates(features, ids),
-            "queries": lambda: calls.queries(inputs),
-            "sub_queries": lambda: calls.sub_queries(inputs),
-            "cross_queries": lambda: calls.cross_queries(inputs),
-            "text_queries": lambda: calls.text_queries(tokens, ids, "target text"),
-            "compose_texts": lambda: calls.compose_texts(tokens, inputs),
-            "cross_texts": lambda: calls.cross_texts(tokens, inputs),
-        }
         for parameter in backbone.parameters():
             if parameter.requires_grad:
                 hook = parameter.register_post_accumulate_grad_hook(count.leave_out_gradient)
@@ -343,19 +339,52 @@ def trace(architecture: Architecture, name: str, rows: int, *, recompute: bool =
         if dtype is not None:
             stack.enter_context(torch.autocast("cpu", dtype))
             stack.enter_context(_LikeCuda())
-        made = made_by[name]()
-        outputs = [sub.embeddings for sub in made.values()] if isinstance(made, dict) else [made]
-        held = count.now
+        outputs = _outputs_of(calls, name, inputs, pictures)
+        held_bytes = count.now
         forward = count.operations
-        learned = [output for output in outputs if output.requires_grad]
-        if learned:
-            gradients = tuple(torch.empty_like(output) for output in learned)
-            # the engine itself: torch.autograd.backward would switch `_LikeCuda` off, and layers are recomputed in it
-            torch.autograd.Variable._execution_engine.run_backward(
-                tuple(learned), gradients, False, False, (), allow_unreachable=True, accumulate_grad=True
-            )
-        size = sum(output.nbytes for output in outputs)
-        return CallMemory(held, count.peak - held, output=size, operations=count.operations, forward=forward)
+        _run_backward([output for output in outputs if output.requires_grad])
+        return CallMemory(
+            held_bytes,
+            passing=count.peak - held_bytes,
+            output=sum(output.nbytes for output in outputs),
+            operations=count.operations,
+            forward=forward,
+        )
+
+
+def _outputs_of(calls: Calls, name: str, inputs: QueryInputs, pictures: Tensor) -> list[Tensor]:
+    """Return what a call makes, by the name of its method."""
+    rows = inputs.rows
+    tokens = inputs.tokens
+    match name:
+        case "image_features":
+            return [calls.image_features(lambda _: pictures, rows)]
+        case "candidates":
+            return [calls.candidates(inputs.features, rows)]
+        case "queries":
+            return [calls.queries(inputs)]
+        case "sub_queries":
+            return [sub.embeddings for sub in calls.sub_queries(inputs).values()]
+        case "cross_queries":
+            return [calls.cross_queries(inputs)]
+        case "text_queries":
+            return [calls.text_queries(tokens, rows, "target text")]
+        case "compose_texts":
+            return [calls.compose_texts(tokens, inputs)]
+        case "cross_texts":
+            return [calls.cross_texts(tokens, inputs)]
+    raise KeyError(name)
+
+
+def _run_backward(outputs: Sequence[Tensor]) -> None:
+    """Pass gradients without numbers back from these tensors."""
+    if not outputs:
+        return
+    gradients = tuple(torch.empty_like(output) for output in outputs)
+    # the engine itself: torch.autograd.backward would switch `_LikeCuda` off, and layers are recomputed in it
+    torch.autograd.Variable._execution_engine.run_backward(
+        tuple(outputs), gradients, False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def _blanks(module: nn.Module) -> dict[int, Any]:
@@ -405,17 +434,23 @@ class StepRows:
         loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
         phases = [cls._of_phase(phase, config, train, backbone, loss) for phase in phases_of(strategy, config)]
         calls: dict[str, int] = {}
-        most = {"read": 0, "scores": 0, "corpus": 0, "bank": 0, "bank_read": 0}
         for phase in phases:
             for name, rows in phase.calls.items():
                 calls[name] = max(rows, calls.get(name, 0))
-            most = {name: max(count, getattr(phase, name)) for name, count in most.items()}
-        return cls(calls, **most)
+        return cls(
+            calls,
+            read=max(phase.read for phase in phases),
+            scores=max(phase.scores for phase in phases),
+            corpus=max(phase.corpus for phase in phases),
+            bank=max(phase.bank for phase in phases),
+            bank_read=max(phase.bank_read for phase in phases),
+        )
 
     @classmethod
     def _of_phase(
         cls, phase: Phase, config: ResolvedConfig, train: Dataset, backbone: Backbone, loss: Loss
     ) -> StepRows:
+        """Return the most rows of one phase."""
         batch = min(config.train.batch_size, len(train.queries))
         drawn = config.train.draws if phase.refreshes else 0
         images = min(batch * (1 + drawn), len(train.images))
@@ -427,11 +462,16 @@ class StepRows:
         if loss.candidate_set == "relevant" and train.answers is not None:
             images = min(images + batch * int(train.answers.lengths.max()), len(train.images))
             scores = batch * images
-        bank = bank_read = 0
+        bank = 0
+        bank_read = 0
         for rule in batch_rules(phase.strategy):
-            if isinstance(rule, BankStrategy):
-                bank = max(bank, rule.queue or len(train.images))
-                bank_read = max(bank_read, 0 if rule.queue else len(train.images))
+            if not isinstance(rule, BankStrategy):
+                continue
+            if rule.queue:
+                bank = max(bank, rule.queue)
+            else:
+                bank = max(bank, len(train.images))
+                bank_read = len(train.images)
         scores += batch * bank * backbone.identity.tokens_per_image
         calls = {"queries": batch, "candidates": images}
         if loss.uses_aspects and isinstance(backbone, HasSubQueries):
@@ -440,11 +480,13 @@ class StepRows:
         if slots & _CROSSED:
             calls["cross_queries"] = batch
         if slots - {"target"}:
-            scores += batch * batch * (batch if "triple" in slots else len(slots))
+            width = batch if "triple" in slots else len(slots)
+            scores += batch * batch * width
         if config.hybrid.active:
             calls["text_queries"] = batch
         if config.hybrid.alpha > 0:
-            calls["cross_texts" if slots & _CROSSED else "compose_texts"] = batch
+            composing = "cross_texts" if slots & _CROSSED else "compose_texts"
+            calls[composing] = batch
         if config.hybrid.beta > 0:
             calls["text_queries"] += batch
             calls["candidates"] += batch
@@ -464,21 +506,8 @@ def step_bytes(architecture: Architecture, step: StepRows, plan: StepPlan, *, gp
     """
     frozen = architecture.backbone.frozen_images
     row = 4 * math.prod(architecture.features if frozen else architecture.pixels)
-    calls = {name: _kept_of(architecture, name, rows, plan) for name, rows in step.calls.items()}
-    passing = max(call.passing for call in calls.values())
-    if plan.micro_batch == 0:
-        activations = sum(call.held for call in calls.values()) + passing
-    else:  # one part at a time: of images, and of what is computed from their features
-        tower = calls.pop("image_features", CallMemory(0, 0, 0, 0, 0)).held
-        activations = tower + max(call.held for call in calls.values()) + passing
-    leaves = 0.0  # embeddings of the batch and their gradients, where a call is computed in parts
-    if plan.micro_batch > 0 or plan.processes > 1:
-        for name, rows in step.calls.items():
-            leaves += 2 * architecture.call(name, rows, recompute=plan.recompute).output
-    elif frozen and step.calls["candidates"] > EMBED_BATCH:
-        leaves += 2 * architecture.call("candidates", step.calls["candidates"], recompute=plan.recompute).output
-    if step.bank:
-        leaves += architecture.call("candidates", step.bank, recompute=plan.recompute).output
+    activations = _activation_bytes(architecture, step, plan)
+    leaves = _leaf_bytes(architecture, step, plan)
     trained = architecture.trained
     low = trained // 2 if architecture.precision in _DTYPES else 0  # the casts of parameters
     update = trained if gpu else 0
@@ -495,7 +524,38 @@ def step_bytes(architecture: Architecture, step: StepRows, plan: StepPlan, *, gp
     return parts
 
 
-def _kept_of(architecture: Architecture, name: str, rows: int, plan: StepPlan) -> CallMemory:
+def _activation_bytes(architecture: Architecture, step: StepRows, plan: StepPlan) -> float:
+    """Return the bytes that the calls of a step keep for the backward pass, and what passes through memory."""
+    calls = {name: _call_memory(architecture, name, rows, plan) for name, rows in step.calls.items()}
+    passing = max(call.passing for call in calls.values())
+    if plan.micro_batch == 0:
+        return sum(call.held for call in calls.values()) + passing
+    # one part at a time: of images, and of what is computed from their features
+    tower = calls.pop("image_features", CallMemory(0, 0, 0, 0, 0)).held
+    return tower + max(call.held for call in calls.values()) + passing
+
+
+def _leaf_bytes(architecture: Architecture, step: StepRows, plan: StepPlan) -> float:
+    """Return the bytes of a batch's embeddings and their gradients, where a call is computed in parts; and of a bank's.
+
+    The embeddings of a bank have no gradient.
+    """
+    candidates = step.calls["candidates"]
+    if plan.micro_batch > 0 or plan.processes > 1:
+        in_parts = dict(step.calls)
+    elif architecture.backbone.frozen_images and candidates > EMBED_BATCH:
+        in_parts = {"candidates": candidates}
+    else:
+        in_parts = {}
+    leaves = 0.0
+    for name, rows in in_parts.items():
+        leaves += 2 * architecture.call(name, rows, recompute=plan.recompute).output
+    if step.bank:
+        leaves += architecture.call("candidates", step.bank, recompute=plan.recompute).output
+    return leaves
+
+
+def _call_memory(architecture: Architecture, name: str, rows: int, plan: StepPlan) -> CallMemory:
     """Return what a process keeps of a call of so many rows: of its own share, or of a part of it."""
     at_once = rows
     if plan.micro_batch > 0:
@@ -538,8 +598,10 @@ def step_operations(architecture: Architecture, step: StepRows, plan: StepPlan) 
     for name, rows in step.calls.items():
         call = architecture.call(name, rows, recompute=plan.recompute)
         in_parts = name == "candidates" and architecture.backbone.frozen_images and rows > EMBED_BATCH
-        twice = plan.micro_batch > 0 or in_parts
-        operations[name] = (call.operations + (call.forward if twice else 0.0)) / plan.processes
+        total = call.operations
+        if plan.micro_batch > 0 or in_parts:
+            total += call.forward
+        operations[name] = total / plan.processes
     if step.bank_read:
         bank = architecture.call("candidates", step.bank_read, recompute=plan.recompute)
         operations["bank"] = bank.forward / plan.processes

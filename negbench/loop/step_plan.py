@@ -43,20 +43,26 @@ class StepPlan:
         Raises:
             OptionError: the backbone cannot compute so.
         """
-        asked = config.compute
-        plan = cls()
-        given = {"micro_batch": asked.micro_batch, "recompute": asked.recompute}
-        chosen = {name: getattr(plan, name) if value == "auto" else value for name, value in given.items()}
-        known = {name: started[name] for name, value in given.items() if value == "auto" and name in started}
-        plan = cls(**{**chosen, **known}, processes=asked.processes)
+        compute = config.compute
+        default = cls()
+        micro_batch = compute.micro_batch
+        if micro_batch == "auto":
+            micro_batch = started.get("micro_batch", default.micro_batch)
+        recompute = compute.recompute
+        if recompute == "auto":
+            recompute = started.get("recompute", default.recompute)
+        plan = cls(micro_batch, recompute, compute.processes)
         plan.check(backbone)
         return plan
 
     @classmethod
     def of_result(cls, result: Mapping[str, Any]) -> list[Self]:
         """Return the plans by which a finished run (result.json) computed its steps; none if it does not say."""
-        rows = result.get("computed", [])
-        return [cls(**{name: value for name, value in row.items() if name != "epoch"}) for row in rows]
+        plans = []
+        for row in result.get("computed", []):
+            settings = {name: value for name, value in row.items() if name != "epoch"}
+            plans.append(cls(**settings))
+        return plans
 
     def check(self, backbone: Backbone) -> None:
         """Raise OptionError if the backbone cannot be computed by this plan."""
@@ -113,7 +119,7 @@ def _batch_norms(backbone: Backbone) -> list[str]:
 
     modes = {module: module.training for module in backbone.modules()}
     backbone.train()
-    found = [name for name, module in backbone.named_modules() if module.training and isinstance(module, _BatchNorm)]
+    names = [name for name, module in backbone.named_modules() if module.training and isinstance(module, _BatchNorm)]
     for module, mode in modes.items():
         module.training = mode
-    return found
+    return names

@@ -61,7 +61,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         now = ModelCache(run, parts.objective, state)
         phases = phases_of(strategy, config)
         regime_epochs = observe.regime_epochs(config, phases)
-        now.expect_embedded(*_embedded_now(now, phases, regime_epochs))
+        now.expect_embedded(*_splits_to_embed(now, phases, regime_epochs))
         if state.step == 0:
             state.baselines = observe.score_untrained(now, log)
             observe.keep_curves(now, folder, "start")
@@ -90,7 +90,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             loss = train_epoch(run, parts, state, batches, checkpoints, progress)
             log(_epoch_values(run, parts, state, loss), state.step, state.epoch)
             state.end_epoch()
-            now.expect_embedded(*_embedded_now(now, phases, regime_epochs))
+            now.expect_embedded(*_splits_to_embed(now, phases, regime_epochs))
             if _is_scored(now):
                 score(now, log)
             checkpoints.after_epoch()
@@ -100,7 +100,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             run.team.announce("weights")
             run.team.share_weights(run.backbone)
             now.clear()
-        ranks = now.scored().ranks
+        ranks = now.scores().ranks
         run.check()
         details = record.details(now, ranks, {**state.baselines, **observe.one_modality(now)})
         folder.write_metrics(state.points)
@@ -138,7 +138,7 @@ def _leaves_out(config: ResolvedConfig, epoch: int) -> bool:
     return config.train.clean_after is not None and epoch >= config.train.clean_after
 
 
-def _embedded_now(now: ModelCache, phases: Sequence[Phase], regime_epochs: Collection[int]) -> list[Split | None]:
+def _splits_to_embed(now: ModelCache, phases: Sequence[Phase], regime_epochs: Collection[int]) -> list[Split | None]:
     """Return the splits that are embedded between the last step and the next one: for the curve, a refresh or a card.
 
     Args:
@@ -201,7 +201,7 @@ def train_epoch(
     checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
 ) -> float:
-    """Train one step per batch; return the mean loss over the queries of the epoch, also where it was resumed.
+    """Train one step per batch; return the mean loss over all queries of the epoch, even if it was resumed.
 
     Args:
         run: the run in training.
@@ -209,29 +209,28 @@ def train_epoch(
         state: receives each step's loss, and the statistics of the batches.
         batches: of the rest of the epoch.
         checkpoints: get one after the step in which a signal comes or the time is up, and now and then in between.
-        progress: tells of each step.
+        progress: shows each step.
 
     Raises:
         Stopped: after that step.
         NegbenchError: the mean is not finite.
         PausedError: memory is used up; the checkpoint has all steps before.
     """
-    waiting: list[BatchPools] = []  # their statistics are not computed yet
+    pools: list[BatchPools] = []  # of the latest batches, whose statistics are not computed yet
 
-    def settle() -> None:
-        state.statistics += batch_statistics(waiting)
-        waiting.clear()
+    def compute_statistics() -> None:
+        state.statistics += batch_statistics(pools)
+        pools.clear()
         state.hardest_share = parts.objective.hardest_share
 
     def save() -> None:
-        settle()
+        compute_statistics()
         if checkpoints is not None and state.step > 0:
             checkpoints.save()
 
     run.backbone.train()
     if progress is not None:
-        batches = progress.waiting(batches)
-    queries = min(len(run.scene.train.dataset.queries), steps_of_epoch(run) * run.config.train.batch_size)
+        batches = progress.time_waiting(batches)
     note = f"epoch {state.epoch + 1}/{run.config.train.epochs}"
     with run.display.stage("train", total=steps_of_epoch(run), note=note) as advance, finishing():
         advance(len(state.losses))
@@ -241,27 +240,38 @@ def train_epoch(
             except PausedError:
                 save()
                 raise
-            state.losses.append(result.loss.detach() * len(batch.rows))
-            state.step += 1
-            state.negatives_seen += result.negatives
+            _count_step(state, batch, result)
             if result.pools is not None:
-                waiting.append(result.pools)
-            if result.shared is not None:
-                state.statistics += shared_statistics(result.shared)
-            if waiting and len(waiting) * waiting[-1].scores.numel() >= _WAITING:
-                settle()
+                pools.append(result.pools)
+                if len(pools) * result.pools.scores.numel() >= _WAITING:
+                    compute_statistics()
             if progress is not None:
-                progress.stepped(state.losses, len(batch.rows))
+                progress.note_step(state.losses, len(batch.rows))
             advance(1)
             ending = stopping()
             if ending or (checkpoints is not None and checkpoints.due_within_epoch()):
                 save()
             if ending:
                 check_stopped()
-        settle()
-        if stopping():  # now, or never: the block ends with it
+        compute_statistics()
+        if stopping():  # the last chance to save: leaving the block ends the process
             save()
-    mean = float(torch.stack([loss.to(run.precision.device) for loss in state.losses]).sum()) / queries
+    return _mean_loss(run, state)
+
+
+def _count_step(state: State, batch: Batch, result: StepResult) -> None:
+    state.losses.append(result.loss.detach() * len(batch.rows))
+    state.step += 1
+    state.negatives_seen += result.negatives
+    if result.shared is not None:
+        state.statistics += shared_statistics(result.shared)
+
+
+def _mean_loss(run: OpenRun, state: State) -> float:
+    """Return the mean loss over the queries of the epoch; raise NegbenchError if it is not finite."""
+    queries = min(len(run.scene.train.dataset.queries), steps_of_epoch(run) * run.config.train.batch_size)
+    losses = torch.stack([loss.to(run.precision.device) for loss in state.losses])
+    mean = float(losses.sum()) / queries
     if not math.isfinite(mean):
         raise NegbenchError(
             f"the loss is {mean} in epoch {state.epoch + 1}: --set train.lr={run.config.train.lr / 10:g}, "
@@ -353,13 +363,16 @@ def score(now: ModelCache, log: Log) -> None:
     run = now.run
     state = now.state
     scene = now.run.scene
-    scored = now.scored()
+    scores = now.scores()
+    values = {f"{scene.scored}/{name}": value for name, value in scores.metrics.items()}
+    values[f"{scene.scored}/query_concentration"] = scores.concentration
+    selecting = scores.metrics
     dev = now.dev()
-    values = {f"{scene.scored}/{name}": value for name, value in scored.metrics.items()}
-    values[f"{scene.scored}/query_concentration"] = scored.concentration
-    values |= {f"dev/{name}": value for name, value in (dev or {}).items()}
+    if dev is not None:
+        selecting = dev
+        values |= {f"dev/{name}": value for name, value in dev.items()}
     values |= now.also()
-    main = (dev or scored.metrics)[scene.val.dataset.card.main]
+    main = selecting[scene.val.dataset.card.main]
     if run.config.eval.select != "last" and main > state.best:
         state.best = main
         state.best_epoch = state.epoch

@@ -16,6 +16,7 @@ sends gradients to its own rows only, and the parameters' gradients are summed. 
 without the backbone (a temperature's gradient) is the same in all of them and counts once, in the first.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ class _Waiting:
     Attributes:
         make: computes the tensors of a part.
         parts: of this process.
-        made: each part's tensors with their graph; None where they are computed again.
+        outputs: each part's tensors with their graph; None where they are computed again.
         leaves: what the loss reads, of all rows; a number that is the same for all rows is [].
         autocast: precision of the call.
         read_by_calls: whether later calls read what it returned.
@@ -52,7 +53,7 @@ class _Waiting:
 
     make: Callable[[Part], list[Tensor]]
     parts: Sequence[Part]
-    made: Sequence[list[Tensor] | None]
+    outputs: Sequence[list[Tensor] | None]
     leaves: Sequence[Tensor]
     autocast: AbstractContextManager[Any]
     read_by_calls: bool
@@ -103,14 +104,18 @@ class TrainingCalls(Calls):
         if isinstance(read, RowSource):  # while a part is computed, the next one is read
             read = InTurn(read, pictures[self.team.share(len(pictures))].split(size))
         if self._at_once and not sparing and (not learns or self._keeps_few(read, pictures)):
-            return torch.cat([self.candidates(read(own), own) for own in pictures.split(size)])
-        known = _ReadOnce(read) if learns and not sparing else read
+            return torch.cat([self.candidates(read(part), part) for part in pictures.split(size)])
+        reader = _ReadOnce(read) if learns and not sparing else read
 
-        def embed(own: Tensor) -> Tensor:
-            return self.backbone.candidates(known(own))
+        def embed(part_pictures: Tensor) -> Tensor:
+            return self.backbone.candidates(reader(part_pictures))
 
         call = Call(embed, ("image",), pictures, (pictures,))
-        embedded = self._in_parts(lambda part: [self._compute_part(call, part)], call.sizes, size=size)[0].float()
+
+        def compute(part: Part) -> list[Tensor]:
+            return [self._compute_part(call, part)]
+
+        embedded = self._in_parts(compute, call.sizes, size=size)[0].float()
         self._last_many = len(self._waiting) - 1
         return embedded
 
@@ -118,34 +123,41 @@ class TrainingCalls(Calls):
         """Send no gradient to these rows, [C] bool, of the last `many_candidates`."""
         call = self._waiting[self._last_many]
         heavy = (~light.cpu()).nonzero().squeeze(1)
-        own = heavy[self.team.share(len(heavy))]
+        share = heavy[self.team.share(len(heavy))]
         size = min(self.micro_batch or EMBED_BATCH, EMBED_BATCH)
-        parts = [(rows,) for rows in own.split(size) if len(rows)]
-        self._waiting[self._last_many] = replace(call, parts=parts, made=[None] * len(parts))
+        parts = [(rows,) for rows in share.split(size) if len(rows)]
+        self._waiting[self._last_many] = replace(call, parts=parts, outputs=[None] * len(parts))
 
     def _keeps_few(self, read: FeatureSource, pictures: Tensor) -> bool:
         """Whether the graph of all these pictures keeps little memory."""
         if self._image_bytes is None:
             some = pictures[:EMBED_BATCH]
-            saved = list[int]()
+            saved_bytes = list[int]()
+
+            def note_size(tensor: Tensor) -> None:
+                saved_bytes.append(tensor.nbytes)
+
+            def unpack(_: None) -> None:  # never called: this graph has no backward pass
+                pass
+
             # without dropout: this is no part of the step
-            with self.backbone.evaluating(), saved_tensors_hooks(lambda t: saved.append(t.nbytes), lambda kept: kept):
+            with self.backbone.evaluating(), saved_tensors_hooks(note_size, unpack):
                 self.backbone.candidates(read(some))
-            self._image_bytes = sum(saved) / len(some)
+            self._image_bytes = sum(saved_bytes) / len(some)
         return self._image_bytes * len(pictures) <= _KEPT_ACTIVATIONS
 
     def _compute(self, call: Call[T]) -> T:
         if self._at_once:
             return super()._compute(call)
-        made = list[T]()  # the last part, whose form all parts have
+        last_part = list[T]()  # its form is that of all parts
 
-        def of_part(part: Part) -> list[Tensor]:
-            made[:] = [self._compute_part(call, part)]
-            return _tensors(made[0])
+        def compute(part: Part) -> list[Tensor]:
+            last_part[:] = [self._compute_part(call, part)]
+            return _tensors(last_part[0])
 
         pairwise = getattr(call.make, "__func__", None) is Backbone.cross_queries
-        leaves = self._in_parts(of_part, call.sizes, pairwise=pairwise, read_by_calls=call.read_by_calls)
-        return _in_form(made[0], leaves)
+        leaves = self._in_parts(compute, call.sizes, pairwise=pairwise, read_by_calls=call.read_by_calls)
+        return _in_form(last_part[0], leaves)
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -184,30 +196,33 @@ class TrainingCalls(Calls):
         checking = checking_generators(self.backbone, self.backbone.device, setting)
         with torch.set_grad_enabled(learns and not again), first, checking:
             # a process without rows computes one, to learn what the others send
-            made = [make(part) for part in parts or [(slice(0, 1),) * len(sizes)]]
+            computed = parts or [(slice(0, 1),) * len(sizes)]
+            by_part = [make(part) for part in computed]
         with torch.no_grad():
-            leaves = [self._whole(tensors, parts, sizes) for tensors in zip(*made, strict=True)]
+            leaves = [self._whole(tensors, parts, sizes) for tensors in zip(*by_part, strict=True)]
         if not learns:
             return leaves
         for leaf in leaves:
             leaf.requires_grad_(leaf.is_floating_point())
-        kept: list[list[Tensor] | None] = [None] * len(parts) if again else list(made[: len(parts)])
-        self._waiting.append(_Waiting(make, parts, kept, leaves, torch.autocast(kind, **precision), read_by_calls))
+        outputs: list[list[Tensor] | None] = [None] * len(parts)
+        if not again:
+            outputs = list(by_part[: len(parts)])
+        self._waiting.append(_Waiting(make, parts, outputs, leaves, torch.autocast(kind, **precision), read_by_calls))
         return leaves
 
-    def _whole(self, made: Sequence[Tensor], parts: Sequence[Part], sizes: tuple[int, ...]) -> Tensor:
+    def _whole(self, tensors: Sequence[Tensor], parts: Sequence[Part], sizes: tuple[int, ...]) -> Tensor:
         """Put the parts of this process together, and gather those of the others: [*sizes, ...]; a number: []."""
-        like = made[0]
+        like = tensors[0]
         if like.ndim == 0:
             return like.detach().clone()
         share = self.team.share(sizes[0])
-        own = like.new_empty(share.stop - share.start, *sizes[1:], *like.shape[len(sizes) :])
-        for part, tensor in zip(parts, made, strict=False):  # none of a process without rows
+        own_rows = like.new_empty(share.stop - share.start, *sizes[1:], *like.shape[len(sizes) :])
+        for part, tensor in zip(parts, tensors, strict=False):  # none of a process without rows
             block = part[0]
             assert isinstance(block, slice)  # parts are blocks of rows
             rows = slice(block.start - share.start, block.stop - share.start)
-            own[(rows, *part[1:])] = tensor
-        return self.team.gather(own, sizes[0])
+            own_rows[(rows, *part[1:])] = tensor
+        return self.team.gather(own_rows, sizes[0])
 
     def forget(self) -> None:
         """Forget the calls of a step that failed."""
@@ -238,13 +253,13 @@ class TrainingCalls(Calls):
                 self.team.add_up_gradient(leaf)
         if all(leaf.grad is None for leaf in call.leaves):
             return
-        for place, (part, made) in enumerate(zip(call.parts, call.made, strict=True)):
-            if made is None:
+        for place, (part, tensors) in enumerate(zip(call.parts, call.outputs, strict=True)):
+            if tensors is None:
                 with call.autocast:
-                    made = call.make(part)
+                    tensors = call.make(part)
             outputs = list[Tensor]()
             gradients = list[Tensor]()
-            for output, leaf in zip(made, call.leaves, strict=True):
+            for output, leaf in zip(tensors, call.leaves, strict=True):
                 # a number is the same in every part, and its gradient counts once
                 once = leaf.ndim > 0 or (place == 0 and self.team.first)
                 if once and output.requires_grad and leaf.grad is not None:
@@ -259,19 +274,19 @@ class _ReadOnce:
 
     def __init__(self, read: FeatureSource) -> None:
         self._read = read
-        self._known = dict[tuple[int, ...], Tensor]()
-        self._asked = set[tuple[int, ...]]()
+        self._stored = dict[tuple[int, ...], Tensor]()
+        self._seen = set[tuple[int, ...]]()
         self._bytes = 0
 
     def __call__(self, rows: Tensor) -> Tensor:
         key = tuple(rows.tolist())
-        if key in self._known:
-            return self._known.pop(key)
+        if key in self._stored:
+            return self._stored.pop(key)
         values = self._read(rows)
-        if key not in self._asked and self._bytes + values.nbytes <= KEPT_BYTES:
-            self._known[key] = values
+        if key not in self._seen and self._bytes + values.nbytes <= KEPT_BYTES:
+            self._stored[key] = values
             self._bytes += values.nbytes
-        self._asked.add(key)
+        self._seen.add(key)
         return values
 
 
@@ -291,25 +306,29 @@ def _parts(share: slice, others: tuple[int, ...], size: int, pairwise: bool) -> 
     if pairwise and size:
         columns = min(size, others[0])
         rows = max(1, size // columns)
-    return [(first, second) for first in _slices(share, rows) for second in _slices(slice(0, others[0]), columns)]
+    return list(itertools.product(_slices(share, rows), _slices(slice(0, others[0]), columns)))
 
 
 def _slices(whole: slice, size: int) -> list[slice]:
     return [slice(start, min(start + size, whole.stop)) for start in range(whole.start, whole.stop, size)]
 
 
-def _tensors(made: Any) -> list[Tensor]:
+def _tensors(value: Any) -> list[Tensor]:
     """Return the tensors of what a call returns: one, or those of its sub-queries."""
-    if isinstance(made, Tensor):
-        return [made]
-    return [tensor for sub in made.values() for tensor in (sub.embeddings, sub.weight, sub.present)]
+    if isinstance(value, Tensor):
+        return [value]
+    tensors = []
+    for sub in value.values():
+        tensors += [sub.embeddings, sub.weight, sub.present]
+    return tensors
 
 
-def _in_form(made: T, tensors: Sequence[Tensor]) -> T:
+def _in_form(value: T, tensors: Sequence[Tensor]) -> T:
     """Return tensors in the form of what a call returned; reverses `_tensors`."""
-    form: Any = made
-    if isinstance(made, Tensor):
+    form: Any = value
+    if isinstance(value, Tensor):
         form = tensors[0]
     else:
-        form = {name: SubQuery(*tensors[3 * i : 3 * i + 3]) for i, name in enumerate(form)}
+        rest = iter(tensors)
+        form = {name: SubQuery(next(rest), next(rest), next(rest)) for name in form}
     return cast(T, form)

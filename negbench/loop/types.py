@@ -156,8 +156,8 @@ class State:
     def noting(self, log: Log) -> Log:
         """Wrap `log` so that it also stores every point here."""
 
-        def noted(values: Mapping[str, float], step: int, epoch: int) -> None:
+        def note(values: Mapping[str, float], step: int, epoch: int) -> None:
             self.points.append({"step": step, "epoch": epoch, **values})
             log(values, step, epoch)
 
-        return noted
+        return note

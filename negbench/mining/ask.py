@@ -28,8 +28,8 @@ def ask_for_pools(strategy: Strategy, view: ScoreView) -> Tensor:
     if _versions(view) != before:  # the loss may use the same score tensor
         raise NegbenchError(f"{name}.pool modified its view; change a copy (.clone())")
     if not isinstance(pools, Tensor) or pools.shape != view.scores.shape:
-        got = tuple(pools.shape) if isinstance(pools, Tensor) else type(pools).__name__
-        raise NegbenchError(f"{name}.pool must return a {tuple(view.scores.shape)} tensor, got {got}")
+        returned = tuple(pools.shape) if isinstance(pools, Tensor) else type(pools).__name__
+        raise NegbenchError(f"{name}.pool must return a {tuple(view.scores.shape)} tensor, got {returned}")
     if pools.dtype != torch.bool and not pools.is_floating_point():
         raise NegbenchError(f"{name}.pool must return bool or float weights, got {pools.dtype}")
     if pools.layout != torch.strided or pools.device != view.scores.device:

@@ -9,13 +9,13 @@ import itertools
 import re
 import typing
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import BankStrategy, BatchStrategy, ScoreView, Slot, Strategy
+from negbench.contracts import BankStrategy, BatchStrategy, PlaneName, ScoreView, Slot, Strategy
 from negbench.errors import OptionError, short_repr
 
 Find = Callable[[str], type[Strategy]]
@@ -29,20 +29,28 @@ class Composite(Strategy):
     handed: ClassVar[tuple[Mapping[str, str], ...]]  # per part: its own option -> the composite's
 
     def __post_init__(self) -> None:
-        read = [plane for member in self.members for plane in member.reads]  # making them runs their own checks
-        object.__setattr__(self, "reads", tuple(dict.fromkeys(read)))
+        object.__setattr__(self, "reads", _planes_of(self.members))  # making the members runs their own checks
 
     @cached_property
     def members(self) -> tuple[Strategy, ...]:
         """The parts with their options."""
-        made = []
+        members = []
         for part, names in zip(self.parts, self.handed, strict=True):
+            options = {option: getattr(self, name) for option, name in names.items()}
             try:
-                made.append(part(**{option: getattr(self, name) for option, name in names.items()}))
+                members.append(part(**options))
             except OptionError as error:  # names the part's own option
                 option, _, rest = str(error).partition(" ")
                 raise OptionError(f"{names.get(option, option)} {rest}") from error
-        return tuple(made)
+        return tuple(members)
+
+
+def _planes_of(parts: Iterable[Strategy | type[Strategy]]) -> tuple[PlaneName, ...]:
+    """Return the planes that any of these parts reads, each once."""
+    planes: dict[PlaneName, None] = {}
+    for part in parts:
+        planes |= dict.fromkeys(part.reads)
+    return tuple(planes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,9 +117,13 @@ def shares_draws(strategy: Strategy) -> bool:
 
 def slots_of(strategy: Strategy) -> tuple[Slot, ...]:
     """Return the slots that a part's negatives corrupt; draws from a corpus corrupt the target."""
+    slots: list[Slot] = []
+    if strategy.scope == "corpus":
+        slots.append("target")
     rule = batch_rule(strategy)
-    drawn: tuple[Slot, ...] = ("target",) if strategy.scope == "corpus" else ()
-    return tuple(dict.fromkeys((*drawn, *(() if rule is None else rule.corrupts))))
+    if rule is not None:
+        slots += rule.corrupts
+    return tuple(dict.fromkeys(slots))
 
 
 # --- names ---------------------------------------------------------------------------------------------------------
@@ -149,19 +161,31 @@ def _union(name: str, find: Find) -> type[Strategy]:
 
 
 def _switch(name: str, find: Find) -> type[Strategy]:
-    texts = [re.fullmatch(r"\s*([^:>]+?)\s*(?::\s*(\d+)\s*)?", text) for text in name.split(">")]
-    epochs = [int(text[2]) for text in texts[:-1] if text is not None and text[2] is not None]
-    last = texts[-1]
-    read = [text[1] for text in texts if text is not None]
-    if last is None or last[2] is not None or len(epochs) != len(texts) - 1 or len(read) != len(texts):
-        raise OptionError(
-            f"strategy {short_repr(name)}: expected NAME:EPOCHS>NAME, with the epochs that the first lasts, such as "
-            "all-corpus:5>cirqrs"
-        )
+    names = []
+    epochs = []
+    *early, last = name.split(">")
+    for text in early:
+        match = re.fullmatch(r"\s*([^:>]+?)\s*:\s*(\d+)\s*", text)
+        if match is None:
+            raise _unreadable_switch(name)
+        names.append(match[1])
+        epochs.append(int(match[2]))
+    match = re.fullmatch(r"\s*([^:>]+?)\s*", last)
+    if match is None:
+        raise _unreadable_switch(name)
+    names.append(match[1])
     if min(epochs) < 1:
         raise OptionError(f"strategy {short_repr(name)}: a phase must last at least one epoch")
-    parts = [find(part) for part in read]
-    return _make_class(Switch, name, read, parts, like=parts[-1], starts=tuple(itertools.accumulate(epochs, initial=0)))
+    parts = [find(part) for part in names]
+    starts = tuple(itertools.accumulate(epochs, initial=0))
+    return _make_class(Switch, name, names, parts, like=parts[-1], starts=starts)
+
+
+def _unreadable_switch(name: str) -> OptionError:
+    return OptionError(
+        f"strategy {short_repr(name)}: expected NAME:EPOCHS>NAME, with the epochs that the first lasts, such as "
+        "all-corpus:5>cirqrs"
+    )
 
 
 def _make_class(
@@ -176,17 +200,20 @@ def _make_class(
     """Build the class with the options of its parts; other attributes come from the part `like`, or as given."""
     if len(set(names)) != len(names):
         raise OptionError(f"strategy {short_repr(name)} names {short_repr(Counter(names).most_common(1)[0][0])} twice")
-    shared = Counter(field.name for part in parts for field in dataclasses.fields(part))
+    uses = Counter(field.name for part in parts for field in dataclasses.fields(part))
     handed: list[dict[str, str]] = []
     fields: list[tuple[str, Any, Any]] = []
     for key, part in zip(names, parts, strict=True):
         hints = typing.get_type_hints(part, include_extras=True)
         prefix = re.sub(r"\W+", "_", key)
-        new_names = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
-        fields += [(new_names[f.name], hints[f.name], _copy_field(f, new_names)) for f in dataclasses.fields(part)]
+        new_names = {}
+        for field in dataclasses.fields(part):
+            new_names[field.name] = f"{prefix}_{field.name}" if uses[field.name] > 1 else field.name
+        for field in dataclasses.fields(part):
+            fields.append((new_names[field.name], hints[field.name], _copy_field(field, new_names)))
         handed.append(new_names)
     attributes |= {"__module__": __name__, "__doc__": base.__doc__, "parts": tuple(parts), "handed": tuple(handed)}
-    attributes["reads"] = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
+    attributes["reads"] = _planes_of(parts)
     attributes["reads_truth"] = any(part.reads_truth for part in parts)
     attributes |= {"n_def": like.n_def, "schedule": like.schedule}
     # a switch whose last part is a batch strategy is one itself
@@ -195,10 +222,10 @@ def _make_class(
         attributes["corrupts"] = like.corrupts
     title = "".join(word.capitalize() for word in re.split(r"\W+", name))
     bases = (base, kind)
-    made: type[Strategy] = dataclasses.make_dataclass(
+    composite: type[Strategy] = dataclasses.make_dataclass(
         title, fields, bases=bases, frozen=True, kw_only=True, namespace=attributes
     )
-    return made
+    return composite
 
 
 def _copy_field(field: dataclasses.Field[Any], names: Mapping[str, str]) -> Any:

@@ -41,16 +41,19 @@ def score_curves(task: MiningTask, sample: int = 500) -> ScoreCurves:
         NegbenchError: a score is NaN.
     """
     rows = sample_queries(task, sample)
-    parts = [
-        (block.rows, block.length, steepest(block.drops), block.scores[:, octave_places(int(block.length.min()))])
-        for block in rankings(task.shard(rows))
-    ]
-    *each, scores = zip(*parts, strict=True)
-    order, length, places = (torch.cat(values) for values in each)
-    back = order.argsort()
+    order: list[Tensor] = []
+    lengths: list[Tensor] = []
+    places: list[Tensor] = []
+    scores: list[Tensor] = []
+    for block in rankings(task.shard(rows)):
+        order.append(block.rows)
+        lengths.append(block.length)
+        places.append(steepest(block.drops))
+        scores.append(block.scores[:, octave_places(int(block.length.min()))])
+    back = torch.cat(order).argsort()
     shortest = min(block.shape[1] for block in scores)
     mean = torch.cat([block[:, :shortest] for block in scores]).double().mean(0)
-    return ScoreCurves(rows.numpy(), length[back].numpy(), places[back].numpy(), mean.numpy())
+    return ScoreCurves(rows.numpy(), torch.cat(lengths)[back].numpy(), torch.cat(places)[back].numpy(), mean.numpy())
 
 
 @dataclass(frozen=True, eq=False)

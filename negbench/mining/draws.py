@@ -24,11 +24,13 @@ def draw(pool: Tensor, seed: Tensor, draws: int, *, per_epoch: int | None = None
     Returns:
         [B, D] int64 columns, in the order of the draws.
     """
-    one = draw_uniform if pool.dtype == torch.bool else draw_weighted
+    draw_from = draw_uniform if pool.dtype == torch.bool else draw_weighted
     if per_epoch is None:
-        return one(pool, seed, draws)
-    starts = range(0, draws, per_epoch)
-    epochs = [one(pool, splitmix(seed, torch.tensor(start, device=seed.device)), per_epoch) for start in starts]
+        return draw_from(pool, seed, draws)
+    epochs = []
+    for start in range(0, draws, per_epoch):
+        epoch_seed = splitmix(seed, torch.tensor(start, device=seed.device))
+        epochs.append(draw_from(pool, epoch_seed, per_epoch))
     return torch.cat(epochs, dim=1)[:, :draws]
 
 
@@ -66,12 +68,15 @@ def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
     entries, start, size = _members(pool)
     step = torch.arange(draws, device=pool.device)[:, None]
     done = step % size  # how many the running cycle has drawn already
-    chosen = done + shift_right(splitmix(seed, step), 1) % (size - done)
-    drawn = list[Tensor]()
-    for here, there in zip(start + done, start + chosen, strict=True):  # Fisher and Yates' shuffle, all rows at once
-        drawn.append(entries.gather(0, there))
-        entries.scatter_(0, there, entries.gather(0, here)).scatter_(0, here, drawn[-1])
-    return torch.stack(drawn, dim=1) % pool.shape[1]  # a new cycle shuffles what the last one left
+    partner = done + shift_right(splitmix(seed, step), 1) % (size - done)
+    draws_by_step = list[Tensor]()
+    # Fisher and Yates' shuffle, all rows at once: swap the next place with a random one of those not drawn yet
+    for next_place, other_place in zip(start + done, start + partner, strict=True):
+        drawn = entries.gather(0, other_place)
+        entries.scatter_(0, other_place, entries.gather(0, next_place))
+        entries.scatter_(0, next_place, drawn)
+        draws_by_step.append(drawn)
+    return torch.stack(draws_by_step, dim=1) % pool.shape[1]  # a new cycle shuffles what the last one left
 
 
 def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:
@@ -102,20 +107,23 @@ def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:
         real = slot < size[rows, None]
         entry = torch.where(real, start[rows, None] + slot, 0)
         stream = splitmix(seed[rows], torch.tensor(cycle, device=seed.device))
-        keys = (log_weight[entry] - (-uniform(stream[:, None], entries[entry]).log()).log()).masked_fill_(
-            ~real, -torch.inf
-        )
-        taken = keys.topk(min(len(slot), draws)).indices
-        place = size[rows, None] * cycle + slot[: taken.shape[1]]
-        fits = real[:, : taken.shape[1]] & (place < draws)
-        drawn[rows[:, None].expand_as(place)[fits], place[fits]] = entries[entry.gather(1, taken)][fits]
+        random = uniform(stream[:, None], entries[entry])
+        keys = log_weight[entry] - (-random.log()).log()
+        keys.masked_fill_(~real, -torch.inf)
+        highest = keys.topk(min(len(slot), draws)).indices
+        width = highest.shape[1]
+        place = size[rows, None] * cycle + slot[:width]
+        fits = real[:, :width] & (place < draws)
+        row = rows[:, None].expand_as(place)
+        drawn[row[fits], place[fits]] = entries[entry.gather(1, highest)][fits]
         cycle += 1
     return drawn
 
 
 def _members(pool: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the ascending flat indices row * N + column of a [B, N] bool pool's members; [B] each row's start among
-    them, and [B] each row's size.
+    """Return the members of a [B, N] bool pool as ascending flat indices row * N + column, and each row's part of them.
+
+    That is the [B] place where a row's members start, and their [B] number.
     """
     size = count(pool)
     return members(pool), size.cumsum(0) - size, size

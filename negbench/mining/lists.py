@@ -37,20 +37,20 @@ def read_lists(path: Path, dataset: Dataset) -> list[list[int]]:
     for place, query in enumerate(dataset.queries):
         places.setdefault(_key_of_query(query, keys), []).append(place)
     lists: list[list[int]] = [[] for _ in dataset.queries]
-    any_known = False
+    any_query = False
     for row in rows:
-        of_row = places.get(_key_of_row(row, keys, spelling), [])
-        if not of_row:
+        row_places = places.get(_key_of_row(row, keys, spelling), [])
+        if not row_places:
             continue
-        any_known = True
-        for place in of_row:
+        any_query = True
+        for place in row_places:
             _check_target(row, dataset.queries[place], spelling)
         if str(row.values.get("fallback")).lower() not in _KEPT:
             continue
         columns = _read_images(row, column, spelling)
-        for place in of_row:
+        for place in row_places:
             lists[place] += columns
-    if not any_known:
+    if not any_query:
         ours = list(_key_of_query(dataset.queries[0], keys))
         theirs = [rows[0].values[name] for name in keys]
         raise DataError(
@@ -82,7 +82,8 @@ def _find_columns(path: Path, rows: Sequence[FileRow]) -> tuple[str, tuple[str, 
     if listing and telling:
         return listing[0], telling[0]
     lacks = "no column 'query', nor reference, text and target" if listing else "no column 'negatives' or 'negative'"
-    raise DataError(f"{path}: {lacks} (it has {', '.join(map(short_repr, columns))})")
+    names = ", ".join(short_repr(column) for column in columns)
+    raise DataError(f"{path}: {lacks} (it has {names})")
 
 
 class _Spelling:

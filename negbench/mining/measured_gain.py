@@ -51,10 +51,10 @@ def where_mining_gained(batch_size: int, passes: int) -> str:
         batch_size: queries of a batch.
         passes: epochs.
     """
-    holding = [row for row in ON_EMOJI if row.batch_size >= batch_size and row.passes >= passes and row.low > 0]
-    if not holding:
+    rows = [row for row in ON_EMOJI if row.batch_size >= batch_size and row.passes >= passes and row.low > 0]
+    if not rows:
         return ""
-    row = min(holding, key=lambda row: (row.batch_size, row.passes))
+    row = min(rows, key=lambda row: (row.batch_size, row.passes))
     return (
         f"your batch of {batch_size} and {_passes(passes)} are no more than those with which mining gained on emoji: "
         f"an image of ranks 8 to 15 added {row.points:.1f} [{row.low:.1f}, {row.high:.1f}] points of R@10 to a batch "

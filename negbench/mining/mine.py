@@ -74,24 +74,24 @@ def mine(
     """
     check_option("draws", draws, draws >= 1, "at least 1")
     check_option("refresh", refresh, refresh >= 0, "at least 0")
-    name = type(strategy).__name__
     if strategy.scope != "corpus":
+        name = type(strategy).__name__
         raise NegbenchError(f"{name} is a {strategy.scope} strategy: it is used inside a batch and cannot be mined")
     base = torch.randint(2**63 - 1, (1,), generator=generator, device=generator.device).cpu()
-    shape = (len(task.queries), row_bytes(max(map(len, task.groups), default=0)))
+    largest_corpus = max((len(columns) for columns in task.groups), default=0)
+    shape = (len(task.queries), row_bytes(largest_corpus))
     read_earlier = read_pools(files.previous, shape)
     columns: dict[str, Tensor] = {}
     pools_hold_all = True  # that is allowed, so far
     with write_pools(files.written, shape) as write:
         for rows, corpus in _blocks(task, 1 + len(strategy.reads)):
             for scored in _score_block(task, rows, corpus, refresh, strategy):
-                pools, fallback = _fall_back(scored, ask_for_pools(strategy, scored.shown))
+                pools, fallback = _fall_back(scored, ask_for_pools(strategy, scored.filtered))
                 seed = splitmix(base, task.ids.cpu()[scored.rows]).to(pools.device)
                 drawn = draw(pools, seed, draws, per_epoch=per_epoch)
                 in_pool = as_mask(pools)
-                block = statistics_of(scored, in_pool, drawn) | {"fallback": fallback}
-                if task.kinds is not None:
-                    block |= _kind_statistics(task, scored, corpus, drawn)
+                block = _block_statistics(task, scored, corpus, in_pool, drawn)
+                block["fallback"] = fallback
                 block["negatives"] = corpus.columns[drawn.cpu()]
                 block["overlap"] = torch.full((len(in_pool),), torch.nan)
                 if files != NO_FILES:
@@ -106,8 +106,8 @@ def mine(
     if task.kinds is not None:
         task.cache["kind_random"] = columns["kind_random"]
     stale = refresh > 0 and not pools_hold_all and bool((columns["overlap"] == 1).all())
-    copies = torch.isin(task.target.cpu(), torch.cat(Copies.of(task.candidates)).cpu())
-    return Mined(**columns, stale=stale, copies=int(copies.sum()))
+    has_copy = torch.isin(task.target.cpu(), torch.cat(Copies.of(task.candidates)).cpu())
+    return Mined(**columns, stale=stale, copies=int(has_copy.sum()))
 
 
 # --- scores ------------------------------------------------------------------------------------------------------
@@ -168,21 +168,21 @@ def _score_block(
     device = task.queries.device
     width = len(corpus.columns)
     scores = tiled_relevance(task.queries[rows.to(device)], corpus.images, corpus.scores)
-    wanted = {*strategy.reads}
+    names = {*strategy.reads}
     if task.filters is not None:
-        wanted |= {*task.filters.reads}
+        names |= {*task.filters.reads}
     planes: dict[str, Tensor] = {}
-    for name in wanted & task.planes.keys():
+    for name in names & task.planes.keys():
         planes[name] = task.planes[name].block(rows, corpus.columns)
     entries = _PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES
     height = max(1, entries // width)
     for top in range(0, len(rows), height):
         part = slice(top, top + height)
-        of_part = {name: plane[part] for name, plane in planes.items()}
-        yield _show_part(task, rows[part], scores[part], of_part, corpus, refresh, strategy)
+        part_planes = {name: plane[part] for name, plane in planes.items()}
+        yield _scored_part(task, rows[part], scores[part], part_planes, corpus, refresh, strategy)
 
 
-def _show_part(
+def _scored_part(
     task: MiningTask,
     rows: Tensor,
     scores: Tensor,
@@ -237,7 +237,7 @@ def _show_part(
         dim=task.queries.shape[1],
         planes=planes,
     )
-    shown = filter_view(view, task.filters, strategy)
+    filtered = filter_view(view, task.filters, strategy)
     room = torch.full_like(target, width - 1) if allowed is None else count(view.allowed)
     alone = (room == 0).nonzero()
     if len(alone):
@@ -245,7 +245,7 @@ def _show_part(
             f"query {int(task.ids[rows[int(alone[0])]])}: no image of its corpus ({width} images) is allowed as a "
             "negative; enlarge the corpus or exclude fewer images"
         )
-    return ScoredBlock(rows, view, shown, room, relevant, has_truth.to(device), kinds)
+    return ScoredBlock(rows, view, filtered, room, relevant, has_truth.to(device), kinds)
 
 
 def _kinds(task: MiningTask, rows: Tensor, columns: Tensor, device: torch.device) -> Tensor:
@@ -254,8 +254,18 @@ def _kinds(task: MiningTask, rows: Tensor, columns: Tensor, device: torch.device
     return task.kinds(task.ids.cpu()[rows], columns).to(device)
 
 
+def _block_statistics(
+    task: MiningTask, scored: ScoredBlock, corpus: _Corpus, in_pool: Tensor, drawn: Tensor
+) -> dict[str, Tensor]:
+    """Return the fields of `Mined` that follow from the scores, the pools [b, n] and the draws [b, D] of b queries."""
+    statistics = statistics_of(scored, in_pool, drawn)
+    if task.kinds is not None:
+        statistics |= _kind_statistics(task, scored, corpus, drawn)
+    return statistics
+
+
 def _kind_statistics(task: MiningTask, scored: ScoredBlock, corpus: _Corpus, drawn: Tensor) -> dict[str, Tensor]:
-    """Return the kinds of the draws, and those expected of random draws: as kept, if the block has no table."""
+    """Return the kinds of the draws, and those expected of random draws: those cached, if the block has no kinds."""
     columns, place = drawn.unique(return_inverse=True)
     kinds = _kinds(task, scored.rows, corpus.columns[columns.cpu()], drawn.device).gather(1, place)
     relevant = None if scored.relevant is None else scored.relevant.gather(1, drawn)
@@ -270,14 +280,14 @@ def _kind_statistics(task: MiningTask, scored: ScoredBlock, corpus: _Corpus, dra
 
 def _fall_back(scored: ScoredBlock, pools: Tensor) -> tuple[Tensor, Tensor]:
     """Fill empty pools; return the pools and [b] int8, the fallback that each took."""
-    view = scored.shown
+    view = scored.filtered
     code = torch.full((len(pools),), NO_FALLBACK, dtype=torch.int8, device=pools.device)
     empty = (as_mask(pools).view(torch.uint8).amax(1) == 0).nonzero().squeeze(1)
     if not len(empty):
         return pools, code
     allowed = view.allowed[empty]
-    if view is not scored.view:
-        bare = (count(allowed) == 0).nonzero().squeeze(1)  # filters left nothing
+    if view is not scored.view:  # where filters leave nothing, ignore them
+        bare = (count(allowed) == 0).nonzero().squeeze(1)
         if len(bare):
             allowed[bare] = scored.view.allowed[empty[bare]]
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks

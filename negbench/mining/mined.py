@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-NO_FALLBACK, BELOW_TARGET, ANY_ALLOWED = 0, 1, 2
+NO_FALLBACK = 0
+BELOW_TARGET = 1
+ANY_ALLOWED = 2
 
 
 @dataclass(frozen=True)
@@ -63,26 +65,29 @@ class Mined:
         import pyarrow as pa
 
         columns: dict[str, pa.Array] = {}
-        names = (field.name for field in dataclasses.fields(self) if field.name not in ("stale", "copies"))
-        for name in (column for column in names if getattr(self, column) is not None):
-            values = getattr(self, name).numpy()
-            wide = pa.array(values.ravel().astype(np.float64 if values.dtype.kind == "f" else np.int64))
+        for field in dataclasses.fields(self):
+            tensor = getattr(self, field.name)
+            if field.name in ("stale", "copies") or tensor is None:
+                continue
+            values = tensor.numpy()
+            flat = pa.array(values.ravel().astype(np.float64 if values.dtype.kind == "f" else np.int64))
             if values.ndim == 1:
-                columns[name] = wide
+                columns[field.name] = flat
             else:
                 starts = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
-                columns[name] = pa.ListArray.from_arrays(starts, wide)
+                columns[field.name] = pa.ListArray.from_arrays(starts, flat)
         return pa.table(columns)
 
     def summary(self) -> dict[str, float]:
         """Return a flat dictionary: means over the queries that have a value (NaN where none has), and counts."""
         rates = ("false_negative_rate_pool", "false_negative_rate_draws")
         means = ("pool_size", "band_start", "band_mean", "band_end", *rates, "overlap", "hardness")
-        return {name: float(getattr(self, name).double().nanmean()) for name in means} | {
+        return {
+            **{name: float(getattr(self, name).double().nanmean()) for name in means},
             "pool_size_median": float(np.median(self.pool_size.numpy())),  # torch.median takes the lower of two
             "draw_rank_median": float(np.median(self.draw_rank.numpy())),
-            **named_shares("draws", self.kind_draws),
-            **named_shares("random", self.kind_random),
+            **mean_shares("draws", self.kind_draws),
+            **mean_shares("random", self.kind_random),
             "fallback_below": float((self.fallback == BELOW_TARGET).sum()),
             "fallback_any": float((self.fallback == ANY_ALLOWED).sum()),
             "cut_ties": float(self.cut_tie.sum()),
@@ -106,10 +111,10 @@ class ScoredBlock:
 
     rows: Tensor  # [b] int64 queries of the task
     view: ScoreView  # before the filters, for statistics and the last fallbacks
-    shown: ScoreView  # after the filters, for the strategy
+    filtered: ScoreView  # after the filters, for the strategy
     room: Tensor  # [b] int64, how many images are allowed
     relevant: Tensor | None  # [b, n] bool ground truth, for the statistics; in the view for oracles only
-    known: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
+    has_truth: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
     kinds: Tensor | None = None  # [b, n] int8 codes of judged negatives
 
 
@@ -137,10 +142,12 @@ def kind_shares(kinds: Tensor, relevant: Tensor | None, weights: Tensor) -> Tens
     return (torch.cat([sums[:, -1:], sums[:, 1:-1], sums[:, :1]], dim=1).double() / total.double()).float()
 
 
-def named_shares(what: str, shares: Tensor | None) -> dict[str, float]:
+def mean_shares(what: str, shares: Tensor | None) -> dict[str, float]:
     """Return `WHAT_KIND` -> mean of [Q, SHARES]; nothing where no kinds are known."""
-    means = [] if shares is None else shares.double().nanmean(0).tolist()
-    return {f"{what}_{name}": mean for name, mean in zip(SHARES, means, strict=False)}
+    if shares is None:
+        return {}
+    means = shares.double().nanmean(0).tolist()
+    return {f"{what}_{name}": mean for name, mean in zip(SHARES, means, strict=True)}
 
 
 def distinct(negatives: Tensor, per_step: int) -> float:
@@ -196,14 +203,15 @@ def batch_statistics(batches: Iterable[BatchPools]) -> list[tuple[int, dict[str,
 
 def _statistics(parts: list[Any]) -> list[tuple[int, dict[str, float]]]:
     """`batch_statistics` of n batches of one shape, from the fields of `BatchPools`; bits as of each alone."""
-    stacked: Iterator[Any] = (None if part[0] is None else torch.stack(part) for part in parts)
+    stacked: list[Any] = [None if part[0] is None else torch.stack(part) for part in parts]
     scores, positive, allowed, pool, drawn, relevant, kinds = stacked  # [n, B, M]
     weights = drawn.double()
     inside = pool > 0
     size = inside.sum(2)
     total = weights.sum(2)
-    of_pool = of_draws = torch.full_like(total, torch.nan)
-    if relevant is not None:  # a row with nothing but False is of a query of which nothing is known
+    of_pool = torch.full_like(total, torch.nan)
+    of_draws = torch.full_like(total, torch.nan)
+    if relevant is not None:  # nothing is known about a query whose row is all False
         has_truth = relevant.any(2)
         of_pool = of_pool.where(~has_truth, (inside & relevant).sum(2).double() / size)
         of_draws = of_draws.where(~has_truth, (weights * relevant).sum(2) / total)
@@ -215,49 +223,57 @@ def _statistics(parts: list[Any]) -> list[tuple[int, dict[str, float]]]:
     }
     means = dict[str, list[float]]()
     if kinds is not None:
-        has_truth = None if relevant is None else relevant.flatten(0, 1).repeat(2, 1)
-        both = torch.stack([weights, allowed.double()]).flatten(0, 2)
-        shares = kind_shares(kinds.flatten(0, 1).repeat(2, 1), has_truth, both)
-        for what, of in zip(("draws", "random"), shares.view(2, *size.shape, -1).double().nanmean(2), strict=True):
-            means |= {f"{what}_{name}": mean for name, mean in zip(SHARES, of.T.tolist(), strict=True)}
+        both_relevant = None if relevant is None else relevant.flatten(0, 1).repeat(2, 1)
+        both_weights = torch.stack([weights, allowed.double()]).flatten(0, 2)
+        both = kind_shares(kinds.flatten(0, 1).repeat(2, 1), both_relevant, both_weights)
+        draws, random = both.view(2, *size.shape, -1).double().nanmean(2)  # [n, SHARES] each
+        for place, name in enumerate(SHARES):
+            means[f"draws_{name}"] = draws[:, place].tolist()
+        for place, name in enumerate(SHARES):
+            means[f"random_{name}"] = random[:, place].tolist()
     means |= zip(rows, torch.stack(list(rows.values())).nanmean(2).tolist(), strict=True)
     means["empty"] = (size == 0).sum(1).double().tolist()
-    return [(size.shape[1], {name: mean[n] for name, mean in means.items()}) for n in range(len(size))]
+    queries = size.shape[1]
+    return [(queries, {name: values[batch] for name, values in means.items()}) for batch in range(len(size))]
 
 
 def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
     """Compute the fields of `Mined` that follow from scores, pools [b, n] and draws [b, D] (local columns)."""
     view = scored.view
-    tallied = tally(view.scores, view.allowed, pool, view.target, drawn[:, 0])
-    size = tallied.size
+    counts = tally(view.scores, view.allowed, pool, view.target, drawn[:, 0])
     scores = view.scores.gather(1, drawn)
     gap = (view.positive[:, None] - scores).double()
-    band = zip(("band_start", "band_mean", "band_end", "cut_tie"), _band(scored, pool, tallied), strict=True)
-    of_pool = of_draws = torch.full_like(view.positive, torch.nan)
+    band_start, band_mean, band_end, cut_tie = _band(scored, pool, counts)
+    of_pool = torch.full_like(view.positive, torch.nan)
+    of_draws = torch.full_like(view.positive, torch.nan)
     if scored.relevant is not None:
-        of_pool = torch.where(scored.known, count(pool & scored.relevant) / size, torch.nan)
-        of_draws = torch.where(scored.known, scored.relevant.gather(1, drawn).sum(1) / drawn.shape[1], torch.nan)
+        false_draws = scored.relevant.gather(1, drawn).sum(1)
+        of_pool = torch.where(scored.has_truth, count(pool & scored.relevant) / counts.size, torch.nan)
+        of_draws = torch.where(scored.has_truth, false_draws / drawn.shape[1], torch.nan)
     return {
         "scores": scores,
         "positive": view.positive,
-        "pool_size": size,
-        **dict(band),
+        "pool_size": counts.size,
+        "band_start": band_start,
+        "band_mean": band_mean,
+        "band_end": band_end,
+        "cut_tie": cut_tie,
         "false_negative_rate_pool": of_pool,
         "false_negative_rate_draws": of_draws,
         # cumsum adds in a fixed order; the order in `mean` may depend on the number of rows
         "hardness": (gap.cumsum(1)[:, -1] / drawn.shape[1]).float(),
-        "draw_rank": 1 + tallied.ahead,
-        "target_rank": 1 + tallied.reached,
+        "draw_rank": 1 + counts.ahead,
+        "target_rank": 1 + counts.reached,
     }
 
 
-def _band(scored: ScoredBlock, pool: Tensor, tallied: PoolCounts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _band(scored: ScoredBlock, pool: Tensor, counts: PoolCounts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the rank percentiles of each pool's first, mean and last member, among the allowed, and `cut_tie`."""
     view = scored.view
     room = scored.room
-    size = tallied.size
-    first = tallied.first.clone()
-    last = tallied.last.clone()
+    size = counts.size
+    first = counts.first.clone()
+    last = counts.last.clone()
     last_rank = (room - 1).clamp(min=1)
     cut = torch.zeros_like(size, dtype=torch.bool)
     if torch.equal(size, room):  # the pools hold all allowed images: no need to sort
@@ -265,14 +281,16 @@ def _band(scored: ScoredBlock, pool: Tensor, tallied: PoolCounts) -> tuple[Tenso
         return torch.zeros_like(end), end / 2, end, cut
     total = size * (first + last) // 2  # correct if every allowed image between the two is in the pool
     holes = last - first + 1 - size  # allowed images that tie with an end of the pool or lie inside it
-    holed = (holes > 0).nonzero().squeeze(1)
-    if len(holed):
-        order = descending(masked_scores(view.scores[holed], view.allowed[holed]))  # the allowed images first
-        inside, allowed, ranked = (table[holed].gather(1, order) for table in (pool, view.allowed, view.scores))
+    rows = (holes > 0).nonzero().squeeze(1)
+    if len(rows):
+        order = descending(masked_scores(view.scores[rows], view.allowed[rows]))  # the allowed images first
+        inside = pool[rows].gather(1, order)
+        allowed = view.allowed[rows].gather(1, order)
+        scores = view.scores[rows].gather(1, order)
         split = (inside[:, 1:] != inside[:, :-1]) & allowed[:, 1:]
-        cut[holed] = (split & (ranked[:, 1:] == ranked[:, :-1])).any(1)
+        cut[rows] = (split & (scores[:, 1:] == scores[:, :-1])).any(1)
         rank = allowed.cumsum(1, dtype=torch.int32) - 1
-        total[holed] = rank.masked_fill(~inside, 0).sum(1)
-        first[holed] = rank.masked_fill(~inside, rank.shape[1]).amin(1).long()
-        last[holed] = rank.masked_fill(~inside, -1).amax(1).long()
+        total[rows] = rank.masked_fill(~inside, 0).sum(1)
+        first[rows] = rank.masked_fill(~inside, rank.shape[1]).amin(1).long()
+        last[rows] = rank.masked_fill(~inside, -1).amax(1).long()
     return first / last_rank, (total.double() / size / last_rank).float(), last / last_rank, cut

@@ -62,15 +62,15 @@ class TablePlane(Plane):
         """Return the stored scores; NaN where the file holds none."""
         part = self.shard(rows.cpu())
         scores = torch.full((len(rows), self.images), torch.nan)
-        scores[torch.arange(len(rows)).repeat_interleave(part.columns.lengths), part.columns.values] = part.scores
+        row = torch.arange(len(rows)).repeat_interleave(part.columns.lengths)
+        scores[row, part.columns.values] = part.scores
         return scores[:, columns.cpu()].to(self.device)
 
     def shard(self, rows: Tensor) -> TablePlane:
         """Return the plane of these queries; it copies their scores."""
         places = Ragged(torch.arange(len(self.scores)), self.columns.offsets).select(rows)
-        return replace(
-            self, columns=Ragged(self.columns.values[places.values], places.offsets), scores=self.scores[places.values]
-        )
+        columns = Ragged(self.columns.values[places.values], places.offsets)
+        return replace(self, columns=columns, scores=self.scores[places.values])
 
 
 def images_of(candidates: Tensor) -> Tensor:
@@ -88,13 +88,13 @@ def batch_planes(names: Collection[str], calls: Calls, inputs: QueryInputs, toke
         inputs: the batch's references and texts.
         tokens: [C, T, D] tokens of the images.
     """
-    made = dict[str, Tensor]()
+    planes = dict[str, Tensor]()
     images = images_of(tokens) if {"target", "reference"} & {*names} else tokens
     if "target" in names:
-        made["target"] = relevance(images[: len(inputs.rows)], images[:, None])
+        planes["target"] = relevance(images[: len(inputs.rows)], images[:, None])
     if "reference" in names:
         references = calls.candidates(inputs.features, inputs.pictures)
-        made["reference"] = relevance(images_of(references), images[:, None])
+        planes["reference"] = relevance(images_of(references), images[:, None])
     if "text" in names:
-        made["text"] = relevance(calls.text_queries(inputs.tokens, inputs.rows, "modification"), tokens)
-    return made
+        planes["text"] = relevance(calls.text_queries(inputs.tokens, inputs.rows, "modification"), tokens)
+    return planes

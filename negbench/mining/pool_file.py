@@ -55,11 +55,19 @@ def overlap(now: Bytes, before: Bytes | None) -> Tensor:
     return torch.from_numpy(np.asarray(both / either, dtype=np.float32))
 
 
+def _write_nothing(_rows: Tensor, _values: Bytes) -> None:
+    pass
+
+
+def _read_nothing(_rows: Tensor, _used: int) -> None:
+    pass
+
+
 @contextmanager
 def write_pools(path: Path | None, shape: tuple[int, int]) -> Iterator[Callable[[Tensor, Bytes], None]]:
     """Yield a function that writes packed rows of queries; the file appears only if the block succeeds."""
     if path is None:
-        yield lambda rows, values: None
+        yield _write_nothing
         return
     with atomic_write(path, "w+b") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
@@ -68,8 +76,9 @@ def write_pools(path: Path | None, shape: tuple[int, int]) -> Iterator[Callable[
         # allocate now: a full disk is an error here, but would kill the process at a write to mapped memory
         os.posix_fallocate(file.fileno(), 0, start + math.prod(shape))
 
-        def write(rows: Tensor, values: Bytes) -> None:  # mapped anew each time, so that no page of it stays in memory
-            np.memmap(file, np.uint8, "r+", start, shape)[rows.numpy(), : values.shape[1]] = values
+        def write(rows: Tensor, values: Bytes) -> None:
+            table = np.memmap(file, np.uint8, "r+", start, shape)  # anew each time, so that no page stays in memory
+            table[rows.numpy(), : values.shape[1]] = values
 
         yield write
 
@@ -81,7 +90,7 @@ def read_pools(path: Path | None, shape: tuple[int, int]) -> Callable[[Tensor, i
         NegbenchError: the file cannot be read, is damaged, or is of another task.
     """
     if path is None:
-        return lambda rows, used: None
+        return _read_nothing
     with intact(path, "move checkpoint.pt elsewhere to restart the run from its first epoch"):
         bits: Bytes = np.lib.format.open_memmap(path, mode="r")
     if bits.shape != shape or bits.dtype != np.uint8:

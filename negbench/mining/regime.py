@@ -145,7 +145,10 @@ def _measure(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
 
 def _tail(rows: Tensor, count: Tensor) -> Tensor:
     """Return [b] `Regime.tail` of the first `count` [b] scores of sorted rows [b, n]."""
-    high, upper, middle, lower = (_quantile(rows, count, share) for share in (0.01, 0.25, 0.5, 0.75))
+    high = _quantile(rows, count, 0.01)
+    upper = _quantile(rows, count, 0.25)
+    middle = _quantile(rows, count, 0.5)
+    lower = _quantile(rows, count, 0.75)
     robust = (upper - lower) / _NORMAL_IQR
     return torch.where(robust > 0, (high - middle) / robust, torch.nan)
 
@@ -165,9 +168,9 @@ def _false_negatives(task: MiningTask, block: Rankings, scores: Tensor) -> dict[
     wrong = torch.zeros_like(block.allowed)
     relevant_count = torch.zeros_like(block.length)
     if task.relevant is not None:
-        chosen = task.relevant.select(block.rows)
-        wrong = chosen.mask(block.local, wrong.shape[1]) & block.allowed
-        relevant_count = chosen.lengths
+        relevant = task.relevant.select(block.rows)
+        wrong = relevant.mask(block.local, wrong.shape[1]) & block.allowed
+        relevant_count = relevant.lengths
     images = {"": block.length - 1}
     mistakes = {"": count(wrong)}
     place = block.reached - 1  # of the first allowed image that scores less than the target

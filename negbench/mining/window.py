@@ -14,11 +14,15 @@ from negbench.metrics.fixed import DEFAULT_TEMPERATURE
 MOVES_SCORES = False  # only recommends
 
 WINDOW = "shifted-top-k"
-FACTOR, POWER = 1.6, 0.24
-FIXED_FACTOR, FIXED_POWER, TEMPER = 0.85, 0.15, 1.25  # at a fixed temperature
+FACTOR = 1.6
+POWER = 0.24
+FIXED_FACTOR = 0.85  # these three at a fixed temperature
+FIXED_POWER = 0.15
+TEMPER = 1.25
 TEMPERATURES = (0.01, 0.15)
 LOSSES = ("bradley-terry", "info-nce")
-MOST, FIXED_MOST = 63, 16  # negatives, at a learned and at a fixed temperature
+MOST = 63  # negatives, at a learned temperature
+FIXED_MOST = 16  # and at a fixed one
 JUDGED_IN_WORLDS = {"train.batch_size": 64, "backbone.decay": 0.9}  # the settings where it was judged, of zone-1
 JUDGED_ON_EMOJI = {"train.batch_size": 128}  # and of zone-emoji-1
 
@@ -52,11 +56,15 @@ def why_unjudged(loss: str, options: Mapping[str, Any], negatives: int) -> str:
     """Return why no window is known for this loss, its options and number of negatives; "" where one was judged."""
     if loss not in LOSSES:
         return f"it was judged with {' and '.join(LOSSES)}, not with {loss}"
-    tau, (least, highest) = options.get("tau"), TEMPERATURES
+    tau = options.get("tau")
+    least, highest = TEMPERATURES
     if tau is not None and not least <= tau <= highest:
         return f"it was judged at temperatures of {least} to {highest} and at a learned one, not at {tau:g}"
-    most, where = (MOST, "") if tau is None else (FIXED_MOST, "at a fixed temperature ")
-    return "" if negatives <= most else f"{where}it was judged with 1 to {most} negatives, not with {negatives}"
+    if tau is None and negatives > MOST:
+        return f"it was judged with 1 to {MOST} negatives, not with {negatives}"
+    if tau is not None and negatives > FIXED_MOST:
+        return f"at a fixed temperature it was judged with 1 to {FIXED_MOST} negatives, not with {negatives}"
+    return ""
 
 
 def window(target: float, negatives: int, images: float, tau: float | None = None) -> str:

@@ -252,7 +252,7 @@ def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened):
 def test_mixed_negatives_are_thinned_with_the_others(opened):
     """`train.num_negatives` limits all negatives of the loss, mixed ones included."""
     objective = objective_of(opened, "mochi", "info-nce", **{**MIXED, "pairs": 8, "with_query": 8})
-    assert step(objective, kept=6, seed=torch.arange(5)).negatives == 6 * 5
+    assert step(objective, keep=6, seed=torch.arange(5)).negatives == 6 * 5
 
 
 def test_what_a_bank_does_not_go_with(opened, subtests):

@@ -332,7 +332,7 @@ def test_a_batch_strategy_is_thinned_to_its_budget(cell, strategy, kept):
     whole = objective(batch_of(cell.scene, rows, None))
     plain = batch_of(cell.scene, rows, None)
     seeds = [splitmix(torch.tensor(s), rows) for s in (1, 1, 2)]
-    thinned = [objective(dataclasses.replace(plain, kept=kept, seed=seed)) for seed in seeds]
+    thinned = [objective(dataclasses.replace(plain, keep=kept, seed=seed)) for seed in seeds]
     if kept == 1000:
         assert [t.negatives for t in thinned] == [whole.negatives] * 3
         assert [t.loss for t in thinned] == [whole.loss] * 3

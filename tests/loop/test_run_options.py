@@ -345,7 +345,7 @@ def test_pairs_are_those_of_the_epoch_or_interval(
         assert all(torch.equal(batch.tokens[name], rows[batch.rows]) for name, rows in texts.items())
 
     def refreshed(now: ModelCache, phase: Phase, _: Mined) -> None:
-        mined.append(now.task(now.mined_scene(), phase.mined).target)
+        mined.append(now.task(now.scene_to_mine(), phase.mined).target)
 
     config = config_of(strategy, vector_sets, "train.epochs=6", "train.batch_size=16", "schedule.n_def=3", "seed=2")
     first = DataCache().dataset(config.dataset, "train", images=False)

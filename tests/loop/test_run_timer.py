@@ -78,7 +78,7 @@ def test_some_queries_and_steps_stand_for_all(monkeypatch):
     config, cache, before = load_config(flags=flags, sets=sets), DataCache(), torch.get_rng_state()
     timer = RunTimer(cache)
     first = timer.seconds(plan_run(config, cache))
-    known = sorted((key[0], value) for key, value in timer._known.items())
+    known = sorted((key[0], value) for key, value in timer._seconds_of.items())
     # the corpus before the first refresh is mined once too
     assert known == [("epoch", 2.5), ("refresh", 3), ("refresh", 3), ("regime_card", 1), ("scoring", 1)]
     assert torch.equal(torch.get_rng_state(), before)
