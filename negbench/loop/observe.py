@@ -7,7 +7,7 @@ from negbench.contracts import Strategy
 from negbench.loop.model_cache import ModelCache
 from negbench.loop.schedule import Phase
 from negbench.loop.types import Log
-from negbench.metrics.score_curves import file_name
+from negbench.metrics.score_curves import ScoreCurves, file_name
 from negbench.mining import curves
 from negbench.mining.regime import regime
 from negbench.scoring import evaluation
@@ -61,7 +61,7 @@ def keep_curves(now: ModelCache, folder: RunFolder, moment: str) -> None:
     path = folder.path / file_name(moment)
     if not path.exists() and run.config.eval.reported:
 
-        def compute_curves() -> curves.Curves:
+        def compute_curves() -> ScoreCurves:
             return curves.score_curves(now.task(run.scene))
 
         now.once("curves", compute_curves, "curves", moment).save(path)
