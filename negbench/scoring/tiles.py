@@ -31,7 +31,9 @@ _COPY_BYTES = 2**27  # a corpus of scattered rows is copied up to this size, els
 
 def tile_rows(images: int) -> int:
     """Return the queries per tile, from the corpus size alone: a power of two within a block."""
-    limit = _FEW_QUERIES if images <= _FEW_IMAGES else _TILE_QUERIES
+    limit = _TILE_QUERIES
+    if images <= _FEW_IMAGES:
+        limit = min(limit, _FEW_QUERIES)
     rows_of_block = max(1, BLOCK_ENTRIES // max(1, images))
     power_of_two = 1 << (rows_of_block.bit_length() - 1)
     return min(limit, power_of_two)
