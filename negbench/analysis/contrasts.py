@@ -1,7 +1,6 @@
 """Losses, backbones and temperatures compared: each one's mean over the strategies that all of them trained."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
 import pandas as pd
 
@@ -9,7 +8,7 @@ from negbench.analysis.frame import config_of, first_run, key_of, shared_value
 from negbench.analysis.setting_choice import SettingChoice
 from negbench.analysis.temperature import temperature_of
 from negbench.analysis.verdict_record import Verdict
-from negbench.analysis.verdicts import OVER_ALL, VerdictTable, alike_but, batch_alone, side_by_side
+from negbench.analysis.verdicts import OVER_ALL, VerdictTable, batch_alone, concatenate_values, group_over
 from negbench.analysis.words import estimate_text, in_points, label_of
 from negbench.grid.axis import group_key
 from negbench.machine.grouping import group_by
@@ -26,13 +25,13 @@ def contrasts(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
 
     Strategies that collapsed in any of them are left out; a table without shared strategies and seeds is, too.
     """
-    found = []
+    contrast_tables = []
     for axis in _AXES:
-        for members in alike_but((axis,), tables):
+        for members in group_over((axis,), tables):
             table = _contrast(axis, members) if len(members) > 1 else None
             if table is not None:
-                found.append(table)
-    return found
+                contrast_tables.append(table)
+    return contrast_tables
 
 
 def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
@@ -54,12 +53,12 @@ def _contrast(axis: str, tables: Sequence[VerdictTable]) -> VerdictTable | None:
     datasets = [tables[0].labels["dataset"]] * len(strategies)
     values = {}
     for table, part in zip(tables, parts, strict=True):
-        values[table.labels[axis]] = side_by_side([part[name] for name in strategies], sorted(seeds), datasets)
+        values[table.labels[axis]] = concatenate_values([part[name] for name in strategies], sorted(seeds), datasets)
     choices = {}
     for table in tables:
-        of_table = table.choices.get(main, {})
-        if all(name in of_table for name in strategies):
-            choices[table.labels[axis]] = tuple(chain.from_iterable(of_table[name] for name in strategies))
+        table_choices = table.choices.get(main, {})
+        if all(name in table_choices for name in strategies):
+            choices[table.labels[axis]] = tuple(choice for name in strategies for choice in table_choices[name])
     facts = {value: {CONTRAST: axis, "strategies": len(strategies)} for value in values}
     return VerdictTable(
         {**tables[0].labels, axis: OVER_ALL}, main, {main: values}, facts=facts, choices={main: choices}
@@ -89,17 +88,17 @@ def temperatures(groups: Sequence[pd.DataFrame], tables: Sequence[VerdictTable])
         cells = cells_of.get(group_key({**table.labels, "strategy": batch_alone(table.plugins)}))
         if cells is not None:
             batches[table] = cells
-    found = []
-    for members in alike_but(("loss", "point"), list(batches)):
-        by_loss = group_by(members, lambda table: loss_of(batches[table]))
-        for loss, of_loss in by_loss.items():
+    temperature_tables = []
+    for members in group_over(("loss", "point"), list(batches)):
+        tables_by_loss = group_by(members, lambda table: loss_of(batches[table]))
+        for loss, loss_tables in tables_by_loss.items():
             facts = {CONTRAST: TEMPERATURE}
-            if len(by_loss) > 1:
+            if len(tables_by_loss) > 1:
                 facts[OF_LOSS] = loss
-            joined = _temperature_table({table: batches[table] for table in of_loss}, facts)
-            if joined is not None:
-                found.append(joined)
-    return found
+            joined_table = _temperature_table({table: batches[table] for table in loss_tables}, facts)
+            if joined_table is not None:
+                temperature_tables.append(joined_table)
+    return temperature_tables
 
 
 def _temperature_table(batches: Mapping[VerdictTable, pd.DataFrame], facts: Mapping[str, str]) -> VerdictTable | None:
@@ -116,10 +115,10 @@ def _temperature_table(batches: Mapping[VerdictTable, pd.DataFrame], facts: Mapp
     for table, cells in batches.items():
         alone = shared_value(cells, "strategy")
         temperature = setting_of(cells)[0]
-        of_batch = table.values[table.main_metric][alone]
-        if temperature in values and of_batch.mean <= values[temperature].mean:
+        batch_values = table.values[table.main_metric][alone]
+        if temperature in values and batch_values.mean <= values[temperature].mean:
             continue
-        values[temperature] = of_batch
+        values[temperature] = batch_values
         choices[temperature] = table.choices.get(table.main_metric, {}).get(alone, ())
     if len(values) < 2:
         return None
@@ -127,13 +126,13 @@ def _temperature_table(batches: Mapping[VerdictTable, pd.DataFrame], facts: Mapp
     labels = {**first.labels, "loss": OVER_ALL}
     if "point" in labels:
         labels["point"] = OVER_ALL
-    chosen = {temperature: of_rate for temperature, of_rate in choices.items() if of_rate}
+    choices_with_trials = {temperature: trials for temperature, trials in choices.items() if trials}
     return VerdictTable(
         labels,
         first.main_metric,
         {first.main_metric: values},
         facts=dict.fromkeys(values, facts),
-        choices={first.main_metric: chosen},
+        choices={first.main_metric: choices_with_trials},
     )
 
 

@@ -37,14 +37,16 @@ class QueryNoise:
         Values decide, not draws or covariances, in which rounding errors look like differences.
         """
         least = ZERO * (abs(matrix) @ self.size)
-        mean, each = (np.abs(matrix @ values).max(axis=1) <= least for values in (self.factor, self.deviations))
-        return mean, mean & each
+        in_mean = np.abs(matrix @ self.factor).max(axis=1) <= least
+        in_seeds = np.abs(matrix @ self.deviations).max(axis=1) <= least
+        return in_mean, in_mean & in_seeds
 
     def reproducible(self, matrix: Any) -> Array:
         """[C] in 0..1: square root of the reproducible share of each [C, K] contrast's query variance.
 
         The variance over seeds already includes the rest.
         """
-        whole, luck = (((matrix @ values) ** 2).sum(axis=1) for values in (self.factor, self.luck))
+        whole = ((matrix @ self.factor) ** 2).sum(axis=1)
+        luck = ((matrix @ self.luck) ** 2).sum(axis=1)
         share = 1 - np.divide(luck, whole, out=np.ones_like(whole), where=whole > 0)
         return np.asarray(np.sqrt(np.where(share > ZERO, share, 0.0)), dtype=np.float64)

@@ -41,28 +41,29 @@ def variance_draws(means: Array, draws: int, generator: np.random.Generator) -> 
         [R, K] variances of a single seed's mean, without the effect of a seed on all strategies; zeros where nothing
         varies, or where no two strategies share two seeds.
     """
-    there = ~np.isnan(means)
-    there &= there.sum(axis=0) > 1  # a seed that only one strategy has says nothing about differences
-    count = there.sum(axis=1).astype(np.float64)
-    values = np.where(there, means, 0.0)
-    centred = np.where(there, values - values.sum(axis=1, keepdims=True) / np.maximum(count, 1)[:, None], 0.0)
-    shared = centred.sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-    residual = np.where(there, centred - shared, 0.0)
-    scale = np.sqrt((residual**2).sum() / max(1, there.sum()))
-    if not scale > 1e-13 * np.abs(values).max():  # rounding errors
+    observed = ~np.isnan(means)
+    observed &= observed.sum(axis=0) > 1  # a seed that only one strategy has says nothing about differences
+    count = observed.sum(axis=1).astype(np.float64)
+    values = np.where(observed, means, 0.0)
+    centred = np.where(observed, values - values.sum(axis=1, keepdims=True) / np.maximum(count, 1)[:, None], 0.0)
+    seed_effect = centred.sum(axis=0) / np.maximum(observed.sum(axis=0), 1)
+    residual = np.where(observed, centred - seed_effect, 0.0)
+    scale = np.sqrt((residual**2).sum() / max(1, observed.sum()))
+    if scale <= 1e-13 * np.abs(values).max():  # rounding errors
         return np.zeros((draws, len(means)))
     if len(means) == 2:  # exact, as in a paired t test; how much of it is either's variance changes no difference
         gaps = centred[0] - centred[1]
-        return np.repeat(gaps @ gaps / 2 / generator.chisquare(count[0] - 1, (draws, 1)), 2, axis=1)
-    return np.asarray(_gibbs(centred / scale, there, draws, generator) * scale**2, dtype=np.float64)
+        variances = gaps @ gaps / 2 / generator.chisquare(count[0] - 1, (draws, 1))
+        return np.repeat(variances, 2, axis=1)
+    return np.asarray(_gibbs(centred / scale, observed, draws, generator) * scale**2, dtype=np.float64)
 
 
-def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.random.Generator) -> Array:
-    """[R, K] variances, for values [K, S] of unit scale."""
+def _gibbs(values: Array, observed: NDArray[np.bool_], draws: int, generator: np.random.Generator) -> Array:
+    """[R, K] draws of the variances, for values [K, S] of unit scale; zeros where they are not `observed`."""
     strategies, seeds = values.shape
     chains = _CHAINS * repeats(strategies)
-    count = there.sum(axis=1).astype(np.float64)
-    seen = there.astype(np.float64)
+    count = observed.sum(axis=1).astype(np.float64)
+    mask = observed.astype(np.float64)
     variance = np.ones((chains, strategies))
     mean = np.zeros((chains, strategies))
     degrees = np.full((chains, 1), 5.0)
@@ -74,20 +75,20 @@ def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.ra
     constant = half * np.log(half) - scipy.special.gammaln(half)
     precision = 1 / variance
     multiple = np.ones((chains, strategies))  # of the prior's scale: 1, or `_ODD_SCALE` for an odd one
-    kept = list[Array]()
+    samples = list[Array]()
     for sweep in range(_WARM_UP + _THIN * (-(-draws // chains))):
         # a_s: the effect of seed s on all strategies
-        weight = np.maximum(precision @ seen, 1e-12)
-        shared = (precision @ values - (precision * mean) @ seen) / weight
-        shared += generator.standard_normal((chains, seeds)) / np.sqrt(weight)
-        shared -= shared.mean(axis=1, keepdims=True)  # mu and a are known up to a constant, which differences lack
+        weight = np.maximum(precision @ mask, 1e-12)
+        effect = (precision @ values - (precision * mean) @ mask) / weight
+        effect += generator.standard_normal((chains, seeds)) / np.sqrt(weight)
+        effect -= effect.mean(axis=1, keepdims=True)  # mu and a are known up to a constant, which differences lack
         # mu_k
-        seeds_seen = shared @ seen.T
-        mean = (sums - seeds_seen) / level
+        effects = effect @ mask.T  # summed over a strategy's seeds
+        mean = (sums - effects) / level
         mean = mean + generator.standard_normal(mean.shape) * np.sqrt(variance / level)
         # sigma_k^2, from the squares of y - a - mu
-        rest = squares + (shared**2) @ seen.T + count * mean**2
-        rest += 2 * (mean * seeds_seen - shared @ values.T - mean * sums)
+        rest = squares + (effect**2) @ mask.T + count * mean**2
+        rest += 2 * (mean * effects - effect @ values.T - mean * sums)
         variance = (degrees * scale * multiple + np.maximum(rest, 0)) / generator.chisquare(degrees + count)
         variance = np.maximum(variance, 1e-12)
         precision = 1 / variance
@@ -101,8 +102,8 @@ def _gibbs(values: Array, there: NDArray[np.bool_], draws: int, generator: np.ra
         logs = np.log(variance / multiple).sum(axis=1, keepdims=True)
         likelihood = strategies * (constant + half * np.log(scale))
         likelihood = likelihood - half * logs - half * scale * inverse
-        chosen = (likelihood + generator.gumbel(size=likelihood.shape)).argmax(axis=1)
-        degrees = _DEGREES[chosen][:, None]
+        place = (likelihood + generator.gumbel(size=likelihood.shape)).argmax(axis=1)
+        degrees = _DEGREES[place][:, None]
         if sweep >= _WARM_UP and (sweep - _WARM_UP) % _THIN == 0:
-            kept.append(variance)
-    return np.concatenate(kept)[:draws]
+            samples.append(variance)
+    return np.concatenate(samples)[:draws]

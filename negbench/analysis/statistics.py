@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -173,12 +173,14 @@ class ValueTable:
     _rows: dict[str, dict[int, Array]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        for name, given in self.values.items():
-            rows = [np.asarray(row, dtype=np.float64) for row in given]
+        for name, array in self.values.items():
+            rows = [np.asarray(row, dtype=np.float64) for row in array]
             seeds = list(range(len(rows)) if self.seeds is None else self.seeds.get(name, ()))
             _check_rows(name, rows, seeds)
             self._rows[name] = dict(zip(seeds, rows, strict=True))
-        lengths = {len(row) for rows in self._rows.values() for row in rows.values()}
+        lengths = set()
+        for rows_by_seed in self._rows.values():
+            lengths |= {len(row) for row in rows_by_seed.values()}
         if len(lengths) > 1 and not self.design.nested:
             raise ValueError(f"all seeds and strategies must have the same number of queries, got {sorted(lengths)}")
         for what, labels in {"strata": self.design.strata, "clusters": self.design.clusters}.items():
@@ -189,6 +191,15 @@ class ValueTable:
     def draws(self) -> int:
         """Number of draws from the joint distribution of the errors; a tail further out needs more."""
         return round(self.design.draws * repeats(len(self._rows)) / float(self.design.share**0.5))
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether all values lie in [0, 1]."""
+        for rows in self._rows.values():
+            values = np.concatenate(list(rows.values()))
+            if values.min() < 0 or values.max() > 1:
+                return False
+        return True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -202,7 +213,8 @@ class ValueTable:
     def seed_means(self, names: Sequence[str], seeds: Sequence[int]) -> Array:
         """[K, S] means of these strategies and seeds; NaN where there is none."""
         means = np.full((len(names), len(seeds)), np.nan)
-        for k, rows in enumerate(self._rows[name] for name in names):
+        for k, name in enumerate(names):
+            rows = self._rows[name]
             for s, seed in enumerate(seeds):
                 if seed in rows:
                     means[k, s] = rows[seed] @ self._weights(len(rows[seed]))
@@ -218,7 +230,7 @@ class ValueTable:
 
     def seeds_by_values(self) -> list[int]:
         """Return all seeds in an order that depends on their values alone."""
-        seeds = {seed for rows in self._rows.values() for seed in rows}
+        seeds = set().union(*self._rows.values())
 
         def bytes_of(seed: int) -> list[bytes]:
             return [self._value_bytes(name, seed) for name in sorted(self._rows)]
@@ -241,8 +253,8 @@ class ValueTable:
         if self.design.strata is None:
             return [np.arange(queries)]
         labels = np.tile(self.design.strata, queries // len(self.design.strata))
-        groups = [np.flatnonzero(labels == x) for x in np.unique(labels)]
-        if min(map(len, groups)) < 2:
+        groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        if min(len(group) for group in groups) < 2:
             raise ValueError("every stratum needs at least 2 queries")
         return groups
 
@@ -256,16 +268,27 @@ class ValueTable:
 
     def query_noise(self, names: Sequence[str], seeds: Sequence[int]) -> QueryNoise:
         """Estimate the covariance over queries of these strategies' means on these seeds."""
-        rows = [np.stack([self._rows[name][seed] for name in names]) for seed in seeds]
+        blocks = []  # [K, Q] values of each seed
+        for seed in seeds:
+            blocks.append(np.stack([self._rows[name][seed] for name in names]))
         nested = self.design.nested
-        sums, free = zip(*map(self._sums, rows if nested else [np.mean(rows, axis=0)]), strict=True)
-        every = np.concatenate(rows, axis=1)
+        samples = blocks if nested else [np.mean(blocks, axis=0)]  # whose queries are independent of each other's
+        factors = []
+        df = 0
+        for sample in samples:
+            factor, free = self._sums(sample)
+            factors.append(factor)
+            df += free
+        luck = np.zeros((len(names), 1))
+        if len(seeds) > 1 and not nested:
+            luck = self._luck(np.stack(blocks, axis=1))
+        all_values = np.concatenate(blocks, axis=1)
         return QueryNoise(
-            factor=np.concatenate(sums, axis=1) / len(sums),
-            luck=np.zeros((len(names), 1)) if nested or len(seeds) == 1 else self._luck(np.stack(rows, axis=1)),
-            deviations=self._centre(every),
-            size=np.abs(every).max(axis=1),
-            df=sum(free),
+            factor=np.concatenate(factors, axis=1) / len(factors),
+            luck=luck,
+            deviations=self._centre(all_values),
+            size=np.abs(all_values).max(axis=1),
+            df=df,
             share=0.0 if nested else 1.0,
         )
 
@@ -278,13 +301,14 @@ class ValueTable:
 
     def _sums(self, values: Array) -> tuple[Array, int]:
         """[K, U] factor of the covariance of the weighted means of [K, Q] values, and its degrees of freedom."""
-        queries = values.shape[1]
+        _, queries = values.shape
         sums = self._centre(values) * self._weights(queries)
         if self.design.clusters is not None:
             _, place = np.unique(self.design.clusters, return_inverse=True)
             sums = np.stack([np.bincount(place, row) for row in sums])
-        free = max(1, sums.shape[1] - len(self._strata(queries)))
-        return sums * (sums.shape[1] / free) ** 0.5, free
+        _, units = sums.shape
+        free = max(1, units - len(self._strata(queries)))
+        return sums * (units / free) ** 0.5, free
 
     def _luck(self, block: Array) -> Array:
         """[K, S * Q] factor of the part of the means' covariance that neither query nor seed explains."""
@@ -327,48 +351,70 @@ def contrasts(
     """
     if not weights:
         return []
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for c, parts in enumerate(weights):
-        common = table.common(list(parts))
-        if not common:
-            raise ValueError(f"{' and '.join(parts)} have no seed in common")
-        groups.setdefault(tuple(common), []).append(c)
+    groups = _group_by_seeds(table, weights)
     names = sorted(table.names)
-    values = []
-    rows = []
-    columns = []
-    for row, parts in enumerate(weights):
-        for name, weight in parts.items():
-            values.append(weight)
-            rows.append(row)
-            columns.append(names.index(name))
-    matrix = scipy.sparse.csr_array((values, (rows, columns)), shape=(len(weights), len(names)))
+    matrix = _weight_matrix(weights, names)
     draws = table.draws
     variances = variance_draws(table.seed_means(names, table.seeds_by_values()), draws, generator)
     normal = generator.standard_normal(variances.shape)
     query = generator.standard_normal(variances.shape)
     below = np.zeros((len(names), draws))
-    for name, drawn in (shortfalls or {}).items():
-        below[names.index(name)] = drawn
+    for name, shortfall in (shortfalls or {}).items():
+        below[names.index(name)] = shortfall
     quantile = generator.random((draws, 1))  # of chi-squared, whose degrees of freedom differ between the groups below
     tests = np.zeros(len(weights), dtype=_TEST)
-    most = np.zeros(draws)
-    for shared, members in groups.items():
-        places = np.unique(matrix[members].indices)
-        used = [names[k] for k in places]
-        noise = table.query_noise(used, shared)
+    largest_ratio = np.zeros(draws)
+    for seeds, members in groups.items():
+        columns = np.unique(matrix[members].indices)  # of the strategies in this group's contrasts
+        strategies = [names[column] for column in columns]
+        noise = table.query_noise(strategies, seeds)
         student = np.sqrt(2 * scipy.special.gammaincinv(noise.df / 2, quantile) / noise.df)  # of chi-squared
-        drawn = query[:, places] @ symmetric_root(noise.factor @ noise.factor.T) / student
-        spread = variances[:, places] / len(shared)
-        if len(shared) == 1:
+        query_errors = query[:, columns] @ symmetric_root(noise.factor @ noise.factor.T) / student
+        spread = variances[:, columns] / len(seeds)
+        if len(seeds) == 1:
             spread = np.zeros_like(spread)  # one seed says nothing about others
-        moved = normal[:, places] * np.sqrt(spread)
-        drawn, moved, spread = map(np.ascontiguousarray, (drawn.T, moved.T, spread.T))
-        errors = _Errors(noise, table.seed_means(used, shared), drawn, moved, spread, below[places])
-        for block in (members[first : first + _BLOCK] for first in range(0, len(members), _BLOCK)):
-            tests[block], ratio = errors.test_each(matrix[block][:, places], table.design)
-            np.maximum(most, ratio, out=most)
-    return _differences(table.design, tests, most)
+        seed_errors = normal[:, columns] * np.sqrt(spread)
+        errors = _Errors(
+            noise,
+            table.seed_means(strategies, seeds),
+            query=np.ascontiguousarray(query_errors.T),
+            seeds=np.ascontiguousarray(seed_errors.T),
+            spread=np.ascontiguousarray(spread.T),
+            below=below[columns],
+        )
+        for start in range(0, len(members), _BLOCK):
+            block = members[start : start + _BLOCK]
+            tests[block], ratio = errors.test_each(matrix[block][:, columns], table.design)
+            np.maximum(largest_ratio, ratio, out=largest_ratio)
+    return _differences(table.design, tests, largest_ratio)
+
+
+def _group_by_seeds(table: ValueTable, weights: Sequence[Mapping[str, float]]) -> dict[tuple[int, ...], list[int]]:
+    """Return seeds -> places of the contrasts whose strategies have just these seeds in common.
+
+    Raises:
+        ValueError: the strategies of a contrast have none.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for place, contrast in enumerate(weights):
+        seeds = table.common(list(contrast))
+        if not seeds:
+            raise ValueError(f"{' and '.join(contrast)} have no seed in common")
+        groups.setdefault(tuple(seeds), []).append(place)
+    return groups
+
+
+def _weight_matrix(weights: Sequence[Mapping[str, float]], names: Sequence[str]) -> Any:
+    """Return contrasts as a sparse [C, K] matrix, with a column for each name."""
+    values = []
+    rows = []
+    columns = []
+    for row, contrast in enumerate(weights):
+        for name, weight in contrast.items():
+            values.append(weight)
+            rows.append(row)
+            columns.append(names.index(name))
+    return scipy.sparse.csr_array((values, (rows, columns)), shape=(len(weights), len(names)))
 
 
 def symmetric_root(covariance: Array) -> Array:
@@ -403,33 +449,43 @@ class _Errors:
         """
         tests = np.zeros(matrix.shape[0], dtype=_TEST)
         estimates = matrix @ self.means
-        alpha = design.alpha
+        _, seeds = estimates.shape
         spent = design.alpha * design.share
         tests["value"] = estimates.mean(axis=1)
-        tests["seeds"] = estimates.shape[1]
+        tests["seeds"] = seeds
         alike, identical = self.noise.alike(matrix)
         query = np.where(alike[:, None], 0.0, matrix @ self.query)
-        pooled = _upper((matrix**2) @ self.spread, 0.5)
-        own = estimates.var(axis=1, ddof=1) / estimates.shape[1] if estimates.shape[1] > 1 else pooled
-        widened = np.maximum(1.0, np.divide(own, pooled, out=np.ones_like(own), where=pooled > 0)) ** _INFLATED
-        both = query * (self.noise.share * self.noise.reproducible(matrix))[:, None]
-        both += (matrix @ self.seeds) * np.where(identical, 0.0, widened)[:, None]
+        pooled_variance = _upper((matrix**2) @ self.spread, 0.5)
+        own_variance = estimates.var(axis=1, ddof=1) / seeds if seeds > 1 else pooled_variance
+        ratio = np.ones_like(own_variance)
+        np.divide(own_variance, pooled_variance, out=ratio, where=pooled_variance > 0)
+        widening = np.where(identical, 0.0, np.maximum(1.0, ratio) ** _INFLATED)
         choice = matrix @ self.below
-        both += choice
-        alone = np.abs(query)
-        both = np.abs(both)
-        seen = np.abs(tests["value"]) * (1 - 1e-9)
+        whole = query * (self.noise.share * self.noise.reproducible(matrix))[:, None]
+        whole += (matrix @ self.seeds) * widening[:, None]
+        whole += choice
+        query_error = np.abs(query)
+        whole_error = np.abs(whole)
         tests["choice"] = np.sqrt((choice**2).mean(axis=1))
-        models, ends = (
-            np.where(alike, _rule_of_three(self.noise.df, level), _upper(alone, 1 - level)) for level in (alpha, spent)
-        )
+        tests["models"] = self._half_width(query_error, alike, design.alpha)
         least = ZERO * (abs(matrix) @ self.noise.size)  # of a width, where values differ by next to nothing
-        tests["models"], tests["half"] = models, np.maximum.reduce([ends, _upper(both, 1 - spent), least])
-        p_values = [(1 + (seen <= drawn.T).sum(axis=0)) / (1 + drawn.shape[1]) for drawn in (alone, both)]
-        p_values[0][alike] = np.minimum(1.0, 2 * np.exp(-seen[alike] * self.noise.df))
-        tests["p_value"] = np.maximum(*p_values)
-        tests["power"] = scipy.special.ndtri(POWER) * _upper(both, 0.6827)
-        return tests, (both / tests["half"][:, None]).max(axis=0)
+        widths = [self._half_width(query_error, alike, spent), _upper(whole_error, 1 - spent), least]
+        tests["half"] = np.maximum.reduce(widths)
+        size = np.abs(tests["value"]) * (1 - 1e-9)
+        query_p = _p_values(size, query_error)
+        query_p[alike] = np.minimum(1.0, 2 * np.exp(-size[alike] * self.noise.df))
+        tests["p_value"] = np.maximum(query_p, _p_values(size, whole_error))
+        tests["power"] = scipy.special.ndtri(POWER) * _upper(whole_error, 0.6827)
+        return tests, (whole_error / tests["half"][:, None]).max(axis=0)
+
+    def _half_width(self, errors: Array, alike: NDArray[np.bool_], alpha: float) -> Array:
+        """[C] quantiles of errors by queries [C, R]; the rule of three for contrasts in which no query differs."""
+        return np.where(alike, _rule_of_three(self.noise.df, alpha), _upper(errors, 1 - alpha))
+
+
+def _p_values(size: Array, draws: Array) -> Array:
+    """[C] shares of the draws [C, R] that are at least as large as [C] sizes; the value itself counts as a draw."""
+    return np.asarray((1 + (size <= draws.T).sum(axis=0)) / (1 + draws.shape[1]), dtype=np.float64)
 
 
 def _upper(draws: Array, level: float) -> Array:
@@ -443,42 +499,54 @@ def _rule_of_three(free: int, alpha: float) -> float:
     return math.log(2 / alpha) / free
 
 
-def _differences(design: Design, tests: NDArray[Any], most: Array) -> list[Difference]:
+def _differences(design: Design, tests: NDArray[Any], largest_ratio: Array) -> list[Difference]:
     """Stretch the half widths so that all hold together, and compute p-values that are dual to them.
 
     Args:
         design: of the values.
         tests: [C], each on its own.
-        most: [R] draws of the largest ratio of error to half width.
+        largest_ratio: [R] draws of the largest ratio of error to half width.
     """
     alpha = design.alpha
-    count = len(most)
-    stretch = max(1.0, float(np.quantile(most, 1 - alpha * design.share)))
+    count = len(largest_ratio)
+    stretch = max(1.0, float(np.quantile(largest_ratio, 1 - alpha * design.share)))
     ratio = np.abs(tests["value"]) * (1 - 1e-9) / tests["half"]
     above = min(1.0, alpha + 1 / (count + 1))  # the draws know no p-value between
-    joint = (1 + count - np.searchsorted(np.sort(most), ratio)) / (count + 1)
+    joint = (1 + count - np.searchsorted(np.sort(largest_ratio), ratio)) / (count + 1)
     adjusted = np.minimum(1.0, np.maximum(joint, tests["p_value"]) / design.share)
     differences = []
     for test, p_adjusted in zip(tests, adjusted.tolist(), strict=True):
         mean, half, models, p_value, power, choice, seeds = test.item()
         interval = _interval(mean, stretch * half, 1 - alpha)
-        p_adjusted = min(p_adjusted, alpha) if interval.low > 0 or interval.high < 0 else max(p_adjusted, above)
-        of_models = _interval(mean, models, 1 - alpha)
-        verdict = design.verdict(interval)
-        detectable = stretch * half + power
-        differences.append(
-            Difference(mean, interval, of_models, p_value, p_adjusted, verdict, detectable, seeds, choice)
+        if interval.low > 0 or interval.high < 0:
+            p_adjusted = min(p_adjusted, alpha)
+        else:
+            p_adjusted = max(p_adjusted, above)
+        difference = Difference(
+            mean,
+            interval,
+            models=_interval(mean, models, 1 - alpha),
+            p_value=p_value,
+            p_adjusted=p_adjusted,
+            verdict=design.verdict(interval),
+            minimum_detectable=stretch * half + power,
+            seeds=seeds,
+            choice=choice,
         )
+        differences.append(difference)
     return differences
 
 
 def _interval(mean: float, half: float, level: float, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Interval:
     """Mean plus and minus the half width, rounded outwards, inside the bounds."""
-    low, high = (mean - half) / _STEP, (mean + half) / _STEP
+    low = (mean - half) / _STEP
+    high = (mean + half) / _STEP
     if math.isfinite(half):
-        low, high = math.floor(low + 1e-6), math.ceil(high - 1e-6)
+        low = math.floor(low + 1e-6)
+        high = math.ceil(high - 1e-6)
     digits = round(-math.log10(_STEP))
-    return Interval(max(bounds[0], round(low * _STEP, digits)), min(bounds[1], round(high * _STEP, digits)), level)
+    least, most = bounds
+    return Interval(max(least, round(low * _STEP, digits)), min(most, round(high * _STEP, digits)), level)
 
 
 # --- what is asked of a table --------------------------------------------------------------------------------------
@@ -488,28 +556,48 @@ def summarise(table: ValueTable) -> dict[str, Summary]:
     """Compute mean, sd over seeds and interval (Student's t) of every strategy."""
     level = 1 - table.design.alpha
     summaries = {}
-    shares = all(np.min(row) >= 0 and np.max(row) <= 1 for rows in table.values.values() for row in rows)
-    bounds = (0.0, 1.0) if shares else (-np.inf, np.inf)
+    bounds = (0.0, 1.0) if table.has_shares else (-np.inf, np.inf)
     for name in table.names:
         seeds = table.common([name])
         means = table.seed_means([name], seeds)[0]
-        noise = table.query_noise([name], seeds)
-        one = np.ones((1, 1))
         mean = float(means.mean())
-        alone = float((noise.factor**2).sum())
-        query = alone * noise.share * float(noise.reproducible(one)[0]) ** 2
-        over_seeds = float(means.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
-        half = float(scipy.special.stdtrit(noise.df, 0.5 + level / 2)) * alone**0.5  # of these trained models
-        if noise.alike(one)[0][0]:
-            half = _rule_of_three(noise.df, 1 - level)
-        if over_seeds:  # Satterthwaite's degrees of freedom of the sum
-            df = (over_seeds + query) ** 2 / (over_seeds**2 / (len(seeds) - 1) + query**2 / noise.df)
-            half = max(half, float(scipy.special.stdtrit(df, 0.5 + level / 2)) * (over_seeds + query) ** 0.5)
-        sd = float(means.std(ddof=1)) if len(seeds) > 1 else float("nan")
-        ends = float(means.min()), float(means.max())
-        interval = _interval(mean, half, level, bounds)
-        summaries[name] = Summary(mean, sd, *ends, interval, len(seeds), table.queries(name))
+        half = _half_width_of_mean(means, table.query_noise([name], seeds), level)
+        summaries[name] = Summary(
+            mean,
+            sd=float(means.std(ddof=1)) if len(seeds) > 1 else math.nan,
+            lowest=float(means.min()),
+            highest=float(means.max()),
+            interval=_interval(mean, half, level, bounds),
+            seeds=len(seeds),
+            queries=table.queries(name),
+        )
     return summaries
+
+
+def _half_width_of_mean(means: Array, noise: QueryNoise, level: float) -> float:
+    """Return the half width of the interval of one strategy's mean.
+
+    It covers other queries for these trained models, and other seeds and queries if there are several seeds.
+
+    Args:
+        means: [S] of the seeds.
+        noise: over queries, of this strategy alone.
+        level: of the interval.
+    """
+    mean_itself = np.ones((1, 1))  # as a contrast
+    seeds = len(means)
+    of_queries = float((noise.factor**2).sum())  # variance
+    half = float(scipy.special.stdtrit(noise.df, 0.5 + level / 2) * of_queries**0.5)
+    alike, _ = noise.alike(mean_itself)
+    if alike[0]:
+        half = _rule_of_three(noise.df, 1 - level)
+    of_seeds = float(means.var(ddof=1)) / seeds if seeds > 1 else 0.0
+    if of_seeds == 0:
+        return half
+    reproducible = of_queries * noise.share * float(noise.reproducible(mean_itself)[0]) ** 2
+    variance = of_seeds + reproducible
+    df = variance**2 / (of_seeds**2 / (seeds - 1) + reproducible**2 / noise.df)  # Satterthwaite's, of the sum
+    return max(half, float(scipy.special.stdtrit(df, 0.5 + level / 2) * variance**0.5))
 
 
 def against(
@@ -537,9 +625,9 @@ class Pairs:
 
     def of(self, first: str, second: str) -> Difference | None:
         """`first` minus `second`, in either order; None where they were not compared."""
-        held = self.differences.get((first, second))
-        turned = self.differences.get((second, first))
-        return held if turned is None else turned.turned()
+        difference = self.differences.get((first, second))
+        opposite = self.differences.get((second, first))
+        return difference if opposite is None else opposite.turned()
 
     @cached_property
     def beaten(self) -> Mapping[str, tuple[str, ...]]:
@@ -554,13 +642,13 @@ class Pairs:
 
     def ranks(self) -> dict[str, tuple[int, int]]:
         """Return name -> lowest and highest rank that the pairs allow; 1 is best."""
-        wins = Counter(chain.from_iterable(self.beaten.values()))
+        wins = Counter(winner for winners in self.beaten.values() for winner in winners)
         return {name: (1 + len(winners), len(self.names) - wins[name]) for name, winners in self.beaten.items()}
 
 
 def pairs(table: ValueTable, generator: np.random.Generator, shortfalls: Mapping[str, Array] | None = None) -> Pairs:
     """Test together all pairs of a table that share a seed, as `contrasts`."""
-    every = [pair for pair in combinations(table.names, 2) if table.common(pair)]
-    weights = [{first: 1.0, second: -1.0} for first, second in every]
+    names_of_pairs = [pair for pair in combinations(table.names, 2) if table.common(pair)]
+    weights = [{first: 1.0, second: -1.0} for first, second in names_of_pairs]
     differences = contrasts(table, weights, generator, shortfalls)
-    return Pairs(table.names, dict(zip(every, differences, strict=True)))
+    return Pairs(table.names, dict(zip(names_of_pairs, differences, strict=True)))

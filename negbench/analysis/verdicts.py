@@ -65,8 +65,9 @@ class Rules:
         """
         if self.baseline is not None and label_for(self.baseline, plugins) is None:
             raise UnknownNameError("--baseline", self.baseline, sorted(plugins))
-        for names in metrics if self.metric is not None else ():
-            self.main_metric(names[0], names)
+        if self.metric is not None:
+            for names in metrics:
+                self.main_metric(names[0], names)
 
     def main_metric(self, default: str, metrics: Sequence[str]) -> str:
         """Return the metric that verdicts are about: the requested one, of these or of the ranks, else the default.
@@ -76,10 +77,10 @@ class Rules:
         """
         if self.metric is None:
             return default
-        named = find_metric(self.metric, metrics)
-        if named is None:
+        metric = find_metric(self.metric, metrics)
+        if metric is None:
             raise UnknownNameError("--metric", self.metric, [*metrics, "R@K", "MRR", "nDCG@K"])
-        return named
+        return metric
 
     def choose(self, plugins: Mapping[str, str]) -> str | None:
         """Choose the baseline among these strategies (label -> plug-in); None if the requested one is not there."""
@@ -120,7 +121,7 @@ def beside_batch(rows: Sequence[Verdict]) -> bool:
 
 def plugins_of(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return strategy -> its plug-in, from strategy -> what its runs have in common."""
-    return {name: str(of_strategy.get("plugin", name)) for name, of_strategy in facts.items()}
+    return {name: str(columns.get("plugin", name)) for name, columns in facts.items()}
 
 
 def second_cutoff(metric: str) -> str | None:
@@ -140,8 +141,8 @@ def label_for(name: str, plugins: Mapping[str, str]) -> str | None:
     spelled = {label.replace("(", ":").replace(", ", ":").rstrip(")"): label for label in plugins}
     if name in plugins or name in spelled:
         return spelled.get(name, name)
-    of_plugin = [label for label, plugin in plugins.items() if plugin == name]
-    return of_plugin[0] if len(of_plugin) == 1 else None
+    labels = [label for label, plugin in plugins.items() if plugin == name]
+    return labels[0] if len(labels) == 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,51 +216,72 @@ def tables_of(
     def place_of(group: pd.DataFrame) -> tuple[str, ...]:
         return tuple(shared_value(group, axis) for axis in TABLE_AXES)
 
-    by_table = group_by(groups, place_of)
-    seen: dict[str, KnownQueries] = {}
+    by_place = group_by(groups, place_of)
+    queries_by_dataset: dict[str, KnownQueries] = {}
     tables = []
-    for place, members in sorted(by_table.items()):
+    for place, members in sorted(by_place.items()):
         labels = {axis: value for axis, value in zip(TABLE_AXES, place, strict=True) if value}
-        all_metrics = list(first_run(members[0]).result["metrics"])
-        main = rules.main_metric(shared_value(members[0], "main_metric"), all_metrics)
-        by_strategy = {shared_value(group, "strategy"): group for group in members}
-        facts = {strategy: facts_of(group) for strategy, group in by_strategy.items()}
-        metrics = [main]
-        if not main_only:
-            metrics = _tested_metrics(main, all_metrics, beside=batch_alone(plugins_of(facts)) is not None)
-        queries = seen.setdefault(labels["dataset"], {})
-        values: dict[str, dict[str, Values]] = {}
-        for strategy, group in sorted(by_strategy.items()):
-            for metric, of_metric in values_of(folders_of(group), metrics, queries).items():
-                values.setdefault(metric, {})[strategy] = of_metric
-        choices = _choices_of(by_strategy, metrics, trials or {})
-        table = VerdictTable(
-            labels,
-            main,
-            values,
-            negatives={strategy: negatives_of(group) for strategy, group in by_strategy.items()},
-            distinct={strategy: distinct_of(group) for strategy, group in by_strategy.items()},
-            facts=facts,
-            ends=ends_of(members, main),
-            choices=choices,
-        )
-        tables.append(table)
+        queries = queries_by_dataset.setdefault(labels["dataset"], {})
+        tables.append(_read_table(labels, members, rules, trials or {}, queries, main_only=main_only))
     return tables
 
 
-def _tested_metrics(main: str, metrics: Sequence[str], *, beside: bool) -> list[str]:
+def _read_table(
+    labels: Mapping[str, str],
+    groups: Sequence[pd.DataFrame],
+    rules: Rules,
+    trials: Mapping[GroupKey, StoredTrials],
+    queries: KnownQueries,
+    *,
+    main_only: bool,
+) -> VerdictTable:
+    """Read the per-query values of one table.
+
+    Args:
+        labels: axis -> value that all its groups share.
+        groups: one for each strategy.
+        rules: name the main metric.
+        trials: of the groups that chose their own learning rates.
+        queries: of the table's data set, as `values_of` takes them.
+        main_only: leave the other headline metrics out.
+    """
+    all_metrics = list(first_run(groups[0]).result["metrics"])
+    main = rules.main_metric(shared_value(groups[0], "main_metric"), all_metrics)
+    by_strategy = {shared_value(group, "strategy"): group for group in groups}
+    facts = {strategy: facts_of(group) for strategy, group in by_strategy.items()}
+    metrics = [main]
+    if not main_only:
+        metrics = _metrics_to_test(main, all_metrics, beside=batch_alone(plugins_of(facts)) is not None)
+    values: dict[str, dict[str, Values]] = {}
+    for strategy, group in sorted(by_strategy.items()):
+        for metric, strategy_values in values_of(folders_of(group), metrics, queries).items():
+            values.setdefault(metric, {})[strategy] = strategy_values
+    return VerdictTable(
+        labels,
+        main,
+        values,
+        negatives={strategy: negatives_of(group) for strategy, group in by_strategy.items()},
+        distinct={strategy: distinct_of(group) for strategy, group in by_strategy.items()},
+        facts=facts,
+        ends=ends_of(groups, main),
+        choices=_choices_of(by_strategy, metrics, trials),
+    )
+
+
+def _metrics_to_test(main: str, metrics: Sequence[str], *, beside: bool) -> list[str]:
     """Return the main metric, then the other headline metrics; of strategies `beside` the batch also R@1 or R@10."""
-    tested = [main, *headline_metrics(metrics)]
+    names = [main, *headline_metrics(metrics)]
     second = second_cutoff(main)
     if second is not None and beside:
-        tested.append(second)  # from the ranks, where the data set does not declare it
-    return list(dict.fromkeys(tested))
+        names.append(second)  # from the ranks, where the data set does not declare it
+    return list(dict.fromkeys(names))
 
 
 def headline_metrics(metrics: Sequence[str]) -> list[str]:
     """Return the averages if a benchmark has groups, else the metrics over all queries."""
-    averaged = [name for name in metrics if name.startswith("average/")]
-    return averaged or [name for name in metrics if "/" not in name] or list(metrics)
+    averages = [name for name in metrics if name.startswith("average/")]
+    over_all_queries = [name for name in metrics if "/" not in name]
+    return averages or over_all_queries or list(metrics)
 
 
 def _choices_of(
@@ -267,11 +289,11 @@ def _choices_of(
 ) -> dict[str, dict[str, tuple[SettingChoice, ...]]]:
     """Read metric -> strategy -> the trials that chose its learning rate."""
     choices: dict[str, dict[str, tuple[SettingChoice, ...]]] = {}
-    seen: KnownQueries = {}  # the dev part is the same for all strategies of a table
+    dev_queries: KnownQueries = {}  # the same for all strategies of a table
     for strategy, group in sorted(groups.items()):
-        stored = trials.get(key_of(group))
-        if stored is not None:
-            for metric, choice in stored.choices(metrics, seen).items():
+        stored_trials = trials.get(key_of(group))
+        if stored_trials is not None:
+            for metric, choice in stored_trials.choices(metrics, dev_queries).items():
                 choices.setdefault(metric, {})[strategy] = (choice,)
     return choices
 
@@ -293,13 +315,13 @@ def distinct_of(group: pd.DataFrame) -> float:
 
     Runs record those drawn; a union's members come on top.
     """
-    drawn = mean_of(group, "behaviour/distinct")
-    if math.isnan(drawn):
+    distinct_draws = mean_of(group, "behaviour/distinct")
+    if math.isnan(distinct_draws):
         return mean_of(group, "negatives_per_query")
     config = config_of(group)
     if "+" in config.strategy.name:
-        return drawn + (negatives_of(group) - config.train.draws)
-    return drawn
+        return distinct_draws + (negatives_of(group) - config.train.draws)
+    return distinct_draws
 
 
 def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
@@ -307,16 +329,20 @@ def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
 
     It has the strategies and seeds that all of them share; a row of values is one seed on all queries of all data sets.
     """
-    joined = [_join_tables(members) for members in alike_but(("dataset", "backbone"), tables) if len(members) > 1]
-    return [table for table in joined if table is not None]
+    tables_over_all = []
+    for members in group_over(("dataset", "backbone"), tables):
+        table = _join_tables(members) if len(members) > 1 else None
+        if table is not None:
+            tables_over_all.append(table)
+    return tables_over_all
 
 
-def alike_but(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[list[VerdictTable]]:
+def group_over(axes: Collection[str], tables: Sequence[VerdictTable]) -> list[list[VerdictTable]]:
     """Group tables that differ in these axes only."""
-    rest = [axis for axis in TABLE_AXES if axis not in axes]
+    other_axes = [axis for axis in TABLE_AXES if axis not in axes]
 
     def place(table: VerdictTable) -> tuple[str, ...]:
-        return tuple(table.labels.get(axis, "") for axis in rest)
+        return tuple(table.labels.get(axis, "") for axis in other_axes)
 
     return list(group_by(tables, place).values())
 
@@ -328,8 +354,8 @@ def _join_tables(tables: Sequence[VerdictTable]) -> VerdictTable | None:
         return None
     labels = {}
     for axis in tables[0].labels:
-        on_axis = {table.labels[axis] for table in tables}
-        labels[axis] = OVER_ALL if len(on_axis) > 1 else on_axis.pop()
+        axis_values = {table.labels[axis] for table in tables}
+        labels[axis] = OVER_ALL if len(axis_values) > 1 else axis_values.pop()
     facts: dict[str, dict[str, Any]] = {name: {} for name in tables[0].facts}
     for name, merged in facts.items():
         for table in reversed(tables):  # the first table that has a fact decides it
@@ -359,26 +385,26 @@ def _join_values(tables: Sequence[VerdictTable]) -> dict[str, Values]:
     """Return the values, side by side, of the strategies that stand in all tables, at the seeds that all have."""
     parts = [table.values.get(table.main_metric, {}) for table in tables]
     datasets = [table.labels["dataset"] for table in tables]
-    joined: dict[str, Values] = {}
+    values_by_strategy: dict[str, Values] = {}
     for name in parts[0]:
         if not all(name in part for part in parts):
             continue
-        of_strategy = [part[name] for part in parts]
-        seeds = set(of_strategy[0].seeds)
-        for values in of_strategy:
+        strategy_values = [part[name] for part in parts]
+        seeds = set(strategy_values[0].seeds)
+        for values in strategy_values:
             seeds &= set(values.seeds)
         if seeds:
-            joined[name] = side_by_side(of_strategy, sorted(seeds), datasets)
-    return joined
+            values_by_strategy[name] = concatenate_values(strategy_values, sorted(seeds), datasets)
+    return values_by_strategy
 
 
 def join_choices(tables: Sequence[Choices]) -> dict[str, tuple[SettingChoice, ...]]:
     """Return the choices of the strategies that all these tables know, as those of a mean over the tables."""
-    joined = {}
+    choices = {}
     for name in tables[0]:
         if all(name in table for table in tables):
-            joined[name] = tuple(choice for table in tables for choice in table[name])
-    return joined
+            choices[name] = tuple(choice for table in tables for choice in table[name])
+    return choices
 
 
 def _join_ends(ends: Sequence[Ends], values: Values) -> Ends:
@@ -388,7 +414,7 @@ def _join_ends(ends: Sequence[Ends], values: Values) -> Ends:
     return Ends(collapsed, tuple(sorted(identical)), all(end.unmoved for end in ends))
 
 
-def side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Sequence[str]) -> Values:
+def concatenate_values(tables: Sequence[Values], seeds: Sequence[int], datasets: Sequence[str]) -> Values:
     """Concatenate data sets, each (data set, stratum) a stratum of its own, scaled so that all tables weigh the same.
 
     Tables of one data set (other backbones) have the same queries, which vary together: each query's values are summed.
@@ -405,27 +431,34 @@ def side_by_side(tables: Sequence[Values], seeds: Sequence[int], datasets: Seque
         queries = first.values.shape[1]
         strata.append(np.zeros(queries, dtype="U1") if first.strata is None else first.strata)
         clusters.append(np.arange(queries) if first.clusters is None else first.clusters)
-        rows = [member.values[[member.seeds.index(seed) for seed in seeds]] for member in members]
-        sums.append(np.sum(rows, axis=0))
-    counts = [len(np.unique(of_dataset)) for of_dataset in strata]
-    scaled = []
-    for values, count in zip(sums, counts, strict=True):
-        weight = sum(counts) / (len(tables) * count)
-        scaled.append(weight * values)
+        sums.append(np.sum([_rows_of_seeds(member, seeds) for member in members], axis=0))
+    stratum_counts = [len(np.unique(labels)) for labels in strata]
+    scaled_values = []
+    for values, count in zip(sums, stratum_counts, strict=True):
+        weight = sum(stratum_counts) / (len(tables) * count)
+        scaled_values.append(weight * values)
     firsts = [members[0] for members in by_dataset.values()]
-    clustered = any(first.clusters is not None for first in firsts)
+    has_clusters = any(first.clusters is not None for first in firsts)
     return Values(
-        np.concatenate(scaled, axis=1),
+        np.concatenate(scaled_values, axis=1),
         tuple(seeds),
-        _apart(strata),
-        clusters=_apart(clusters) if clustered else None,
+        _number_labels(strata),
+        clusters=_number_labels(clusters) if has_clusters else None,
         nested=all(first.nested for first in firsts),
     )
 
 
-def _apart(labels: Sequence[NDArray[Any]]) -> NDArray[np.str_]:
-    """Concatenate the labels of all parts, made distinct between parts."""
-    return np.concatenate([[f"{part}/{label}" for label in part_labels] for part, part_labels in enumerate(labels)])
+def _rows_of_seeds(values: Values, seeds: Sequence[int]) -> NDArray[np.float64]:
+    """[S, Q] values of these seeds."""
+    return values.values[[values.seeds.index(seed) for seed in seeds]]
+
+
+def _number_labels(parts: Sequence[NDArray[Any]]) -> NDArray[np.str_]:
+    """Concatenate the labels of all parts, each behind the number of its part: '0/shirt', '1/shirt'."""
+    labels: list[str] = []
+    for number, part in enumerate(parts):
+        labels += [f"{number}/{label}" for label in part]
+    return np.array(labels)
 
 
 # --- judging -----------------------------------------------------------------------------------------------------
@@ -477,11 +510,11 @@ def _verdicts(
     """Build the verdict on each strategy from the tests of one metric."""
     counts = {name: round_negatives(table.negatives.get(name, math.nan)) for name in tests.means}
     collapsed = [name for name, ends in table.ends.items() if ends.collapsed]
-    asked = _asks_for_baseline(table, rules)
+    baseline_asked = _asks_for_baseline(table, rules)
     if rules.looks is not None:
         pairs = rules.looks.pairs
     else:
-        pairs = "baseline" if asked else "best"
+        pairs = "baseline" if baseline_asked else "best"
     undecided = tests.undecided(pairs, baseline, counts, collapsed, margin=rules.margin)
     ranks = tests.pairs.ranks()
     highest = tests.best(counts)
@@ -491,23 +524,8 @@ def _verdicts(
         rivals = tests.rivals(block, collapsed)  # who was beaten may have a higher mean, of fewer seeds
         best = tests.best(rivals or block)
         against = tests.against.get(name)
-        against_baseline = _estimate(against, _common_seeds(all_values, name, baseline))
-        against_best = _estimate(tests.pairs.of(name, best), _common_seeds(all_values, name, best))
-        against_highest = _estimate(tests.pairs.of(name, highest), _common_seeds(all_values, name, highest))
-        verdict = "not compared"
-        minimum_detectable = math.nan
-        paired_seeds = 0
-        if against is not None:
-            verdict = against.verdict
-            minimum_detectable = against.minimum_detectable
-            paired_seeds = against.seeds
-        if name == baseline:
-            verdict = "baseline"
+        open_tests = _open_tests(undecided, name)
         values = all_values[name]
-        open_pairs: dict[str, Difference] = {}  # the other strategy -> the undecided test against it
-        for (one, other), test in undecided.items():
-            if name in (one, other):
-                open_pairs[one if other == name else other] = test
         ends = table.ends.get(name, Ends()) if metric == table.main_metric else Ends()
         yield Verdict(
             **table.labels,
@@ -521,24 +539,24 @@ def _verdicts(
             seeds=mean.seeds,
             queries=mean.queries,
             baseline=baseline or "",
-            verdict=verdict,
-            against_baseline=against_baseline,
-            against_best=against_best,
-            against_highest=against_highest,
+            verdict=_verdict_on_baseline(name, baseline, against),
+            against_baseline=_estimate(against, _count_common_seeds(all_values, name, baseline)),
+            against_best=_estimate(tests.pairs.of(name, best), _count_common_seeds(all_values, name, best)),
+            against_highest=_estimate(tests.pairs.of(name, highest), _count_common_seeds(all_values, name, highest)),
             standing=_standing(tests, name, best, [other for other in block if other not in collapsed]),
             beaten_by=tests.pairs.beaten[name],
             rank_low=ranks[name][0],
             rank_high=ranks[name][1],
             negatives=table.negatives.get(name, math.nan),
             distinct=table.distinct.get(name, math.nan),
-            baseline_asked=asked or pairs == "baseline",
+            baseline_asked=baseline_asked or pairs == "baseline",
             baseline_negatives=table.negatives.get(baseline or "", math.nan),
-            minimum_detectable=minimum_detectable,
-            paired_seeds=paired_seeds,
+            minimum_detectable=math.nan if against is None else against.minimum_detectable,
+            paired_seeds=0 if against is None else against.seeds,
             margin=rules.margin,
             alpha=rules.alpha,
-            undecided=tuple(open_pairs),
-            more_seeds=_seeds_to_decide(open_pairs.values(), rules.margin, nested=values.nested),
+            undecided=tuple(open_tests),
+            more_seeds=_seeds_to_decide(open_tests.values(), rules.margin, nested=values.nested),
             covers=_covers(values),
             collapsed=len(ends.collapsed),
             identical=ends.identical,
@@ -549,8 +567,26 @@ def _verdicts(
 
 def _asks_for_baseline(table: VerdictTable, rules: Rules) -> bool:
     """Whether the question is a difference to a baseline: one is named, a system's own, or the batch alone."""
-    of_system = any("own" in facts for facts in table.facts.values())
-    return rules.baseline is not None or of_system or batch_alone(table.plugins) is not None
+    has_system = any("own" in facts for facts in table.facts.values())
+    return rules.baseline is not None or has_system or batch_alone(table.plugins) is not None
+
+
+def _verdict_on_baseline(name: str, baseline: str | None, test: Difference | None) -> str:
+    """Return the verdict on a strategy's difference to the baseline, 'baseline' or 'not compared'."""
+    if name == baseline:
+        return "baseline"
+    return "not compared" if test is None else test.verdict
+
+
+def _open_tests(undecided: Mapping[tuple[str, str], Difference], name: str) -> dict[str, Difference]:
+    """Return other strategy -> its test against this one, of the undecided ones."""
+    tests = {}
+    for (one, other), test in undecided.items():
+        if name == one:
+            tests[other] = test
+        elif name == other:
+            tests[one] = test
+    return tests
 
 
 def _seeds_to_decide(tests: Iterable[Difference], margin: float, *, nested: bool) -> float:
@@ -568,7 +604,7 @@ def round_negatives(negatives: float) -> float:
     return float(round(negatives)) if negatives >= 1 else round(negatives, 1)
 
 
-def _common_seeds(values: Mapping[str, Values], name: str, other: str | None) -> int:
+def _count_common_seeds(values: Mapping[str, Values], name: str, other: str | None) -> int:
     """Return how many seeds two strategies have in common."""
     if other is None or other not in values:
         return 0
