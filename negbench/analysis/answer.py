@@ -426,21 +426,24 @@ def _describe_points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[
     names = sorted({row.strategy for row in verdicts})
     if len(names) == 1:
         return [f"{size} of {names[0]} alone."]
-    unbeaten_at = {point: unbeaten(rows) for point, rows in at_points.items()}
-    winners = [names[0] for names in unbeaten_at.values() if len(names) == 1]
-    counts = {name: sum(name in names for names in unbeaten_at.values()) for name in names}
+    counts = dict.fromkeys(names, 0)  # strategy -> at how many points it is not beaten
+    places: dict[str, list[str]] = {}  # strategy -> the points at which it beats all others
+    for point, rows in at_points.items():
+        leaders = unbeaten(rows)
+        for name in leaders:
+            counts[name] += 1
+        if len(leaders) == 1:
+            places.setdefault(leaders[0], []).append(varied_text(axes, point) or rows[0].where)
     most = max(counts.values())
     best = [name for name in names if counts[name] == most]
     lead = f"{join_names(best)} {'is' if len(best) == 1 else 'are'} not beaten at {most}, the most of all strategies"
-    line = f"{size}: {lead}; one strategy beats all others at {len(winners)}"
-    if len(winners) < len(at_points):
-        line += f"; at {len(at_points) - len(winners)} several are not beaten"
+    won = sum(len(where) for where in places.values())
+    line = f"{size}: {lead}; one strategy beats all others at {won}"
+    if won < len(at_points):
+        line += f"; at {len(at_points) - won} several are not beaten"
     lines = [f"{line}."]
-    for name in sorted(set(winners), key=lambda winner: -winners.count(winner)):
-        where = []
-        for point, rows in at_points.items():
-            if unbeaten_at[point] == [name]:
-                where.append(varied_text(axes, point) or rows[0].where)
+    for name in sorted(places, key=lambda name: -len(places[name])):
+        where = places[name]
         more = f" and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
         lines.append(f"{name} is best at {'; '.join(where[:_NAMED])}{more}.")
     return lines

@@ -83,6 +83,17 @@ def test_the_table_of_points_has_the_best_and_all_ranks(rows):
     assert len({frame.loc[1, name].split()[1] for name in "abc"}) == 3
 
 
+def test_strategies_that_are_best_at_equally_many_points_are_in_the_order_of_the_points():
+    winners = {"x=1": "d", "x=2": "b", "x=3": "c", "x=4": "a"}
+    rows = []
+    for point, winner in winners.items():
+        values = {name: hits(seed, 0.8 if name == winner else 0.2, (2, 300)) for seed, name in enumerate("abcd")}
+        rows += verdicts_of(table(point, **values), Rules())
+    lines = say(Findings(results_frame([]), {"dials": plain_dials(of(x=[1, 2, 3, 4]))}, tuple(rows)))
+    expected = [f"{winner} is best at {point}." for point, winner in winners.items()]
+    assert [line for line in lines if "is best at" in line] == expected
+
+
 def test_equal_means_and_losses_to_others_than_the_best():
     """Means that round to one stored number share the lead; b beats c, a beats nobody."""
     a, b = verdicts_of(table("x=1", a=np.full((2, 9), 0.3), b=np.full((2, 9), 0.3 + 1e-12)), Rules())
