@@ -68,7 +68,7 @@ def say(findings: Findings) -> list[str]:
     if warm_up:
         lines.append(warm_up)
     lines += _what_intervals_cover(verdicts)
-    lines += _saturated(verdicts)
+    lines += _warn_of_saturation(verdicts)
     lines += wide_cutoffs(findings.groups, findings.verdicts)
     lines += _regime(findings.groups)
     if findings.document.get("rates"):
@@ -115,10 +115,12 @@ def _lines_below(findings: Findings) -> list[str]:
                 "Points of equally many epochs differ in their numbers of steps: the table of points has them."
             )
         return [*lines, *turns(findings.main_verdicts)]
-    lines_of_tables = list(_describe_tables(findings).values())
-    first = [lines[0] for lines in lines_of_tables]
-    rest = [line for lines in lines_of_tables for line in lines[1:]]
-    return [*first, *rest, *turns(findings.main_verdicts)]
+    headline_of_tables = []
+    rest = []
+    for headline, *others in _describe_tables(findings).values():
+        headline_of_tables.append(headline)
+        rest += others
+    return [*headline_of_tables, *rest, *turns(findings.main_verdicts)]
 
 
 # --- a table -----------------------------------------------------------------------------------------------------
@@ -126,10 +128,11 @@ def _lines_below(findings: Findings) -> list[str]:
 
 def steps_of(groups: Sequence[pd.DataFrame]) -> dict[str, int]:
     """Return the steps of each training budget, '' where a comparison has one; without budgets of unlike steps."""
-    steps: dict[str, set[int]] = {}
+    counts_of_budgets: dict[str, set[int]] = {}
     for cells in groups:
-        steps.setdefault(shared_value(cells, "epochs"), set()).update(map(int, known_numbers(cells, "steps")))
-    return {budget: counts.pop() for budget, counts in steps.items() if len(counts) == 1}
+        counts = counts_of_budgets.setdefault(shared_value(cells, "epochs"), set())
+        counts.update(int(steps) for steps in known_numbers(cells, "steps"))
+    return {budget: counts.pop() for budget, counts in counts_of_budgets.items() if len(counts) == 1}
 
 
 def warm_ups(groups: Sequence[pd.DataFrame]) -> str:
@@ -139,13 +142,14 @@ def warm_ups(groups: Sequence[pd.DataFrame]) -> str:
         config = config_of(cells)
         schedule = config.schedule
         if schedule.refresh_epochs and (schedule.n_def or 1) > 1:  # else its pools do not depend on the scores
-            length = config.train.epochs or 0, schedule.refresh_epochs[0]
-            strategies.setdefault(length, set()).add(shared_value(cells, "strategy"))
+            warm_up = schedule.refresh_epochs[0]
+            names = strategies.setdefault((config.train.epochs or 0, warm_up), set())
+            names.add(shared_value(cells, "strategy"))
     if len(strategies) == len({epochs for epochs, _ in strategies}):
         return ""
-    parts = [
-        f"{n} of {epochs} for {join_names(sorted(names), _NAMED)}" for (epochs, n), names in sorted(strategies.items())
-    ]
+    parts = []
+    for (epochs, warm_up), names in sorted(strategies.items()):
+        parts.append(f"{warm_up} of {epochs} for {join_names(sorted(names), _NAMED)}")
     return f"Epochs of warm-up on the whole corpus: {'; '.join(parts)}."
 
 
@@ -167,26 +171,28 @@ def _describe_tables(findings: Findings) -> dict[TableKey, list[str]]:
     after = ""
     if len({table[0].epochs for table in tables.values()}) == 1:  # else named before every line
         epochs = max((config_of(cells).train.epochs or 0 for cells in findings.groups), default=0)
-        after = "".join(f", after {each} ({epochs} {plural(epochs, 'epoch')})" for each in steps.values())
+        after = "".join(f", after {length} ({epochs} {plural(epochs, 'epoch')})" for length in steps.values())
     prefixes = _prefixes(list(tables), steps)
     lines_of_tables = {}
     for place, table in tables.items():
         lines = _describe_table(table, after)
         if beside_batch(table) and place in second:
-            lines.insert(1, _against_baseline(second[place]))
+            lines.insert(1, _compare_with_baseline(second[place]))
         lines_of_tables[place] = [prefixes[place] + line for line in lines]
     return lines_of_tables
 
 
 def _second_metric(findings: Findings) -> list[Verdict]:
     """Return the verdicts by R@1 where the main metric is R@10, and by R@10 where it is R@1; [] of another one."""
-    wanted = {row.table_key: second_cutoff(row.metric) for row in findings.main_verdicts}
-    return [row for row in findings.verdicts if row.metric == wanted.get(row.table_key)]
+    second_metrics = {row.table_key: second_cutoff(row.metric) for row in findings.main_verdicts}
+    return [row for row in findings.verdicts if row.metric == second_metrics.get(row.table_key)]
 
 
 def _tally(tables: Sequence[Sequence[Verdict]]) -> str:
     """Count in how many tables each strategy is the highest of those with equally many negatives, and the best."""
-    blocks = [block for table in tables for block in equally_many(table).values()]
+    blocks: list[list[Verdict]] = []
+    for table in tables:
+        blocks += equally_many(table).values()
     highest = Counter(_highest(block).strategy for block in blocks)
     best = Counter[str]()
     for block in blocks:
@@ -209,19 +215,22 @@ def _prefixes(tables: Sequence[TableKey], steps: Mapping[str, str] | None = None
         steps: training budget -> its steps, in words.
     """
     keys = [dict(zip(TABLE_AXES, table, strict=True)) for table in tables]
-    varied = [axis for axis in TABLE_AXES if len({key[axis] for key in keys}) > 1]
+    varied_axes = []
+    for axis in TABLE_AXES:
+        if len({key[axis] for key in keys}) > 1:
+            varied_axes.append(axis)
     short = shorten_names(key["dataset"] for key in keys)
     prefixes = {}
     for table, key in zip(tables, keys, strict=True):
         words = []
-        for axis in varied:
+        for axis in varied_axes:
             value = key[axis]
             if axis == "epochs" and value:
                 length = f" ({steps[value]})" if steps and value in steps else ""
                 words.append(f"{value} epochs{length}")
             elif value:
                 words.append(short.get(value, value))
-        prefixes[table] = f"{', '.join(dict.fromkeys(words))}: " if varied else ""
+        prefixes[table] = f"{', '.join(dict.fromkeys(words))}: " if varied_axes else ""
     return prefixes
 
 
@@ -232,14 +241,14 @@ def _describe_table(rows: Sequence[Verdict], after: str) -> list[str]:
     """
     blocks = equally_many(rows)
     if rows[0].system:  # a system's question: which negatives are better than its own?
-        lines = [_against_baseline(rows)]
+        lines = [_compare_with_baseline(rows)]
         if len(blocks) > 1:
             counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in rows)
             lines.append(f"Negatives per query and step: {counts}.")
         return [*lines, *_collapsed_and_identical(rows)]
     if beside_batch(rows):
         return [
-            _against_baseline(rows, f" beside the batch{after}") + _unlike_batch(rows),
+            _compare_with_baseline(rows, f" beside the batch{after}") + _unlike_batch(rows),
             *_collapsed_and_identical(rows),
         ]
     lines = []
@@ -254,14 +263,14 @@ def _describe_table(rows: Sequence[Verdict], after: str) -> list[str]:
         else:
             lines.append(numbers)
     if rows[0].baseline_asked and len(rows) > 1:
-        lines.append(_against_asked(rows))
+        lines.append(_compare_with_requested_baseline(rows))
     return [*lines, *_collapsed_and_identical(rows)]
 
 
 def _describe_block(rows: Sequence[Verdict], where: str) -> list[str]:
     """Say who is best of the strategies with one number of negatives, and how far each other one is behind."""
-    standing = [row for row in rows if row.standing != "collapsed"] or rows
-    best, *rest = sorted(standing, key=lambda row: -row.mean.value)
+    candidates = [row for row in rows if row.standing != "collapsed"] or rows
+    best, *rest = sorted(candidates, key=lambda row: -row.mean.value)
     losers = [row for row in rest if row.standing == "worse"]
     text = f"{label_of(best.metric)} with {where}: {_name_and_mean(best)} is "
     if not rest:
@@ -288,16 +297,17 @@ def _compare_numbers_of_negatives(blocks: Mapping[str, Sequence[Verdict]], after
 
 
 def _with_negatives(row: Verdict) -> str:
+    """'qure with 5 (45.0 %)'."""
     count = "an unrecorded number" if math.isnan(row.negatives) else negatives_text(row.negatives)
     return f"{row.marked_label} with {count} ({percent(row.mean.value)} %)"
 
 
-def _against_asked(rows: Sequence[Verdict]) -> str:
-    """Compare the strategies with a baseline that was asked for; say whose numbers of negatives differ from its.
+def _compare_with_requested_baseline(rows: Sequence[Verdict]) -> str:
+    """Compare the strategies with the baseline that the user named; say whose numbers of negatives differ from its.
 
     These tests are another family than those of all pairs, so a pair may be decided in one of them alone.
     """
-    text = f"Against {rows[0].baseline}, {_against_baseline(rows)}"
+    text = f"Against {rows[0].baseline}, {_compare_with_baseline(rows)}"
     if len(rows) > 2:  # else both families are one test
         text += f" These intervals hold together for all differences from {rows[0].baseline}, the others for all pairs."
     tested = [row for row in rows if row.against_baseline]
@@ -314,11 +324,11 @@ def _against_asked(rows: Sequence[Verdict]) -> str:
 def _collapsed_and_identical(rows: Sequence[Verdict]) -> list[str]:
     """Write a line on a table's strategies with collapsed runs, and one on each set that scores identically."""
     lines = []
-    collapsed = [
-        f"{row.strategy} in {row.collapsed} of {row.seeds} seeds ({span([row.lowest, row.highest])} %)"
-        for row in rows
-        if row.collapsed
-    ]
+    collapsed = []
+    for row in rows:
+        if row.collapsed:
+            means = span([row.lowest, row.highest])
+            collapsed.append(f"{row.strategy} in {row.collapsed} of {row.seeds} seeds ({means} %)")
     if collapsed:
         lines.append(f"Collapsed, so without a place in the order: {'; '.join(collapsed)}.")
     for row in rows:
@@ -341,9 +351,9 @@ def _describe_others(best: Verdict, rest: Sequence[Verdict], losers: Sequence[Ve
     undecided = [row for row in near if row.standing != "equal"]
     if undecided:
         text = f"{_names_and_means(undecided)} {WORDS['undecided'].format('it', in_points(best.margin))}"
-        ahead = [row.against_best.high if row.against_best else math.nan for row in undecided]
-        if all(most <= best.margin for most in ahead):
-            text += f", but at most {percent(max(ahead), 2)} points ahead"
+        largest_leads = [row.against_best.high if row.against_best else math.nan for row in undecided]
+        if all(lead <= best.margin for lead in largest_leads):
+            text += f", but at most {percent(max(largest_leads), 2)} points ahead"
         parts.append(text)
     if losers:
         lost = span([_points_lost(row, best) for row in losers])
@@ -364,16 +374,17 @@ def _unlike_batch(rows: Sequence[Verdict]) -> str:
     if not unlike:
         return ""
     count = negatives_words(negatives_text(rows[0].baseline_negatives))
-    named = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in unlike)
-    return f" The batch has {count} per query and step, but {named}."
+    others_with_counts = ", ".join(f"{row.strategy} {negatives_text(row.negatives)}" for row in unlike)
+    return f" The batch has {count} per query and step, but {others_with_counts}."
 
 
-def _against_baseline(rows: Sequence[Verdict], where: str = "") -> str:
+def _compare_with_baseline(rows: Sequence[Verdict], where: str = "") -> str:
     """Say which strategies are better than the baseline, worse, equal and undecided, with their differences."""
     metric = f"{label_of(rows[0].metric)}{where}"
     baseline = next((row for row in rows if row.verdict == "baseline"), None)
     if baseline is None:
-        return f"{metric}: {', '.join(map(_name_and_mean, rows[:_NAMED]))}; no run of the baseline is finished."
+        means = ", ".join(_name_and_mean(row) for row in rows[:_NAMED])
+        return f"{metric}: {means}; no run of the baseline is finished."
     if len(rows) == 1:
         return f"{metric}: {_name_and_mean(baseline)} is the only strategy."
     parts: list[str] = []
@@ -452,7 +463,11 @@ def _describe_points(axes: Sequence[Axis], verdicts: Sequence[Verdict]) -> list[
 def _missing_images(groups: Sequence[pd.DataFrame]) -> list[str]:
     """Say of which data sets images are missing, and how much of them is left."""
     names = dict.fromkeys(shared_value(cells, "dataset") for cells in groups)
-    partial = [name for name in names if whole_name(name)[1]]
+    partial = []
+    for name in names:
+        _, missing = whole_name(name)
+        if missing:
+            partial.append(name)
     if not partial:
         return []
     return [f"Images are missing, so these are not the benchmark's numbers: they are of {'; and of '.join(partial)}."]
@@ -494,7 +509,7 @@ def _seconds_to_decide(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) 
 
 
 def _what_intervals_cover(verdicts: Sequence[Verdict]) -> list[str]:
-    """Count the verdicts against the best, or against a baseline that was asked for; say what the intervals cover."""
+    """Count the verdicts against the best, or against the baseline asked for; say what the intervals cover."""
     if any(row.baseline_asked for row in verdicts):
         words = [row.verdict for row in verdicts if row.against_baseline]
         other = "the baseline"
@@ -513,7 +528,8 @@ def _what_intervals_cover(verdicts: Sequence[Verdict]) -> list[str]:
     return [f"{text}The simultaneous {level} intervals hold for {covered}, not for other models, data or settings."]
 
 
-def _saturated(verdicts: Sequence[Verdict]) -> list[str]:
+def _warn_of_saturation(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say that the metric separates no strategies any more; [] where the last one is below 95 %."""
     last = min(row.mean.value for row in verdicts)
     if last < _SATURATED:
         return []
