@@ -24,6 +24,7 @@ from negbench.settings.config import LEARNED
 TEMPERATURES = "--dial loss.tau=learned,0.07,0.15"
 AGES = "--dial schedule.refresh_every=1,5,20"
 _DIALS = {"loss.tau", "train.lr", "schedule.refresh_every"}  # what this advice is about; others are other questions
+_PLACE = ("dataset", "backbone", "settings", "epochs")  # axes whose values all settings of one piece of advice share
 _NAMED = 4  # most strategies named in a list
 CHOOSE_TEMPERATURES = "--temperature grid"
 RATES = "--lr grid"
@@ -117,7 +118,7 @@ def measured_elsewhere(findings: Findings) -> list[str]:
 def _settings(findings: Findings, tables: Sequence[Sequence[Verdict]]) -> list[Setting]:
     """Return the settings of tables that have a run of the batch alone."""
     groups = {key_of(cells): cells for cells in findings.groups}
-    chosen = bool(findings.document.get("rates"))
+    rates_were_chosen = bool(findings.document.get("rates"))
     settings = []
     for rows in tables:
         batch = next((row for row in rows if row.verdict == "baseline"), None)
@@ -125,8 +126,10 @@ def _settings(findings: Findings, tables: Sequence[Sequence[Verdict]]) -> list[S
         if batch is None or cells is None or batch.collapsed:
             continue
         temperature, rate, refresh_every = setting_of(cells)
+        if rates_were_chosen:
+            rate = "own"
         others = tuple(row for row in rows if row is not batch)
-        settings.append(Setting(batch, others, temperature, "own" if chosen else rate, refresh_every, loss_of(cells)))
+        settings.append(Setting(batch, others, temperature, rate, refresh_every, loss_of(cells)))
     return settings
 
 
@@ -145,51 +148,71 @@ def recommend(settings: Sequence[Setting], seconds: Mapping[GroupKey, float]) ->
         seconds: group -> how long one of its seeds takes.
     """
     best = _best_of(settings)
-    of_loss = [setting for setting in settings if setting.loss == best.loss]
-    at_best = [setting for setting in of_loss if (setting.temperature, setting.rate) == (best.temperature, best.rate)]
-    elsewhere = [setting for setting in settings if setting not in at_best]
-    several = {setting.temperature for setting in of_loss}
-    where = ""
-    if len(of_loss) < len(settings):
-        where += f" with {best.loss}"
-    if len(several) > 1:
-        where += f" at {_setting_text(best, 'temperature')}"
-    if where:
-        where += ", the best for the batch alone"
-    margin = in_points(best.batch.margin)
+    same_loss = [setting for setting in settings if setting.loss == best.loss]
+    at_best = [setting for setting in same_loss if (setting.temperature, setting.rate) == (best.temperature, best.rate)]
+    where = _where_best(best, settings)
     ahead = [setting for setting in at_best if setting.ahead]
     if ahead:
-        first = max(ahead, key=lambda setting: _lead(setting.ahead[0]).value)
-        row = first.ahead[0]
-        missing = []
-        if len(several) < 2 and best.temperature != "none" and best.batch.settings != OWN:
-            missing.append(CHOOSE_TEMPERATURES)
-        if best.rate != "own" and len({setting.rate for setting in of_loss}) < 2:
-            missing.append(RATES)
-        if missing:
-            return _tune_first(row, best, missing)
-        return _mine(row, at_best, first, where)
-    hopeful = [row for setting in at_best for row in setting.hopeful]
+        first = max(ahead, key=_largest_lead)
+        options = _options_to_tune(best, same_loss)
+        if options:
+            return _tune_first(first.ahead[0], best, options)
+        return _mine(first.ahead[0], at_best, first, where)
+    hopeful: list[Verdict] = []
+    for setting in at_best:
+        hopeful += setting.hopeful
     if hopeful:
-        return _not_decided(hopeful, best.batch, seconds, where)
-    lost = [(setting, row) for setting in elsewhere for row in setting.ahead]
-    if lost:
-        setting, row = max(lost, key=lambda pair: _lead(pair[1]).value)
-        if setting.loss != best.loss:
-            step = "Choose the loss"
-            there = f"with {setting.loss}"
-            here = f"with {best.loss}"
-        else:
-            name = "learning rate" if setting.temperature == best.temperature else "temperature"
-            step = f"Tune the {name}"
-            there = f"at {_setting_text(setting, name)}"
-            here = f"at {_setting_text(best, name)}"
-        return (
-            f"{step} first: {row.strategy} is ahead of the batch by {_points(row)} {there}, but {here}, where the "
-            f"batch alone is best ({percent(best.batch.mean.value)} %), nothing is by more than {margin}: do not mine "
-            "there."
-        )
-    return f"Do not mine: nothing is ahead of the batch by more than {margin}{where}."
+        return _say_what_decides(hopeful, best.batch, seconds, where)
+    ahead_elsewhere = [setting for setting in settings if setting not in at_best and setting.ahead]
+    if ahead_elsewhere:
+        return _do_not_mine_there(max(ahead_elsewhere, key=_largest_lead), best)
+    return f"Do not mine: nothing is ahead of the batch by more than {in_points(best.batch.margin)}{where}."
+
+
+def _largest_lead(setting: Setting) -> float:
+    """Return the lead of the highest strategy that is ahead of the batch."""
+    return _lead(setting.ahead[0]).value
+
+
+def _where_best(best: Setting, settings: Sequence[Setting]) -> str:
+    """Name the best setting's loss and temperature, where several were compared; '' where none were."""
+    same_loss = [setting for setting in settings if setting.loss == best.loss]
+    where = ""
+    if len(same_loss) < len(settings):
+        where += f" with {best.loss}"
+    if len({setting.temperature for setting in same_loss}) > 1:
+        where += f" at {_setting_text(best, 'temperature')}"
+    return f"{where}, the best for the batch alone" if where else ""
+
+
+def _options_to_tune(best: Setting, same_loss: Sequence[Setting]) -> list[str]:
+    """Return the options that choose what was neither chosen nor compared with this loss: temperatures, rates."""
+    options = []
+    temperatures = {setting.temperature for setting in same_loss}
+    if len(temperatures) < 2 and best.temperature != "none" and best.batch.settings != OWN:
+        options.append(CHOOSE_TEMPERATURES)
+    if best.rate != "own" and len({setting.rate for setting in same_loss}) < 2:
+        options.append(RATES)
+    return options
+
+
+def _do_not_mine_there(other: Setting, best: Setting) -> str:
+    """Advise to tune first: a strategy is ahead at another setting, but nothing is where the batch alone is best."""
+    row = other.ahead[0]
+    if other.loss != best.loss:
+        step = "Choose the loss"
+        where_ahead = f"with {other.loss}"
+        where_best = f"with {best.loss}"
+    else:
+        name = "learning rate" if other.temperature == best.temperature else "temperature"
+        step = f"Tune the {name}"
+        where_ahead = f"at {_setting_text(other, name)}"
+        where_best = f"at {_setting_text(best, name)}"
+    return (
+        f"{step} first: {row.strategy} is ahead of the batch by {_points(row)} {where_ahead}, but {where_best}, where "
+        f"the batch alone is best ({percent(best.batch.mean.value)} %), nothing is by more than "
+        f"{in_points(best.batch.margin)}: do not mine there."
+    )
 
 
 def _points(row: Verdict) -> str:
@@ -217,22 +240,24 @@ def _mine(row: Verdict, at_best: Sequence[Setting], first: Setting, where: str) 
     else:
         often = ""
         rest = f" How often to mine again was not compared: {AGES}."
-    rule = _strategy_option(row).partition("+")[2] or _strategy_option(row)
+    option = _strategy_option(row)
+    _, _, beside = option.partition("+")
+    rule = beside or option
     command = f"`negbench mine --run RUN --strategy {rule} --out negatives.parquet`"
     return f"Mine with {row.strategy} ({estimate_text(_lead(row))} points){often}{where}: {command}.{rest}"
 
 
-def _tune_first(row: Verdict, best: Setting, missing: Sequence[str]) -> str:
+def _tune_first(row: Verdict, best: Setting, options: Sequence[str]) -> str:
     """Advise to choose temperatures or rates before mining: the lead may end at the batch's own best."""
     names = {CHOOSE_TEMPERATURES: "temperature", RATES: "learning rate"}
-    what = " and the ".join(names[option] for option in missing)
-    ran = " and ".join(_setting_text(best, names[option]) for option in missing)
-    chosen = "was not chosen" if len(missing) == 1 else "were not chosen"
-    them = "it" if len(missing) == 1 else "both"
+    what = " and the ".join(names[option] for option in options)
+    setting = " and ".join(_setting_text(best, names[option]) for option in options)
+    were = "was" if len(options) == 1 else "were"
+    them = "it" if len(options) == 1 else "both"
     return (
-        f"Tune the {what} first: {row.strategy} is ahead of the batch by {_points(row)} at {ran}, which {chosen} for "
-        f"the batch alone. To see whether it stays ahead, run the same command with "
-        f"`{' '.join(missing)} --strategies {best.batch.strategy},{_strategy_option(row)}`, "
+        f"Tune the {what} first: {row.strategy} is ahead of the batch by {_points(row)} at {setting}, which {were} not "
+        f"chosen for the batch alone. To see whether it stays ahead, run the same command with "
+        f"`{' '.join(options)} --strategies {best.batch.strategy},{_strategy_option(row)}`, "
         f"which chooses {them} for each row."
     )
 
@@ -242,7 +267,7 @@ def _strategy_option(row: Verdict) -> str:
     return row.strategy.replace("(", ":").replace(", ", ":").rstrip(")")
 
 
-def _not_decided(rows: Sequence[Verdict], batch: Verdict, seconds: Mapping[GroupKey, float], where: str) -> str:
+def _say_what_decides(rows: Sequence[Verdict], batch: Verdict, seconds: Mapping[GroupKey, float], where: str) -> str:
     """Say between which values the strategies lie that may be ahead, and what would decide it."""
     first = rows[0]
     lead = _lead(first)
@@ -278,13 +303,13 @@ def _temperatures(contrasts: Sequence[Verdict], at: Verdict, loss: str) -> list[
     """
     rows = []
     for row in contrasts:
-        alike = all(getattr(row, axis) == getattr(at, axis) for axis in ("dataset", "backbone", "settings", "epochs"))
-        if row.facts[CONTRAST] == TEMPERATURE and alike and row.facts.get(OF_LOSS, loss) == loss:
+        same_place = all(getattr(row, axis) == getattr(at, axis) for axis in _PLACE)
+        if row.facts[CONTRAST] == TEMPERATURE and same_place and row.facts.get(OF_LOSS, loss) == loss:
             rows.append(row)
     if not rows:
         return []
     best, *rest = sorted(rows, key=lambda row: -row.mean.value)
     parts = [f"{estimate_text(row.behind_best, sign=False)} points above {row.strategy}" for row in rest]
     metric = f"{label_of(best.metric)} {percent(best.mean.value)} %"
-    of_loss = f" of {loss}" if OF_LOSS in best.facts else ""
-    return [f"For the batch alone the best temperature{of_loss} is {best.strategy} ({metric}), {', '.join(parts)}."]
+    whose = f" of {loss}" if OF_LOSS in best.facts else ""
+    return [f"For the batch alone the best temperature{whose} is {best.strategy} ({metric}), {', '.join(parts)}."]

@@ -25,8 +25,8 @@ def stored_cells(runs: Path, name: str) -> list[dict[str, Any]]:
     """
     folder = ComparisonFolder(runs / name)
     if not (folder.path / "comparison.json").exists():
-        known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
-        raise RunError(f"no comparison '{name}' in {runs}; known: {', '.join(known) or 'none'}")
+        names = sorted(path.parent.name for path in runs.glob("*/comparison.json"))
+        raise RunError(f"no comparison '{name}' in {runs}; known: {', '.join(names) or 'none'}")
     with files.intact(folder.path / "comparison.json"):
         cells = folder.cells()
         check_cells(runs, cells)
@@ -52,14 +52,14 @@ def check_cells(runs: Path, cells: Iterable[Mapping[str, Any]]) -> None:
     The run has the hash, the seed and the plug-ins that the cell's labels name, and stands in no other place with other
     labels.
     """
-    named = dict[str, list[object]]()
+    labels_of_runs = dict[str, list[object]]()
     for cell in cells:
         run = cell["run"]
         if run is None:
             continue
         check_run_name(runs, run)
         labels = [cell.get(axis) for axis in KEY]
-        if named.setdefault(run, labels) != labels:
+        if labels_of_runs.setdefault(run, labels) != labels:
             raise RunError(f"cells with different labels name one run, {run}: {_RERUN}")
         folder = RunFolder(runs / run)
         if folder.path.is_symlink():
@@ -72,9 +72,10 @@ def _check_cell(cell: Mapping[str, Any], folder: RunFolder) -> None:
     manifest = folder.manifest
     config = folder.config
     where = f"the cell of {short_repr(str(cell.get('strategy')))} with seed {cell['seed']} names run {folder.run_id}"
-    for what, of_cell, of_run in (("hash", cell["hash"], manifest["hash"]), ("seed", cell["seed"], config.seed)):
-        if of_cell != of_run:
-            raise RunError(f"{where}, which has another {what}: {_RERUN}")
+    if cell["hash"] != manifest["hash"]:
+        raise RunError(f"{where}, which has another hash: {_RERUN}")
+    if cell["seed"] != config.seed:
+        raise RunError(f"{where}, which has another seed: {_RERUN}")
     for kind in ("strategy", "loss", "backbone"):
         name = getattr(config, kind).name
         if kind in cell and re.split(r"[( ]", str(cell[kind]))[0] != name:

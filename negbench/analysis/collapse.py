@@ -45,7 +45,7 @@ def ends_of(groups: Sequence[pd.DataFrame], metric: str) -> dict[str, Ends]:
 
     Of a metric that follows from ranks alone the untrained model's value is not stored: the main metric tells.
     """
-    alike = group_by(groups, _scores)
+    groups_by_scores = group_by(groups, _scores)
     ends = {}
     for group in groups:
         name = shared_value(group, "strategy")
@@ -53,12 +53,13 @@ def ends_of(groups: Sequence[pd.DataFrame], metric: str) -> dict[str, Ends]:
         if metric not in results[0]["metrics"]:
             metric = str(results[0]["main_metric"])
         best = max(result["metrics"][metric] for result in results)
-        low = [
-            result["metrics"][metric] < bound(_untrained_metrics(result).get(metric, 0.0), best) for result in results
-        ]
-        identical = {shared_value(other, "strategy") for other in alike[_scores(group)]} - {name}
+        collapsed = []
+        for result in results:
+            untrained = _untrained_metrics(result).get(metric, 0.0)
+            collapsed.append(result["metrics"][metric] < bound(untrained, best))
+        identical = {shared_value(other, "strategy") for other in groups_by_scores[_scores(group)]} - {name}
         unmoved = all(result["metrics"] == _untrained_metrics(result) for result in results)
-        ends[name] = Ends(frozenset(group["seed"][low]), tuple(sorted(identical)), unmoved)
+        ends[name] = Ends(frozenset(group["seed"][collapsed]), tuple(sorted(identical)), unmoved)
     return ends
 
 
@@ -68,4 +69,5 @@ def _untrained_metrics(result: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def _scores(group: pd.DataFrame) -> str:
+    """Return the seeds and metrics of a group's runs as a text that is equal for equal ones."""
     return repr([(run.config.seed, run.result["metrics"]) for run in group["stored"]])

@@ -70,7 +70,9 @@ def metric_column(name: str) -> Column:
 
 _FILE = tomllib.loads(Path(__file__).with_name("columns.toml").read_text(encoding="utf-8"))
 COLUMNS = {key: Column(key, **fields) for key, fields in _FILE["columns"].items()}
-TABLES = {name: [COLUMNS[key] for key in keys] for name, keys in _FILE["tables"].items()}
+TABLES: dict[str, list[Column]] = {}
+for _table, _keys in _FILE["tables"].items():
+    TABLES[_table] = [COLUMNS[_key] for _key in _keys]
 ABOUT: dict[str, dict[str, str]] = _FILE["about"]  # title and text of each table beside the leader table
 READ_LEADER: dict[str, str] = _FILE["leader"]  # parts of the leader table's text
 READ: dict[str, str] = _FILE["read"]  # texts of sections and charts of the page
@@ -82,14 +84,26 @@ GAP = COLUMNS["gap"]
 
 def texts(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:
     """Build a table for people: each line's axes, then its formatted columns."""
-    shown = [c for c in columns if not c.optional or any(c.text(line) != "-" for line in lines)]
-    rows = [{axis: line[axis] for axis in axes} | {c.title: c.text(line) for c in shown} for line in lines]
+    columns = [column for column in columns if not column.optional or _has_value(column, lines)]
+    rows = []
+    for line in lines:
+        row = {axis: line[axis] for axis in axes}
+        row |= {column.title: column.text(line) for column in columns}
+        rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _has_value(column: Column, lines: Sequence[Line]) -> bool:
+    return any(column.text(line) != "-" for line in lines)
 
 
 def numbers(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:
     """Build a table for programs: unrounded values under their keys."""
-    rows = [{axis: line[axis] for axis in axes} | {c.key: line.get(c.key, math.nan) for c in columns} for line in lines]
+    rows = []
+    for line in lines:
+        row = {axis: line[axis] for axis in axes}
+        row |= {column.key: line.get(column.key, math.nan) for column in columns}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

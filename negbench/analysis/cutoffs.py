@@ -15,8 +15,8 @@ _CUTOFF = re.compile(r"_at_(\d+)$")
 
 def cutoff_of(metric: str) -> int | None:
     """Return the k of a metric's name; None if it has none, as an average of several."""
-    found = _CUTOFF.search(metric)
-    return int(found[1]) if found else None
+    match = _CUTOFF.search(metric)
+    return int(match[1]) if match else None
 
 
 def wide_cutoffs(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict]) -> list[str]:
@@ -24,19 +24,20 @@ def wide_cutoffs(groups: Sequence[pd.DataFrame], verdicts: Sequence[Verdict]) ->
 
     Of several data sets, that with the smallest gallery group counts.
     """
-    judged = {row.dataset: row for row in verdicts if row.main and cutoff_of(row.metric) is not None}
-    wide = []
+    verdict_of_dataset = {row.dataset: row for row in verdicts if row.main and cutoff_of(row.metric) is not None}
+    wide: dict[int, Verdict] = {}  # size of the smallest gallery group -> the first verdict there
     for cells in groups:
-        row = judged.get(shared_value(cells, "dataset"))
+        row = verdict_of_dataset.get(shared_value(cells, "dataset"))
         if row is None:
             continue
         size = min(first_run(cells).manifest["dataset"]["gallery"].values())
-        k = cutoff_of(row.metric) or 0
-        if k > WIDE * size:
-            wide.append((size, k, row))
+        if (cutoff_of(row.metric) or 0) > WIDE * size:
+            wide.setdefault(size, row)
     if not wide:
         return []
-    size, k, first = min(wide, key=lambda found: found[0])
+    size = min(wide)
+    first = wide[size]
+    k = cutoff_of(first.metric) or 0
     others = dict[int, str]()  # k -> the first headline metric with it
     for row in verdicts:
         other = cutoff_of(row.metric)

@@ -11,7 +11,7 @@ import pandas as pd
 from negbench.analysis.answer import open_pairs
 from negbench.analysis.differences import differences
 from negbench.analysis.findings import judge_so_far
-from negbench.analysis.frame import groups_of, read_results, seconds_of, shared_value
+from negbench.analysis.frame import groups_of, mean_seconds, read_results, shared_value
 from negbench.analysis.prices import floor_of, seeds_for
 from negbench.analysis.statistics import Difference
 from negbench.analysis.unchanged import inputs_of, keep_look, look
@@ -54,8 +54,8 @@ def _of_recipe(options: Compare) -> str | None:
     """Return the baseline that the recipe names."""
     if options.recipe is None:
         return None
-    named: str | None = read_recipe(options.recipe).get("compare", {}).get("baseline")
-    return named
+    baseline: str | None = read_recipe(options.recipe).get("compare", {}).get("baseline")
+    return baseline
 
 
 def open_strategies(
@@ -64,13 +64,13 @@ def open_strategies(
     """Return a function that says which strategies need more seeds, and what these cost, as `look_by_look` takes it."""
     runs = folder.path.parent
 
-    def undecided(outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
+    def find_undecided(outcomes: Sequence[Outcome], running: Collection[GroupKey]) -> tuple[set[GroupKey], str]:
         document = folder.document(outcomes)
         cells = len(document["cells"])
         inputs = inputs_of(runs, document, rules, sorted(running))
         stored = look(folder.path, cells, inputs)
         if stored is not None:
-            return set(map(tuple, stored["open"])), stored["words"]
+            return {tuple(place) for place in stored["open"]}, stored["words"]
         findings = judge_so_far(runs, document, rules)
         verdicts = []
         for verdict in findings.verdicts:
@@ -83,7 +83,7 @@ def open_strategies(
         keep_look(folder.path, cells, inputs, {"open": sorted(places), "words": words})
         return places, words
 
-    return undecided
+    return find_undecided
 
 
 def decided_text(verdicts: Sequence[Verdict], family: PairsToDecide) -> str:
@@ -98,6 +98,7 @@ def decided_text(verdicts: Sequence[Verdict], family: PairsToDecide) -> str:
 
 
 def _place(verdict: Verdict, **other: str) -> GroupKey:
+    """Return the group of a verdict, or one with other labels."""
     return group_key({**vars(verdict), **other})
 
 
@@ -109,8 +110,8 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
         runs: runs folder.
         rules: how strategies are compared.
     """
-    done = sorted((cell for cell in cells if cell.step(runs) == "reuse"), key=lambda cell: cell.seed)
-    results = read_results(runs, [{**cell.columns, "seed": cell.seed, "run": cell.folder} for cell in done])
+    finished = sorted((cell for cell in cells if cell.step(runs) == "reuse"), key=lambda cell: cell.seed)
+    results = read_results(runs, [{**cell.columns, "seed": cell.seed, "run": cell.folder} for cell in finished])
     groups = groups_of(results)
     lines = []
     tables = tables_of(groups, rules, main_only=True)
@@ -119,13 +120,13 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
         if not values:
             continue
         pairs = differences(values, None, alpha=rules.alpha).pairs.differences
-        of_seeds = [difference for difference in pairs.values() if difference.seeds > 1]
-        if of_seeds:
+        tests = [difference for difference in pairs.values() if difference.seeds > 1]
+        if tests:
             what = label_of(table.main_metric)
             if len(tables) > 1:
                 what += f" ({', '.join(dict.fromkeys(table.labels.values()))})"
-            nested = any(of_strategy.nested for of_strategy in values.values())
-            lines.append(_resolution_line(what, of_seeds, _seconds(groups, table), nested=nested))
+            nested = any(strategy_values.nested for strategy_values in values.values())
+            lines.append(_resolution_line(what, tests, _seconds(groups, table), nested=nested))
     return lines or ["the number of seeds needed is unknown: run a pilot first (--seeds 3)"]
 
 
@@ -148,7 +149,8 @@ def _resolution_line(what: str, tests: Sequence[Difference], seconds: float, *, 
 
 def _seconds(groups: Sequence[pd.DataFrame], table: VerdictTable) -> float:
     """Return the seconds that one seed of all strategies of a table takes."""
-    members = [
-        group for group in groups if all(shared_value(group, axis) == name for axis, name in table.labels.items())
-    ]
-    return sum(sum(map(seconds_of, group["stored"])) / len(group) for group in members)
+    seconds = 0.0
+    for group in groups:
+        if all(shared_value(group, axis) == label for axis, label in table.labels.items()):
+            seconds += mean_seconds(group)
+    return seconds

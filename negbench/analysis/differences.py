@@ -78,10 +78,12 @@ class Differences:
         if pairs == "baseline":
             family = {(name, baseline or ""): difference for name, difference in self.against.items()}
         elif pairs == "best":
-            rivals = [self.rivals([a for a in blocks if blocks[a] == count], out) for count in {*blocks.values()}]
-            contested = [block for block in rivals if not any(self.behind_at_most(a, block) <= margin for a in block)]
-            left = {frozenset(pair) for block in contested for pair in combinations(block, 2)}
-            family = {pair: difference for pair, difference in family.items() if frozenset(pair) in left}
+            contested: set[frozenset[str]] = set()
+            for count in {*blocks.values()}:
+                rivals = self.rivals([name for name in blocks if blocks[name] == count], out)
+                if not any(self.behind_at_most(name, rivals) <= margin for name in rivals):
+                    contested |= {frozenset(pair) for pair in combinations(rivals, 2)}
+            family = {pair: difference for pair, difference in family.items() if frozenset(pair) in contested}
         return {pair: difference for pair, difference in family.items() if difference.verdict == "undecided"}
 
     def after(self, before: "Differences") -> "Differences":
@@ -122,15 +124,21 @@ def differences_by_look(
     """
     if looks is None:
         return differences(values, baseline, margin=margin, alpha=alpha, key=key, choices=choices)
-    latest, seen = None, 0
+    latest = None
+    cells_before = 0
     for count, share in zip(looks.counts, looks.shares, strict=True):
-        of_look = {name: of_strategy.of_seeds(looks.seeds(count)) for name, of_strategy in values.items()}
-        subset = {name: of_strategy for name, of_strategy in of_look.items() if of_strategy.seeds}
-        cells = sum(len(of_strategy.seeds) for of_strategy in subset.values())
-        if cells > seen:
-            base = baseline if baseline in subset else None
-            now = differences(subset, base, margin=margin, alpha=alpha, share=share, key=key, choices=choices)
-            latest, seen = now if latest is None else now.after(latest), cells
+        values_at_look = {}
+        for name, strategy_values in values.items():
+            first_values = strategy_values.of_seeds(looks.seeds(count))
+            if first_values.seeds:
+                values_at_look[name] = first_values
+        cells = sum(len(strategy_values.seeds) for strategy_values in values_at_look.values())
+        if cells == cells_before:  # nothing new to look at
+            continue
+        base = baseline if baseline in values_at_look else None
+        now = differences(values_at_look, base, margin=margin, alpha=alpha, share=share, key=key, choices=choices)
+        latest = now if latest is None else now.after(latest)
+        cells_before = cells
     assert latest is not None  # there is a value, so there is a look that sees it
     return latest
 
@@ -163,28 +171,30 @@ def differences(
     Raises:
         ValueError: a stratum with a single query.
     """
-    same = hashlib.sha256(pickle.dumps((values, baseline, margin, alpha, share, key, choices))).digest()
-    if same not in _KNOWN:
-        first = next(iter(values.values()))
-        nested = any(of_strategy.nested for of_strategy in values.values())
-        design = statistics.Design(first.strata, first.clusters, nested, alpha, margin, share=share)
-        seeds = {name: of_strategy.seeds for name, of_strategy in values.items()}
-        table = statistics.ValueTable({name: of_strategy.values for name, of_strategy in values.items()}, design, seeds)
-        chosen = {name: parts for name, parts in (choices or {}).items() if name in values}
-        below = draw_shortfalls(chosen, table.draws, key)
-        alone = baseline is None or len(values) == 2
-        against = {} if alone else statistics.against(table, str(baseline), table.generator(key), below)
-        pairs = statistics.pairs(table, table.generator(key), below)
-        if len(values) == 2:  # the only pair is the test against the baseline
-            against = {}
-            for name in values:
-                test = pairs.of(name, baseline) if baseline else None
-                if test is not None:
-                    against[name] = test
-        if len(_KNOWN) == 256:
-            _KNOWN.clear()
-        _KNOWN[same] = Differences(statistics.summarise(table), against, pairs)
-    return _KNOWN[same]
+    inputs = hashlib.sha256(pickle.dumps((values, baseline, margin, alpha, share, key, choices))).digest()
+    if inputs in _KNOWN:
+        return _KNOWN[inputs]
+    first = next(iter(values.values()))
+    nested = any(strategy_values.nested for strategy_values in values.values())
+    design = statistics.Design(first.strata, first.clusters, nested, alpha, margin, share=share)
+    arrays = {name: strategy_values.values for name, strategy_values in values.items()}
+    seeds = {name: strategy_values.seeds for name, strategy_values in values.items()}
+    table = statistics.ValueTable(arrays, design, seeds)
+    choices_here = {name: parts for name, parts in (choices or {}).items() if name in values}
+    below = draw_shortfalls(choices_here, table.draws, key)
+    pairs = statistics.pairs(table, table.generator(key), below)
+    against: dict[str, statistics.Difference] = {}
+    if baseline is not None and len(values) == 2:  # the only pair is the test against the baseline
+        for name in values:
+            test = pairs.of(name, baseline)
+            if test is not None:
+                against[name] = test
+    elif baseline is not None:
+        against = statistics.against(table, baseline, table.generator(key), below)
+    if len(_KNOWN) == 256:
+        _KNOWN.clear()
+    _KNOWN[inputs] = Differences(statistics.summarise(table), against, pairs)
+    return _KNOWN[inputs]
 
 
 def difference(one: statistics.Seeded, other: statistics.Seeded, design: statistics.Design) -> statistics.Difference:

@@ -15,7 +15,7 @@ from negbench.analysis.stored_trials import read_trials
 from negbench.analysis.tuned_gain import BASELINE, DEFAULT, gains_of, tunings_of
 from negbench.analysis.unchanged import made_here, stored_rules
 from negbench.analysis.verdict_record import FILE, Verdict, read_verdicts, write_verdicts
-from negbench.analysis.verdicts import OVER_ALL, Rules, over_all, tables_of, verdicts_of
+from negbench.analysis.verdicts import OVER_ALL, Rules, VerdictTable, over_all, tables_of, verdicts_of
 from negbench.errors import NegbenchError
 from negbench.grid.axis import Axis, GroupKey, dials_of, group_key
 from negbench.grid.comparison import ComparisonFolder
@@ -90,8 +90,8 @@ class Findings:
     def shown_groups(self) -> list[pd.DataFrame]:
         """The groups whose figures a page shows: no points, no systems, settings as published or each row's own."""
         results = self.results
-        shown = (results["point"] == "") & (results["system"] == "") & results["settings"].isin(SHOWN_SETTINGS)
-        return groups_of(results[shown])
+        has_no_point = (results["point"] == "") & (results["system"] == "")
+        return groups_of(results[has_no_point & results["settings"].isin(SHOWN_SETTINGS)])
 
     def notes(self) -> list[str]:
         """List caveats: cells that are not defined, and what the backbone or data set does not support."""
@@ -107,22 +107,25 @@ class Findings:
         for run in self.runs:
             for package, version in run.manifest.get("versions", {}).items():
                 versions.setdefault(package, {})[version] = None
-        return {package: list(several) for package, several in versions.items()}
+        return {package: list(names) for package, names in versions.items()}
 
     def differing_computation(self) -> list[str]:
         """Remark on runs that were computed in different ways: versions, threads, steps; empty where all agree."""
         remarks = []
-        several = [f"{name} {' and '.join(used)}" for name, used in self.versions().items() if len(used) > 1]
-        if several:
+        packages = []
+        for package, versions in self.versions().items():
+            if len(versions) > 1:
+                packages.append(f"{package} {' and '.join(versions)}")
+        if packages:
             text = "the runs were computed with different versions, which may be a part of any difference"
-            remarks.append(f"{text}: {', '.join(several)}")
+            remarks.append(f"{text}: {', '.join(packages)}")
         threads = set()
         for run in self.runs:
             started = run.manifest.get("started", {})
             if "threads" in started and started["device"] == "cpu":
                 threads.add(started["threads"])
         if len(threads) > 1:
-            counts = " and ".join(map(str, sorted(threads)))
+            counts = " and ".join(str(count) for count in sorted(threads))
             remarks.append(f"the runs were computed with {counts} threads: their last bits may differ")
         plans = self.step_plans()
         if len(plans) > 1:
@@ -131,7 +134,10 @@ class Findings:
 
     def step_plans(self) -> list[str]:
         """Return how the runs computed their steps, in words, each way once."""
-        return sorted({str(plan) for run in self.runs for plan in StepPlan.of_result(run.result)})
+        plans: set[str] = set()
+        for run in self.runs:
+            plans |= {str(plan) for plan in StepPlan.of_result(run.result)}
+        return sorted(plans)
 
     def write(self, folder: Path) -> Path:
         """Write statistics.json; returns its path."""
@@ -153,9 +159,9 @@ def judge_comparison(runs: Path, name: str, rules: Rules) -> Findings:
     if not document.get("dials"):  # points are data sets, so there is nothing over all of them
         all_tables = [*over_all(tables), *tables, *contrasts(tables)]
     all_tables += temperatures(groups, tables)
-    verdicts = [verdict for table in all_tables for verdict in verdicts_of(table, rules)]
+    verdicts = _verdicts_of_tables(all_tables, rules)
     verdicts += gains_of(tables, tunings_of(document), rules)
-    return _findings_of(results, document, [verdict.rounded() for verdict in verdicts])
+    return _findings_of(results, document, [verdict.round_numbers() for verdict in verdicts])
 
 
 def judge_by_metric(runs: Path, name: str, metric: str) -> Findings:
@@ -170,13 +176,21 @@ def judge_by_metric(runs: Path, name: str, metric: str) -> Findings:
         UnknownNameError: a data set has no such metric, and its ranks do not give it.
         RunError: as `judge_comparison`.
     """
-    known = read_findings(runs, name).main_verdicts
+    verdicts = read_findings(runs, name).main_verdicts
     rules = Rules(metric=metric)
-    if known:
-        baselines = {verdict.baseline for verdict in known if verdict.baseline_asked}
+    if verdicts:
+        baselines = {verdict.baseline for verdict in verdicts if verdict.baseline_asked}
         baseline = baselines.pop() if len(baselines) == 1 else None
-        rules = Rules(baseline, known[0].margin, metric=metric)
+        rules = Rules(baseline, verdicts[0].margin, metric=metric)
     return judge_comparison(runs, name, rules)
+
+
+def _verdicts_of_tables(tables: Iterable[VerdictTable], rules: Rules) -> list[Verdict]:
+    """Test tables, each on its own; return all verdicts."""
+    verdicts: list[Verdict] = []
+    for table in tables:
+        verdicts += verdicts_of(table, rules)
+    return verdicts
 
 
 def _findings_of(results: pd.DataFrame, document: Mapping[str, Any], verdicts: Iterable[Verdict]) -> Findings:
@@ -184,17 +198,17 @@ def _findings_of(results: pd.DataFrame, document: Mapping[str, Any], verdicts: I
     finished = {key_of(cells) for cells in groups_of(results)}
     strategies = []
     gains = []
-    contrasted = []
+    contrasts_of_axes = []
     for verdict in verdicts:
         if group_key(vars(verdict)) not in finished and OVER_ALL not in verdict.table_key:
             continue
         if verdict.baseline == BASELINE:
             gains.append(verdict)
         elif CONTRAST in verdict.facts:
-            contrasted.append(verdict)
+            contrasts_of_axes.append(verdict)
         else:
             strategies.append(verdict)
-    return Findings(results, document, tuple(strategies), tuple(gains), tuple(contrasted))
+    return Findings(results, document, tuple(strategies), tuple(gains), tuple(contrasts_of_axes))
 
 
 def judge_so_far(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findings:
@@ -208,7 +222,7 @@ def judge_so_far(runs: Path, document: Mapping[str, Any], rules: Rules) -> Findi
     results = read_results(runs, document["cells"])
     tables = tables_of(groups_of(results), rules, read_trials(runs, document), main_only=True)
     rules = _divide_alpha(results, rules)
-    return Findings(results, document, tuple(verdict for table in tables for verdict in verdicts_of(table, rules)))
+    return Findings(results, document, tuple(_verdicts_of_tables(tables, rules)))
 
 
 def _divide_alpha(results: pd.DataFrame, rules: Rules) -> Rules:
@@ -230,14 +244,14 @@ def rules_in(folder: Path) -> Rules:
     Raises:
         NegbenchError: they are damaged.
     """
-    kept = stored_rules(folder)
-    if kept is None:
+    rules = stored_rules(folder)
+    if rules is None:
         return Rules()
     try:
-        return TypeAdapter(Rules).validate_python(kept)
+        return TypeAdapter(Rules).validate_python(rules)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        place = ".".join(str(key) for key in first["loc"])
         raise NegbenchError(f"{folder / 'inputs.json'}: rules.{place}: {first['msg']}: rerun the comparison") from error
 
 

@@ -88,11 +88,11 @@ def read_results(runs: Path, cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame
     return results_frame(rows)
 
 
-def cell_row(cell: Mapping[str, Any], stored: StoredRun) -> dict[str, Any]:
+def cell_row(cell: Mapping[str, Any], run: StoredRun) -> dict[str, Any]:
     """Return a cell's row of the frame."""
     row: dict[str, Any] = {axis: cell.get(axis, "") for axis in AXES}
     row |= {key: value for key, value in cell.items() if key not in (*AXES, "error")}
-    result = stored.result
+    result = run.result
     for table in _TABLES:
         for key, value in result.get(table, {}).items():
             row[f"{table}/{key}"] = value
@@ -100,19 +100,21 @@ def cell_row(cell: Mapping[str, Any], stored: StoredRun) -> dict[str, Any]:
         if key in result:
             row[key] = result[key]
     row["main_metric"] = result.get("main_metric")
-    row["stored"] = stored
+    row["stored"] = run
     return row
 
 
 def results_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Build the frame from its rows; cells of one group become adjacent, sorted by seed."""
-    listed = list(rows)
-    if not listed:
+    all_rows = list(rows)
+    if not all_rows:
         return pd.DataFrame(columns=[*AXES, "seed", "run", "hash", "stored"])
-    columns = dict.fromkeys(key for row in listed for key in row)
+    columns: dict[str, None] = {}
+    for row in all_rows:
+        columns |= dict.fromkeys(row)
     data = {}
     for column in columns:
-        values = [row.get(column) for row in listed]
+        values = [row.get(column) for row in all_rows]
         if "/" in column or column in NUMBERS:
             data[column] = pd.Series(values, dtype=np.float64)
         else:  # as JSON has them: a dial's 0 and 0.5 stay a whole number and a fraction
@@ -184,7 +186,12 @@ def seconds_of(run: StoredRun) -> float:
 
 def seconds_per_seed(groups: Iterable[pd.DataFrame]) -> dict[GroupKey, float]:
     """Return group -> the computing time of one of its seeds."""
-    return {key_of(cells): sum(map(seconds_of, cells["stored"])) / len(cells) for cells in groups}
+    return {key_of(cells): mean_seconds(cells) for cells in groups}
+
+
+def mean_seconds(cells: pd.DataFrame) -> float:
+    """Return the computing time of a run, averaged over these cells."""
+    return sum(seconds_of(run) for run in cells["stored"]) / len(cells)
 
 
 def mean_of(cells: pd.DataFrame, column: str) -> float:
@@ -200,9 +207,12 @@ def curve_of(cells: pd.DataFrame, metric: str) -> tuple[list[int], list[float], 
     """
     reported = config_of(cells).eval.reported
     key = f"val/{metric}" if reported else f"dev/{metric}"
-    tables = []
+    curves = []  # of each seed: epochs trained -> the point
     for run in cells["stored"]:
-        tables.append({int(point["epoch"]) + 1: point for point in run.points if key in point})
-    epochs = sorted(set.intersection(*map(set, tables)))
-    values = np.array([[table[epoch][key] for epoch in epochs] for table in tables])
-    return epochs, [tables[0][epoch]["step"] for epoch in epochs], values
+        curves.append({int(point["epoch"]) + 1: point for point in run.points if key in point})
+    epochs = sorted(set.intersection(*(set(curve) for curve in curves)))
+    steps = [curves[0][epoch]["step"] for epoch in epochs]
+    values = []
+    for curve in curves:
+        values.append([curve[epoch][key] for epoch in epochs])
+    return epochs, steps, np.array(values)

@@ -17,21 +17,28 @@ _NAMED = 4  # strategies in a sentence
 
 
 class KindShares(NamedTuple):
-    """One kind of judged negatives of one strategy: its share of the draws (nan for rules whose draws are not counted),
-    of random draws, and of the first ten images of the scored split.
+    """Shares of one kind of judged negatives, of one strategy.
+
+    Attributes:
+        kind: of negatives.
+        drawn: share of the draws; nan for rules whose draws are not counted.
+        random: share of random draws.
+        mistakes: share of the first ten images of the scored split.
     """
 
     kind: str
     drawn: statistics.Share
     random: float
-    left: statistics.Share
+    mistakes: statistics.Share
 
 
 def known_kinds(group: pd.DataFrame) -> dict[str, str]:
     """Return metric -> kind of judged negatives that the group's data know; nothing where none is judged."""
     metrics = {f"{kind}/wrong_at_{CUT}": kind for kind in KINDS}
-    mistakes = [run.result.get("mistakes", {}) for run in group["stored"]]
-    return {metric: kind for metric, kind in metrics.items() if all(metric in of_run for of_run in mistakes)}
+    for run in group["stored"]:
+        mistakes = run.result.get("mistakes", {})
+        metrics = {metric: kind for metric, kind in metrics.items() if metric in mistakes}
+    return metrics
 
 
 def kind_shares(group: pd.DataFrame) -> list[KindShares]:
@@ -41,13 +48,17 @@ def kind_shares(group: pd.DataFrame) -> list[KindShares]:
         return []
     shares = []
     for name, values in values_of(folders_of(group), kinds).items():
-        drawn = known_numbers(group, f"behaviour/draws_{kinds[name]}")
-        random = known_numbers(group, f"behaviour/random_{kinds[name]}")
+        draws = known_numbers(group, f"behaviour/draws_{kinds[name]}")
+        random_draws = known_numbers(group, f"behaviour/random_{kinds[name]}")
         design = statistics.Design(values.strata, values.clusters, values.nested)
-        left = statistics.summarise(statistics.ValueTable({name: values.values}, design))[name]
-        ends = statistics.Share(left.mean, left.interval.low, left.interval.high)
-        share = statistics.over_seeds(drawn or [math.nan])
-        shares.append(KindShares(kinds[name], share, max(random, default=0.0), ends))
+        summary = statistics.summarise(statistics.ValueTable({name: values.values}, design))[name]
+        kind = KindShares(
+            kinds[name],
+            drawn=statistics.over_seeds(draws or [math.nan]),
+            random=max(random_draws, default=0.0),
+            mistakes=statistics.Share(summary.mean, summary.interval.low, summary.interval.high),
+        )
+        shares.append(kind)
     return shares
 
 
@@ -60,22 +71,24 @@ def kinds_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
     if judged is None:
         return []
     table = _same_table(groups, judged)
-    by_strategy: dict[str, dict[str, KindShares]] = {}
+    all_shares: list[KindShares] = []
+    by_kind: dict[str, dict[str, KindShares]] = {}  # kind -> strategy -> its shares
     for cells in table:
-        by_strategy[shared_value(cells, "strategy")] = {shares.kind: shares for shares in kind_shares(cells)}
-    every = [shares for of_strategy in by_strategy.values() for shares in of_strategy.values()]
-    kind = max(every, key=lambda shares: shares.left.mean).kind  # of the most mistakes
-    of_kind = {name: of_strategy[kind] for name, of_strategy in by_strategy.items() if kind in of_strategy}
-    left = span(shares.left.mean for shares in of_kind.values())
-    drawn = []
-    for name, shares in of_kind.items():
+        for shares in kind_shares(cells):
+            all_shares.append(shares)
+            by_kind.setdefault(shares.kind, {})[shared_value(cells, "strategy")] = shares
+    kind = max(all_shares, key=lambda shares: shares.mistakes.mean).kind  # of the most mistakes
+    by_strategy = by_kind[kind]
+    mistakes = span(shares.mistakes.mean for shares in by_strategy.values())
+    parts = []
+    for name, shares in by_strategy.items():
         if not math.isnan(shares.drawn.mean):
-            drawn.append(f"{percent(shares.drawn.mean)} % of the draws of {name}")
-    random = max(shares.random for shares in of_kind.values())
-    drawn = [*drawn[:_NAMED], f"{percent(random)} % of random draws"]
+            parts.append(f"{percent(shares.drawn.mean)} % of the draws of {name}")
+    random = max(shares.random for shares in by_strategy.values())
+    parts = [*parts[:_NAMED], f"{percent(random)} % of random draws"]
     where = _of_table(judged, groups)
-    said = f"Among the first ten images{where} {left} % are {kind} negatives, the most frequent mistake"
-    return [f"{said}; they are {join_names(drawn)}."]
+    text = f"Among the first ten images{where} {mistakes} % are {kind} negatives, the most frequent mistake"
+    return [f"{text}; they are {join_names(parts)}."]
 
 
 def draws_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
@@ -87,25 +100,26 @@ def draws_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
         return []
     table = _same_table(groups, groups[0])
     ranks = _by_strategy(table, "behaviour/draw_rank_median")
-    false = _by_strategy(table, "behaviour/false_negative_rate_draws")
+    false_shares = _by_strategy(table, "behaviour/false_negative_rate_draws")
     parts = []
     if ranks:
         corpora = list(first_run(groups[0]).manifest["dataset"]["corpus"].values())
-        of_all = f" of {corpora[0]:,}" if len(corpora) == 1 else ""
         names = list(ranks)
-        rank = f"median rank {ranks[names[0]]:,.0f}{of_all}"
+        rank = f"median rank {ranks[names[0]]:,.0f}"
+        if len(corpora) == 1:
+            rank += f" of {corpora[0]:,}"
         if len(names) == 1:
             parts.append(f"{names[0]} draws from {rank}")
         else:
             furthest = f"{names[-1]} furthest from it ({ranks[names[-1]]:,.0f})"
             parts.append(f"{names[0]} draws nearest the top of the ranking ({rank}) and {furthest}")
-    if false:
-        most = max(false, key=lambda name: false[name])
-        if percent(false[most]) != percent(0.0):
-            said = f"{percent(false[most])} % of the draws of {most} are false negatives"
-            if len(false) > 1:
-                said += ", the largest share"
-            parts.append(said)
+    if false_shares:
+        most = max(false_shares, key=lambda name: false_shares[name])
+        if percent(false_shares[most]) != percent(0.0):
+            text = f"{percent(false_shares[most])} % of the draws of {most} are false negatives"
+            if len(false_shares) > 1:
+                text += ", the largest share"
+            parts.append(text)
     if not parts:
         return []
     return [f"Draws{_of_table(groups[0], groups)}: {'; '.join(parts)}."]
@@ -113,12 +127,12 @@ def draws_answer(groups: Sequence[pd.DataFrame]) -> list[str]:
 
 def _of_table(cells: pd.DataFrame, groups: Sequence[pd.DataFrame]) -> str:
     """Return, in brackets, what distinguishes the table of these cells from the others; "" if it is the only one."""
-    named = []
+    labels = []
     for axis in TABLE_AXES:
         value = shared_value(cells, axis)
         if value and len({shared_value(others, axis) for others in groups}) > 1:
-            named.append(f"{value} epochs" if axis == "epochs" else value)
-    return f" ({', '.join(named)})" if named else ""
+            labels.append(f"{value} epochs" if axis == "epochs" else value)
+    return f" ({', '.join(labels)})" if labels else ""
 
 
 def _by_strategy(groups: Sequence[pd.DataFrame], column: str) -> dict[str, float]:
@@ -128,10 +142,14 @@ def _by_strategy(groups: Sequence[pd.DataFrame], column: str) -> dict[str, float
         mean = mean_of(cells, column)
         if not math.isnan(mean):
             means[shared_value(cells, "strategy")] = mean
-    return dict(sorted(means.items(), key=lambda item: item[1]))
+    return {name: means[name] for name in sorted(means, key=lambda name: means[name])}
 
 
 def _same_table(groups: Sequence[pd.DataFrame], first: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the groups that differ from the first one in no axis of a table."""
-    place = [shared_value(first, axis) for axis in TABLE_AXES]
-    return [cells for cells in groups if [shared_value(cells, axis) for axis in TABLE_AXES] == place]
+    return [cells for cells in groups if _place(cells) == _place(first)]
+
+
+def _place(cells: pd.DataFrame) -> list[str]:
+    """Return the values of the axes of a table."""
+    return [shared_value(cells, axis) for axis in TABLE_AXES]

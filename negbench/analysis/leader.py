@@ -118,8 +118,10 @@ def _others(
 
 def axes_of(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> list[str]:
     """Return the axes that a comparison has."""
-    used = [labels_of(group) for group in groups] + [vars(row) for row in rows]
-    return [axis for axis in AXES if any(labels.get(axis) for labels in used)]
+    used_axes = set()
+    for labels in [*(labels_of(group) for group in groups), *(vars(row) for row in rows)]:
+        used_axes |= {axis for axis in AXES if labels.get(axis)}
+    return [axis for axis in AXES if axis in used_axes]
 
 
 def _headline(group: pd.DataFrame, row: Verdict | None) -> list[str]:
@@ -133,7 +135,7 @@ def line_of(group: pd.DataFrame, row: Verdict | None = None) -> dict[str, object
     line: dict[str, object] = {axis: shared_value(group, axis) for axis in AXES}
     for name in ("negatives_seen", "steps", "images_encoded"):
         line[name] = mean_of(group, name)
-    for column in map(str, group):
+    for column in group.columns:
         table, _, name = column.partition("/")
         numbers = known_numbers(group, column)
         if not numbers:
@@ -153,9 +155,9 @@ def line_of(group: pd.DataFrame, row: Verdict | None = None) -> dict[str, object
     if row is not None:
         line |= row_line(row)
     for name in _headline(group, row):
-        stored = known_numbers(group, f"metrics/{name}")
-        if stored:  # a metric that follows from ranks is the verdict's alone
-            line[metric_column(name).key] = stored
+        values = known_numbers(group, f"metrics/{name}")
+        if values:  # a metric that follows from ranks is the verdict's alone
+            line[metric_column(name).key] = values
     line |= {"negatives": negatives_text(negatives_of(group)), "distinct": distinct_of(group), "seeds": len(group)}
     return line
 
@@ -210,8 +212,11 @@ def negatives_words(count: str) -> str:
 def equally_many(rows: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     """Group rows by negatives per query and step, as tables print them; the most common number first."""
     blocks = group_by(rows, lambda row: round_negatives(row.negatives))
-    usual = sorted(blocks.items(), key=lambda item: (-len(item[1]), item[0]))
-    return {negatives_text(block[0].negatives): block for _, block in usual}
+    blocks_by_text = {}
+    for count in sorted(blocks, key=lambda count: (-len(blocks[count]), count)):
+        block = blocks[count]
+        blocks_by_text[negatives_text(block[0].negatives)] = block
+    return blocks_by_text
 
 
 def by_negatives(rows: Sequence[Verdict]) -> list[Verdict]:
@@ -224,13 +229,16 @@ def sort_alike(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict] = ()) -> 
     means = {group_key(vars(row)): row.mean.value for row in rows if row.main}
 
     def rank(group: pd.DataFrame) -> tuple[object, ...]:
-        own = mean_of(group, f"metrics/{shared_value(group, 'main_metric')}")
-        return _rank(labels_of(group), negatives_of(group), means.get(key_of(group), own))
+        mean = means.get(key_of(group), mean_of(group, f"metrics/{shared_value(group, 'main_metric')}"))
+        return _rank(labels_of(group), negatives_of(group), mean)
 
     return sorted(groups, key=rank)
 
 
 def _rank(labels: Mapping[str, str], negatives: float, mean: float) -> tuple[object, ...]:
-    outer = [labels.get(axis, "") for axis in AXES if axis not in ("strategy", "loss", "backbone")]
-    outer = [value.zfill(9) if value.isdigit() else value for value in outer]  # 4 epochs before 25
+    outer = []
+    for axis in AXES:
+        if axis not in ("strategy", "loss", "backbone"):
+            value = labels.get(axis, "")
+            outer.append(value.zfill(9) if value.isdigit() else value)  # 4 epochs before 25
     return outer, round_negatives(negatives), -mean, group_key(labels)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import pandas as pd
 
@@ -45,13 +45,18 @@ class LearningCurve:
     @property
     def rise(self) -> float:
         """Last value minus the first of the last third of the epochs; NaN if that third has fewer than two."""
-        third = [value for epoch, value in zip(self.epochs, self.mean, strict=True) if 3 * epoch >= 2 * self.epochs[-1]]
-        return third[-1] - third[0] if len(third) > 1 else math.nan
+        last_third = []
+        for epoch, value in zip(self.epochs, self.mean, strict=True):
+            if 3 * epoch >= 2 * self.epochs[-1]:
+                last_third.append(value)
+        return last_third[-1] - last_third[0] if len(last_third) > 1 else math.nan
 
     def steps_to(self, level: float) -> float:
         """Return the steps after which the mean curve first reaches this value; NaN if it never does."""
-        reached = (step for step, value in zip(self.steps, self.mean, strict=True) if value >= level)
-        return float(next(reached, math.nan))
+        for step, value in zip(self.steps, self.mean, strict=True):
+            if value >= level:
+                return float(step)
+        return math.nan
 
 
 def with_plateaus(groups: Sequence[pd.DataFrame], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -82,6 +87,14 @@ def with_plateaus(groups: Sequence[pd.DataFrame], lines: Sequence[Mapping[str, A
     return extended
 
 
+class _Rise(NamedTuple):
+    """How much a group's curve still rises."""
+
+    points: float
+    name: str
+    row: Verdict
+
+
 def trained_out(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> list[str]:
     """Say whether a curve still rises by more than the margin at the longest budget; nothing where no rise is known.
 
@@ -91,23 +104,26 @@ def trained_out(groups: Sequence[pd.DataFrame], rows: Sequence[Verdict]) -> list
     """
     tested = {group_key(vars(row)): row for row in rows}
     longest = max((int(shared_value(group, "epochs") or 0) for group in groups), default=0)
-    rises: list[tuple[float, str, Verdict]] = []
+    rises: list[_Rise] = []
     for name, group in zip(names_of([labels_of(group) for group in groups]), groups, strict=True):
         row = tested.get(key_of(group))
-        rise = LearningCurve.of(group, row.metric).rise if row is not None else math.nan
-        if row is not None and not math.isnan(rise) and int(shared_value(group, "epochs") or 0) == longest:
-            rises.append((rise, name, row))
+        if row is None or int(shared_value(group, "epochs") or 0) != longest:
+            continue
+        points = LearningCurve.of(group, row.metric).rise
+        if not math.isnan(points):
+            rises.append(_Rise(points, name, row))
     if not rises:
         return []
-    rising = [(rise, name, row) for rise, name, row in rises if rise > row.margin]
-    rising.sort(key=lambda found: -found[0])
-    row = (rising or rises)[0][2]
-    points = in_points(row.margin)
+    rising = [rise for rise in rises if rise.points > rise.row.margin]
+    rising.sort(key=lambda rise: -rise.points)
+    first = (rising or rises)[0].row
+    metric = label_of(first.metric)
+    margin = in_points(first.margin)
     third = f"the last third of the {longest} epochs" if longest else "the last third of the epochs"
     if not rising:
-        return [f"Training is finished: no curve of {label_of(row.metric)} rises by more than {points} in {third}."]
-    named = first_names([f"{name} by {percent(rise)}" for rise, name, _ in rising], _NAMED)
+        return [f"Training is finished: no curve of {metric} rises by more than {margin} in {third}."]
+    names = first_names([f"{rise.name} by {percent(rise.points)}" for rise in rising], _NAMED)
     return [
-        f"Training is unfinished: {label_of(row.metric)} still rises by more than {points} in {third} ({named}). "
+        f"Training is unfinished: {metric} still rises by more than {margin} in {third} ({names}). "
         "More epochs may change the order."
     ]

@@ -24,19 +24,21 @@ def picked_answer(document: Mapping[str, Any], metric: str, main: str, covered: 
         main: the data set's main metric.
         covered: groups whose intervals contain the choice.
     """
-    chosen = read_chosen_settings(document)
-    if not chosen:
+    settings = read_chosen_settings(document)
+    if not settings:
         return []
-    by = label_of(chosen[0].metric or main)
+    first = settings[0]
+    by = label_of(first.metric or main)
     if by != label_of(metric):
         by += f", not by {label_of(metric)},"
-    how = f"by {by} on {_dev_part(chosen)} with {plural(len(chosen[0].seeds), 'seed')} {_seeds(chosen[0].seeds)}"
-    own = [picked for picked in chosen if picked.labels.get("settings") != COMMON]
-    common = [picked for picked in chosen if picked.labels.get("settings") == COMMON]
-    sentences = _choice(own, how, covered)
-    if any(picked.known for picked in common):
-        sentences.append(f"The best on average, in the rows of {COMMON} settings: {_members(common)}.")
-    return [" ".join([*sentences, *_differing(own)])]
+    seeds = join_names([str(seed) for seed in first.seeds], len(first.seeds))
+    how = f"by {by} on {_dev_part(settings)} with {plural(len(first.seeds), 'seed')} {seeds}"
+    own_settings = [picked for picked in settings if picked.labels.get("settings") != COMMON]
+    common_settings = [picked for picked in settings if picked.labels.get("settings") == COMMON]
+    sentences = _describe_choice(own_settings, how, covered)
+    if any(picked.known for picked in common_settings):
+        sentences.append(f"The best on average, in the rows of {COMMON} settings: {_members(common_settings)}.")
+    return [" ".join([*sentences, *_compare_tables(own_settings)])]
 
 
 _TITLES = {  # what was chosen -> how the sentence begins
@@ -61,23 +63,32 @@ def _value(picked: ChosenSetting) -> str:
     return picked.setting.words()
 
 
-def _members(chosen: Sequence[ChosenSetting]) -> str:
+def _highest_first(settings: Sequence[ChosenSetting]) -> list[tuple[str, ChosenSetting]]:
+    """Return the name of each group with its setting, sorted by setting."""
+
+    def setting_of(pair: tuple[str, ChosenSetting]) -> TrialSetting:
+        _, picked = pair
+        return picked.setting
+
+    names = names_of([picked.labels for picked in settings])
+    return sorted(zip(names, settings, strict=True), key=setting_of, reverse=True)
+
+
+def _members(settings: Sequence[ChosenSetting]) -> str:
     """'0.003 for qure and dqe; 0.001 for top-k', the highest first, without groups whose trials all failed."""
-    names = names_of([picked.labels for picked in chosen])
-    having: dict[str, list[str]] = {}
-    for name, picked in sorted(zip(names, chosen, strict=True), key=lambda pair: pair[1].setting, reverse=True):
+    names_by_value: dict[str, list[str]] = {}
+    for name, picked in _highest_first(settings):
         if picked.known:
-            having.setdefault(_value(picked), []).append(name)
-    return "; ".join(f"{value} for {join_names(members, _NAMED)}" for value, members in having.items())
+            names_by_value.setdefault(_value(picked), []).append(name)
+    return "; ".join(f"{value} for {join_names(names, _NAMED)}" for value, names in names_by_value.items())
 
 
-def _choice(chosen: Sequence[ChosenSetting], how: str, covered: Sequence[GroupKey]) -> list[str]:
+def _describe_choice(settings: Sequence[ChosenSetting], how: str, covered: Sequence[GroupKey]) -> list[str]:
     """Return sentences on the settings, those at an end of the grid, what failed, and what the intervals contain."""
     at_end = []
     failed = []
     outside = []
-    names = names_of([picked.labels for picked in chosen])
-    for name, picked in sorted(zip(names, chosen, strict=True), key=lambda pair: pair[1].setting, reverse=True):
+    for name, picked in _highest_first(settings):
         if not picked.known:
             failed.append(name)
             continue
@@ -86,13 +97,13 @@ def _choice(chosen: Sequence[ChosenSetting], how: str, covered: Sequence[GroupKe
         if group_key(picked.labels) not in covered:
             outside.append(name)
     sentences = []
-    what = _what(chosen[0])
-    finished = len(chosen) - len(failed)
-    if finished and chosen[0].common:
+    what = _what(settings[0])
+    finished = len(settings) - len(failed)
+    if finished and settings[0].common:
         title = f"{_TITLES[what]}, one for each table"
-        sentences.append(f"{title}, chosen {how} as the best on average: {_members(chosen)}.")
+        sentences.append(f"{title}, chosen {how} as the best on average: {_members(settings)}.")
     elif finished:
-        sentences.append(f"{_TITLES[what]}, chosen {how}: {_members(chosen)}.")
+        sentences.append(f"{_TITLES[what]}, chosen {how}: {_members(settings)}.")
         sentences.append(_intervals_contain(what, outside, finished))
     if at_end:
         end = "is the highest or the lowest tried; a better one may lie beyond"
@@ -113,30 +124,30 @@ def _intervals_contain(what: str, outside: Sequence[str], finished: int) -> str:
     return f"The intervals leave out that other {what}s of {join_names(outside, _NAMED)} might be better."
 
 
-def _seeds(seeds: Sequence[int]) -> str:
-    return join_names([str(seed) for seed in seeds], len(seeds))
-
-
-def _dev_part(chosen: Sequence[ChosenSetting]) -> str:
+def _dev_part(settings: Sequence[ChosenSetting]) -> str:
     """Say how many queries the rates were chosen on, and whether these are fewer than they should be."""
-    sizes = [picked.queries for picked in chosen if picked.queries]
+    sizes = [picked.queries for picked in settings if picked.queries]
     if not sizes:
         return "queries that are not reported"
-    where = "generated for this" if chosen[0].generated else "carved from train"
+    where = "generated for this" if settings[0].generated else "carved from train"
     text = f"{span(sizes, number)} queries {where}"
     if min(sizes) < DEV_QUERIES:
         text += f" (fewer than {DEV_QUERIES:,})"
     return text
 
 
-def _differing(chosen: Sequence[ChosenSetting]) -> list[str]:
+def _compare_tables(settings: Sequence[ChosenSetting]) -> list[str]:
     """Say what the trials show where the settings of a table differ: at each strategy's own, and at a common one."""
-    tables = group_by(chosen, lambda picked: group_key({**picked.labels, "strategy": ""}))
-    said = [_differences([picked for picked in rows if picked.known]) for rows in tables.values()]
-    return [text for text in said if text][:_TABLES]
+    tables = group_by(settings, lambda picked: group_key({**picked.labels, "strategy": ""}))
+    sentences = []
+    for rows in tables.values():
+        sentence = _compare_strategies([picked for picked in rows if picked.known])
+        if sentence:
+            sentences.append(sentence)
+    return sentences[:_TABLES]
 
 
-def _differences(rows: Sequence[ChosenSetting]) -> str:
+def _compare_strategies(rows: Sequence[ChosenSetting]) -> str:
     """Compare a table's highest strategy with those that have another setting; '' if there is none."""
     if len({picked.setting for picked in rows}) < 2:
         return ""

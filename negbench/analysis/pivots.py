@@ -45,9 +45,10 @@ def unequal_steps(groups: Sequence[pd.DataFrame]) -> dict[tuple[str, str], int]:
     trained = set()  # pairs of epochs and steps
     steps_at = {}
     for group in groups:
-        for steps in map(int, known_numbers(group, "steps")):
-            trained.add((config_of(group).train.epochs, steps))
-            steps_at[shared_value(group, "point"), shared_value(group, "epochs")] = steps
+        place = shared_value(group, "point"), shared_value(group, "epochs")
+        for steps in known_numbers(group, "steps"):
+            trained.add((config_of(group).train.epochs, int(steps)))
+            steps_at[place] = int(steps)
     if len(trained) == len({epochs for epochs, _ in trained}):
         return {}
     return steps_at
@@ -61,7 +62,7 @@ def points_frame(axes: Sequence[Axis], rows: Sequence[Verdict], groups: Sequence
     steps = unequal_steps(groups)
     strategies = sorted({row.strategy for row in rows})
     names = short_names(axes)
-    shown = []
+    lines = []
     for place in points_of(axes):
         point = at_point(rows, point_text(names, place))
         if not point:
@@ -75,32 +76,32 @@ def points_frame(axes: Sequence[Axis], rows: Sequence[Verdict], groups: Sequence
         means = {row.strategy: f"{percent(row.mean.value)} ({row.ranks})" for row in point}
         for strategy in strategies:
             line[strategy] = means.get(strategy, "-")
-        shown.append(line)
-    return pd.DataFrame(shown)
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
-def settings_frame(rows: Sequence[Verdict], chosen: Sequence[ChosenSetting]) -> pd.DataFrame:
+def settings_frame(rows: Sequence[Verdict], settings: Sequence[ChosenSetting]) -> pd.DataFrame:
     """Build one row per strategy of each table: its result at the table's common setting, and at its own.
 
     A result is the mean with its ranks and, where there is a baseline, the difference from it with its sign.
 
     Args:
         rows: verdicts on one metric.
-        chosen: the settings, two of each strategy.
+        settings: that were chosen, two of each strategy.
     """
-    setting_of = {group_key(picked.labels): str(picked.setting) for picked in chosen}
+    setting_of = {group_key(picked.labels): str(picked.setting) for picked in settings}
     result_of = {group_key(vars(row)): row for row in rows}
     axes = [axis for axis in AXES if axis not in ("settings", "strategy")]
     lines = []
-    for own in rows:
-        if own.settings != OWN or group_key(vars(own)) not in setting_of:  # a mean over tables has no setting
+    for row in rows:
+        if row.settings != OWN or group_key(vars(row)) not in setting_of:  # a mean over tables has no setting
             continue
-        line = {axis: getattr(own, axis) for axis in axes if getattr(own, axis)}
-        line["strategy"] = own.strategy
-        for settings in (COMMON, OWN):
-            place = group_key({**vars(own), "settings": settings})
-            line[f"{settings} setting"] = setting_of[place]
-            line[f"at the {settings} one"] = _result(result_of.get(place))
+        line = {axis: getattr(row, axis) for axis in axes if getattr(row, axis)}
+        line["strategy"] = row.strategy
+        for kind in (COMMON, OWN):
+            group = group_key({**vars(row), "settings": kind})
+            line[f"{kind} setting"] = setting_of[group]
+            line[f"at the {kind} one"] = _result(result_of.get(group))
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -117,11 +118,15 @@ def _result(row: Verdict | None) -> str:
 
 def matrix_frame(rows: Sequence[Verdict]) -> pd.DataFrame:
     """Build [strategy x system]: the difference to the system's own negatives with its sign; for these, the mean."""
-    shown = {(row.strategy, row.system): _cell(row) for row in rows}
-    columns = list(dict.fromkeys(row.system for row in rows))
-    strategies = sorted({row.strategy for row in rows})
-    cells = {name: {column: shown.get((name, column), "-") for column in columns} for name in strategies}
-    return pd.DataFrame([{"strategy": name, **of_columns} for name, of_columns in cells.items()])
+    cells = {(row.strategy, row.system): _cell(row) for row in rows}
+    systems = list(dict.fromkeys(row.system for row in rows))
+    lines = []
+    for strategy in sorted({row.strategy for row in rows}):
+        line = {"strategy": strategy}
+        for system in systems:
+            line[system] = cells.get((strategy, system), "-")
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
 def _cell(row: Verdict) -> str:

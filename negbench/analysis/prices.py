@@ -26,8 +26,10 @@ def seeds_for(difference: Difference, target: float, *, nested: bool) -> float:
     half, sd, fixed = _parts(difference, nested=nested)
     if half == 0:
         return difference.seeds
-    left = (target * sd / half) ** 2 - fixed**2
-    return difference.seeds * max(sd**2 - fixed**2, 0) / left if left > 0 else math.inf
+    variance_of_seeds = (target * sd / half) ** 2 - fixed**2  # that `target` allows
+    if variance_of_seeds <= 0:
+        return math.inf
+    return difference.seeds * max(sd**2 - fixed**2, 0) / variance_of_seeds
 
 
 def floor_of(difference: Difference, *, nested: bool) -> float:

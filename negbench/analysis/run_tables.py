@@ -21,7 +21,9 @@ def metrics_frame(folder: RunFolder) -> pd.DataFrame:
     """Metrics of the reported split in percent: the run, the untrained model, and either modality alone."""
     result = folder.result
     columns = {folder.config.strategy.name: result["metrics"]}
-    columns |= {label: result["baselines"][name] for name, label in BASELINES.items() if name in result["baselines"]}
+    for name, label in BASELINES.items():
+        if name in result["baselines"]:
+            columns[label] = result["baselines"][name]
     frame = {"metric (%)": [label_of(metric) for metric in result["metrics"]]}
     for name, values in columns.items():
         frame[name] = [percent(values.get(metric), 2) for metric in result["metrics"]]
@@ -49,9 +51,14 @@ def run_table(folder: RunFolder) -> Grid:
 def behaviour_lines(folder: RunFolder) -> list[str]:
     """Write one line each on the strategy's behaviour, the model's final regime, and the cost."""
     result = folder.result
-    texts_of = {column.title: column.text(result["behaviour"]) for column in TABLES["behaviour"]}
-    shown = [f"{title} {text}" for title, text in texts_of.items() if text != "-"]
-    lines = [f"negatives  {', '.join(shown)}"] if shown else []
+    behaviour = []
+    for column in TABLES["behaviour"]:
+        text = column.text(result["behaviour"])
+        if text != "-":
+            behaviour.append(f"{column.title} {text}")
+    lines = []
+    if behaviour:
+        lines.append(f"negatives  {', '.join(behaviour)}")
     lines.append(f"regime     {in_words([result['regime']])}")
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     memory = ", ".join(f"{name} {value:,.0f} MiB" for name, value in result["peak_memory_mib"].items())
@@ -67,20 +74,23 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
 
 def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Build one row per audited strategy; columns without any value are left out."""
-    shown = [column for column in TABLES["audit"] if any(pd.notna(row.get(column.key)) for row in rows)]
-    return texts(shown, rows, ["strategy"])
+    columns = []
+    for column in TABLES["audit"]:
+        if any(pd.notna(row.get(column.key)) for row in rows):
+            columns.append(column)
+    return texts(columns, rows, ["strategy"])
 
 
 def audit_table(audit: "AuditResult") -> Grid:
     """Return `audit_frame` with a title and caption on the audited model, data and queries."""
     frame = audit_frame(audit.rows)
     judged = "likeness: their mean score by the judge; " if "likeness" in frame else ""
-    known = "by the data set's ground truth" if audit.truth else "unknown: only the target is annotated"
+    source = "by the data set's ground truth" if audit.truth else "unknown: only the target is annotated"
     return Grid(
         frame,
         f"audit: {audit.backbone}, {audit.model}, on {audit.dataset}: {audit.options['queries']:,} queries, "
         f"{audit.options['draws']} draws each",
-        f"false negatives {known}; band: rank percentile of the pool; diversity: 1 - mean cosine of the draws; "
+        f"false negatives {source}; band: rank percentile of the pool; diversity: 1 - mean cosine of the draws; "
         f"{judged}fallbacks: queries with an empty pool",
         rest="--json",
     )

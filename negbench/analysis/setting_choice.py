@@ -53,9 +53,9 @@ def draw_shortfalls(choices: Choices, draws: int, key: str = "") -> dict[str, Ar
     """
     shortfalls = {name: np.zeros(draws) for name in choices}
     for place in range(max((len(parts) for parts in choices.values()), default=0)):
-        here = {name: parts[place] for name, parts in choices.items() if place < len(parts)}
-        for name, drawn in _draw_together(here, draws, f"{key}/rates/{place}").items():
-            shortfalls[name] += drawn / len(choices[name])
+        at_place = {name: parts[place] for name, parts in choices.items() if place < len(parts)}
+        for name, shortfall in _draw_together(at_place, draws, f"{key}/rates/{place}").items():
+            shortfalls[name] += shortfall / len(choices[name])
     return shortfalls
 
 
@@ -83,8 +83,9 @@ def _draw_means(values: Mapping[str, Values], draws: int, key: str) -> Array:
     """
     first = next(iter(values.values()))
     design = Design(first.strata, first.clusters, first.nested)
-    seeds_of = {name: each.seeds for name, each in values.items()}
-    table = ValueTable({name: each.values for name, each in values.items()}, design, seeds_of)
+    arrays = {name: trial_values.values for name, trial_values in values.items()}
+    seeds_of_trials = {name: trial_values.seeds for name, trial_values in values.items()}
+    table = ValueTable(arrays, design, seeds_of_trials)
     names = list(table.names)
     seeds = table.common(names)
     generator = table.generator(key)

@@ -36,7 +36,7 @@ def shown_results(results: pd.DataFrame) -> pd.DataFrame:
         columns["epochs"] = results["epochs"].astype(int)
     others = [str(name) for name in results if "/" not in str(name) and name not in (*AXES, *NUMBERS, "stored")]
     columns |= {name: results[name].infer_objects() for name in others}
-    for column in map(str, results):
+    for column in results.columns:
         table, _, name = column.partition("/")
         if table in ("metrics", "mistakes"):
             columns[name] = POINTS * results[column]
@@ -76,35 +76,35 @@ def per_query(results: pd.DataFrame, metric: str) -> NDArray[np.float64]:
         raise OptionError("there are no cells: choose some rows of results")
     results = results.reset_index(drop=True)  # by position, as an index may name several rows alike
     rows: dict[Any, NDArray[np.float64]] = {}  # position -> values
-    seen: dict[str, KnownQueries] = {}
+    queries_by_dataset: dict[str, KnownQueries] = {}
     for cells in groups_of(results):
         dataset = shared_value(cells, "dataset")
         names = list(first_run(cells).result["metrics"])
         name = find_metric(metric, names) or metric
-        values = values_of(folders_of(cells), [name], seen.setdefault(dataset, {}))
+        values = values_of(folders_of(cells), [name], queries_by_dataset.setdefault(dataset, {}))
         if name not in values:
             raise UnknownNameError("metric", metric, names, where=f"the results on {dataset}")
         rows |= dict(zip(cells.index, POINTS * values[name].values, strict=True))
     counts = sorted({len(row) for row in rows.values()})
     if len(counts) > 1:
-        several = " and ".join(map(str, counts))
-        raise OptionError(f"these cells have {several} queries: choose cells of one data set, results.query(...)")
+        numbers = " and ".join(str(count) for count in counts)
+        raise OptionError(f"these cells have {numbers} queries: choose cells of one data set, results.query(...)")
     return np.stack([rows[index] for index in results.index])
 
 
-def cells_of(results: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
+def cells_of(results: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the cells of these rows of `shown_results`, in their order, whatever was done to the index since.
 
     Raises:
         OptionError: a row has no run, or that of another comparison.
     """
-    if "run" not in chosen:
+    if "run" not in rows:
         raise OptionError("the cells have no column 'run': choose whole rows of results")
     by_run = results.drop_duplicates("run").set_index("run", drop=False)  # a run in two places has the same values
-    unknown = [run for run in chosen["run"] if run not in by_run.index]
+    unknown = [run for run in rows["run"] if run not in by_run.index]
     if unknown:
         raise OptionError(f"run {unknown[0]} is not in these results: choose rows of this comparison's results")
-    return by_run.loc[list(chosen["run"])]
+    return by_run.loc[list(rows["run"])]
 
 
 def shown_verdicts(verdicts: Sequence[Verdict]) -> pd.DataFrame:
@@ -128,8 +128,12 @@ def shown_verdicts(verdicts: Sequence[Verdict]) -> pd.DataFrame:
 
 def _columns_of(name: str, estimate: Any) -> dict[str, float]:
     """Return an estimate's columns; NaN where there is none."""
-    ends = ("", "_low", "_high") if name == "mean" else ("", "_low", "_high", "_p")
-    if estimate is None:
-        return {f"{name}{end}": np.nan for end in ends}
-    numbers = (POINTS * estimate.value, POINTS * estimate.low, POINTS * estimate.high, estimate.p)
-    return {f"{name}{end}": number for end, number in zip(ends, numbers, strict=False)}
+    columns = dict.fromkeys((name, f"{name}_low", f"{name}_high", f"{name}_p"), np.nan)
+    if estimate is not None:
+        columns[name] = POINTS * estimate.value
+        columns[f"{name}_low"] = POINTS * estimate.low
+        columns[f"{name}_high"] = POINTS * estimate.high
+        columns[f"{name}_p"] = estimate.p
+    if name == "mean":  # no difference, so without a p-value
+        del columns[f"{name}_p"]
+    return columns

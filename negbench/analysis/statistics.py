@@ -42,7 +42,7 @@ class Interval:
     high: float
     level: float
 
-    def turned(self) -> "Interval":
+    def reverse(self) -> "Interval":
         """Return the interval of the value with the other sign; 0 stays 0, not -0."""
         return Interval(0 - self.high, 0 - self.low, self.level)
 
@@ -121,14 +121,14 @@ class Difference:
     seeds: int
     choice: float = 0.0
 
-    def turned(self) -> "Difference":
+    def reverse(self) -> "Difference":
         """Return the difference with its sides exchanged; 0 stays 0, not -0."""
         opposite: dict[Decision, Decision] = {"better": "worse", "worse": "better"}
         return replace(
             self,
             value=0 - self.value,
-            interval=self.interval.turned(),
-            models=self.models.turned(),
+            interval=self.interval.reverse(),
+            models=self.models.reverse(),
             verdict=opposite.get(self.verdict, self.verdict),
         )
 
@@ -586,17 +586,17 @@ def _half_width_of_mean(means: Array, noise: QueryNoise, level: float) -> float:
     """
     mean_itself = np.ones((1, 1))  # as a contrast
     seeds = len(means)
-    of_queries = float((noise.factor**2).sum())  # variance
-    half = float(scipy.special.stdtrit(noise.df, 0.5 + level / 2) * of_queries**0.5)
+    query_variance = float((noise.factor**2).sum())
+    half = float(scipy.special.stdtrit(noise.df, 0.5 + level / 2) * query_variance**0.5)
     alike, _ = noise.alike(mean_itself)
     if alike[0]:
         half = _rule_of_three(noise.df, 1 - level)
-    of_seeds = float(means.var(ddof=1)) / seeds if seeds > 1 else 0.0
-    if of_seeds == 0:
+    seed_variance = float(means.var(ddof=1)) / seeds if seeds > 1 else 0.0
+    if seed_variance == 0:
         return half
-    reproducible = of_queries * noise.share * float(noise.reproducible(mean_itself)[0]) ** 2
-    variance = of_seeds + reproducible
-    df = variance**2 / (of_seeds**2 / (seeds - 1) + reproducible**2 / noise.df)  # Satterthwaite's, of the sum
+    reproducible = query_variance * noise.share * float(noise.reproducible(mean_itself)[0]) ** 2
+    variance = seed_variance + reproducible
+    df = variance**2 / (seed_variance**2 / (seeds - 1) + reproducible**2 / noise.df)  # Satterthwaite's, of the sum
     return max(half, float(scipy.special.stdtrit(df, 0.5 + level / 2) * variance**0.5))
 
 
@@ -627,7 +627,7 @@ class Pairs:
         """`first` minus `second`, in either order; None where they were not compared."""
         difference = self.differences.get((first, second))
         opposite = self.differences.get((second, first))
-        return difference if opposite is None else opposite.turned()
+        return difference if opposite is None else opposite.reverse()
 
     @cached_property
     def beaten(self) -> Mapping[str, tuple[str, ...]]:

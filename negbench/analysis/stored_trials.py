@@ -24,21 +24,21 @@ class StoredTrials:
     chosen: TrialSetting
     runs: Mapping[TrialSetting, Sequence[RunFolder]]
 
-    def choices(self, metrics: Sequence[str], seen: KnownQueries) -> dict[str, SettingChoice]:
+    def choices(self, metrics: Sequence[str], queries: KnownQueries) -> dict[str, SettingChoice]:
         """Read metric -> the choice as these trials show it on that metric.
 
         A metric that the trials lack, or with a stratum of a single query, is left out.
 
         Args:
             metrics: names of means over queries.
-            seen: as in `values_of`.
+            queries: as in `values_of`.
 
         Raises:
             RunError: as `values_of`.
         """
         by_metric: dict[str, dict[TrialSetting, Values]] = {}
         for setting, folders in self.runs.items():
-            for metric, values in values_of(folders, metrics, seen).items():
+            for metric, values in values_of(folders, metrics, queries).items():
                 by_metric.setdefault(metric, {})[setting] = values
         choices = {}
         for metric, trials in by_metric.items():
@@ -48,9 +48,12 @@ class StoredTrials:
 
 
 def _can_be_drawn(values: Values) -> bool:
+    """Whether every stratum has more than one query."""
     if values.strata is None:
-        return bool(values.values.shape[1] > 1)
-    return int(np.unique(values.strata, return_counts=True)[1].min()) > 1
+        _, queries = values.values.shape
+        return bool(queries > 1)
+    _, counts = np.unique(values.strata, return_counts=True)
+    return int(counts.min()) > 1
 
 
 def read_chosen_settings(document: Mapping[str, Any]) -> list[ChosenSetting]:
@@ -60,9 +63,11 @@ def read_chosen_settings(document: Mapping[str, Any]) -> list[ChosenSetting]:
 
 def trial_runs(document: Mapping[str, Any]) -> list[str]:
     """Return the runs of all trials that comparison.json names, each once."""
-    return list(
-        dict.fromkeys(run for picked in read_chosen_settings(document) for _, runs in picked.runs for run in runs)
-    )
+    names: dict[str, None] = {}
+    for picked in read_chosen_settings(document):
+        for _, runs in picked.runs:
+            names |= dict.fromkeys(runs)
+    return list(names)
 
 
 def read_trials(runs: Path, document: Mapping[str, Any]) -> dict[GroupKey, StoredTrials]:
@@ -77,12 +82,14 @@ def read_trials(runs: Path, document: Mapping[str, Any]) -> dict[GroupKey, Store
     """
     trials = {}
     for picked in read_chosen_settings(document):
-        for _, names in picked.runs:
+        folders: dict[TrialSetting, list[RunFolder]] = {}
+        are_finished = True
+        for setting, names in picked.runs:
             for run in names:
                 check_run_name(runs, run)
-        folders = {setting: [RunFolder(runs / run) for run in names] for setting, names in picked.runs}
-        complete = picked.setting in folders and all(_all_finished(each) for each in folders.values())
-        if complete and not picked.common:
+            folders[setting] = [RunFolder(runs / run) for run in names]
+            are_finished = are_finished and _all_finished(folders[setting])
+        if are_finished and picked.setting in folders and not picked.common:
             _check(picked, folders)
             trials[group_key(picked.labels)] = StoredTrials(picked.setting, folders)
     return trials
@@ -98,13 +105,13 @@ def _check(picked: ChosenSetting, folders: Mapping[TrialSetting, Sequence[RunFol
     temperature = picked.setting.temperature is not None
     for setting, runs in folders.items():
         configs = [folder.config for folder in runs]
-        same = all(
-            config.strategy.name == strategy
-            and TrialSetting.of(config, temperature=temperature) == setting
-            and not config.eval.reported
-            for config in configs
-        )
-        if not same or [config.seed for config in configs] != list(picked.seeds):
+        is_trial = [config.seed for config in configs] == list(picked.seeds)
+        for config in configs:
+            if config.strategy.name != strategy or config.eval.reported:
+                is_trial = False
+            if TrialSetting.of(config, temperature=temperature) != setting:
+                is_trial = False
+        if not is_trial:
             names = ", ".join(folder.run_id for folder in runs)
             raise RunError(
                 f"comparison.json names {names} as trials of {short_repr(strategy)} at the rate {setting.words()}, "

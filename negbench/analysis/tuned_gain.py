@@ -1,5 +1,6 @@
 """Gains of equal tuning: every tuned strategy against its own default, what was found, and what it cost."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,8 @@ from negbench.analysis.words import estimate_text, join_names, label_of, setting
 from negbench.grid.axis import KEY
 
 BASELINE = "its default"  # of a gain; no strategy's label
-DEFAULT, TUNED = "default", "tuned"  # values of the axis `settings`
+DEFAULT = "default"  # values of the axis `settings`
+TUNED = "tuned"
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Tuning:
 
 def tunings_of(document: Mapping[str, Any]) -> list[Tuning]:
     """Return the searches from comparison.json."""
-    kept = document.get("tuned") or {"tunings": []}
-    return [Tuning(**{**tuning, "knobs": tuple(tuning["knobs"])}) for tuning in kept["tunings"]]
+    tuned = document.get("tuned") or {"tunings": []}
+    return [Tuning(**{**tuning, "knobs": tuple(tuning["knobs"])}) for tuning in tuned["tunings"]]
 
 
 def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: Rules) -> list[Verdict]:
@@ -52,36 +54,38 @@ def gains_of(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], rules: R
 
     The tests of one data set, loss and backbone share alpha (Bonferroni).
     """
-    by_place = {tuple(table.labels.get(axis, "") for axis in ("settings", *KEY[1:])): table for table in tables}
-    moved = [tuning for tuning in tunings if tuning.found]
+    tables_by_place = {}
+    for table in tables:
+        tables_by_place[table.labels.get("settings", ""), *_place(table.labels)] = table
+    effective = [tuning for tuning in tunings if tuning.found]
+    tests = Counter(_place(tuning.labels) for tuning in effective)
     gains = []
-    for tuning in moved:
+    for tuning in effective:
         strategy = tuning.labels["strategy"]
-        place = _place(tuning)
-        tests = sum(_place(other) == place for other in moved)
-        default = by_place.get((DEFAULT, *place))
-        tuned = by_place.get((TUNED, *place))
+        place = _place(tuning.labels)
+        default = tables_by_place.get((DEFAULT, *place))
+        tuned = tables_by_place.get((TUNED, *place))
         if default is None or tuned is None:
             continue
         pair = {}
-        if strategy in default.values[default.main_metric]:
-            pair[DEFAULT] = default.values[default.main_metric][strategy]
-        if strategy in tuned.values[tuned.main_metric]:
-            pair[TUNED] = tuned.values[tuned.main_metric][strategy]
+        for settings, table in ((DEFAULT, default), (TUNED, tuned)):
+            values = table.values[table.main_metric]
+            if strategy in values:
+                pair[settings] = values[strategy]
         if len(pair) < 2:
             continue
         negatives = dict.fromkeys(pair, tuned.negatives[strategy])
         facts = {TUNED: tuned.facts[strategy]}
         table = VerdictTable(tuned.labels, tuned.main_metric, {tuned.main_metric: pair}, negatives, facts=facts)
-        for verdict in verdicts_of(table, Rules(DEFAULT, rules.margin, rules.alpha / tests), key=""):
+        for verdict in verdicts_of(table, Rules(DEFAULT, rules.margin, rules.alpha / tests[place]), key=""):
             if verdict.strategy == TUNED and verdict.against_baseline is not None:
                 gains.append(replace(verdict, strategy=strategy, baseline=BASELINE))
     return gains
 
 
-def _place(tuning: Tuning) -> tuple[str, ...]:
-    """Return the loss, backbone and data set of a tuning."""
-    return tuple(tuning.labels[axis] for axis in KEY[1:])
+def _place(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the values of the axes besides the strategy: loss, backbone and data set."""
+    return tuple(labels.get(axis, "") for axis in KEY if axis != "strategy")
 
 
 def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict], metric: str = "") -> list[str]:
@@ -94,15 +98,15 @@ def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict], metric: st
     """
     if not tunings:
         return []
-    by_place = {tuple(getattr(gain, axis) for axis in KEY): gain for gain in gains}
-    several = len({_place(tuning) for tuning in tunings}) > 1
+    gains_by_place = {(gain.strategy, *_place(vars(gain))): gain for gain in gains}
+    several = len({_place(tuning.labels) for tuning in tunings}) > 1
     parts = []
     for tuning in tunings:
         strategy = tuning.labels["strategy"]
-        place = _place(tuning)
+        place = _place(tuning.labels)
         where = f" ({join_names(place)})" if several else ""
         text = f"{strategy}{where} {_result_text(tuning)}"
-        gain = by_place.get((strategy, *place))
+        gain = gains_by_place.get((strategy, *place))
         if gain is not None:
             text += f", {estimate_text(gain.against_baseline)} points over its default"
         parts.append(text)
@@ -114,12 +118,13 @@ def tuned_answer(tunings: Sequence[Tuning], gains: Sequence[Verdict], metric: st
 
 
 def _result_text(tuning: Tuning) -> str:
+    """Say what tuning a strategy found, or why it found nothing."""
     if not tuning.study:
         return "has nothing to tune"
     if tuning.error:
         return f"FAILED: {tuning.error}"
-    shown = settings_text(tuning.found or {})
-    words = f"with {shown}" if shown else "keeps its default"
+    settings = settings_text(tuning.found or {})
+    text = f"with {settings}" if settings else "keeps its default"
     if tuning.failed:
-        words += f" ({tuning.failed} of its {tuning.trials} trials FAILED)"
-    return words
+        text += f" ({tuning.failed} of its {tuning.trials} trials FAILED)"
+    return text

@@ -28,25 +28,24 @@ def turns(verdicts: Sequence[Verdict]) -> list[str]:
 def _turns_along(axis: str, words: str, verdicts: Sequence[Verdict]) -> list[str]:
     """Write a line on each two values of an axis between which an order turns, or one that none does."""
     others = [name for name in TABLE_AXES if name != axis]
-    compared = [row for row in verdicts if getattr(row, axis) and OVER_ALL not in row.table_key]
+    rows_with_axis = [row for row in verdicts if getattr(row, axis) and OVER_ALL not in row.table_key]
     level = "" if axis == "epochs" else f" (each table alone at {100 * (1 - verdicts[0].alpha):g} %)"
 
     def values_of_others(row: Verdict) -> tuple[str, ...]:
         return tuple(getattr(row, name) for name in others)
 
-    along = group_by(compared, values_of_others)
+    tables_along_axis = group_by(rows_with_axis, values_of_others)
     lines = []
     compared_values: dict[str, None] = {}
-    for rows in along.values():
+    for rows in tables_along_axis.values():
         beaten = _beaten_along(axis, rows)
         if len(beaten) > 1:
             compared_values |= dict.fromkeys(beaten)
-        place = _place(rows[0], along, others)
+        place = _place(rows[0], tables_along_axis, others)
         for (one, other), pairs in _turned_pairs(beaten).items():
             ahead = first_names([f"{winner} is ahead of {loser}" for winner, loser in pairs], _NAMED, "more pairs")
-            here = _under(axis, one)
-            there = _under(axis, other)
-            lines.append(f"The order reverses{place}: {here} {ahead}; {there} it is the other way round{level}.")
+            text = f"{_under(axis, one)} {ahead}; {_under(axis, other)} it is the other way round"
+            lines.append(f"The order reverses{place}: {text}{level}.")
     if lines:
         return _first_lines(lines, "The order reverses between {} more pairs of tables.")
     if compared_values:
@@ -85,7 +84,10 @@ def _beaten_along(axis: str, rows: Sequence[Verdict]) -> dict[str, set[Pair]]:
 
 def _beaten_in(rows: Sequence[Verdict]) -> set[Pair]:
     """Return the pairs of which the first beats the second in these rows."""
-    return {(winner, row.strategy) for row in rows for winner in row.beaten_by}
+    pairs: set[Pair] = set()
+    for row in rows:
+        pairs |= {(winner, row.strategy) for winner in row.beaten_by}
+    return pairs
 
 
 def _turned_pairs(beaten: Mapping[str, set[Pair]]) -> dict[tuple[str, str], list[Pair]]:
@@ -112,18 +114,20 @@ def turns_by_metric(verdicts: Sequence[Verdict]) -> list[str]:
     tables = group_by(verdicts, lambda row: row.table_key)
     for rows in tables.values():
         by_metric = group_by(rows, lambda row: row.metric)
-        main = [metric for metric, members in by_metric.items() if members[0].main]
-        for other in by_metric:
-            if other in main or not main:
+        main = next((metric for metric, members in by_metric.items() if members[0].main), None)
+        if main is None:
+            continue
+        for metric, members in by_metric.items():
+            if metric == main:
                 continue
-            beaten = {metric: _beaten_in(by_metric[metric]) for metric in (main[0], other)}
+            beaten = {main: _beaten_in(by_metric[main]), metric: _beaten_in(members)}
             for pairs in _turned_pairs(beaten).values():
-                line = _turn_by_metric(pairs, main[0], by_metric[other], _place(rows[0], tables, TABLE_AXES))
-                lines.setdefault(other, []).append(line)
-    shown = []
-    for metric, of_metric in lines.items():
-        shown += _first_lines(of_metric, f"By {label_of(metric)} orders reverse in {{}} more tables.")
-    return shown
+                line = _turn_by_metric(pairs, main, members, _place(rows[0], tables, TABLE_AXES))
+                lines.setdefault(metric, []).append(line)
+    first_lines = []
+    for metric, metric_lines in lines.items():
+        first_lines += _first_lines(metric_lines, f"By {label_of(metric)} orders reverse in {{}} more tables.")
+    return first_lines
 
 
 def _place(row: Verdict, tables: Mapping[tuple[str, ...], Sequence[Verdict]], axes: Sequence[str]) -> str:
@@ -145,9 +149,10 @@ def _turn_by_metric(pairs: Sequence[Pair], main: str, rows: Sequence[Verdict], p
     ahead = []
     for winner, loser in pairs:
         ahead.append(f"{loser} is ahead of {winner}{_gap(by_strategy[winner], by_strategy[loser])}")
-    text = (
-        f"the order of {pairs[0][0]} and {pairs[0][1]} reverses" if len(pairs) == 1 else f"{len(pairs)} orders reverse"
-    )
+    text = f"{len(pairs)} orders reverse"
+    if len(pairs) == 1:
+        winner, loser = pairs[0]
+        text = f"the order of {winner} and {loser} reverses"
     return (
         f"By {name}{place} {text}: {first_names(ahead, _NAMED, 'more pairs')}. It describes: verdicts are by "
         f"{label_of(main)}, and its own {level} intervals hold for the pairs of {name} alone."

@@ -36,15 +36,15 @@ def inputs_of(runs: Path, document: Mapping[str, Any], *settings: object) -> lis
     cells = dict.fromkeys(row["run"] for row in document["cells"] if row["run"])
     for run in [*cells, *trial_runs(document)]:
         digest.update(json.dumps([run, *_files_of(runs / run)]).encode())
-    return [digest.hexdigest(), *map(repr, settings)]
+    return [digest.hexdigest(), *(repr(setting) for setting in settings)]
 
 
 def look(folder: Path, cells: int, inputs: list[str]) -> Any:
     """Return what `keep_look` stored for a look at so many cells; None if its inputs were others, or it is damaged."""
-    kept = _looks(folder).get(str(cells))
-    if not isinstance(kept, dict) or kept.get("inputs") != inputs or "result" not in kept:
+    entry = _looks(folder).get(str(cells))
+    if not isinstance(entry, dict) or entry.get("inputs") != inputs or "result" not in entry:
         return None
-    return kept["result"] if _is_vouched_for([cells, inputs, kept["result"]]) else None
+    return entry["result"] if _is_vouched_for([cells, inputs, entry["result"]]) else None
 
 
 def keep_look(folder: Path, cells: int, inputs: list[str], result: Any) -> None:
@@ -66,11 +66,13 @@ def unchanged_files(folder: Path, inputs: list[str]) -> list[str]:
     None, too, where another machine made them.
     """
     try:
-        stored = files.read_json(folder / FILE)
-        made = [str(name) for name in stored["made"]]
-        names = {*made, *files.names_in(folder)}
-        same = stored["inputs"][: len(inputs)] == inputs and not any(files.flaw(folder / name) for name in names)
-        return made if same and _is_vouched_for([stored["inputs"], *_digests(folder, made)]) else []
+        document = files.read_json(folder / FILE)
+        names = [str(name) for name in document["made"]]
+        if document["inputs"][: len(inputs)] != inputs:
+            return []
+        if any(files.flaw(folder / name) for name in {*names, *files.names_in(folder)}):
+            return []
+        return names if _is_vouched_for([document["inputs"], *_digests(folder, names)]) else []
     except (OSError, NegbenchError, TypeError, KeyError):
         return []
 
@@ -81,9 +83,9 @@ def made_here(runs: Path, name: str) -> list[str]:
     return unchanged_files(folder.path, inputs_of(runs, folder.read()))
 
 
-def keep(folder: Path, inputs: list[str], made: Iterable[Path], rules: Mapping[str, Any]) -> None:
+def keep(folder: Path, inputs: list[str], paths: Iterable[Path], rules: Mapping[str, Any]) -> None:
     """Store the inputs from which these files of the folder were made, and the rules by which they were judged."""
-    names = sorted(path.relative_to(folder).as_posix() for path in made if path.is_relative_to(folder))
+    names = sorted(path.relative_to(folder).as_posix() for path in paths if path.is_relative_to(folder))
     files.write_json(folder / FILE, {"inputs": inputs, "made": names, "rules": rules})
     with suppress(NegbenchError):  # a cache that cannot be written: results are computed again
         _vouch([inputs, *_digests(folder, names)])
@@ -134,8 +136,8 @@ def _files_of(run: Path) -> Iterator[list[object]]:
 @cache
 def _code() -> str:
     """Hash the files of the rooms that judge and draw."""
-    rooms = [Path(__file__).parents[1] / name for name in ("analysis", "report", "scoring", "metrics")]
+    package = Path(__file__).parents[1]
     contents = []
-    for room in rooms:
-        contents += [path.read_bytes() for path in sorted(room.iterdir()) if path.is_file()]
+    for room in ("analysis", "report", "scoring", "metrics"):
+        contents += [path.read_bytes() for path in sorted((package / room).iterdir()) if path.is_file()]
     return hashlib.sha256(b"".join(contents)).hexdigest()

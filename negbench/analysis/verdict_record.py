@@ -52,7 +52,7 @@ class Estimate:
     p: float | None = None
     seeds: int | None = None
 
-    def turned(self) -> "Estimate":
+    def reverse(self) -> "Estimate":
         """Return the difference with its sides exchanged; 0 stays 0, not -0."""
         return Estimate(0 - self.value, 0 - self.high, 0 - self.low, self.p, self.seeds)
 
@@ -146,12 +146,12 @@ class Verdict:
     @property
     def behind_best(self) -> Estimate | None:
         """The mean of the best with equally many negatives minus this one's."""
-        return None if self.against_best is None else self.against_best.turned()
+        return None if self.against_best is None else self.against_best.reverse()
 
     @property
     def behind_highest(self) -> Estimate | None:
         """The highest mean of the table minus this one's."""
-        return None if self.against_highest is None else self.against_highest.turned()
+        return None if self.against_highest is None else self.against_highest.reverse()
 
     @property
     def table_key(self) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ class Verdict:
         """The strategy with its marks."""
         return self.strategy + self.marks
 
-    def rounded(self) -> "Verdict":
+    def round_numbers(self) -> "Verdict":
         """Return the verdict as it is stored: numbers rounded to 10 decimals, NaN for infinity."""
         return Verdict(**_round_value(asdict(self)))
 
@@ -207,8 +207,8 @@ class Verdict:
         columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in nested}
         columns |= {"mean": self.mean.value, "low": self.mean.low, "high": self.mean.high}
         for name, estimate in (("gap", self.behind_best), ("behind", self.behind_highest)):
-            shown = estimate or _NOTHING
-            columns |= {name: shown.value, f"{name}_low": shown.low, f"{name}_high": shown.high}
+            numbers = estimate or _NOTHING
+            columns |= {name: numbers.value, f"{name}_low": numbers.low, f"{name}_high": numbers.high}
         test = self.against_baseline or _NOTHING
         columns |= {"difference": test.value, "diff_low": test.low, "diff_high": test.high, "p_adjusted": test.p}
         columns |= {"against": self.baseline_asked}
@@ -260,8 +260,8 @@ def read_flat(row: Mapping[str, Any]) -> Verdict:
     behind_highest = estimate("behind", "behind_low", "behind_high")
     nested: dict[str, Any] = {
         "mean": Estimate(row["mean"], row["low"], row["high"]),
-        "against_best": None if behind_best is None else behind_best.turned(),
-        "against_highest": None if behind_highest is None else behind_highest.turned(),
+        "against_best": None if behind_best is None else behind_best.reverse(),
+        "against_highest": None if behind_highest is None else behind_highest.reverse(),
         "against_baseline": estimate("difference", "diff_low", "diff_high", "p_adjusted"),
         "baseline_asked": row.get("against", False),
     }

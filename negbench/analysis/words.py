@@ -135,14 +135,15 @@ def shorten_names(names: Iterable[str]) -> dict[str, str]:
     'vectors@twins1-500x300-a1' and 'vectors@twins3-500x300-b2' -> 'vectors@twins1' and 'vectors@twins3'; names that
     would be alike keep all parts.
     """
-    listed_names = list(dict.fromkeys(names))
-    worlds = [whole_name(name)[0] for name in listed_names]  # what is missing stands behind them
-    short = {}
-    for name, world in zip(listed_names, worlds, strict=True):
-        short[name] = _shorten(world, worlds) + whole_name(name)[1]
-    if len({*short.values()}) < len(listed_names):
-        return {name: name for name in listed_names}
-    return short
+    unique_names = list(dict.fromkeys(names))
+    worlds = [whole_name(name)[0] for name in unique_names]
+    short_names = {}
+    for name in unique_names:
+        world, missing = whole_name(name)
+        short_names[name] = _shorten(world, worlds) + missing
+    if len({*short_names.values()}) < len(unique_names):
+        return {name: name for name in unique_names}
+    return short_names
 
 
 def _shorten(name: str, names: Iterable[str]) -> str:
@@ -150,19 +151,27 @@ def _shorten(name: str, names: Iterable[str]) -> str:
     base, _, world = name.partition("@")
     if not world:
         return name
-    worlds = [other.partition("@")[2].split("-") for other in names if other.partition("@")[0] == base]
+    parts_of_worlds = []
+    for other in names:
+        other_base, _, other_world = other.partition("@")
+        if other_base == base:
+            parts_of_worlds.append(other_world.split("-"))
     parts = world.split("-")
     differing = []
     for place, part in enumerate(parts[:-1]):
-        if any(len(other) <= place or other[place] != part for other in worlds):
+        if any(len(other) <= place or other[place] != part for other in parts_of_worlds):
             differing.append(part)
     return f"{base}@{'-'.join(differing or parts[:1])}"
 
 
 def markdown(frame: "pd.DataFrame") -> str:
     """GitHub table; a `|` inside a cell, HTML and links are escaped."""
-    rows: list[Any] = [frame.columns, ["---"] * len(frame.columns), *frame.itertuples(index=False)]
-    return "".join("| " + " | ".join(inert(str(value)).replace("|", r"\|") for value in row) + " |\n" for row in rows)
+    rows: list[Any] = [frame.columns, ["---" for _ in frame.columns], *frame.itertuples(index=False)]
+    lines = ""
+    for row in rows:
+        cells = [inert(str(value)).replace("|", r"\|") for value in row]
+        lines += f"| {' | '.join(cells)} |\n"
+    return lines
 
 
 _NUMBERS = re.compile(r"[-+]?(?:[\d.,]+(?:e[-+]?\d+)?|inf)(?:[ ±%\[\]\d.,-]|inf)*")

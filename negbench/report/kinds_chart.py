@@ -46,7 +46,7 @@ def _draw(read: Callable[[], Sequence[tuple[str, Sequence[KindShares]]]], side: 
         if side == 0:
             estimates = [share.drawn for share in shares]
         else:
-            estimates = [share.left for share in shares]
+            estimates = [share.mistakes for share in shares]
         mean, low, high = 100 * np.array(estimates).T
         axes.errorbar(mean, y, None, (mean - low, high - mean), "oDs^"[place], color=PALETTE[place], label=kind)
         if not side:

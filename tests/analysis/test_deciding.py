@@ -282,7 +282,7 @@ def test_a_pair_that_an_earlier_look_decided_says_after_how_many_seeds():
     assert (early.seeds, early.after) == (3, " (after 3 seeds)")
     best = max((rows["s1"], rows["s2"]), key=lambda row: row.mean.value)
     assert early.value != pytest.approx(rows["s0"].mean.value - best.mean.value)
-    assert early.turned().seeds == 3
+    assert early.reverse().seeds == 3
     assert estimate_text(early).endswith("] (after 3 seeds)")
     assert rows["s1"].against_baseline.seeds == 3
     line = row_line(rows["s0"])

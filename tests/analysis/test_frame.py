@@ -176,7 +176,7 @@ def test_what_seeds_the_intervals_is_frozen():
 
 def test_verdicts_are_read_as_they_were_written(results, tmp_path):
     (table,) = tables_of(groups_of(results), main_only=True)
-    verdicts = [verdict.rounded() for verdict in verdicts_of(table, Rules("top-k"))]
+    verdicts = [verdict.round_numbers() for verdict in verdicts_of(table, Rules("top-k"))]
     Findings(results, {}, tuple(verdicts)).write(tmp_path)
     assert list(map(repr, read_verdicts(tmp_path))) == list(map(repr, verdicts))  # as texts, in which NaN equals NaN
     document = json.loads((tmp_path / "statistics.json").read_text())
@@ -312,6 +312,6 @@ def test_comparisons_of_the_schemas_before_are_read(tmp_path):
 
 
 def test_estimates_are_turned_without_a_negative_zero(tmp_path):
-    assert str(Estimate(0.0, -1.0, 0.0, 0.5).turned()) == "Estimate(value=0.0, low=0.0, high=1.0, p=0.5, seeds=None)"
+    assert str(Estimate(0.0, -1.0, 0.0, 0.5).reverse()) == "Estimate(value=0.0, low=0.0, high=1.0, p=0.5, seeds=None)"
     write_verdicts(tmp_path, [replace(verdict(**LABELS, mean=0.0), more_seeds=22)])
     assert '"more_seeds": 22,' in (tmp_path / "statistics.json").read_text()  # a whole number stays one

@@ -392,8 +392,8 @@ def test_a_pair_has_both_directions():
     back = compared.of("s2", "s0")
     assert (forward.verdict, back.verdict, back.value) == ("better", "worse", -forward.value)
     assert (back.interval.low, back.interval.high) == (-forward.interval.high, -forward.interval.low)
-    assert back.turned() == forward
-    assert "-0.0" not in str(replace(forward, value=0.0, interval=Interval(0.0, 0.0, 0.95)).turned())
+    assert back.reverse() == forward
+    assert "-0.0" not in str(replace(forward, value=0.0, interval=Interval(0.0, 0.0, 0.95)).reverse())
 
 
 def test_comparisons_with_a_baseline_are_a_smaller_family_than_all_pairs():

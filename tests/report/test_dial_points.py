@@ -89,7 +89,7 @@ def test_strategies_that_are_best_at_equally_many_points_are_in_the_order_of_the
     for point, winner in winners.items():
         values = {name: hits(seed, 0.8 if name == winner else 0.2, (2, 300)) for seed, name in enumerate("abcd")}
         rows += verdicts_of(table(point, **values), Rules())
-    lines = say(Findings(results_frame([]), {"dials": plain_dials(of(x=[1, 2, 3, 4]))}, tuple(rows)))
+    lines = say(Findings(results_frame([]), {"dials": plain_dials(dials_of(x=[1, 2, 3, 4]))}, tuple(rows)))
     expected = [f"{winner} is best at {point}." for point, winner in winners.items()]
     assert [line for line in lines if "is best at" in line] == expected
 
@@ -97,7 +97,7 @@ def test_strategies_that_are_best_at_equally_many_points_are_in_the_order_of_the
 def test_equal_means_and_losses_to_others_than_the_best():
     """Means that round to one stored number share the lead; b beats c, a beats nobody."""
     a, b = verdicts_of(table("x=1", a=np.full((2, 9), 0.3), b=np.full((2, 9), 0.3 + 1e-12)), Rules())
-    frame = points_frame(dials_of(x=[1]), [a.rounded(), b.rounded()])
+    frame = points_frame(dials_of(x=[1]), [a.round_numbers(), b.round_numbers()])
     assert frame.loc[0, "next behind by"] == "+0.00 [-46.12, 46.12]"  # log(2 / 0.05) / 8
     assert unbeaten([a, b, replace(b, strategy="c", beaten_by=("b",))]) == ["a", "b"]
 

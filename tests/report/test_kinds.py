@@ -34,8 +34,8 @@ def test_shares_are_the_means_of_what_the_runs_stored(compared):
         assert [share.kind for share in shares] == list(KINDS[:3]), group
         for share in shares:
             values = np.stack([run.ranks()[f"value:{share.kind}/wrong_at_10"] for run in folders_of(group)])
-            assert share.left.mean == pytest.approx(np.nanmean(values, axis=1).mean()), group
-            assert share.left.low <= share.left.mean <= share.left.high, group
+            assert share.mistakes.mean == pytest.approx(np.nanmean(values, axis=1).mean()), group
+            assert share.mistakes.low <= share.mistakes.mean <= share.mistakes.high, group
             means_of_runs = []
             for run in group["stored"]:
                 refreshes = run.result["behaviour_by_refresh"]
@@ -58,7 +58,7 @@ def test_the_figure_shows_them(compared):
     left, right = _figure(chart, narrow=False).axes
     assert [label.get_text() for label in left.get_yticklabels()] == names
     assert [label.get_text() for label in right.get_yticklabels()] == [""] * len(names)
-    for axes, estimate in ((left, "drawn"), (right, "left")):
+    for axes, estimate in ((left, "drawn"), (right, "mistakes")):
         for place, container in enumerate(axes.containers):
             case = f"{estimate}, {KINDS[place]}"
             means = [getattr(kind_shares(group)[place], estimate).mean for group in groups]
@@ -73,11 +73,11 @@ def test_the_answer_names_the_most_frequent_mistake(compared):
     (line,) = kinds_answer(groups)
     assert line in say(findings)
     group = groups[0]
-    most = max(kind_shares(group), key=lambda share: share.left.mean)
+    most = max(kind_shares(group), key=lambda share: share.mistakes.mean)
     assert f"% are {most.kind} negatives, the most frequent mistake; they are " in line
     assert f"they are {100 * most.drawn.mean:.1f} % of the draws of {shared_value(group, 'strategy')}, " in line
     low, high = (float(end) for end in re.findall(r"[\d.]+", line)[:2])
-    assert low <= round(100 * most.left.mean, 1) <= high
+    assert low <= round(100 * most.mistakes.mean, 1) <= high
     assert line.count("% of the draws of") == 3  # a strategy once, whatever the losses
     assert line.startswith(f"Among the first ten images ({shared_value(group, 'loss')}) ")
     of_one_loss = [other for other in groups if shared_value(other, "loss") == shared_value(group, "loss")]

@@ -154,7 +154,7 @@ def test_a_row_has_the_test_of_the_statistics(better_and_twin):
 
 
 def test_numbers_of_a_row_are_rounded_and_infinite_ones_unknown(better_and_twin):
-    tiny = replace(better_and_twin.rows["a"], mean=Estimate(np.float64(-1e-11), -math.inf, 1.0)).rounded()
+    tiny = replace(better_and_twin.rows["a"], mean=Estimate(np.float64(-1e-11), -math.inf, 1.0)).round_numbers()
     assert (str(tiny.mean.value), str(tiny.mean.low)) == ("0.0", "nan")  # numpy's floats are rounded, too
 
 
