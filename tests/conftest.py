@@ -293,6 +293,22 @@ def spelled() -> dict[str, Any]:
 
 
 @pytest.fixture
+def spy_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[object, str], list[tuple[Any, ...]]]:
+    """Return a function that lets a module, class or object note the calls of one of its functions.
+
+    It returns a list that gets the positional arguments of each call; those of a class's method begin with `self`.
+    """
+    from tests.spies import spy
+
+    def watch(owner: object, name: str) -> list[tuple[Any, ...]]:
+        calls = list[tuple[Any, ...]]()
+        monkeypatch.setattr(owner, name, spy(getattr(owner, name), calls))
+        return calls
+
+    return watch
+
+
+@pytest.fixture
 def logged() -> Iterator[list[logging.LogRecord]]:
     """Collect negbench's log records during the test, from level INFO up."""
     records, logger = list[logging.LogRecord](), logging.getLogger("negbench")

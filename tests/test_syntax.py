@@ -78,28 +78,34 @@ def test_what_is_not_python_is_one_line(tmp_path, content):
         syntax.parse(tmp_path / "absent.py")
 
 
-def test_a_content_is_parsed_once_and_a_damaged_cache_is_made_again(subtests, tmp_path, monkeypatch):
+def test_a_content_is_parsed_once_and_a_damaged_cache_is_made_again(subtests, tmp_path, monkeypatch, spy_on):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    path, parse, ends, parsed = tmp_path / "one.py", syntax.parse, list[Any](), list[Any]()
-    monkeypatch.setattr(syntax.atexit, "register", lambda *given: ends.append(given))
-    monkeypatch.setattr(syntax, "parse", lambda *given: parsed.append(given) or parse(*given))
+    path = tmp_path / "one.py"
+    at_exit = list[Any]()
+    monkeypatch.setattr(syntax.atexit, "register", lambda *call: at_exit.append(call))
+    parse = syntax.parse
+    parsed = spy_on(syntax, "parse")
+    memory = syntax._memory
 
     def commands(text: str, count: int = 1) -> int:
         """Read the file in so many commands at the same time, which then end; return how often it was parsed."""
         path.write_text(text, encoding="utf-8")
         parsed.clear()
-        for number, known in enumerate([syntax._memory.__wrapped__() for _ in range(count)]):
-            monkeypatch.setattr(syntax, "_memory", lambda known=known: known)
-            found = syntax._traits.__wrapped__("up.one", path, ())
-            assert (found.constants, found.imports) == ({"READS": ("a", "b")}, ["up.near"]), f"command {number}"
-            assert found.code == hashlib.sha256(syntax.canonical(parse(path)).encode()).hexdigest(), f"command {number}"
-        while ends:
-            end, *given = ends.pop()
-            end(*given)
+        caches = [syntax._memory.__wrapped__() for _ in range(count)]
+        for number, cache in enumerate(caches):
+            monkeypatch.setattr(syntax, "_memory", lambda cache=cache: cache)
+            traits = syntax._traits.__wrapped__("up.one", path, ())
+            assert traits.constants == {"READS": ("a", "b")}, f"command {number}"
+            assert traits.imports == ["up.near"], f"command {number}"
+            code = syntax.canonical(parse(path))
+            assert traits.code == hashlib.sha256(code.encode()).hexdigest(), f"command {number}"
+        while at_exit:
+            end, *arguments = at_exit.pop()
+            end(*arguments)
         monkeypatch.setattr(syntax, "_memory", memory)
         return len(parsed)
 
-    memory, text = syntax._memory, "READS = ('a', 'b')\nfrom . import near\n"
+    text = "READS = ('a', 'b')\nfrom . import near\n"
     assert [commands(text, 2), commands(text), commands(text + "x = 1\n"), commands(text, 2)] == [2, 0, 1, 0]
     (file,) = tmp_path.glob("code/*.json")
     whole = file.read_bytes()

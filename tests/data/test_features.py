@@ -399,17 +399,15 @@ def settled(monkeypatch):
     monkeypatch.setattr(contents, "SETTLED", 0)
 
 
-def test_unchanged_files_are_not_read_again(tmp_path, images, folder, monkeypatch, settled):
+def test_unchanged_files_are_not_read_again(tmp_path, images, folder, monkeypatch, settled, spy_on):
     first = content_hashes(images, tmp_path)
-    read: list[str] = []
-    real = contents._file_sha256
-    monkeypatch.setattr(contents, "_file_sha256", lambda name: read.append(name) or real(name))
+    read = spy_on(contents, "_file_sha256")
     monkeypatch.chdir(folder)
     assert content_hashes({image: Path(path.name) for image, path in images.items()}, tmp_path) == first
     assert read == []
     os.utime(folder / "i05.png", ns=(0, 1))
     assert content_hashes(images, tmp_path) == first
-    assert read == [str(folder / "i05.png")]
+    assert read == [(str(folder / "i05.png"),)]
 
 
 def test_names_of_any_characters(tmp_path, settled):

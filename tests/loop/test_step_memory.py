@@ -190,14 +190,14 @@ def test_rows_of_a_step(strategy, more, calls, others, toy_root):
     assert (rows.corpus, rows.bank, rows.bank_read) == others
 
 
-def test_traces_are_kept_by_backbone_and_precision(toy_root, tmp_path, monkeypatch):
+def test_traces_are_kept_by_backbone_and_precision(toy_root, tmp_path, monkeypatch, spy_on):
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     run = opened(toy_root, BLIP2, "qure")
-    traced = []
-    monkeypatch.setattr(step_memory, "trace", lambda *given, **how: traced.append(given[1]) or made_up(*given, **how))
+    monkeypatch.setattr(step_memory, "trace", made_up)
+    traced = spy_on(step_memory, "trace")
     for _ in range(2):
         step_memory.step_memory(run, StepPlan())
-    assert sorted(traced) == ["candidates", "queries"]
+    assert sorted(name for _, name, *_ in traced) == ["candidates", "queries"]
     other = Architecture(run.backbone, "bf16", run.config, run.scene.train.dataset.images)
     other.call("queries", 8)
     assert len(traced) == 3
@@ -228,15 +228,13 @@ def test_rows_and_pairs_are_told_apart(toy_root, monkeypatch):
     assert Architecture.of(run).call("cross_queries", 100).held == pytest.approx(7 * 100 + 3 * 100**2)
 
 
-def test_traces_share_one_copy_of_the_backbone(toy_root, tmp_path, monkeypatch):
+def test_traces_share_one_copy_of_the_backbone(toy_root, tmp_path, monkeypatch, spy_on):
     """Copying takes longer than a fifth of a trace; a trace finds the copy as the first one did, in any order."""
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
     run = opened(toy_root, BLIP, "in-batch")
     calls = [(name, recompute) for name in ("image_features", "queries", "candidates") for recompute in (False, True)]
     first = {call: step_memory.trace(Architecture.of(run), call[0], 4, recompute=call[1]) for call in calls}
-    copies = []
-    copying = step_memory.copy.deepcopy
-    monkeypatch.setattr(step_memory.copy, "deepcopy", lambda *given: copies.append(1) or copying(*given))
+    copies = spy_on(step_memory.copy, "deepcopy")
     shared = Architecture.of(run)
     again = {call: step_memory.trace(shared, call[0], 4, recompute=call[1]) for call in reversed(calls)}
     assert again == first

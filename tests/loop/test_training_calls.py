@@ -26,6 +26,7 @@ from negbench.loop.types import OpenRun, State
 from negbench.plugins.registry import registry
 from negbench.settings.config import MiningConfig
 from tests.runs import config_of, run
+from tests.spies import spy
 from tests.steps import LOSS_SETS, batch_of, check_equal, gradients_of, objective_of
 
 CALLS = {name for name in vars(Calls) if not name.startswith("_")}
@@ -90,28 +91,30 @@ def test_a_corpus_of_many_activations_passes_in_parts(corpus_step, micro_batch, 
 
 
 @pytest.mark.parametrize("kept", [None, 0, 1], ids=["all", "nothing", "a part"])
-def test_a_corpus_is_embedded_twice_and_read_once_as_far_as_memory_is_allowed(kept, corpus_step, monkeypatch):
+def test_a_corpus_is_embedded_twice_and_read_once_as_far_as_memory_is_allowed(kept, corpus_step, monkeypatch, spy_on):
     opened, objective, batch = corpus_step
     monkeypatch.setattr("negbench.loop.training_calls._KEPT_ACTIVATIONS", 0)
     wanted = gradients_of(objective, batch, 0)  # measures the activations of an image
     if kept is not None:
         part = opened.scene.source(torch.arange(32)).nbytes
         monkeypatch.setattr("negbench.loop.training_calls.KEPT_BYTES", kept * part)
-    read, embedded = list[int](), list[int]()
-    source, candidates = opened.scene.source, opened.backbone.candidates
-    monkeypatch.setattr(opened.backbone, "candidates", lambda given: embedded.append(len(given)) or candidates(given))
-    noted = replace(opened.scene, source=lambda rows: read.append(len(rows)) or source(rows))
-    monkeypatch.setattr(objective, "scene", noted)
+    embedded = spy_on(opened.backbone, "candidates")
+    read = list[tuple[Any, ...]]()
+    monkeypatch.setattr(objective, "scene", replace(opened.scene, source=spy(opened.scene.source, read)))
     check_equal(gradients_of(objective, batch, 0), wanted)
-    size, corpus = len(batch.rows), len(objective._gallery(batch.rows))
-    assert sum(embedded) == size + 2 * corpus > size + 2 * 32  # the batch's targets, and the corpus
+    size = len(batch.rows)
+    corpus = len(objective._gallery(batch.rows))
+    assert corpus > 32
+    assert sum(len(images) for (images,) in embedded) == size + 2 * corpus  # the batch's targets, and the corpus
     again = 0 if kept is None else corpus - 32 * kept
-    assert sum(read) == 2 * size + corpus + again
+    assert sum(len(rows) for (rows,) in read) == 2 * size + corpus + again
 
 
 @pytest.mark.parametrize("micro_batch", [0, 5])
 @pytest.mark.parametrize("strategy", ["in-batch", "qure"])
-def test_images_of_little_weight_get_no_gradient_of_their_own(strategy, micro_batch, sets, few_at_once, monkeypatch):
+def test_images_of_little_weight_get_no_gradient_of_their_own(
+    strategy, micro_batch, sets, few_at_once, monkeypatch, spy_on
+):
     """The loss is that of the whole corpus; the gradient is that of the loss with those images' embeddings fixed."""
     steps = []
     for bound in (0.0, 0.05):
@@ -120,15 +123,16 @@ def test_images_of_little_weight_get_no_gradient_of_their_own(strategy, micro_ba
         steps.append(first_batch(opened, make_strategy(strategy)))
     (exact, batch), (objective, _) = steps
     whole = gradients_of(exact, batch, micro_batch)
-    light, spare, many = list[Tensor](), objective.calls.spare, exact.calls.many_candidates
-    monkeypatch.setattr(objective.calls, "spare", lambda rows: light.append(rows) or spare(rows))
+    many = exact.calls.many_candidates
+    calls = spy_on(objective.calls, "spare")
     found = gradients_of(objective, batch, micro_batch)
-    assert 0 < int(light[0].sum()) < len(light[0])
+    (light,) = calls[0]
+    assert 0 < int(light.sum()) < len(light)
     assert found[0] == pytest.approx(whole[0], rel=1e-6)
 
     def fixed(*given: Any, **how: Any) -> Tensor:
         embedded = many(*given, **how)
-        return torch.where(light[0][:, None, None], embedded.detach(), embedded)
+        return torch.where(light[:, None, None], embedded.detach(), embedded)
 
     monkeypatch.setattr(exact.calls, "many_candidates", fixed)
     check_equal(found, gradients_of(exact, batch, 0))

@@ -32,6 +32,7 @@ from negbench.mining.pool_file import PoolFiles, overlap, pack
 from negbench.mining.task import MiningTask
 from negbench.scoring import tiles
 from negbench.strategies.in_batch import InBatch
+from tests.spies import spy
 
 # --- strategies of this file: the plug-ins are tested elsewhere -----------------------------------------------------
 
@@ -286,13 +287,18 @@ def test_draws_are_counted_by_kind():
 @pytest.mark.parametrize(("strategy", "reads"), [(EVERYTHING, False), (ORACLE, True)], ids=["plain", "oracle"])
 def test_kinds_of_random_draws_are_counted_at_the_first_refresh(strategy, reads):
     """Later ones ask for the kinds of what is drawn, and of all images only for a strategy that is shown them."""
-    task, widths = toy_task(), list[int]()
-    watched = dataclasses.replace(task, kinds=lambda ids, some: widths.append(len(some)) or task.kinds(ids, some))
+    task = toy_task()
+    calls = list[tuple[Any, ...]]()
+    watched = dataclasses.replace(task, kinds=spy(task.kinds, calls))
+
+    def widths() -> set[int]:
+        return {len(images) for _, images in calls}
+
     first = run(watched, strategy, draws=1, block=7)
-    assert {12, 17, 20} <= {*widths}
-    widths.clear()
+    assert {12, 17, 20} <= widths()
+    calls.clear()
     assert_same(run(watched, strategy, draws=1, block=7), first)
-    assert ({*widths} >= {12, 17, 20}) == reads
+    assert (widths() >= {12, 17, 20}) == reads
     assert torch.equal(run(watched.shard(torch.arange(5, 9)), strategy, draws=1).kind_random, first.kind_random[5:9])
 
 
