@@ -17,6 +17,7 @@ import tarfile
 import warnings
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def limit_memory(most: int) -> None:
 
 
 def tell(action: Callable[[], Any], most: int, plenty: bool) -> None:
-    """Print the one line with which an action is refused, in a process with little memory."""
+    """Print the line with which an action is refused, in a process with little memory."""
     received._GIB = GIB
     received.free_memory = lambda: 2**50 if plenty else most  # with plenty, only the rule of 16 times can refuse it
     limit_memory(most)
@@ -88,12 +89,26 @@ def a_link_to_a_fifo(path: Path) -> None:
     path.symlink_to("pipe")
 
 
+def a_link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
 STRANGE: dict[str, Callable[[Path], None]] = {
     "FIFO": os.mkfifo,
     "socket": a_socket,
-    "device": lambda path: path.symlink_to("/dev/zero"),
+    "device": a_link_to_a_device,
     "link to a FIFO": a_link_to_a_fifo,
 }
+
+
+def read_sums_beside(path: Path) -> Any:
+    return files.sums_in(path.parent)
+
+
+def read_rows_beside(path: Path) -> Any:
+    return read_rows(path.with_name("rows.csv"))
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "bytes": received.read_bytes,
     "text": received.read_text,
@@ -104,8 +119,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "safetensors": received.check_safetensors,
     "picture": read_image,
     "hash": files.sha256_of,
-    "sums": lambda path: files.sums_in(path.parent),
-    "rows": lambda path: read_rows(path.with_name("rows.csv")),
+    "sums": read_sums_beside,
+    "rows": read_rows_beside,
 }
 
 
@@ -142,7 +157,8 @@ def test_a_sweep_does_not_wait_at_a_pipe(tmp_path):
 
 
 def test_links_within_the_runs_folder_are_read_and_those_out_of_it_are_not(tmp_path):
-    runs, outside = tmp_path / "runs", tmp_path / "secret.json"
+    runs = tmp_path / "runs"
+    outside = tmp_path / "secret.json"
     outside.write_text("{}", encoding="utf-8")
     files.write_json(runs / "a" / "x.json", {})
     (runs / "b").mkdir()
@@ -212,9 +228,10 @@ def list_of(path: Path, values: Any, **how: Any) -> Path:
 
 def longer_list_than_told(path: Path, values: int) -> Path:
     """Write a parquet file of one list of zeros, of which the footer tells 40,000."""
-    told = list_of(path / "told.parquet", pa.array(np.random.default_rng(0).random(40_000)), use_dictionary=False)
-    zeros = list_of(path / "there.parquet", pa.array(np.zeros(values)), use_dictionary=False)
-    return graft(path / "b.parquet", told, zeros)
+    numbers = pa.array(np.random.default_rng(0).random(40_000))
+    footer = list_of(path.with_name("footer.parquet"), numbers, use_dictionary=False)
+    pages = list_of(path.with_name("pages.parquet"), pa.array(np.zeros(values)), use_dictionary=False)
+    return graft(path, footer, pages)
 
 
 def larger_page_than_told(path: Path, values: int) -> Path:
@@ -222,35 +239,41 @@ def larger_page_than_told(path: Path, values: int) -> Path:
     how: dict[str, Any] = {"compression": "zstd", "use_dictionary": False}
     how |= {"row_group_size": 2**30, "data_page_size": 2**31 - 1, "max_rows_per_page": 2**30}
 
-    def write(name: str, numbers: bytes) -> Path:
+    def write(part: Path, numbers: bytes) -> Path:
         wide = pa.FixedSizeBinaryArray.from_buffers(pa.binary(64), len(numbers) // 64, [None, pa.py_buffer(numbers)])
-        parquet.write_table(pa.table({"features": wide}), path / name, **how)
-        return path / name
+        parquet.write_table(pa.table({"features": wide}), part, **how)
+        return part
 
-    told = write("told.parquet", np.random.default_rng(0).bytes(64 * 4_000))
-    return graft(path / "b.parquet", told, write("there.parquet", bytes(64 * values)))
+    footer = write(path.with_name("footer.parquet"), np.random.default_rng(0).bytes(64 * 4_000))
+    pages = write(path.with_name("pages.parquet"), bytes(64 * values))
+    return graft(path, footer, pages)
 
 
 def another_encoding_than_told(path: Path, text: str, values: int) -> Path:
     """Write a parquet file of a list of equal texts, stored once, of which the footer says that each is written out."""
     letters = np.random.default_rng(0).choice([*"abcdefgh"], (4_000, 40))
-    texts = list_of(path / "told.parquet", pa.array(["".join(row) for row in letters]), use_dictionary=False)
+    texts = pa.array(["".join(row) for row in letters])
+    footer = list_of(path.with_name("footer.parquet"), texts, use_dictionary=False)
     equal = pa.DictionaryArray.from_arrays(pa.array(np.zeros(values, np.int8)), pa.array([text]))
-    return graft(path / "b.parquet", texts, list_of(path / "there.parquet", equal, store_schema=False))
+    pages = list_of(path.with_name("pages.parquet"), equal, store_schema=False)
+    return graft(path, footer, pages)
 
 
 def one_page_for_all(path: Path, values: int) -> Path:
     """Write a parquet file whose row groups, 1,000 by its footer, all name the same page."""
+    one = path.with_name("one.parquet")
     table = pa.table({"features": np.zeros(values // 1000)})
-    parquet.write_table(table, path / "one.parquet", compression="zstd", use_dictionary=False)
-    content = (path / "one.parquet").read_bytes()
-    metadata, group = (parquet.read_metadata(path / "one.parquet") for _ in range(2))
+    parquet.write_table(table, one, compression="zstd", use_dictionary=False)
+    metadata = parquet.read_metadata(one)
+    group = parquet.read_metadata(one)
     for _ in range(999):
         metadata.append_row_groups(group)
-    metadata.write_metadata_file(path / "footer")
-    footer = (path / "footer").read_bytes()[4:]
-    (path / "b.parquet").write_bytes(content[: _chunk(path / "one.parquet")[1] + 4] + footer)
-    return path / "b.parquet"
+    metadata.write_metadata_file(path.with_name("footer"))
+    _, length = _chunk(one)
+    pages = one.read_bytes()[: 4 + length]  # after "PAR1"
+    footer = path.with_name("footer").read_bytes()[4:]
+    path.write_bytes(pages + footer)
+    return path
 
 
 def packed(path: Path, header: Any, body: bytes) -> Path:
@@ -266,7 +289,8 @@ def packed(path: Path, header: Any, body: bytes) -> Path:
 
 
 def _npy(array: Any) -> bytes:
-    np.save(content := io.BytesIO(), array)
+    content = io.BytesIO()
+    np.save(content, array)
     return content.getvalue()
 
 
@@ -294,7 +318,8 @@ def long_npy(path: Path) -> Path:
 
 def deflated_checkpoint(path: Path, count: int) -> Path:
     """Write a checkpoint of zeros whose zip entries are packed, which torch unpacks."""
-    torch.save({"w": torch.zeros(1024)}, plain := io.BytesIO())
+    plain = io.BytesIO()
+    torch.save({"w": torch.zeros(1024)}, plain)
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as pack:
         for entry in source.infolist():
             pack.writestr(entry.filename, source.read(entry))
@@ -317,7 +342,8 @@ def filling_pickle(path: Path) -> Path:
 
 
 def filling_pickle_in_a_zip(path: Path) -> Path:
-    torch.save({}, plain := io.BytesIO())
+    plain = io.BytesIO()
+    torch.save({}, plain)
     pickled = filling_pickle(path).read_bytes().replace(b"__builtin__", b"builtins")
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w") as pack:
         for entry in source.infolist():
@@ -340,66 +366,92 @@ def large_picture(path: Path, side: int) -> Path:
     return path
 
 
-def read_all(path: Path) -> Any:
-    return received.read_parquet(path)
+def read_named_by_text(path: Path) -> Any:
+    return read_vectors(path, "texts")
 
 
-BOMBS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any], bool]] = {
-    "parquet: 40 million equal rows": (
-        lambda p: equal_texts(p / "b.parquet", "x" * 20, 40_000_000 // SCALE), read_rows, True),
-    "parquet: a text of 1,000 letters in every row": (
-        lambda p: equal_texts(p / "b.parquet", "x" * 1000, 1_000_000 // SCALE), read_rows, True),
-    "parquet: one list of 180 million zeros": (
-        lambda p: one_list(p / "b.parquet", 180_000_000 // SCALE), lambda f: read_vectors(f, "texts"), False),
-    "parquet: one list of 300 million zeros": (
-        lambda p: one_list(p / "b.parquet", 300_000_000 // SCALE), lambda f: read_vectors(f, "texts"), True),
-    "parquet: a list of equal texts": (
-        lambda p: texts_in_a_list(p / "b.parquet", "x" * 1000, 2_000_000 // SCALE), read_rows, True),
-    "parquet: texts by what differs": (
-        lambda p: texts_by_prefix(p / "b.parquet", "x" * 100_000, 12_000 // SCALE), read_rows, True),
-    "parquet: rows as Python objects": (
-        lambda p: equal_texts(p / "b.parquet", "x", 1_500_000 // SCALE), read_rows, False),
-    "parquet: a longer list than its footer tells": (
-        lambda p: longer_list_than_told(p, 150_000_000 // SCALE), read_all, True),
-    "parquet: a larger page than its footer tells": (
-        lambda p: larger_page_than_told(p, 18_000_000 // SCALE), read_all, True),
-    "parquet: another encoding than its footer tells": (
-        lambda p: another_encoding_than_told(p, "x" * 1000, 2_000_000 // SCALE), read_all, True),
-    "parquet: one page in 1,000 row groups": (
-        lambda p: one_page_for_all(p, 150_000_000 // SCALE), read_all, True),
-    "npz: zeros": (lambda p: zeros(p / "b.npz", GIB + 2**20), lambda f: read_vectors(f, "ids"), True),
-    "npz: a header that claims more": (
-        lambda p: packed(p / "b.npz", _header((10**6, 10**6)), bytes(100)), lambda f: read_vectors(f, "ids"), True),
-    "npy: a header that claims more": (lambda p: long_npy(p / "b.npy"), lambda f: read_vectors(f, ""), True),
-    "checkpoint: packed zeros": (
-        lambda p: deflated_checkpoint(p / "b.pt", GIB + 2**20), received.load_checkpoint, True),
-    "checkpoint: a tensor of one number": (lambda p: tall_tensor(p / "b.pt"), received.load_checkpoint, True),
-    "checkpoint: a pickle that fills memory": (
-        lambda p: filling_pickle(p / "b.pt"), received.load_checkpoint, True),
-    "checkpoint: such a pickle in a zip": (
-        lambda p: filling_pickle_in_a_zip(p / "b.pt"), received.load_checkpoint, True),
-    "JSON: lists of lists": (lambda p: lists_of_lists(p / "b.json", 8_000_000 // SCALE), read_rows, False),
-    "JSON of a run": (lambda p: lists_of_lists(p / "b.json", 8_000_000 // SCALE), files.read_json, False),
-    "CSV: short rows": (lambda p: short_rows(p / "b.csv", 1_500_000 // SCALE), read_rows, False),
-    "picture: 169 million pixels": (
-        lambda p: large_picture(p / "b.png", round(13_000 / SCALE**0.5)), read_image, False),
-}  # fmt: skip
+def read_named_by_id(path: Path) -> Any:
+    return read_vectors(path, "ids")
 
 
-@pytest.mark.parametrize("bomb", BOMBS)
+def read_unnamed(path: Path) -> Any:
+    return read_vectors(path, "")
+
+
+@dataclass(frozen=True)
+class Bomb:
+    """A small file that would fill the memory.
+
+    Attributes:
+        file: its name.
+        make: writes the file at a path, from `values`.
+        read: the reader that must refuse it.
+        plenty: it is refused even where there is plenty of memory.
+    """
+
+    file: str
+    make: Callable[..., Path]
+    values: tuple[Any, ...]
+    read: Callable[[Path], Any]
+    plenty: bool = True
+
+
+TEXT = "x" * 1000
+BOMBS: dict[str, Bomb] = {
+    "parquet: 40 million equal rows": Bomb("b.parquet", equal_texts, ("x" * 20, 40_000_000 // SCALE), read_rows),
+    "parquet: a text of 1,000 letters in every row": Bomb(
+        "b.parquet", equal_texts, (TEXT, 1_000_000 // SCALE), read_rows
+    ),
+    "parquet: one list of 180 million zeros": Bomb(
+        "b.parquet", one_list, (180_000_000 // SCALE,), read_named_by_text, plenty=False
+    ),
+    "parquet: one list of 300 million zeros": Bomb("b.parquet", one_list, (300_000_000 // SCALE,), read_named_by_text),
+    "parquet: a list of equal texts": Bomb("b.parquet", texts_in_a_list, (TEXT, 2_000_000 // SCALE), read_rows),
+    "parquet: texts by what differs": Bomb("b.parquet", texts_by_prefix, ("x" * 100_000, 12_000 // SCALE), read_rows),
+    "parquet: rows as Python objects": Bomb(
+        "b.parquet", equal_texts, ("x", 1_500_000 // SCALE), read_rows, plenty=False
+    ),
+    "parquet: a longer list than its footer tells": Bomb(
+        "b.parquet", longer_list_than_told, (150_000_000 // SCALE,), received.read_parquet
+    ),
+    "parquet: a larger page than its footer tells": Bomb(
+        "b.parquet", larger_page_than_told, (18_000_000 // SCALE,), received.read_parquet
+    ),
+    "parquet: another encoding than its footer tells": Bomb(
+        "b.parquet", another_encoding_than_told, (TEXT, 2_000_000 // SCALE), received.read_parquet
+    ),
+    "parquet: one page in 1,000 row groups": Bomb(
+        "b.parquet", one_page_for_all, (150_000_000 // SCALE,), received.read_parquet
+    ),
+    "npz: zeros": Bomb("b.npz", zeros, (GIB + 2**20,), read_named_by_id),
+    "npz: a header that claims more": Bomb("b.npz", packed, (_header((10**6, 10**6)), bytes(100)), read_named_by_id),
+    "npy: a header that claims more": Bomb("b.npy", long_npy, (), read_unnamed),
+    "checkpoint: packed zeros": Bomb("b.pt", deflated_checkpoint, (GIB + 2**20,), received.load_checkpoint),
+    "checkpoint: a tensor of one number": Bomb("b.pt", tall_tensor, (), received.load_checkpoint),
+    "checkpoint: a pickle that fills memory": Bomb("b.pt", filling_pickle, (), received.load_checkpoint),
+    "checkpoint: such a pickle in a zip": Bomb("b.pt", filling_pickle_in_a_zip, (), received.load_checkpoint),
+    "JSON: lists of lists": Bomb("b.json", lists_of_lists, (8_000_000 // SCALE,), read_rows, plenty=False),
+    "JSON of a run": Bomb("b.json", lists_of_lists, (8_000_000 // SCALE,), files.read_json, plenty=False),
+    "CSV: short rows": Bomb("b.csv", short_rows, (1_500_000 // SCALE,), read_rows, plenty=False),
+    "picture: 169 million pixels": Bomb(
+        "b.png", large_picture, (round(13_000 / SCALE**0.5),), read_image, plenty=False
+    ),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_bombs_are_refused_before_they_are_unpacked(tmp_path, refusal, bomb):
-    make, read, plenty = BOMBS[bomb]
-    path = make(tmp_path)
-    line = refusal(lambda: read(path), GIB, plenty)
+    path = bomb.make(tmp_path / bomb.file, *bomb.values)
+    line = refusal(lambda: bomb.read(path), GIB, bomb.plenty)
     assert str(path) in line
     assert path.stat().st_size < 64 * 2**20
 
 
 def test_a_picture_for_which_pillow_starts_a_program_is_not_read(tmp_path, monkeypatch):
-    def started(*arguments: Any, **options: Any) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("Ghostscript")
 
-    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", started)
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", refuse)
     Image.new("RGB", (4, 4)).save(tmp_path / "x.eps")
     (tmp_path / "x.eps").rename(tmp_path / "x.jpg")
     with pytest.raises(NegbenchError, match=r"x\.jpg is not a readable image: it is a text that begins with"):
@@ -515,8 +567,8 @@ def test_pages_that_are_none_are_one_line(tmp_path, byte):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("rows", "each"), [(1, 12), (4 * ROWS, 9)])
-def test_lists_count_what_reading_them_takes(tmp_path, rows, each):
+@pytest.mark.parametrize(("rows", "bytes_of_one"), [(1, 12), (4 * ROWS, 9)])
+def test_lists_count_what_reading_them_takes(tmp_path, rows, bytes_of_one):
     """Bytes for each number: itself, its levels, and again as much of a batch of rows, which grows by doubling."""
     count = 2**20
     places = pa.array(np.linspace(0, count, rows + 1, dtype=np.int32))
@@ -525,7 +577,7 @@ def test_lists_count_what_reading_them_takes(tmp_path, rows, each):
     parquet.write_table(table, path, compression="zstd")
     size = sum(unpacked_size(lambda: path.open("rb"), parquet.ParquetFile(path), None))
     places_and_missing = 4 * rows + count // 8
-    assert size == pytest.approx(count * each + places_and_missing, abs=1000)
+    assert size == pytest.approx(count * bytes_of_one + places_and_missing, abs=1000)
 
 
 def test_a_long_text_in_few_rows_is_read(tmp_path):
@@ -547,8 +599,8 @@ def test_embeddings_of_many_shapes_are_read_as_written(tmp_path, form):
         np.savez_compressed(path, ids=np.array(names), features=rows)
     else:
         parquet.write_table(pa.table({"ids": names, "features": rows.tolist()}), path, row_group_size=3)
-    found, vectors = read_vectors(path, "ids")
-    assert found == names
+    read_names, vectors = read_vectors(path, "ids")
+    assert read_names == names
     assert np.array_equal(vectors.astype(np.float32), rows)
     vectors[0] = 0  # writable, as torch wants it
 
@@ -580,22 +632,25 @@ def test_two_gigabytes_of_embeddings_are_read(tmp_path, forked):
 
 
 def test_the_least_of_all_limits_counts(tmp_path, monkeypatch, forked):
-    def limited() -> None:
+    def print_free_memory() -> None:
         limit_memory(2**30)
         print(memory.free_memory())
 
-    assert int(forked(limited).communicate()) <= 2**30
+    assert int(forked(print_free_memory).communicate()) <= 2**30
     group = tmp_path / "a" / "b"
     group.mkdir(parents=True)
     for name, text in (("max", "1000000"), ("current", "900000"), ("stat", "anon 1\ninactive_file 5000\n")):
         (group.parent / f"memory.{name}").write_text(text, encoding="ascii")
     (group / "memory.max").write_text("max", encoding="ascii")
     monkeypatch.setattr(memory, "_GROUPS", tmp_path)
-    own = "0::/a/b\n"
     read = Path.read_text
-    monkeypatch.setattr(
-        Path, "read_text", lambda self, **how: own if str(self) == "/proc/self/cgroup" else read(self, **how)
-    )
+
+    def read_text(path: Path, **options: Any) -> str:
+        if str(path) == "/proc/self/cgroup":
+            return "0::/a/b\n"
+        return read(path, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
     assert memory.free_memory() == 105_000
 
 
@@ -665,8 +720,11 @@ CHECKED = {  # a library opens the path: the line before asks the door
 
 def test_nothing_reads_past_the_door():
     """A call that reads a file is the door's own, reads what comes with negbench, or is listed with its reason."""
+    paths = list[Path]()
+    for room in ("negbench", "backbones", "strategies"):
+        paths += (ROOT / room).rglob("*.py")
     past = []
-    for path in [path for room in ("negbench", "backbones", "strategies") for path in (ROOT / room).rglob("*.py")]:
+    for path in paths:
         name = path.relative_to(ROOT).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
@@ -674,8 +732,8 @@ def test_nothing_reads_past_the_door():
             call = ast.unparse(node.func)
             last = call.rpartition(".")[2]
             reads = call in READS - {"read_text", "read_bytes", "read_parquet"} or ("." in call and last in READS)
-            known = any(mark in call for mark in PACKAGED) or BESIDE.get(name, "no call") in call
-            if reads and not known and name not in CHECKED | DOOR:
+            needs_no_door = any(mark in call for mark in PACKAGED) or BESIDE.get(name, "no call") in call
+            if reads and not needs_no_door and name not in CHECKED | DOOR:
                 past.append(f"{name}:{node.lineno}: {call}")
     assert past == []
 

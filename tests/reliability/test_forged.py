@@ -21,16 +21,18 @@ from negbench.cli.main import run as negbench
 from negbench.errors import RunError
 from negbench.machine.files import SUMS, sha256_of
 from negbench.report.build import FROM_RANKS
+from tests.runs import flags_of
 from tests.vector_files import write_vectors
 
 SETS = ("train.epochs=2", "train.batch_size=16", "train.lr=0.03")
+Change = Callable[[Any], Any]  # from the document in a JSON file to another
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a runs folder with a comparison `duel`."""
     place = tmp_path_factory.mktemp("honest")
-    flags = [word for text in (*write_vectors(place / "own"), *SETS) for word in ("--set", text)]
+    flags = flags_of([*write_vectors(place / "own"), *SETS])
     grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "2", "--name", "duel", "--lr=fixed", "--margin", "3"]
     assert negbench([*grid, *flags, "--runs-dir", str(place / "runs"), "--tracking-uri", "none"]) == 0
     return place / "runs"
@@ -48,11 +50,34 @@ def fit(folder: Path) -> None:
     (folder / SUMS).write_text("".join(f"{sha256_of(folder / name)}  {name}\n" for name in names), encoding="utf-8")
 
 
-def changed(path: Path, change: Callable[[Any], Any]) -> None:
+def edit(path: Path, change: Change) -> None:
     """Change a JSON file and the hashes beside it."""
-    value = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(change(value)), encoding="utf-8")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(change(document)), encoding="utf-8")
     fit(path.parent)
+
+
+def put(*place: str | int, value: Any) -> Change:
+    """Return a change that puts a value at a place of a document, such as "cells", 0, "run"."""
+
+    def change(document: Any) -> Any:
+        *outer, key = place
+        part = document
+        for name in outer:
+            part = part[name]
+        part[key] = value
+        return document
+
+    return change
+
+
+def without(*keys: str) -> Change:
+    """Return a change that leaves out keys."""
+
+    def change(document: Any) -> Any:
+        return {key: value for key, value in document.items() if key not in keys}
+
+    return change
 
 
 def forge(folder: Path) -> None:
@@ -61,11 +86,11 @@ def forge(folder: Path) -> None:
         path = folder / name
         path.write_text("qure wins by 40 points (FORGED)\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
 
-    def better(document: dict[str, Any]) -> dict[str, Any]:
+    def forge_verdicts(document: dict[str, Any]) -> dict[str, Any]:
         text = json.dumps(document).replace('"verdict": "', '"verdict": "FORGED ')
         return dict(json.loads(text))
 
-    changed(folder / "statistics.json", better)
+    edit(folder / "statistics.json", forge_verdicts)
     fit(folder)
 
 
@@ -79,7 +104,8 @@ def test_a_forged_answer_is_computed_again(honest, received, run_command):
     page = (received / "duel" / "report" / "index.html").read_text(encoding="utf-8")
     assert "FORGED" not in page
     assert FROM_RANKS in page
-    theirs, ours = api.load("duel", received), api.load("duel", honest)
+    theirs = api.load("duel", received)
+    ours = api.load("duel", honest)
     assert theirs.answer == ours.answer
     assert theirs.statistics.to_json() == ours.statistics.to_json()
     assert theirs.table.equals(ours.table)
@@ -90,7 +116,7 @@ def test_the_rules_of_the_folder_are_used_and_damaged_ones_are_one_line(received
     (received / "duel" / "answer.md").write_text("other\n", encoding="utf-8")
     fit(received / "duel")
     assert {row.margin for row in read_findings(received, "duel").main_verdicts} == {0.03}
-    changed(received / "duel" / "inputs.json", lambda note: {**note, "rules": {"margin": "wide"}})
+    edit(received / "duel" / "inputs.json", put("rules", value={"margin": "wide"}))
     assert "rules.margin" in run_command("report", "duel", "--runs-dir", received, code=2).err
 
 
@@ -107,44 +133,43 @@ def test_a_forged_look_is_not_believed(tmp_path, own_cache, subtests):
             assert unchanged.look(tmp_path, 4, ["a"]) is None
 
 
-def swap(cells: list[dict[str, Any]]) -> None:
-    cells[0]["run"], cells[-1]["run"] = cells[-1]["run"], cells[0]["run"]
+def swap(*keys: str) -> Change:
+    """Return a change by which the first and the last cell swap values."""
+
+    def change(document: Any) -> Any:
+        first = document["cells"][0]
+        last = document["cells"][-1]
+        for key in keys:
+            first[key], last[key] = last[key], first[key]
+        return document
+
+    return change
 
 
-def swap_with_hashes(cells: list[dict[str, Any]]) -> None:
-    swap(cells)
-    cells[0]["hash"], cells[-1]["hash"] = cells[-1]["hash"], cells[0]["hash"]
-    cells[0]["seed"], cells[-1]["seed"] = cells[-1]["seed"], cells[0]["seed"]
-
-
-def name_twice(cells: list[dict[str, Any]]) -> None:
+def name_twice(document: Any) -> Any:
+    """Let the first cell name the run of the last one."""
     for key in ("run", "hash", "seed"):
-        cells[0][key] = cells[-1][key]
+        document["cells"][0][key] = document["cells"][-1][key]
+    return document
 
 
-CELLS: dict[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
-    "runs swapped": (swap, "has another hash"),
-    "runs and hashes swapped": (swap_with_hashes, "whose strategy is"),
+CELLS: dict[str, tuple[Change, str]] = {
+    "runs swapped": (swap("run"), "has another hash"),
+    "runs and hashes swapped": (swap("run", "hash", "seed"), "whose strategy is"),
     "one run twice": (name_twice, "whose strategy is"),
-    "a run outside": (lambda cells: cells[0].update(run="../outside/x"), "expected the plain name"),
-    "an absolute run": (lambda cells: cells[0].update(run="/outside/x"), "expected the plain name"),
-    "a run that is a number": (lambda cells: cells[0].update(run=5), "cells.0.run: "),
-    "another hash": (lambda cells: cells[0].update(hash="0" * 64), "has another hash"),
-    "another seed": (lambda cells: cells[0].update(seed=7), "has another seed"),
-    "another loss": (lambda cells: cells[0].update(loss="info-nce"), "whose loss is"),
-    "another backbone": (lambda cells: cells[0].update(backbone="tiny"), "whose backbone is"),
+    "a run outside": (put("cells", 0, "run", value="../outside/x"), "expected the plain name"),
+    "an absolute run": (put("cells", 0, "run", value="/outside/x"), "expected the plain name"),
+    "a run that is a number": (put("cells", 0, "run", value=5), "cells.0.run: "),
+    "another hash": (put("cells", 0, "hash", value="0" * 64), "has another hash"),
+    "another seed": (put("cells", 0, "seed", value=7), "has another seed"),
+    "another loss": (put("cells", 0, "loss", value="info-nce"), "whose loss is"),
+    "another backbone": (put("cells", 0, "backbone", value="tiny"), "whose backbone is"),
 }
 
 
-@pytest.mark.parametrize("case", CELLS)
-def test_a_cell_is_compared_with_its_run(received, run_command, case):
-    change, text = CELLS[case]
-
-    def apply(document: dict[str, Any]) -> dict[str, Any]:
-        change(document["cells"])
-        return document
-
-    changed(received / "duel" / "comparison.json", apply)
+@pytest.mark.parametrize(("change", "text"), CELLS.values(), ids=CELLS)
+def test_a_cell_is_compared_with_its_run(received, run_command, change, text):
+    edit(received / "duel" / "comparison.json", change)
     assert text in run_command("report", "duel", "--runs-dir", received, code=2).err
 
 
@@ -167,23 +192,41 @@ def test_ranks_that_are_none_are_one_line(received, run_command, rank):
     assert "ranks.parquet" in run_command("report", "duel", "--runs-dir", received, code=2).err
 
 
-def in_table(table: str, value: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a change of the first number in a table of result.json."""
-    return lambda result: {**result, table: {**result[table], next(iter(result[table])): value}}
+def main_metric_of(value: Any) -> Change:
+    """Return a change of the main metric in result.json."""
+
+    def change(result: Any) -> Any:
+        result["metrics"][result["main_metric"]] = value
+        return result
+
+    return change
 
 
-FORGED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "main metric": lambda value: a_metric_of(0.9)(value),
-    "another metric": in_table("metrics", 0.123),
-    "a little": lambda value: a_metric_of(value["metrics"][value["main_metric"]] + 1e-4)(value),
+def change_first_metric(result: Any) -> Any:
+    """Change the first metric in result.json, which is not the main one."""
+    first = next(iter(result["metrics"]))
+    result["metrics"][first] = 0.123
+    return result
+
+
+def raise_a_little(result: Any) -> Any:
+    """Raise the main metric by less than is printed."""
+    result["metrics"][result["main_metric"]] += 1e-4
+    return result
+
+
+FORGED: dict[str, Change] = {
+    "main metric": main_metric_of(0.9),
+    "another metric": change_first_metric,
+    "a little": raise_a_little,
 }
 
 
-@pytest.mark.parametrize("case", FORGED)
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
 @pytest.mark.parametrize("judged", [True, False])
-def test_metrics_that_are_not_those_of_the_ranks_are_one_line(received, run_command, case, judged):
+def test_metrics_that_are_not_those_of_the_ranks_are_one_line(received, run_command, change, judged):
     run = next(received.glob("qure-*"))
-    changed(run / "result.json", FORGED[case])
+    edit(run / "result.json", change)
     if not judged:
         (received / "duel" / "statistics.json").unlink()
     fit(received / "duel")
@@ -197,58 +240,74 @@ def test_metrics_that_are_not_those_of_the_ranks_are_one_line(received, run_comm
 # --- JSON of other shapes ------------------------------------------------------------------------------------------
 
 
-def without(*keys: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda value: {key: part for key, part in value.items() if key not in keys}
+def replace_by(value: Any) -> Change:
+    """Return a change that puts another document in the place of the whole one."""
+    return lambda document: value
 
 
-def a_metric_of(number: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda value: {**value, "metrics": {**value["metrics"], value["main_metric"]: number}}
-
-
-def rated(document: dict[str, Any], **row: Any) -> dict[str, Any]:
-    """Return a comparison.json with the learning rate of one group."""
+def rate_of_a_group(**row: Any) -> Change:
+    """Return a change that gives comparison.json the learning rate of one group, right but for `row`."""
     labels = {"strategy": "qure", "loss": "l", "backbone": "b", "dataset": "d"}
     right = {"labels": labels, "seeds": [0, 1], "lr": 0.1, "tried": [[0.1, 0.5]]}
-    return {**document, "rates": [{**right, **row}]}
+    return put("rates", value=[{**right, **row}])
 
 
-JSONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    **{f"{file}: {text}": (file, lambda value, text=text: json.loads(text))
-       for file in ("config.json", "result.json", "duel/comparison.json") for text in ("null", "[]", "{}", "7", '"x"')},
-    "config.json: config null": ("config.json", lambda value: {**value, "config": None}),
-    "config.json: hash 5": ("config.json", lambda value: {**value, "hash": 5}),
-    "config.json: versions a list": ("config.json", lambda value: {**value, "versions": []}),
-    "result.json: without behaviour": ("result.json", without("behaviour")),
-    "result.json: without seconds": ("result.json", without("seconds")),
-    "result.json: Infinity": ("result.json", a_metric_of(float("inf"))),
-    "result.json: NaN": ("result.json", a_metric_of(float("nan"))),
-    "result.json: a metric that is a text": ("result.json", a_metric_of("x")),  # type: ignore[arg-type]
-    "comparison.json: a rate without all": ("duel/comparison.json", lambda value: {**value, "rates": [{"x": 1}]}),
-    "comparison.json: a rate of no strategy": ("duel/comparison.json", lambda value: rated(value, labels={})),
-    "comparison.json: a rate without seeds": ("duel/comparison.json", lambda value: rated(value, seeds=[])),
-    "comparison.json: a rate that is a text": ("duel/comparison.json", lambda value: rated(value, lr="a")),
-    "comparison.json: four values tried": (
-        "duel/comparison.json", lambda value: rated(value, tried=[[0.1, 0.5, 7, 7]])),
-    "comparison.json: a trial is a number": ("duel/comparison.json", lambda value: rated(value, runs=[[0.1, [5]]])),
-    "comparison.json: trials before a rate": ("duel/comparison.json", lambda value: rated(value, runs=[[["a"], 1]])),
-    "comparison.json: tuned, of nothing": ("duel/comparison.json", lambda value: {**value, "tuned": {"tunings": [{}]}}),
-    "comparison.json: cells null": ("duel/comparison.json", lambda value: {**value, "cells": None}),
-    "comparison.json: a cell null": ("duel/comparison.json", lambda value: {**value, "cells": [None]}),
-    "comparison.json: a cell without run": (
-        "duel/comparison.json", lambda value: {**value, "cells": [without("run")(cell) for cell in value["cells"]]}),
-    "comparison.json: a seed that is Infinity": (
-        "duel/comparison.json", lambda value: {**value, "cells": [{**value["cells"][0], "seed": float("inf")}]}),
-}  # fmt: skip
+def leave_out_runs(document: Any) -> Any:
+    """Leave out the run of each cell."""
+    for cell in document["cells"]:
+        del cell["run"]
+    return document
 
 
-@pytest.mark.parametrize("case", JSONS)
-def test_json_of_another_shape_is_one_line_everywhere(received, run_command, case, subtests):
-    name, change = JSONS[case]
-    path = received / name if "/" in name else next(received.glob("qure-*")) / name
-    changed(path, change)
-    for command in (["report", "duel", "--latex"], ["report", "duel"], ["evaluate", "qure"]):
-        if command[0] == "evaluate" and "comparison" in case:
-            continue
+RUN_FILES: dict[str, Change] = {
+    "config.json: config null": put("config", value=None),
+    "config.json: hash 5": put("hash", value=5),
+    "config.json: versions a list": put("versions", value=[]),
+    "result.json: without behaviour": without("behaviour"),
+    "result.json: without seconds": without("seconds"),
+    "result.json: Infinity": main_metric_of(float("inf")),
+    "result.json: NaN": main_metric_of(float("nan")),
+    "result.json: a metric that is a text": main_metric_of("x"),
+}
+COMPARISONS: dict[str, Change] = {
+    "a rate without all": put("rates", value=[{"x": 1}]),
+    "a rate of no strategy": rate_of_a_group(labels={}),
+    "a rate without seeds": rate_of_a_group(seeds=[]),
+    "a rate that is a text": rate_of_a_group(lr="a"),
+    "four values tried": rate_of_a_group(tried=[[0.1, 0.5, 7, 7]]),
+    "a trial is a number": rate_of_a_group(runs=[[0.1, [5]]]),
+    "trials before a rate": rate_of_a_group(runs=[[["a"], 1]]),
+    "tuned, of nothing": put("tuned", value={"tunings": [{}]}),
+    "cells null": put("cells", value=None),
+    "a cell null": put("cells", value=[None]),
+    "a cell without run": leave_out_runs,
+    "a seed that is Infinity": put("cells", 0, "seed", value=float("inf")),
+}
+
+
+def json_cases() -> list[Any]:
+    """Return the files, relative to the runs folder or to a run, and how each is changed."""
+    cases = []
+    for file in ("config.json", "result.json", "duel/comparison.json"):
+        for text in ("null", "[]", "{}", "7", '"x"'):
+            cases.append(pytest.param(file, replace_by(json.loads(text)), id=f"{file}: {text}"))
+    for name, change in RUN_FILES.items():
+        cases.append(pytest.param(name.partition(":")[0], change, id=name))
+    for name, change in COMPARISONS.items():
+        cases.append(pytest.param("duel/comparison.json", change, id=f"comparison.json: {name}"))
+    return cases
+
+
+@pytest.mark.parametrize(("name", "change"), json_cases())
+def test_json_of_another_shape_is_one_line_everywhere(received, run_command, name, change, subtests):
+    commands = [["report", "duel", "--latex"], ["report", "duel"]]
+    if name == "duel/comparison.json":
+        path = received / name
+    else:
+        path = next(received.glob("qure-*")) / name
+        commands.append(["evaluate", "qure"])
+    edit(path, change)
+    for command in commands:
         with subtests.test(" ".join(command)):
             lines = run_command(*command, "--runs-dir", received, code=2).err.splitlines()
             assert len(lines) == 1
@@ -258,7 +317,7 @@ def test_json_of_another_shape_is_one_line_everywhere(received, run_command, cas
 def test_runs_that_are_no_trials_are_refused_as_such(received, run_command):
     """The comparison's own runs are of the strategy, but at another rate, and reported."""
     names = [run.name for run in sorted(received.glob("qure-*"))]
-    changed(received / "duel" / "comparison.json", lambda value: rated(value, runs=[[0.1, names]]))
+    edit(received / "duel" / "comparison.json", rate_of_a_group(runs=[[0.1, names]]))
     (line,) = run_command("report", "duel", "--latex", "--runs-dir", received, code=2).err.splitlines()
     assert f"names {', '.join(names)} as trials of 'qure' at the rate 0.1, which are other runs" in line
 
@@ -269,15 +328,15 @@ HOSTILE = "=cmd|' /C calc'!A0 \x1b[31m<script>alert(1)</script> & % $ _ # {}"
 def test_hostile_texts_reach_no_terminal_table_or_paper(received, run_command):
     """In the label of a loss whose name is right, and in a remark."""
 
-    def hostile(document: dict[str, Any]) -> dict[str, Any]:
+    def make_hostile(document: dict[str, Any]) -> dict[str, Any]:
         for cell in document["cells"]:
             cell["loss"] = f"{cell['loss']}({HOSTILE})"
             cell["dataset"] = HOSTILE
         return {**document, "remarks": [HOSTILE]}
 
-    changed(received / "duel" / "comparison.json", hostile)
+    edit(received / "duel" / "comparison.json", make_hostile)
     run = next(received.glob("qure-*"))
-    changed(run / "result.json", lambda value: {**value, "remarks": [HOSTILE]})
+    edit(run / "result.json", put("remarks", value=[HOSTILE]))
     page = run_command("report", "duel", "--card", "--runs-dir", received)
     latex = run_command("report", "duel", "--latex", "--runs-dir", received).out
     markdown = run_command("report", "duel", "--markdown", "--runs-dir", received).out
@@ -294,16 +353,13 @@ def test_hostile_texts_reach_no_terminal_table_or_paper(received, run_command):
                 assert "<script>alert" not in text, path
 
 
+PLAIN_CELLS = ("-", "-2.5", "+1.0 [0.5, 2.0]", "-0.25 ± 0.1", "-inf", "12 %", "a=b", "", "-1.5e-7")
+FORMULAS = ("=1+1", "@SUM(A1)", "+cmd|x", "-1+cmd|' /C calc'!A0", "-x", "=")
+
+
 @pytest.mark.parametrize(
     ("cell", "want"),
-    [
-        *(
-            (text, text)
-            for text in ("-", "-2.5", "+1.0 [0.5, 2.0]", "-0.25 ± 0.1", "-inf", "12 %", "a=b", "", "-1.5e-7")
-        ),
-        *((text, f"'{text}") for text in ("=1+1", "@SUM(A1)", "+cmd|x", "-1+cmd|' /C calc'!A0", "-x", "=")),
-        ("\t=1", " =1"),
-    ],
+    [*((text, text) for text in PLAIN_CELLS), *((text, f"'{text}") for text in FORMULAS), ("\t=1", " =1")],
 )
 def test_no_cell_of_a_table_is_a_formula(cell, want):
     (header, written) = csv.reader(csv_text(pd.DataFrame({"=a": [cell], "n": [-1.5]})).splitlines())
