@@ -91,7 +91,8 @@ class Forked:
             self._child(action, theirs_in, theirs_out)
         os.close(theirs_in)
         os.close(theirs_out)
-        self.stdin, self.stdout = os.fdopen(write, "w", encoding="utf-8"), os.fdopen(read, encoding="utf-8")
+        self.stdin = os.fdopen(write, "w", encoding="utf-8")
+        self.stdout = os.fdopen(read, encoding="utf-8")
 
     @staticmethod
     def _child(action: Callable[[], object], entry: int, output: int) -> None:
@@ -149,12 +150,13 @@ def _forked_server(
     """Fork a fork server, which inherits all imports, where `multiprocessing` would start an interpreter."""
     if "forkserver" not in arguments[-1]:
         return int(spawn(program, arguments, handles))
-    if pid := os.fork():
+    pid = os.fork()
+    if pid:
         return pid
     try:
-        kept = sorted({0, 1, 2, *handles, os.sysconf("SC_OPEN_MAX")})
-        for before, after in itertools.pairwise(kept):
-            os.closerange(before + 1, after)
+        stay_open = sorted({0, 1, 2, *handles})
+        for lower, upper in itertools.pairwise([*stay_open, os.sysconf("SC_OPEN_MAX")]):
+            os.closerange(lower + 1, upper)
         exec(arguments[-1])
     except Exception:  # a server ends with SystemExit
         traceback.print_exc()
@@ -197,7 +199,11 @@ def start_command(forked: Callable[[Callable[[], object]], Forked]) -> Callable[
 
     Without arguments, the process first reads them as a line of JSON from standard input.
     """
-    return lambda arguments: forked(partial(_command, arguments))
+
+    def start(arguments: list[str] | None) -> Forked:
+        return forked(partial(_command, arguments))
+
+    return start
 
 
 @pytest.fixture
@@ -205,14 +211,15 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Undo the test's plug-in registrations when it ends, and whenever the function that this returns is called."""
     from negbench.plugins.registry import registry
 
-    before = {held: dict(getattr(registry, held)) for held in ("_files", "_classes")}
+    files = dict(registry._files)
+    classes = dict(registry._classes)
 
-    def again() -> None:
-        for held, value in before.items():
-            monkeypatch.setattr(registry, held, dict(value))
+    def restore() -> None:
+        monkeypatch.setattr(registry, "_files", dict(files))
+        monkeypatch.setattr(registry, "_classes", dict(classes))
 
-    again()
-    return again
+    restore()
+    return restore
 
 
 @pytest.fixture(scope="session")
@@ -267,8 +274,9 @@ def run_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
 
     def command(*arguments: object, code: int = 0) -> Any:
         capsys.readouterr()
-        got, printed = run([*map(str, arguments)]), capsys.readouterr()
-        assert got == code, printed
+        exit_code = run([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        assert exit_code == code, printed
         return printed
 
     return command
@@ -277,7 +285,11 @@ def run_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
 @pytest.fixture
 def document(run_command: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that runs a command with --json and returns its output, a single document."""
-    return lambda *arguments: json.loads(run_command(*arguments, "--json").out)
+
+    def read(*arguments: object) -> Any:
+        return json.loads(run_command(*arguments, "--json").out)
+
+    return read
 
 
 @pytest.fixture(scope="session")
@@ -311,9 +323,11 @@ def spy_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[object, str], list[tupl
 @pytest.fixture
 def logged() -> Iterator[list[logging.LogRecord]]:
     """Collect negbench's log records during the test, from level INFO up."""
-    records, logger = list[logging.LogRecord](), logging.getLogger("negbench")
-    handler, level = logging.Handler(), logger.level
+    records = list[logging.LogRecord]()
+    handler = logging.Handler()
     handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("negbench")
+    level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     yield records
@@ -365,8 +379,8 @@ def toy_root(shared_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder that the suite's processes share, for what takes seconds to make."""
-    own = tmp_path_factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -409,37 +423,41 @@ def fast_mode(shared_folder: Path) -> Iterator[Callable[[Tracker], MlflowClient]
     from negbench.machine.files import lock_file
     from negbench.store.tracking import Tracker, default_uri
 
-    connect, client, first = sqlite3.dbapi2.connect, Tracker.client, shared_folder / "store"
+    connect = sqlite3.dbapi2.connect
+    client = Tracker.client
+    first = shared_folder / "store"
 
-    def unsynchronised(*place: Any, **how: Any) -> sqlite3.Connection:
-        connection = connect(*place, **how)
+    def connect_without_sync(*place: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*place, **options)
         with suppress(sqlite3.Error):  # the file may not be a database
             connection.execute("PRAGMA synchronous = OFF")
         return connection
 
-    def copied(self: Tracker) -> MlflowClient:
-        place = self.root / "mlflow.db"
+    def copy_first_store(tracker: Tracker, place: Path) -> None:
+        with tracker.guard():
+            notes(tracker._set_aside())  # marks the folder as the store's own; an unmarked one is taken for moved
+        if not place.exists():
+            with lock_file(first / "made.lock"):
+                if not (first / place.name).exists():
+                    client(Tracker.open(first)).search_experiments()
+        with tracker.guard():
+            try:
+                if not place.exists():  # check again under the lock
+                    shutil.copy(first / place.name, place)
+            except OSError:  # disk full: create the store without the copy
+                place.unlink(missing_ok=True)
+
+    def client_of_a_copy(self: Tracker) -> MlflowClient:
         if self.uri == default_uri(self.root):
-            with self.guard():
-                notes(self._set_aside())  # marks the folder as the store's own; an unmarked one is taken for moved
-            if not place.exists():
-                with lock_file(first / "made.lock"):
-                    if not (first / place.name).exists():
-                        client(Tracker.open(first)).search_experiments()
-            with self.guard():
-                try:
-                    if not place.exists():  # check again under the lock
-                        shutil.copy(first / place.name, place)
-                except OSError:  # disk full: create the store without the copy
-                    place.unlink(missing_ok=True)
+            copy_first_store(self, self.root / "mlflow.db")
         return client(self)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         for module in (sqlite3, sqlite3.dbapi2):  # SQLAlchemy uses the second
-            patch.setattr(module, "connect", unsynchronised)
+            patch.setattr(module, "connect", connect_without_sync)
         patch.setattr(checkpoint, "PAUSE", math.inf)
-        patch.setattr(Tracker, "client", copied)
+        patch.setattr(Tracker, "client", client_of_a_copy)
         patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         yield client
 
@@ -455,12 +473,12 @@ def statuses() -> Callable[..., Counter[str]]:
     """Return a function that counts the statuses of all MLflow runs in a runs folder's store."""
     from negbench.store.tracking import Tracker
 
-    def counted(runs: Path, uri: str | None = None) -> Counter[str]:
+    def count(runs: Path, uri: str | None = None) -> Counter[str]:
         client = Tracker.open(runs, uri).client()
         places = [experiment.experiment_id for experiment in client.search_experiments()]
         return Counter(run.info.status for run in client.search_runs(places))
 
-    return counted
+    return count
 
 
 @pytest.fixture(scope="session")
@@ -484,7 +502,9 @@ def longer(vector_sets: list[str]) -> list[str]:
 @pytest.fixture(scope="module")
 def vector_flags(vector_sets: list[str]) -> list[str]:
     """`vector_sets` as arguments of a command; of a module, as tests/loop and others have their own `vector_sets`."""
-    return [part for text in vector_sets for part in ("--set", text)]
+    from tests.runs import flags_of
+
+    return flags_of(vector_sets)
 
 
 @pytest.fixture(scope="session")
@@ -502,18 +522,22 @@ def finished(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -
 
     context = RunContext.open(tmp_path_factory.mktemp("finished"), "none")
 
-    def computed(setting: str, strategy: str = "qure") -> RunFolder:
+    def compute(setting: str, strategy: str = "qure") -> RunFolder:
         sets = [*vector_sets, f"eval.{setting}", "eval.dev_fraction=0.2"]
         return run_config(load_config(flags={"strategy": {"name": strategy}}, sets=sets), context).folder
 
-    return computed
+    return compute
 
 
 @pytest.fixture
 def ui_commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
     """Collect the servers' commands and environments that `negbench ui` would replace its process with."""
     started = list[tuple[list[str], dict[str, str]]]()
-    monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append((command, environment)))
+
+    def execve(program: str, command: list[str], environment: dict[str, str]) -> None:
+        started.append((command, environment))
+
+    monkeypatch.setattr(os, "execve", execve)
     monkeypatch.setattr("negbench.cli.ui._SAY", "")
     return started
 
@@ -542,18 +566,18 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]]
     """Return a function that installs a callback on the epoch of every logged point; its errors fail the run."""
     from negbench.loop.types import State
 
-    real = State.noting
+    real_noting = State.noting
 
     def start(watch: Callable[[int], None]) -> None:
         def noting(self: State, log: Any) -> Any:
-            noted = real(self, log)
+            note = real_noting(self, log)
 
-            def watched(values: Any, step: int, epoch: int) -> None:
-                noted(values, step, epoch)
+            def note_and_watch(values: Any, step: int, epoch: int) -> None:
+                note(values, step, epoch)
                 if epoch >= 0:
                     watch(epoch)
 
-            return watched
+            return note_and_watch
 
         monkeypatch.setattr(State, "noting", noting)
 
@@ -565,12 +589,12 @@ def before_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Open
     """Return a function that installs a callback on every run that is to be trained; its errors fail the run."""
     from negbench.loop import runs
 
-    real = runs.train
+    train = runs.train
 
     def start(check: Callable[[OpenRun], object]) -> None:
-        def check_and_train(run: OpenRun, *given: Any) -> Any:
+        def check_and_train(run: OpenRun, *arguments: Any) -> Any:
             check(run)
-            return real(run, *given)
+            return train(run, *arguments)
 
         monkeypatch.setattr(runs, "train", check_and_train)
 
@@ -595,8 +619,7 @@ def golden() -> Callable[[str, Mapping[str, Sequence[str]]], None]:
 def browser() -> Iterator[Browser]:
     """Start Chromium, restricted to servers on localhost; skip the test if it is not installed."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    executable = next((path for path in map(shutil.which, names) if path), None)
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if executable is None:
         pytest.skip("no Chromium: `make system` installs one")
     with sync_api.sync_playwright() as playwright:
@@ -630,7 +653,11 @@ def axe() -> Callable[..., list[str]]:
         page.evaluate(script)
         options = "{resultTypes: ['violations']}"
         rules = page.evaluate(f"part => axe.run(part, {options}).then(found => found.violations)", part)
-        return [f"{each['id']}: {each['help']}: {[node['target'] for node in each['nodes'][:5]]}" for each in rules]
+        lines = []
+        for rule in rules:
+            elements = [node["target"] for node in rule["nodes"][:5]]
+            lines.append(f"{rule['id']}: {rule['help']}: {elements}")
+        return lines
 
     return violations
 

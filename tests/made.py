@@ -1,5 +1,6 @@
 """Made cells and outcomes, for tests of what is computed in which order, and frames of finished runs."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,13 +34,13 @@ class Made(Cell):
 def cell(name: str, seed: int, epochs: int = 10, *, done: bool = False) -> Any:
     config = SimpleNamespace(seed=seed, train=SimpleNamespace(epochs=epochs))
     run: Any = SimpleNamespace(hash=f"{name}{seed}", config=config, card=None)
-    given: Any = SimpleNamespace(model_copy=lambda update: update)
+    settings: Any = SimpleNamespace(model_copy=lambda update: update)
     columns = {"strategy": name, "loss": "ll", "backbone": "bb", "dataset": "dd", "plugin": name}
-    return Made(run, given, columns, done=done)
+    return Made(run, settings, columns, done=done)
 
 
-def cells(names: str, numbers: Sequence[int]) -> list[Any]:
-    return [cell(name, seed) for name in names for seed in numbers]
+def cells(names: str, seeds: Sequence[int]) -> list[Any]:
+    return [cell(name, seed) for name, seed in itertools.product(names, seeds)]
 
 
 def rank_anew(folder: RunFolder, ranks: pd.DataFrame) -> None:
@@ -58,8 +59,10 @@ def typed_columns(cell: Cell) -> dict[str, Any]:
     return {name: value for name, value in cell.columns.items() if name not in AXES}
 
 
-def ended(each: Any, error: str | None = None) -> Outcome:
-    return Outcome(each, None if error else f"run-{each.hash}", error, False)
+def outcome_of(cell: Any, error: str | None = None) -> Outcome:
+    """Return how a cell ended: with a run, or with an error."""
+    run_id = None if error else f"run-{cell.hash}"
+    return Outcome(cell, run_id, error, False)
 
 
 def group(labels: Mapping[str, str], folders: Iterable[RunFolder], **facts: Any) -> pd.DataFrame:
@@ -88,8 +91,8 @@ def again(cells: pd.DataFrame, **labels: str) -> pd.DataFrame:
 def verdict(**columns: Any) -> Verdict:
     """Return a verdict from columns of statistics.csv, chosen by hand: a mean without an interval, `gap`, ..."""
     mean = columns["mean"]
-    known = {"low": mean, "high": mean, "sd": 0.0, "main": True, "seeds": 5, "queries": 9, "baseline": "a"}
-    return read_flat({"metric": "recall_at_10", "verdict": "undecided", **known, **columns})
+    others = {"low": mean, "high": mean, "sd": 0.0, "main": True, "seeds": 5, "queries": 9, "baseline": "a"}
+    return read_flat({"metric": "recall_at_10", "verdict": "undecided", **others, **columns})
 
 
 def without(sets: list[str], *keys: str) -> tuple[str, ...]:

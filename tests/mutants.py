@@ -66,10 +66,10 @@ _OPERATORS = {
 def _variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Yield named replacements for one node."""
     match node:
-        case ast.Compare(left=left, ops=ops, comparators=right):
+        case ast.Compare(left=first, ops=ops, comparators=others):
             for place, op in enumerate(ops):
                 other = _COMPARISONS[type(op)]()
-                new = ast.Compare(left, [*ops[:place], other, *ops[place + 1 :]], right)
+                new = ast.Compare(first, [*ops[:place], other, *ops[place + 1 :]], others)
                 yield f"{type(op).__name__} -> {type(other).__name__}", new
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             new = ast.BinOp(left, _OPERATORS[type(op)](), right)
@@ -127,7 +127,10 @@ class _Replace(ast.NodeTransformer):
 
 def _choices(tree: ast.AST) -> list[tuple[ast.AST, str, ast.AST]]:
     """Return all single faults of a module: node, name, replacement."""
-    return [(site, what, new) for site in _sites(tree) for what, new in _variants(site)]
+    choices = []
+    for site in _sites(tree):
+        choices += [(site, what, new) for what, new in _variants(site)]
+    return choices
 
 
 def mutant_of(path: Path, number: int, tests: Sequence[str]) -> Mutant:
@@ -160,13 +163,15 @@ def protocol() -> list[Mutant]:
 # --- trying one -----------------------------------------------------------------------------------------------------
 
 
-def _ordered(mutant: Mutant) -> list[str]:
+def _test_files(mutant: Mutant) -> list[str]:
     """Return the test files in the given order; within a folder, those named after the module come first."""
+    module = mutant.path.stem.lstrip("_")
     files: list[Path] = []
     for path in (ROOT / name for name in mutant.tests):
         tests = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
-        files += sorted(tests, key=lambda file: mutant.path.stem.lstrip("_") not in file.name)
-    return list(map(str, dict.fromkeys(files)))
+        files += [file for file in tests if module in file.name]
+        files += [file for file in tests if module not in file.name]
+    return [str(file) for file in dict.fromkeys(files)]
 
 
 _WALL = 10  # wall-clock seconds allowed per CPU second, as other processes may compete
@@ -189,7 +194,7 @@ def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
     SourceFileLoader.get_code = get_code
     import pytest
 
-    for file in _ordered(mutant):  # one by one: most mutants die in the first file
+    for file in _test_files(mutant):  # one by one: most mutants die in the first file
         # a cache of its own: numba must neither find the code without the fault nor leave the code with it
         code = int(pytest.main([*_PYTEST, f"--basetemp={basetemp}", f"-ocache_dir={basetemp}-cache", file]))
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -200,7 +205,8 @@ def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
 def attempt(mutant: Mutant, seconds: int) -> tuple[str, str]:
     """Run the tests on a mutant in a new process with a CPU time limit; return the outcome and the failing test."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as place:
-        output, until = Path(place, "output"), time.monotonic() + _WALL * seconds
+        output = Path(place, "output")
+        until = time.monotonic() + _WALL * seconds
         pid = os.fork()
         if not pid:
             code = 3
@@ -219,8 +225,10 @@ def attempt(mutant: Mutant, seconds: int) -> tuple[str, str]:
         printed = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return "timed out", ""
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", printed, re.MULTILINE)
-    return ("survived", "") if code == 0 else ("killed", failed[0] if failed else "the import")
+    if code == 0:
+        return "survived", ""
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", printed, re.MULTILINE)
+    return "killed", failed[1] if failed else "the import"
 
 
 def warm() -> None:
@@ -242,13 +250,40 @@ def warm() -> None:
 def sample_of(group: str, count: int, seed: int) -> tuple[list[Mutant], int]:
     """Return a sample of a group's mutants, determined by seed and code, and the size of the group."""
     if group == "protocol":
-        return (every := protocol()), len(every)
-    patterns, tests = GROUPS[group]["sources"], GROUPS[group]["tests"]
-    paths = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-    every = [(path, number) for path, tree in trees.items() for number in range(len(_choices(tree)))]
-    chosen = random.Random(f"{group}/{seed}").sample(range(len(every)), min(count, len(every)))
-    return [mutant_of(*every[index], tests) for index in chosen], len(every)
+        faults = protocol()
+        return faults, len(faults)
+    paths = set[Path]()
+    for pattern in GROUPS[group]["sources"]:
+        paths.update(ROOT.glob(pattern))
+    places = list[tuple[Path, int]]()
+    for path in sorted(paths):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        places += [(path, number) for number in range(len(_choices(tree)))]
+    sample = random.Random(f"{group}/{seed}").sample(places, min(count, len(places)))
+    return [mutant_of(path, number, GROUPS[group]["tests"]) for path, number in sample], len(places)
+
+
+def try_group(group: str, options: argparse.Namespace) -> str:
+    """Try the sample of a group and print a line for each mutant; return the line of the table."""
+    mutants, total = sample_of(group, options.sample, options.seed)
+    mutants = [mutant for mutant in mutants if re.search(options.only, str(mutant))]
+    tests = dict[str, None]()  # in order, each once
+    for mutant in mutants:
+        tests |= dict.fromkeys(mutant.tests)
+    first = mutants[0]
+    clean = replace(first, what="no fault", text=first.path.read_text(encoding="utf-8"), tests=tuple(tests))
+    outcome, test = attempt(clean, options.seconds)
+    if outcome != "survived":
+        sys.exit(f"{group}: the tests fail without a fault: {outcome} {test}")
+    counts = Counter[str]()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        outcomes = pool.map(partial(attempt, seconds=options.seconds), mutants)
+        for mutant, (outcome, test) in zip(mutants, outcomes, strict=True):
+            counts[outcome] += 1
+            print(f"{outcome:9} {mutant}  {test}", flush=True)
+    killed = counts["killed"] + counts["timed out"]
+    tried = f"{group:12} {total:5} possible, {len(mutants):4} tried, "
+    return f"{tried}{killed:4} killed, {counts['survived']:3} survived"
 
 
 def main() -> int:
@@ -260,29 +295,16 @@ def main() -> int:
     parser.add_argument("--only", default="", help="those whose line of output this regular expression finds")
     parser.add_argument("--jobs", type=int, default=2, help="at a time (default 2)")
     parser.add_argument("--seconds", type=int, default=300, help="of processor time for each (default 300)")
-    given = parser.parse_args()
-    groups = given.groups or ["protocol", *GROUPS]
-    if unknown := set(groups) - {"protocol", *GROUPS}:
+    options = parser.parse_args()
+    groups = options.groups or ["protocol", *GROUPS]
+    unknown = set(groups) - {"protocol", *GROUPS}
+    if unknown:
         parser.error(f"no group {', '.join(sorted(unknown))}: want protocol, {', '.join(GROUPS)}")
     warm()
     table = []
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.mkdtemp(prefix="mutants-hypothesis-")
     for group in groups:
-        chosen, total = sample_of(group, given.sample, given.seed)
-        chosen = [mutant for mutant in chosen if re.search(given.only, str(mutant))]
-        tests = tuple(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
-        clean = replace(chosen[0], what="no fault", text=chosen[0].path.read_text(encoding="utf-8"), tests=tests)
-        if (found := attempt(clean, given.seconds))[0] != "survived":
-            sys.exit(f"{group}: the tests fail without a fault: {' '.join(found)}")
-        counts = Counter[str]()
-        with ThreadPoolExecutor(given.jobs) as pool:
-            outcomes = pool.map(partial(attempt, seconds=given.seconds), chosen)
-            for mutant, (state, why) in zip(chosen, outcomes, strict=True):
-                counts[state] += 1
-                print(f"{state:9} {mutant}  {why}", flush=True)
-        killed = counts["killed"] + counts["timed out"]
-        tried = f"{group:12} {total:5} possible, {len(chosen):4} tried, "
-        table.append(f"{tried}{killed:4} killed, {counts['survived']:3} survived")
+        table.append(try_group(group, options))
         print(table[-1], flush=True)
     print("\n".join(["", *table]))
     return int(any("   0 survived" not in line for line in table))

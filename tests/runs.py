@@ -35,4 +35,7 @@ def run(config: RunConfig, where: Path, **hooks: Callable[..., None]) -> RunResu
 
 def flags_of(sets: Iterable[str]) -> list[str]:
     """Return `--set` values as arguments of a command."""
-    return [part for text in sets for part in ("--set", text)]
+    flags = list[str]()
+    for text in sets:
+        flags += ["--set", text]
+    return flags

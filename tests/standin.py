@@ -26,7 +26,8 @@ def write_images(folder: Path, images: Iterable[str], size: int = 8) -> None:
 
 def write_preferences(root: Path, users: int, judgements: int, images: int) -> None:
     """Write a small hpfiq.json (people's choices between two sets of five) with its pictures; some ratings tie."""
-    order, data = random.Random(0), {}
+    order = random.Random(0)
+    data = {}
     for user in range(users):
         keys = ("ref_img_paths", "targ_img_paths", "sentences", "retrieved_set1", "retrieved_set2", "preferred set")
         entry: dict[str, list[object]] = {key: [] for key in keys}

@@ -38,13 +38,15 @@ def gradients_of(objective: Objective, batch: Batch, micro_batch: int) -> tuple[
 
 def check_equal(one: tuple[float, Gradients], other: tuple[float, Gradients]) -> None:
     """Check that two steps have the same loss and the same gradients, none of them by default."""
-    assert one[0] == pytest.approx(other[0], rel=1e-5)
-    given = {name: value for name, value in one[1].items() if value is not None}
-    assert given.keys() == {name for name, value in other[1].items() if value is not None}
-    largest = max(float(value.abs().max()) for value in given.values())
+    loss, gradients = one
+    other_loss, other_gradients = other
+    assert loss == pytest.approx(other_loss, rel=1e-5)
+    trained = {name: value for name, value in gradients.items() if value is not None}
+    assert trained.keys() == {name for name, value in other_gradients.items() if value is not None}
+    largest = max(float(value.abs().max()) for value in trained.values())
     assert largest > 0
-    for name, value in given.items():
-        assert float((value - other[1][name]).abs().max()) <= BOUND * largest, name
+    for name, value in trained.items():
+        assert float((value - other_gradients[name]).abs().max()) <= BOUND * largest, name
 
 
 def objective_of(
@@ -62,9 +64,9 @@ def objective_of(
     hybrid = HybridConfig()
     if terms:
         hybrid = HybridConfig(alpha=0.4, beta=0.1, temperature="backbone" if loss == "margin-kl" else "own")
-    rule, calls = make_strategy(strategy), TrainingCalls(opened.backbone, seed=3, team=team)
-    made = make_loss(loss, **options)
-    return Objective(calls, rule, made, opened.scene, mining or MiningConfig(), hybrid, offline)
+    calls = TrainingCalls(opened.backbone, seed=3, team=team)
+    rule = make_strategy(strategy)
+    return Objective(calls, rule, make_loss(loss, **options), opened.scene, mining or MiningConfig(), hybrid, offline)
 
 
 def batch_of(opened: OpenRun, strategy: str) -> Batch:

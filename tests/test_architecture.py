@@ -27,8 +27,11 @@ MOST_PARAMETERS = 8
 
 @pytest.fixture(scope="module")
 def sources() -> dict[Path, str]:
-    folders = [ROOT / name for name in ("negbench", "strategies", "backbones")]
-    return {path: path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.rglob("*.py"))}
+    texts = {}
+    for folder in ("negbench", "strategies", "backbones"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            texts[path] = path.read_text(encoding="utf-8")
+    return texts
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,10 @@ def trees(sources: dict[Path, str]) -> dict[Path, ast.Module]:
 
 @pytest.fixture(scope="module")
 def nodes(trees: dict[Path, ast.Module]) -> list[tuple[Path, ast.AST]]:
-    return [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    nodes = list[tuple[Path, ast.AST]]()
+    for path, tree in trees.items():
+        nodes += [(path, node) for node in ast.walk(tree)]
+    return nodes
 
 
 def test_no_arrow_points_up():
@@ -62,7 +68,7 @@ def test_what_plug_ins_import(folder, rooms):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("negbench."):
                 imported.add(str(node.module).split(".")[1])
             elif isinstance(node, ast.Import):
-                assert not any(name.name.startswith("negbench") for name in node.names), path.name
+                assert [name.name for name in node.names if name.name.startswith("negbench")] == [], path.name
             elif isinstance(node, ast.ImportFrom):
                 assert node.module != "negbench", path.name
     assert imported == rooms | {folder}
@@ -70,29 +76,45 @@ def test_what_plug_ins_import(folder, rooms):
 
 def test_the_picture_shows_the_layers():
     tables = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
-    layers = next(t["layers"] for t in tables if t["type"] == "layers")
+    layers = next(table["layers"] for table in tables if table["type"] == "layers")
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     picture = [line for line in text.split("```")[1].splitlines() if line.strip(" |")]
+
+    def line_of(room: str) -> int:
+        """Return the number of the picture's first line that shows a room."""
+        for number, line in enumerate(picture):
+            if re.match(rf"\s+(\w+ +)*{room}\b", line):
+                return number
+        raise AssertionError(f"the picture does not show {room}")
+
     last = -1
     for layer in layers:
-        rooms = [room.strip() for room in layer.split("|")]
-        at = [
-            next((n for n, line in enumerate(picture) if re.match(rf"\s+(\w+ +)*{room}\b", line)), None)
-            for room in rooms
-        ]
-        assert None not in at, rooms
-        assert min(n for n in at if n is not None) >= last, rooms
-        last = max(n for n in at if n is not None)
+        lines = [line_of(room.strip()) for room in layer.split("|")]
+        assert min(lines) >= last, layer
+        last = max(lines)
 
 
-def reading_paths() -> list[list[tuple[list[str], list[str]]]]:
-    """Return the paths of docs/architecture.md, file by file: what a reader looks for in it, and what it calls."""
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A row of a reading path: a file, what a reader looks for in it (functions, other files), and what it calls."""
+
+    file: str
+    names: list[str]
+    calls: list[str]
+
+
+def reading_paths() -> list[list[Step]]:
+    """Return the reading paths of docs/architecture.md."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     paths = []
     for block in re.split(r"\n\n", text):
         if block.startswith("| file | what it does | and calls |"):
-            rows = [line.strip("|").split("|") for line in block.splitlines()[2:]]
-            paths.append([(re.findall(r"`(.+?)`", row[0]), re.findall(r"`(\w+)`", row[2])) for row in rows])
+            steps = []
+            for line in block.splitlines()[2:]:
+                place, _, calls = line.strip("|").split("|")
+                file, *names = re.findall(r"`(.+?)`", place)
+                steps.append(Step(file, names, re.findall(r"`(\w+)`", calls)))
+            paths.append(steps)
     return paths
 
 
@@ -100,26 +122,30 @@ def reading_paths() -> list[list[tuple[list[str], list[str]]]]:
 def test_a_reading_path_names_each_file_once_and_its_next_step(number, subtests):
     """Each file defines what its row names and holds what its row calls, which a later row defines."""
     path = reading_paths()[number]
-    files = [place for names, _ in path for place in names if place.endswith(".py")]
+    files = list[str]()
+    for step in path:
+        files += [name for name in (step.file, *step.names) if name.endswith(".py")]
     assert len(files) == len(set(files))
-    for step, (names, calls) in enumerate(path):
-        with subtests.test(names[0]):
-            home = ROOT if names[0].startswith("strategies/") else ROOT / "negbench"
-            if "NAME" in names[0]:
+    for place, step in enumerate(path):
+        with subtests.test(step.file):
+            home = ROOT if step.file.startswith("strategies/") else ROOT / "negbench"
+            if "NAME" in step.file:
                 continue
-            text = (home / names[0]).read_text(encoding="utf-8")
-            for name in names[1:]:
+            text = (home / step.file).read_text(encoding="utf-8")
+            for name in step.names:
                 if not name.endswith(".py"):
                     assert re.search(rf"(def|class) {name.rpartition('.')[2]}\b", text), name
-            for call in calls:
+            for call in step.calls:
                 assert re.search(rf"\b{call}\b", text), call
-            later = " ".join(" ".join(others) for others, _ in path[step + 1 :])
-            assert not calls or any(re.search(rf"\b{call}\b", later) for call in calls), calls
+            later = " ".join(" ".join([other.file, *other.names]) for other in path[place + 1 :])
+            assert not step.calls or any(re.search(rf"\b{call}\b", later) for call in step.calls), step.calls
 
 
 def test_a_file_of_a_reading_path_is_read_downwards(subtests):
     """A private function of such a file stands below the first one that calls it."""
-    files = {names[0] for path in reading_paths() for names, _ in path if "NAME" not in names[0]}
+    files = set[str]()
+    for path in reading_paths():
+        files.update(step.file for step in path if "NAME" not in step.file)
     for file in sorted(files):
         tree = ast.parse((ROOT / "negbench" / file).read_text(encoding="utf-8"))
         with subtests.test(file):
@@ -158,17 +184,19 @@ def early_helpers(tree: ast.Module) -> list[str]:
 def test_every_hint_of_a_setting_names_one_that_exists(sources):
     """Each `--set section.key=` of a message can be pasted: the section and the key exist."""
     plugins = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}
-    known = {
-        f"{section}.{field.name}"
-        for section, kind in plugins.items()
-        for name in registry.plugins(kind)
-        for field in dataclasses.fields(options_class(registry.get(kind, name)))
-    }
-    sections = {name: field.annotation for name, field in RunConfig.model_fields.items() if name not in plugins}
-    known |= {f"{name}.{key}" for name, kind in sections.items() for key in getattr(kind, "model_fields", ())}
-    hints = {hint for text in sources.values() for hint in re.findall(r"--set ([a-z_]+\.[a-z_]+)=", text)}
+    keys = set[str]()
+    for section, kind in plugins.items():
+        for name in registry.plugins(kind):
+            options = dataclasses.fields(options_class(registry.get(kind, name)))
+            keys.update(f"{section}.{option.name}" for option in options)
+    for section, field in RunConfig.model_fields.items():
+        if section not in plugins:
+            keys.update(f"{section}.{key}" for key in getattr(field.annotation, "model_fields", ()))
+    hints = set[str]()
+    for text in sources.values():
+        hints.update(re.findall(r"--set ([a-z_]+\.[a-z_]+)=", text))
     assert len(hints) > 15
-    assert hints <= known
+    assert hints <= keys
 
 
 def test_no_class_name_means_two_things(nodes):
@@ -196,7 +224,8 @@ def test_no_circle_of_imports(sources, nodes):
     for path, node in nodes:
         if path.stem != "__init__":  # packages only re-export
             graph.add_edges_from((path, other) for other in _imported(path, node, files) if other.stem != "__init__")
-    assert [sorted(map(str, part)) for part in networkx.strongly_connected_components(graph) if len(part) > 1] == []
+    circles = [sorted(part) for part in networkx.strongly_connected_components(graph) if len(part) > 1]
+    assert circles == []
 
 
 def test_no_function_has_many_parameters(nodes):
@@ -204,8 +233,7 @@ def test_no_function_has_many_parameters(nodes):
     wide = set()
     for path, node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _may_be_wide(path, node):
-            given = node.args
-            if len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) > MOST_PARAMETERS:
+            if len(_parameters(node)) > MOST_PARAMETERS:
                 wide.add(f"{path.relative_to(ROOT)} {node.name}")
     assert wide == set()
 
@@ -230,19 +258,26 @@ def _places(lines_of: Callable[[ast.Module], list[int]]) -> list[str]:
     return places
 
 
-@pytest.mark.parametrize(
-    ("code", "refused"),
-    [
-        pytest.param("[y for x in xs if (y := f(x))]", True, id="condition of a comprehension"),
-        pytest.param("{(y := f(x)): y for x in xs}", True, id="element of a comprehension"),
-        pytest.param("any((y := x) > 1 for x in xs)", True, id="generator"),
-        pytest.param("while (line := read()):\n    use(line)", True, id="while"),
-        pytest.param("while ready:\n    if (line := read()):\n        use(line)", False, id="within the body"),
-        pytest.param("if (line := read()):\n    use(line)", False, id="if"),
-    ],
-)
-def test_which_walruses_are_refused(code, refused):
-    assert bool(walruses_in_loops(ast.parse(code))) is refused
+REFUSED_WALRUSES = {
+    "condition of a comprehension": "[y for x in xs if (y := f(x))]",
+    "element of a comprehension": "{(y := f(x)): y for x in xs}",
+    "generator": "any((y := x) > 1 for x in xs)",
+    "while": "while (line := read()):\n    use(line)",
+}
+ACCEPTED_WALRUSES = {
+    "within the body": "while ready:\n    if (line := read()):\n        use(line)",
+    "if": "if (line := read()):\n    use(line)",
+}
+
+
+@pytest.mark.parametrize("code", REFUSED_WALRUSES.values(), ids=REFUSED_WALRUSES)
+def test_which_walruses_are_refused(code):
+    assert len(walruses_in_loops(ast.parse(code))) == 1
+
+
+@pytest.mark.parametrize("code", ACCEPTED_WALRUSES.values(), ids=ACCEPTED_WALRUSES)
+def test_which_walruses_are_accepted(code):
+    assert walruses_in_loops(ast.parse(code)) == []
 
 
 def walruses_in_loops(tree: ast.Module) -> list[int]:
@@ -257,53 +292,60 @@ def walruses_in_loops(tree: ast.Module) -> list[int]:
     return sorted(lines)
 
 
-@pytest.mark.parametrize(
-    ("code", "refused"),
-    [
-        pytest.param("'s' * (n > 1)", True, id="comparison"),
-        pytest.param("[x] * (not y)", True, id="not"),
-        pytest.param("lines * bool(y)", True, id="bool"),
-        pytest.param("(n > 1) * 's'", True, id="on the left"),
-        pytest.param("'s' * (a and b > 1)", True, id="part of a condition"),
-        pytest.param("def f(said: bool): return block() * said", True, id="annotated name"),
-        pytest.param("(not x) * [1]", True, id="not on the left"),
-        pytest.param("bool(x) * [1]", True, id="bool on the left"),
-        pytest.param("text *= n > 1", True, id="in place"),
-        pytest.param("-(n > 1) * 's'", True, id="negative"),
-        pytest.param("if x:\n    said: bool = y\n's' * said", True, id="annotated within"),
-        pytest.param("def f(said: bool | None): return 's' * said", True, id="bool or None"),
-        pytest.param("4 * (n > 1)", False, id="number"),
-        pytest.param("count *= 2", False, id="a number in place"),
-        pytest.param("'-' * width", False, id="no condition"),
-    ],
-)
-def test_which_products_are_refused(code, refused):
-    assert bool(multiplied_conditions(ast.parse(code))) is refused
+REFUSED_PRODUCTS = {
+    "comparison": "'s' * (n > 1)",
+    "not": "[x] * (not y)",
+    "bool": "lines * bool(y)",
+    "on the left": "(n > 1) * 's'",
+    "part of a condition": "'s' * (a and b > 1)",
+    "annotated name": "def f(said: bool): return block() * said",
+    "not on the left": "(not x) * [1]",
+    "bool on the left": "bool(x) * [1]",
+    "in place": "text *= n > 1",
+    "negative": "-(n > 1) * 's'",
+    "annotated within": "if x:\n    said: bool = y\n's' * said",
+    "bool or None": "def f(said: bool | None): return 's' * said",
+}
+ACCEPTED_PRODUCTS = {"number": "4 * (n > 1)", "a number in place": "count *= 2", "no condition": "'-' * width"}
+
+
+@pytest.mark.parametrize("code", REFUSED_PRODUCTS.values(), ids=REFUSED_PRODUCTS)
+def test_which_products_are_refused(code):
+    assert len(multiplied_conditions(ast.parse(code))) == 1
+
+
+@pytest.mark.parametrize("code", ACCEPTED_PRODUCTS.values(), ids=ACCEPTED_PRODUCTS)
+def test_which_products_are_accepted(code):
+    assert multiplied_conditions(ast.parse(code)) == []
 
 
 def multiplied_conditions(tree: ast.Module) -> list[int]:
     """Return the lines of a condition times anything but a number."""
     lines = []
 
-    def visit(node: ast.AST, known: set[str]) -> None:
+    def visit(node: ast.AST, bools: set[str]) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            known = known | {each.arg for each in given if _is_bool(each.annotation)} | _annotated_bool(node.body)
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult) and _is_condition(node.value, known):
+            parameters = {parameter.arg for parameter in _parameters(node) if _is_bool(parameter.annotation)}
+            bools = bools | parameters | _bools_of(node.body)
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult) and _is_condition(node.value, bools):
             lines.append(node.lineno)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            for factor, other in ((node.left, node.right), (node.right, node.left)):
-                if _is_condition(factor, known) and not _is_number(other):
-                    lines.append(node.lineno)
-                    break
+            left = _is_condition(node.left, bools) and not _is_number(node.right)
+            right = _is_condition(node.right, bools) and not _is_number(node.left)
+            if left or right:
+                lines.append(node.lineno)
         for child in ast.iter_child_nodes(node):
-            visit(child, known)
+            visit(child, bools)
 
-    visit(tree, _annotated_bool(tree.body))
+    visit(tree, _bools_of(tree.body))
     return lines
 
 
-def _annotated_bool(body: list[ast.stmt]) -> set[str]:
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+
+
+def _bools_of(body: list[ast.stmt]) -> set[str]:
     """Return the names that these statements, and those within them, annotate as bool; other scopes are left out."""
     names = set()
     for node in body:
@@ -311,7 +353,7 @@ def _annotated_bool(body: list[ast.stmt]) -> set[str]:
             continue
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_bool(node.annotation):
             names.add(node.target.id)
-        names |= _annotated_bool([child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)])
+        names |= _bools_of([child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)])
     return names
 
 
@@ -321,14 +363,17 @@ def _is_bool(annotation: ast.expr | None) -> bool:
     return isinstance(annotation, ast.Name) and annotation.id == "bool"
 
 
-def _is_condition(node: ast.expr, known: set[str]) -> bool:
+def _is_condition(node: ast.expr, bools: set[str]) -> bool:
+    """Return whether an expression is true or false; `bools` are the names that are."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in ("bool", "any", "all", "isinstance", "issubclass")
     if isinstance(node, ast.BoolOp):
-        return any(_is_condition(value, known) for value in node.values)
+        return any(_is_condition(value, bools) for value in node.values)
     if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.Not) or _is_condition(node.operand, known)
-    return isinstance(node, ast.Compare) or (isinstance(node, ast.Name) and node.id in known)
+        return isinstance(node.op, ast.Not) or _is_condition(node.operand, bools)
+    if isinstance(node, ast.Name):
+        return node.id in bools
+    return isinstance(node, ast.Compare)
 
 
 def _is_number(node: ast.expr) -> bool:
@@ -337,7 +382,9 @@ def _is_number(node: ast.expr) -> bool:
 
 def test_what_scripts_import_is_there():
     """Every name that tests, docs and examples import from negbench exists, also in scripts that no test runs."""
-    scripts = [path for root in ("tests", "docs", "examples") for path in (ROOT / root).rglob("*.py")]
+    scripts = list[Path]()
+    for folder in ("tests", "docs", "examples"):
+        scripts += (ROOT / folder).rglob("*.py")
     for path in scripts:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "negbench":

@@ -35,7 +35,8 @@ def write_vectors(folder: Path, *, seed: int = 0) -> list[str]:
     random = np.random.default_rng(seed)
     turn = np.linalg.qr(random.normal(size=(WIDTH, WIDTH)))[0]
     rows = list[dict[str, object]]()
-    images, texts = dict[str, NDArray[np.float64]](), dict[str, NDArray[np.float64]]()
+    images = dict[str, NDArray[np.float64]]()
+    texts = dict[str, NDArray[np.float64]]()
     for split, count in (("train", TRAIN), ("val", VAL)):
         for group in GROUPS:
             names = [f"{split}-{group}-{number:02d}" for number in range(IMAGES)]
@@ -48,9 +49,10 @@ def write_vectors(folder: Path, *, seed: int = 0) -> list[str]:
                 target = (reference + 1 + int(random.integers(IMAGES - 1))) % IMAGES
                 text = f"{split} {group} {number}"
                 texts[text] = turn @ (looks[target] - looks[reference] + (0.3 * random.normal(size=WIDTH)))
-                row = {"reference": names[reference], "text": text, "target": names[target]}
-                known = {"relevant": [names[target ^ 1]]} if number % 2 else {}
-                rows.append({**row, **known, "group": group, "split": split})
+                row: dict[str, object] = {"reference": names[reference], "text": text, "target": names[target]}
+                if number % 2:
+                    row["relevant"] = [names[target ^ 1]]
+                rows.append({**row, "group": group, "split": split})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "triplets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     for file, ids, table in (("images", "ids", images), ("texts", "texts", texts)):

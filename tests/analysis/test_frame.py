@@ -22,7 +22,7 @@ from negbench.analysis.verdicts import Rules, seed_text, tables_of, verdicts_of
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.grid.comparison import ComparisonFolder, ComparisonRecord
 from negbench.machine.files import write_json
-from tests.made import cell, ended, group, rank_anew, verdict
+from tests.made import cell, group, outcome_of, rank_anew, verdict
 from tests.report.test_verdicts import group_of, ranks_of
 
 LABELS = {"loss": "l", "backbone": "b", "dataset": "d", "strategy": "s"}
@@ -297,7 +297,7 @@ def test_what_is_written_is_of_the_published_schema(results, tmp_path, subtests)
     assert None in [verdict["sd"] for verdict in statistics["verdicts"]]  # of one seed
     jsonschema.validate(statistics, schema_of(StatisticsRecord))
     about = {"dials": [{"key": "dataset.twins", "values": [1, 0.5]}], "remarks": ["r"]}
-    ComparisonFolder(tmp_path, about).write([ended(cell("a", 0)), ended(cell("b", 1), "why")])
+    ComparisonFolder(tmp_path, about).write([outcome_of(cell("a", 0)), outcome_of(cell("b", 1), "why")])
     document = json.loads((tmp_path / "comparison.json").read_text())
     jsonschema.validate(document, schema_of(ComparisonRecord))
     for flawed in ({**document, "more": 1}, {**document, "schema": 1}, {**document, "cells": [{"seed": 0}]}):

@@ -34,7 +34,7 @@ from negbench.store.parents import Parent
 from negbench.store.tracking import Tracker
 from negbench.tuning import equal_tuning
 from negbench.tuning.trials import TrialSearch
-from tests.made import cell, cells, ended
+from tests.made import cell, cells, outcome_of
 
 FOLDER = ComparisonFolder(Path("runs/c"))
 LOOKS = Looks((0, 1, 2), 8)  # looks at 3, 5 and 8 seeds
@@ -52,7 +52,7 @@ def driven(course: Course, failing: Sequence[str] = ()) -> tuple[list[Round], Do
             rounds.append(course.send(outcomes))  # type: ignore[arg-type]
         except StopIteration as end:
             return rounds, end.value
-        outcomes = [ended(each, "mend this" if each.hash in failing else None) for each in rounds[-1].cells]
+        outcomes = [outcome_of(each, "mend this" if each.hash in failing else None) for each in rounds[-1].cells]
 
 
 def until(*answers: Sequence[str]) -> Any:
@@ -67,7 +67,7 @@ def until(*answers: Sequence[str]) -> Any:
 
 
 def looks_of(undecided: Any, looks: Looks | None = LOOKS, failing: Sequence[str] = (), names: str = "abc") -> Any:
-    first = Round(FOLDER, cells(names, (0, 1, 2)), [ended(cell("z", 0))])
+    first = Round(FOLDER, cells(names, (0, 1, 2)), [outcome_of(cell("z", 0))])
     return driven(look_by_look(first, looks, undecided), failing)
 
 
@@ -304,11 +304,11 @@ def test_an_interruption_says_what_is_kept_and_frees_a_folder(computing, error, 
     def computed(*given: Any) -> list[Outcome]:
         if not inside:
             raise error
-        folder.write([ended(given[1][0]), ended(given[1][1], "lost"), ended(cell("b", 0))])
+        folder.write([outcome_of(given[1][0]), outcome_of(given[1][1], "lost"), outcome_of(cell("b", 0))])
         return real(*given)
 
     def course() -> Course:
-        yield Round(folder, cells("a", (0, 1)), [ended(cell("b", 0))])
+        yield Round(folder, cells("a", (0, 1)), [outcome_of(cell("b", 0))])
         raise error
 
     monkeypatch.setattr(driver, "compute_and_log", computed)

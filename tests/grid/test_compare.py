@@ -45,7 +45,7 @@ from negbench.store.runfolder import RunFolder
 from negbench.store.tracking import Tracker, default_uri
 from negbench.systems.system import load_config
 from negbench.worlds import vectors
-from tests.made import cell, ended, typed_columns, without
+from tests.made import cell, outcome_of, typed_columns, without
 
 # files that depend on the cells alone
 FILES = (
@@ -100,7 +100,7 @@ def test_a_run_is_computed_once_in_the_order_of_the_plan_and_a_failure_stops_not
     folder, executor = ComparisonFolder(tmp_path / "c"), Scripted({"a0": fault, "b0": ("done", ("run-b", True))})
     forecast: Any = SimpleNamespace(add_computed=lambda *_: False)
     execution = Execution(executor, "none", forecast)
-    outcomes = grid_compute.compute_and_log(folder, planned, execution, [ended(cell("z", 0))])
+    outcomes = grid_compute.compute_and_log(folder, planned, execution, [outcome_of(cell("z", 0))])
     assert executor.asked == ["a0", "b0"]
     assert [outcome.cell for outcome in outcomes] == planned
     assert [o.run_id for o in outcomes] == [None, "run-b", "run-c", "run-b"]

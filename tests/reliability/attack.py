@@ -46,7 +46,7 @@ COMMANDS = (  # [NAME=VALUE] is a variable of the environment
     "claims --only 5 --seeds 2 --name attacked",
     f"{GRID} --seeds 2 --tracking-uri none [NEGBENCH_LOCKS=soft]",
 )
-FILES = (  # commands that write into a folder of data, {own}
+FILES = (  # commands that write into {own}, a folder of data
     "init {own}/vectors",
     "embed {own}/pictures --encoder {own}/encoder.py:Encoder --overwrite",
     "mine --queries {own}/vectors/texts.npz --images {own}/vectors/images.npz --targets {own}/t.npy "
@@ -78,8 +78,11 @@ def start(command: str, sets: list[str], runs: Path) -> psutil.Popen:
     variables = dict(re.findall(r"\[(\w+)=(\w+)\]", command))
     words = re.sub(r"\[\w+=\w+\]", "", command.format(own=runs / "own")).split()
     if command not in FILES:
-        own = [text for text in sets if not (command.startswith("claims") and text.startswith("schedule"))]
-        words += [*itertools.chain(*(["--set", text] for text in own)), "--runs-dir", str(runs)]
+        if command.startswith("claims"):  # which set their own schedule
+            sets = [text for text in sets if not text.startswith("schedule")]
+        for text in sets:
+            words += ["--set", text]
+        words += ["--runs-dir", str(runs)]
     words = [str(Path(sys.executable).with_name("negbench")), *words]
     with runs.with_suffix(".log").open("ab") as log:
         how: dict[str, Any] = {"stdout": log, "stderr": log, "env": os.environ | variables}
@@ -106,7 +109,8 @@ def flaws(runs: Path, want: dict[str, Any]) -> list[str]:
     metrics = table(runs)
     wrong = [f"another table: {name}" for name in sorted({*want, *metrics}) if want.get(name) != metrics.get(name)]
     wrong += [f"half-written: {path}" for path in runs.rglob("*.partial")]
-    wrong += [f"damaged: {sums.parent / name}" for sums in runs.rglob(SUMS) for name in flaws_in(sums.parent).damaged]
+    for sums in runs.rglob(SUMS):
+        wrong += [f"damaged: {sums.parent / name}" for name in flaws_in(sums.parent).damaged]
     if not (runs / "mlflow.db").exists():
         return wrong
     with closing(sqlite3.connect(runs / "mlflow.db")) as store:
@@ -115,29 +119,29 @@ def flaws(runs: Path, want: dict[str, Any]) -> list[str]:
     return wrong
 
 
-def prepared(runs: Path, own: Path) -> Path:
+def new_runs(runs: Path, data: Path) -> Path:
     """Return a new runs folder with a copy of the data folder, for the commands that write there."""
-    shutil.copytree(own, runs / "own")
+    shutil.copytree(data, runs / "own")
     return runs
 
 
-def write_data(own: Path) -> list[str]:
+def write_data(data: Path) -> list[str]:
     """Write vectors, targets of `mine`, an encoder, pictures and a comparison; return the runs' `--set` values."""
     import numpy as np
     from PIL import Image
 
-    sets = write_vectors(own / "vectors")
-    rows = [json.loads(line) for line in (own / "vectors" / "triplets.jsonl").read_text(encoding="utf-8").splitlines()]
-    np.save(own / "t.npy", np.array([row["target"] for row in rows]))
-    (own / "encoder.py").write_text(ENCODER, encoding="utf-8")
-    (own / "pictures").mkdir()
+    sets = write_vectors(data / "vectors")
+    rows = [json.loads(line) for line in (data / "vectors" / "triplets.jsonl").read_text(encoding="utf-8").splitlines()]
+    np.save(data / "t.npy", np.array([row["target"] for row in rows]))
+    (data / "encoder.py").write_text(ENCODER, encoding="utf-8")
+    (data / "pictures").mkdir()
     for number in range(12):
-        Image.new("RGB", (8, 8), (20 * number, 0, 9)).save(own / "pictures" / f"p{number}.png")
+        Image.new("RGB", (8, 8), (20 * number, 0, 9)).save(data / "pictures" / f"p{number}.png")
     lines = "".join(f"p{number},more {number},p{number + 1}\n" for number in range(11))
-    (own / "pictures" / "rows.csv").write_text(f"reference,text,target\n{lines}", encoding="utf-8")
+    (data / "pictures" / "rows.csv").write_text(f"reference,text,target\n{lines}", encoding="utf-8")
     sets += TRAINING
-    compared = f"{GRID.replace('attacked', 'one')} --seeds 1 --tracking-uri none"
-    assert start(compared, sets, own / "runs").wait(SECONDS) == 0, (own / "runs.log").read_text()
+    comparison = f"{GRID.replace('attacked', 'one')} --seeds 1 --tracking-uri none"
+    assert start(comparison, sets, data / "runs").wait(SECONDS) == 0, (data / "runs.log").read_text()
     return sets
 
 
@@ -160,28 +164,31 @@ def strike(process: psutil.Popen, way: str, chance: random.Random) -> None:
     kind, _, twice = way.partition(", ")
     name, _, whom = kind.partition(" to ")
     for _ in range(2 if twice else 1):
-        there = living(process.pid) or [process]
-        for each in {"": [process], "one process": [chance.choice(there)], "all": there}[whom]:
+        processes = living(process.pid) or [process]
+        one = chance.choice(processes)
+        for victim in {"": [process], "one process": [one], "all": processes}[whom]:
             with suppress(psutil.Error):
-                each.send_signal(signal.SIGKILL if name == "kill -9" else signal.Signals[name])
+                victim.send_signal(signal.SIGKILL if name == "kill -9" else signal.Signals[name])
         with suppress(psutil.TimeoutExpired):
             process.wait(chance.choice((0.1, 2.0)))
     process.wait(SECONDS)
     deadline = time.monotonic() + 60
-    left = living(process.pid)
-    while left:
+    survivors = living(process.pid)
+    while survivors:
         if time.monotonic() > deadline:
-            raise AssertionError(f"{way}: still alive a minute later: {[each.cmdline() for each in left]}")
+            commands = [survivor.cmdline() for survivor in survivors]
+            raise AssertionError(f"{way}: still alive a minute later: {commands}")
         time.sleep(0.05)
-        left = living(process.pid)
+        survivors = living(process.pid)
 
 
-def attacked(
+def attack(
     command: str, sets: list[str], runs: Path, chance: random.Random, most: int, span: float, ways: Counter[str]
 ) -> None:
     """Kill a command up to `most` times, then let it end; count the ways, and the kills after a checkpoint."""
     for _ in range(most):
-        process, wait = start(command, sets, runs), chance.uniform(0.0, span)
+        process = start(command, sets, runs)
+        wait = chance.uniform(0.0, span)
         if command not in FILES and chance.random() < 0.8:  # most kills come while something is computed
             while process.poll() is None and not has_checkpoint(runs):
                 time.sleep(0.02)
@@ -189,7 +196,8 @@ def attacked(
         with suppress(psutil.TimeoutExpired):
             process.wait(wait)
             break
-        way = min(WAYS, key=lambda each: (ways[each], chance.random()))  # one of those that struck least
+        fewest = min(ways[way] for way in WAYS)
+        way = chance.choice([way for way in WAYS if ways[way] == fewest])
         ways["after a checkpoint"] += has_checkpoint(runs)
         ways[way] += 1
         strike(process, way, chance)
@@ -203,27 +211,34 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="commands that contain this text")
-    asked = parser.parse_args()
-    chance, wrong, ways = random.Random(asked.seed), 0, Counter[str]()
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
+    wrong = 0
+    ways = Counter[str]()
     place = Path(tempfile.mkdtemp(prefix="attack-"))
     os.environ["NEGBENCH_CACHE"] = str(place / "cache")
     sets = write_data(place / "own")
-    spans, tables = list[float](), list[dict[str, Any]]()
-    commands = [c for c in (*FILES, *COMMANDS) if asked.only in c and ("data fetch" not in c or asked.only)]
+    spans = list[float]()
+    tables = list[dict[str, Any]]()
+    commands = [text for text in (*FILES, *COMMANDS) if options.only in text]
+    if not options.only:
+        commands = [text for text in commands if "data fetch" not in text]
     for number, command in enumerate(commands):
-        begun, runs = time.monotonic(), prepared(place / f"straight-{number}", place / "own")
+        begun = time.monotonic()
+        runs = new_runs(place / f"straight-{number}", place / "own")
         assert start(command, sets, runs).wait(SECONDS) == 0, runs.with_suffix(".log").read_text()
         spans.append(time.monotonic() - begun)
         tables.append(table(runs))
         print(f"{command}: {len(tables[-1])} results in {spans[-1]:.0f} s", flush=True)
     for attempt in itertools.count():
         struck = sum(ways[way] for way in WAYS)
-        if struck >= asked.kills:
+        if struck >= options.kills:
             break
-        number, before = attempt % len(commands), ways.copy()
-        runs = prepared(place / f"{attempt}-{number}", place / "own")
+        number = attempt % len(commands)
+        before = ways.copy()
+        runs = new_runs(place / f"{attempt}-{number}", place / "own")
         try:
-            attacked(commands[number], sets, runs, chance, min(6, asked.kills - struck), spans[number], ways)
+            attack(commands[number], sets, runs, chance, min(6, options.kills - struck), spans[number], ways)
             problems = flaws(runs, tables[number])
         except (AssertionError, psutil.TimeoutExpired) as error:
             problems = [str(error)]
@@ -235,7 +250,7 @@ def main() -> int:
         )
         if not problems:
             shutil.rmtree(runs)
-    print(f"seed {asked.seed}: {dict(sorted(ways.items()))}; {wrong} attempts differ", flush=True)
+    print(f"seed {options.seed}: {dict(sorted(ways.items()))}; {wrong} attempts differ", flush=True)
     if not wrong:
         shutil.rmtree(place)
     return int(wrong > 0)

@@ -20,10 +20,11 @@ def features(toy_root: Path) -> Callable[..., tuple[Any, dict[str, Path]]]:
     backbone = registry.make("backbones", "tiny", weights="random")
     paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)
 
-    def opened(root: Path, count: int, *, fill: bool = True) -> tuple[Any, dict[str, Path]]:
-        images, store = {path.stem: path for path in paths[:count]}, store_of(backbone, root=root)
+    def open_store(root: Path, count: int, *, fill: bool = True) -> tuple[Any, dict[str, Path]]:
+        images = {path.stem: path for path in paths[:count]}
+        store = store_of(backbone, root=root)
         if fill:
             store.ensure(images, backbone)
         return store, images
 
-    return opened
+    return open_store

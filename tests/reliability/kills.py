@@ -25,7 +25,7 @@ def spread(total: int, count: int) -> list[int]:
 
 
 def moments(forked: Callable[..., Any], action: Callable[[], Any], folder: Path, at: int, *, torn: bool = False) -> int:
-    """Run `action` in a child that kills itself just before the `at`-th change to `folder`; return how many it saw.
+    """Run `action` in a child that kills itself just before the `at`-th change to `folder`; return how many came.
 
     Changes are files opened for writing, renamed or removed, folders made, and what is flushed to disk.
 
@@ -36,37 +36,42 @@ def moments(forked: Callable[..., Any], action: Callable[[], Any], folder: Path,
         at: from 1; `NEVER` for a child that ends by itself.
         torn: a child that dies at a flush leaves half of a new file, or an old one without its last bytes.
     """
-    child = forked(partial(_counted, action, str(folder), at, torn=torn))
-    seen = len(child.communicate())
-    ended = child.returncode
-    assert ended == (0 if at == NEVER else -signal.SIGKILL), f"the child ended with {ended} before moment {at}"
-    return seen
+    child = forked(partial(_act_and_count, action, str(folder), at, torn=torn))
+    changes = len(child.communicate())
+    code = child.returncode
+    assert code == (0 if at == NEVER else -signal.SIGKILL), f"the child ended with {code} before moment {at}"
+    return changes
 
 
-def _counted(action: Callable[[], Any], folder: str, at: int, *, torn: bool) -> None:
-    """Print a point for each change."""
-    seen = 0
+def _act_and_count(action: Callable[[], Any], folder: str, at: int, *, torn: bool) -> None:
+    """Run the action in this process, print a point for each change, and die at the `at`-th."""
+    count = 0
 
-    def moment() -> bool:
-        nonlocal seen
-        seen += 1
+    def is_last_moment() -> bool:
+        nonlocal count
+        count += 1
         os.write(1, b".")
-        return seen == at
+        return count == at
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             path, _, flags = arguments
-            change = isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
+            changes = isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
         else:
-            path, change = arguments[0] if arguments else None, event in _CHANGES
-        if change and isinstance(path, str | bytes | os.PathLike) and os.fsdecode(path).startswith(folder) and moment():
+            path = arguments[0] if arguments else None
+            changes = event in _CHANGES
+        if not changes or not isinstance(path, str | bytes | os.PathLike):
+            return
+        if os.fsdecode(path).startswith(folder) and is_last_moment():
             os.kill(os.getpid(), signal.SIGKILL)
 
     def fsync(handle: int) -> None:
-        if moment():
-            if torn and os.path.isfile(f"/proc/self/fd/{handle}"):  # noqa: PTH113
-                size, new = os.fstat(handle).st_size, os.readlink(f"/proc/self/fd/{handle}").endswith(".partial")  # noqa: PTH115
-                os.truncate(f"/proc/self/fd/{handle}", size // 2 if new else max(0, size - 9))
+        if is_last_moment():
+            file = f"/proc/self/fd/{handle}"
+            if torn and os.path.isfile(file):  # noqa: PTH113
+                size = os.fstat(handle).st_size
+                new = os.readlink(file).endswith(".partial")  # noqa: PTH115
+                os.truncate(file, size // 2 if new else max(0, size - 9))
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.fsync = fsync

@@ -30,7 +30,8 @@ class Server:
     """An `mlflow server` on this machine alone; its store stays in `place` while it is stopped."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.port = place, free_port()
+        self.place = place
+        self.port = free_port()
         place.mkdir(parents=True, exist_ok=True)
         self.start()
 
@@ -60,24 +61,28 @@ class Line:
     """A line to a server on this machine that can be cut, at once or after some packets, and mended."""
 
     def __init__(self, to: int) -> None:
-        self._to, self._left, self._ends = to, -1, list[socket.socket]()
+        self._to = to
+        self._packets_left = -1  # until it is cut; never if negative
+        self._ends = list[socket.socket]()
         self.port = free_port()
         self.mend()
 
     def mend(self, sent: int = -1) -> None:
         """Connect; the line is cut at what the client sends after this many packets."""
         self.cut()
-        self._left, server = sent, socket.create_server(("127.0.0.1", self.port))
+        self._packets_left = sent
+        server = socket.create_server(("127.0.0.1", self.port))
         self._ends.append(server)
         threading.Thread(target=self._accept, args=(server,), daemon=True).start()
 
     def cut(self) -> None:
         """Refuse connections, and end those that are open."""
-        ends, self._ends = self._ends, []
-        for each in ends:
+        ends = self._ends
+        self._ends = []
+        for end in ends:
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
     def _accept(self, server: socket.socket) -> None:
         with suppress(OSError):
@@ -91,12 +96,16 @@ class Line:
         with suppress(OSError, ValueError), client, behind:
             while True:
                 for ready in select.select([client, behind], [], [])[0]:
-                    if not (data := ready.recv(65536)):
+                    data = ready.recv(65536)
+                    if not data:
                         return
-                    if ready is client and self._left == 0:
+                    if ready is behind:
+                        client.sendall(data)
+                        continue
+                    if self._packets_left == 0:
                         self.cut()
-                    self._left -= ready is client
-                    (behind if ready is client else client).sendall(data)
+                    self._packets_left -= 1
+                    behind.sendall(data)
 
 
 _MEASURED = re.compile("seconds|memory|mib|^used/.* s$|^used/.*MiB$")  # names of values that differ from run to run
@@ -111,7 +120,8 @@ def contents(uri: str, name: str) -> dict[str, Any]:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(uri)
-    if (experiment := client.get_experiment_by_name(name)) is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         return {}
     runs = sorted(client.search_runs([experiment.experiment_id]), key=lambda run: str(run.info.run_name))
     parents = [run.info.run_id for run in runs if run.data.tags["negbench.kind"] in ("comparison", "study")]
@@ -130,13 +140,14 @@ class Database:
     """A PostgreSQL server on this machine alone, for its superuser alice; RuntimeError where it cannot be started."""
 
     def __init__(self) -> None:
-        tools, root = sorted(Path("/usr/lib/postgresql").glob("*/bin")), os.getuid() == 0
+        tools = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+        root = os.getuid() == 0
         self._as = ["runuser", "-u", "postgres", "--"] if root else []  # it refuses to run as root
-        if not tools or (
-            root and (shutil.which("runuser") is None or "postgres" not in {u[0] for u in pwd.getpwall()})
-        ):
+        if not tools or (root and not self._has_other_user()):
             raise RuntimeError("needs PostgreSQL's server, and a user other than root to run it")
-        self.port, self._tools, self._place = free_port(), tools[-1], Path(tempfile.mkdtemp(prefix="database-"))
+        self.port = free_port()
+        self._tools = tools[-1]
+        self._place = Path(tempfile.mkdtemp(prefix="database-"))
         if root:
             shutil.chown(self._place, "postgres")
         self._run("initdb", "-A", "trust", "-U", "alice", "--no-sync")
@@ -145,6 +156,11 @@ class Database:
         for name in ("studies", "runs"):  # Optuna and MLflow each have a table alembic_version
             command = [self._tools / "createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "alice", name]
             subprocess.run(command, check=True)
+
+    @staticmethod
+    def _has_other_user() -> bool:
+        """Return whether root can run a program as the user postgres."""
+        return shutil.which("runuser") is not None and "postgres" in {user.pw_name for user in pwd.getpwall()}
 
     def _run(self, tool: str, *words: str) -> None:
         command = [*self._as, str(self._tools / tool), "-D", str(self._place / "data"), *words]

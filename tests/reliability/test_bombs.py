@@ -11,6 +11,7 @@ import numpy as np
 
 from negbench.cli.main import run as negbench
 from negbench.machine.free_memory import machine_memory
+from tests.runs import flags_of
 from tests.standin import write_images
 from tests.vector_files import write_vectors
 
@@ -33,7 +34,7 @@ def bomb(path: Path, names: list[str]) -> None:
 
 def test_zip_bombs_are_refused(tmp_path, expect_error):
     sets = write_vectors(tmp_path)
-    flags = [word for text in sets for word in ("--set", text)]
+    flags = flags_of(sets)
     np.save(tmp_path / "q.npy", np.eye(4))
     np.save(tmp_path / "t.npy", np.arange(4))
     bomb(tmp_path / "images.npz", ["ids", "features"])
@@ -66,7 +67,8 @@ def test_a_clock_that_goes_back_changes_nothing(vector_flags, tmp_path, monkeypa
     command = ["run", "--strategy", "qure", *vector_flags, "--runs-dir", str(tmp_path), "--set", "train.epochs=2"]
     assert negbench(command) == 0
     (result,) = tmp_path.glob("*/result.json")
-    before, now = result.read_bytes(), time.time
+    before = result.read_bytes()
+    now = time.time
     monkeypatch.setattr(time, "time", lambda: now() - 86_400)
     for path in tmp_path.rglob("*"):
         os.utime(path, (now() + 86_400, now() + 86_400))

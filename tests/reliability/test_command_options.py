@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -160,7 +161,14 @@ SOME = CASES if "NEGBENCH_FUZZ" in os.environ else sorted(random.Random(3).sampl
 
 ENCODERS = Path(__file__).parents[1] / "cli" / "encoders.py"
 
-Seen = tuple[int, str, dict[str, str]]
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did: its exit code, what it printed, and the files that it wrote."""
+
+    code: int
+    text: str
+    files: dict[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +177,8 @@ def place(vector_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
     from negbench.cli.main import run
 
     folder = tmp_path_factory.mktemp("options")
-    given = [*BASES["compare"], *vector_flags, "--runs-dir", str(folder / "runs"), "--tracking-uri", "none"]
-    assert run([*given, "--name", "c"]) == 0
+    command = [*BASES["compare"], *vector_flags, "--runs-dir", str(folder / "runs"), "--tracking-uri", "none"]
+    assert run([*command, "--name", "c"]) == 0
     write_own(folder / "own")
     return folder
 
@@ -195,11 +203,11 @@ def write_own(folder: Path) -> None:
 @pytest.fixture
 def observe(
     place: Path, vector_flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Seen]:
-    """Return a function that runs a command with further flags: its exit code, its text, and the files it wrote."""
+) -> Callable[..., Outcome]:
+    """Return a function that runs a command with further flags."""
     from negbench.cli.main import run
 
-    def observed(command: str, *more: str) -> Seen:
+    def run_and_observe(command: str, *more: str) -> Outcome:
         work = place / "work"
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(place / "runs", work / "runs")
@@ -224,14 +232,15 @@ def observe(
         printed = capsys.readouterr()
         files = {}
         for path in sorted(work.rglob("*")):
-            kept = "runs" not in path.parts or path.parent.name in ("n", "c")
             if command == "study":  # its journal and its table of trials hold times
-                kept = path.name == "answer.md"
-            if path.is_file() and kept:
-                files[str(path.relative_to(work))] = untimed(path.read_bytes().decode(errors="replace"))
-        return code, untimed(printed.out + printed.err), files
+                is_compared = path.name == "answer.md"
+            else:
+                is_compared = "runs" not in path.parts or path.parent.name in ("n", "c")
+            if path.is_file() and is_compared:
+                files[str(path.relative_to(work))] = without_times(path.read_bytes().decode(errors="replace"))
+        return Outcome(code, without_times(printed.out + printed.err), files)
 
-    return observed
+    return run_and_observe
 
 
 def without_setting(arguments: list[str], setting: str) -> list[str]:
@@ -240,7 +249,7 @@ def without_setting(arguments: list[str], setting: str) -> list[str]:
     return [*arguments[: place - 1], *arguments[place + 1 :]]
 
 
-def untimed(text: str) -> str:
+def without_times(text: str) -> str:
     """Return a text without seconds, memory and dates."""
     text = re.sub(r"(?m)^(\d+ .*?) +[\d.]+$", r"\1", text)  # the last column of a study's trials
     return re.sub(r"[\d.,]+ ?(s|ms|min|h|MiB|GiB)\b|\d{4}-\d\d-\d\d[T \d:.+]*|\"[a-z_]*seconds[^,}]*", "", text)
@@ -248,8 +257,8 @@ def untimed(text: str) -> str:
 
 @pytest.mark.parametrize("command", MODELS)
 def test_each_option_is_tried_or_has_a_reason(command):
-    known = {*VALUES[command], *NOT_TRIED, *OF_BASES, *OF_COMMANDS.get(command, {})}
-    assert {*MODELS[command].model_fields} <= known
+    accounted_for = {*VALUES[command], *NOT_TRIED, *OF_BASES, *OF_COMMANDS.get(command, {})}
+    assert {*MODELS[command].model_fields} <= accounted_for
     assert {*VALUES[command]} <= {*MODELS[command].model_fields}
 
 
@@ -257,13 +266,16 @@ def test_each_option_is_tried_or_has_a_reason(command):
 def test_an_option_moves_something_or_says_that_it_does_not(command, name, observe):
     flag = f"--{REPEATABLE.get(name, name).replace('_', '-')}"
     plain = observe(command)
-    assert plain[0] == 0, plain
+    assert plain.code == 0, plain
+    values = VALUES[command][name]
+    uses = [(flag, value) for value in values] if values else [(flag,)]
     silent = []
-    for value in VALUES[command][name] or (None,):
-        seen = observe(command, flag, *([] if value is None else [value]))
-        told = "does nothing" in seen[1] and flag in seen[1]
-        if seen[0] not in (0, 2) or (seen[0] == 0 and seen == plain and not told):
-            silent.append((value, seen[:2]))
+    for words in uses:
+        outcome = observe(command, *words)
+        told = "does nothing" in outcome.text and flag in outcome.text
+        does_nothing = outcome == plain and not told
+        if outcome.code not in (0, 2) or does_nothing:
+            silent.append((words, outcome.code, outcome.text))
     assert silent == []
 
 

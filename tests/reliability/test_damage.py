@@ -26,7 +26,7 @@ from negbench.metrics.score_curves import ScoreCurves
 from negbench.mining.pool_file import read_pools
 from negbench.report.loaded import Comparison
 from negbench.store.runfolder import RunFolder
-from tests.runs import config_of
+from tests.runs import config_of, flags_of
 
 TIMES = many(6, 50)
 
@@ -77,24 +77,33 @@ def halfway(
 ) -> RunFolder:
     """Return a run that was interrupted after its first epoch."""
     runs = tmp_path_factory.mktemp("halfway")
-    interrupted(config_of(refreshed(vector_sets), "qure"), runs, 1)
+    interrupted(config_of(refresh_twice(vector_sets), "qure"), runs, 1)
     return RunFolder(next(runs.glob("qure-*")))
 
 
-def refreshed(sets: list[str]) -> list[str]:
+def refresh_twice(sets: list[str]) -> list[str]:
     return [*(text for text in sets if "n_def" not in text), "schedule.refresh_epochs=[0,1]"]  # which overrides n_def
 
 
 # --- what cannot be made again ----------------------------------------------------------------------------------------
 
+
+def read_curves(folder: RunFolder) -> ScoreCurves:
+    return ScoreCurves.load(folder.path / "curves-start.npz")
+
+
+def read_bits(folder: RunFolder) -> Any:
+    return read_pools(folder.path / "pools-00.bits", (1, 1))
+
+
 READERS: dict[str, Callable[[RunFolder], Any]] = {
     "config.json": lambda folder: folder.config,
     "result.json": lambda folder: folder.result,
-    "metrics.jsonl": lambda folder: folder.metrics(),
-    "ranks.parquet": lambda folder: folder.ranks(),
+    "metrics.jsonl": RunFolder.metrics,
+    "ranks.parquet": RunFolder.ranks,
     "mining-00.parquet": lambda folder: folder.table("mining-00"),
-    "model.safetensors": lambda folder: folder.weights(),
-    "curves-start.npz": lambda folder: ScoreCurves.load(folder.path / "curves-start.npz"),
+    "model.safetensors": RunFolder.weights,
+    "curves-start.npz": read_curves,
 }
 
 
@@ -120,7 +129,7 @@ def test_without_the_list_of_hashes_there_is_no_traceback(finished, tmp_path, na
         except NegbenchError as error:
             messages.append(str(error))
     assert messages
-    assert all(str(copy.path / name) in line for line in messages)
+    assert [line for line in messages if str(copy.path / name) not in line] == []
 
 
 def test_a_damaged_list_of_cells_is_named_and_damaged_statistics_are_computed_again(bench):
@@ -136,17 +145,18 @@ def test_a_damaged_list_of_cells_is_named_and_damaged_statistics_are_computed_ag
 
 def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished):
     """Files whose lines it lost are refused, and the others are still read."""
-    want, read = finished.result, list[Any]()
+    want = finished.result
+    results = list[Any]()
     for _ in damaged(finished.path / SUMS):
         with suppress(DamagedError, RunError):  # a file, or its name in the list, is missing
-            read.append(finished.result)
-    assert len(read) < TIMES
-    assert all(result == want for result in read)
+            results.append(finished.result)
+    assert len(results) < TIMES
+    assert results == [want] * len(results)
 
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "pools-00.bits"])
-def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(halfway, vector_flags, name, expect_error):
-    flags = [word for text in refreshed(vector_flags[1::2]) for word in ("--set", text)]
+def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(halfway, vector_sets, name, expect_error):
+    flags = flags_of(refresh_twice(vector_sets))
     again = ["run", "--strategy", "qure", *flags, "--tracking-uri", "none", "--runs-dir", str(halfway.path.parent)]
     for number, _ in enumerate(damaged(halfway.path / name)):
         (halfway.path / "error.txt").unlink(missing_ok=True)  # it is interrupted, not failed
@@ -167,10 +177,11 @@ def test_damaged_features_are_encoded_anew(subtests, features, tmp_path, monkeyp
     for path in images.values():
         os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**10))  # a recent file is read again and not looked up
 
-    def encoded() -> torch.Tensor:
-        return features(tmp_path, 4)[0].load(list(images))[torch.arange(4)]
+    def encode() -> torch.Tensor:
+        store, _ = features(tmp_path, 4)
+        return store.load(list(images))[torch.arange(4)]
 
-    want = encoded()
+    want = encode()
     for file in (next(tmp_path.rglob("*.safetensors")), tmp_path / "features" / "hashes.json"):
         with subtests.test(file=file):
             for wrong in damages(file.read_bytes(), 3):
@@ -178,10 +189,9 @@ def test_damaged_features_are_encoded_anew(subtests, features, tmp_path, monkeyp
                     path.unlink()
                 file.write_bytes(wrong)
                 # encoding again may use another batch size, which may change the last bit
-                torch.testing.assert_close(encoded(), want, rtol=2e-3, atol=2e-3)
-                assert all(path.read_bytes() != wrong for path in tmp_path.rglob("*.safetensors")), (
-                    f"{len(wrong)} bytes"
-                )
+                torch.testing.assert_close(encode(), want, rtol=2e-3, atol=2e-3)
+                contents_now = [path.read_bytes() for path in tmp_path.rglob("*.safetensors")]
+                assert wrong not in contents_now, f"{len(wrong)} bytes"
 
 
 def test_every_bit_of_a_shards_header_is_checked(features, tmp_path):
@@ -193,8 +203,8 @@ def test_every_bit_of_a_shards_header_is_checked(features, tmp_path):
         wrong = bytearray(content)
         wrong[at // 8] ^= 1 << at % 8
         shard.write_bytes(wrong)
-        left = features(tmp_path, 2, fill=False)[0].missing(images)
-        assert len(left) == 2, f"bit {at % 8} of {content[:header]!r}[{at // 8}]"
+        store, _ = features(tmp_path, 2, fill=False)
+        assert len(store.missing(images)) == 2, f"bit {at % 8} of {content[:header]!r}[{at // 8}]"
 
 
 def test_a_shard_that_changed_within_a_tick_is_read_again(features, tmp_path):
@@ -226,23 +236,22 @@ class Malicious:
 @pytest.mark.parametrize("name", [*READERS, "checkpoint.pt", "pools-00.bits"])
 def test_a_pickle_in_the_place_of_any_file_is_not_run(finished, tmp_path, name):
     """Pickled code never runs, even without the list of hashes, which would refuse the file."""
-    copy, marker = RunFolder(shutil.copytree(finished.path, tmp_path / finished.run_id)), tmp_path / "marker"
+    copy = RunFolder(shutil.copytree(finished.path, tmp_path / finished.run_id))
     (copy.path / SUMS).unlink()
-    readers = {
-        **READERS,
-        "checkpoint.pt": lambda folder: folder.checkpoint(),
-        "pools-00.bits": lambda folder: read_pools(folder.path / "pools-00.bits", (1, 1)),
-    }
+    readers = {**READERS, "checkpoint.pt": RunFolder.checkpoint, "pools-00.bits": read_bits}
+    marker = tmp_path / "marker"
     evil = Malicious(marker)
-    for write in (
-        lambda file: pickle.dump(evil, file),
-        lambda file: torch.save({"state": evil}, file),
-        lambda file: np.save(file, np.array([evil], dtype=object)),
-    ):
-        with (copy.path / name).open("wb") as file:
-            write(file)
-        with suppress(NegbenchError):
-            readers[name](copy)
+    path = copy.path / name
+    path.write_bytes(pickle.dumps(evil))
+    with suppress(NegbenchError):
+        readers[name](copy)
+    torch.save({"state": evil}, path)
+    with suppress(NegbenchError):
+        readers[name](copy)
+    with path.open("wb") as file:
+        np.save(file, np.array([evil], dtype=object))
+    with suppress(NegbenchError):
+        readers[name](copy)
     assert not marker.exists()
 
 

@@ -33,13 +33,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def fill(disk: Path, left: int) -> None:
-    """Fill the disk until `left` bytes are free."""
+def fill(disk: Path, room: int) -> None:
+    """Fill the disk until `room` bytes are free."""
     ballast = disk / "ballast"
     free = shutil.disk_usage(disk).free
     with ballast.open("ab") as file:
-        file.write(b"\0" * max(0, free - left))
-    assert shutil.disk_usage(disk).free <= left
+        file.write(b"\0" * max(0, free - room))
+    assert shutil.disk_usage(disk).free <= room
 
 
 def empty(disk: Path) -> None:
@@ -54,7 +54,8 @@ def leftovers(disk: Path) -> list[Path]:
 def test_a_checkpoint_for_which_there_is_no_room(room, tmp_path):
     """A checkpoint cut off anywhere by a limit on file sizes is a one-line error; the old one stays."""
     state = {"a": torch.zeros(3000), "b": {"x": torch.zeros(200_000)}, "c": "text"}
-    folder, limits = RunFolder(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder = RunFolder(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     folder.write_checkpoint({"a": 1})
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:
@@ -70,9 +71,9 @@ def test_the_report(subtests, vector_flags, disk, capsys, run_command):
     place = ["--runs-dir", str(disk / "runs")]
     grid = ["compare", "--lr=fixed", "--strategies", "qure", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *vector_flags, *place, "--tracking-uri", "none"]) == 0
-    for left in (2**14, 2**16):  # amid the tables, amid the figures
-        with subtests.test(left=left):
-            fill(disk, left)
+    for room in (2**14, 2**16):  # amid the tables, amid the figures
+        with subtests.test(room=room):
+            fill(disk, room)
             capsys.readouterr()
             line = run_command("report", "c", *place, code=2).err.splitlines()[-1]
             assert line.startswith("negbench: error: ")

@@ -34,6 +34,7 @@ from negbench.settings.config import RunConfig, flatten
 from negbench.store.runfolder import RunFolder
 from negbench.systems.system import load_config
 from tests.datasets import toys
+from tests.runs import flags_of
 
 KINDS_OF_INPUT = 10
 CASES = int(os.environ.get("NEGBENCH_FUZZ", "250"))
@@ -42,7 +43,7 @@ Function = TypeVar("Function", bound=Callable[..., None])
 
 def fuzzed(*arguments: st.SearchStrategy[Any]) -> Callable[[Function], Function]:
     """Return hypothesis's `given` with this kind's share of the cases."""
-    chosen = settings(
+    limits = settings(
         max_examples=-(-CASES // KINDS_OF_INPUT),
         derandomize="NEGBENCH_FUZZ" not in os.environ,
         database=None,
@@ -50,20 +51,24 @@ def fuzzed(*arguments: st.SearchStrategy[Any]) -> Callable[[Function], Function]
         phases=(Phase.explicit, Phase.generate),  # failing cases are short already
         suppress_health_check=list(HealthCheck),
     )
-    return lambda function: chosen(given(*arguments)(function))
+
+    def decorate(function: Function) -> Function:
+        return limits(given(*arguments)(function))
+
+    return decorate
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, limited: Callable[..., None]) -> None:
     """Limit memory to a gibibyte and runs to one epoch."""
-    whole = loop.train_epoch
+    train_epoch = loop.train_epoch
 
-    def one(run: Any, parts: Any, state: Any, *more: Any) -> Any:
+    def train_first_epoch(run: Any, parts: Any, state: Any, *more: Any) -> Any:
         if state.epoch > 0:
             raise NegbenchError("enough for a test")
-        return whole(run, parts, state, *more)
+        return train_epoch(run, parts, state, *more)
 
-    monkeypatch.setattr(loop, "train_epoch", one)
+    monkeypatch.setattr(loop, "train_epoch", train_first_epoch)
     limited(2**30)
 
 
@@ -101,9 +106,15 @@ VALUES = st.one_of(
     st.text(max_size=6),
     st.lists(st.integers(-2, 9), max_size=4).map(str),
 )
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+
+
 JSONS = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-2, 10**20), st.floats(), st.text(max_size=4), st.just("x" * 3000)),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    containers,
     max_leaves=4,
 )
 
@@ -115,8 +126,8 @@ def spoilt(draw: st.DrawFn, content: bytes) -> bytes:
         at = draw(st.integers(0, len(content)))
         end = min(len(content), at + draw(st.sampled_from((1, 2, 8, 64, 10**9))))
         words = st.sampled_from([word.encode("utf-8", "surrogatepass") for word in WORDS])
-        put = draw(words | st.binary(max_size=4) | st.just(content[at:end] * 2))
-        content = content[:at] + put + content[at if draw(st.booleans()) else end :]
+        inserted = draw(words | st.binary(max_size=4) | st.just(content[at:end] * 2))
+        content = content[:at] + inserted + content[at if draw(st.booleans()) else end :]
     return content
 
 
@@ -132,14 +143,19 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def changed(draw: st.DrawFn, value: Any, parts: st.SearchStrategy[Any]) -> Any:
     """Return nested lists and dictionaries with one part replaced or removed."""
     *path, last = draw(st.sampled_from([*places({"": value})][1:]))
-    holder = whole = {"": copy.deepcopy(value)}
+    whole = {"": copy.deepcopy(value)}
+    container = whole
     for key in path:
-        holder = holder[key]
+        container = container[key]
     if draw(st.booleans()) or not path:
-        holder[last] = draw(parts)
+        container[last] = draw(parts)
     else:
-        del holder[last]
+        del container[last]
     return whole[""]
+
+
+def as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
 
 
 # --- options and recipes --------------------------------------------------------------------------------------------
@@ -164,7 +180,11 @@ def place(tmp_path: Path) -> list[object]:
 @pytest.fixture
 def run(vector_flags: list[str], place: list[object]) -> Callable[..., int]:
     """Return a function that gives the exit code of a run on vectors with these arguments."""
-    return lambda *more: outcome("run", "--strategy", "qure", *vector_flags, *more, *place)
+
+    def run_with(*more: object) -> int:
+        return outcome("run", "--strategy", "qure", *vector_flags, *more, *place)
+
+    return run_with
 
 
 @pytest.fixture
@@ -182,8 +202,7 @@ def test_options(run):
         st.sampled_from(("=", "=", "=", "=", "", "==", " = ")),
     )
     def trial(strategy: str, pairs: list[tuple[str, str]], sign: str) -> None:
-        more = itertools.chain(*(["--set", f"{key}{sign}{value}"] for key, value in pairs))
-        run("--strategy", strategy, *more)
+        run("--strategy", strategy, *flags_of(f"{key}{sign}{value}" for key, value in pairs))
 
     trial()
 
@@ -198,7 +217,10 @@ def test_recipes(vector_sets, place, tmp_path):
     assert outcome("run", "--recipe", recipe, *data, *place) == 2  # stopped after an epoch, not refused
     assert len(list((tmp_path / "runs").glob("*/metrics.jsonl"))) == 1
 
-    @fuzzed(spoilt(base) | st.binary(max_size=40) | st.text(max_size=40).map(lambda t: t.encode("utf-8", "replace")))
+    def encode(text: str) -> bytes:
+        return text.encode("utf-8", "replace")
+
+    @fuzzed(spoilt(base) | st.binary(max_size=40) | st.text(max_size=40).map(encode))
     def trial(content: bytes) -> None:
         recipe.write_bytes(content)
         outcome("run", "--recipe", recipe, *data, *place)
@@ -214,7 +236,9 @@ def test_annotation_files(sources, run, tmp_path):
     triplets = sources["triplets"].read_bytes()
     rows = [json.loads(line) for line in triplets.splitlines()]
     options = {name: toys.TOYS[name](tmp_path / name) for name in ("fashioniq", "cirr", "circo", "hp-fashioniq")}
-    files = [(name, path) for name in options for path in sorted((tmp_path / name).rglob("*.json"))]
+    files = list[tuple[str, Path]]()
+    for name in options:
+        files += [(name, path) for path in sorted((tmp_path / name).rglob("*.json"))]
 
     @fuzzed(st.data())
     def trial(data: st.DataObject) -> None:
@@ -229,7 +253,7 @@ def test_annotation_files(sources, run, tmp_path):
             return
         name, path = data.draw(st.sampled_from(files))
         before = path.read_bytes()
-        other = changed(json.loads(before), JSONS).map(lambda value: json.dumps(value).encode())
+        other = changed(json.loads(before), JSONS).map(as_json)
         path.write_bytes(data.draw(spoilt(before) | other))
         try:
             split = negbench.load_dataset(name, split="val", images=False, **options[name])
@@ -245,37 +269,36 @@ def test_annotation_files(sources, run, tmp_path):
 
 
 def test_embeddings(sources, run, tmp_path):
-    def packed(**arrays: Any) -> bytes:
-        np.savez(buffer := io.BytesIO(), **arrays)
+    def pack(**arrays: Any) -> bytes:
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
         return buffer.getvalue()
 
     def others(name: str) -> list[bytes]:
         """Return the table in other types and shapes, and without parts of it."""
         key = {"images": "ids", "texts": "texts"}[name]
         with np.load(sources[name]) as stored:
-            ids, rows = stored[key], stored["features"]
-        kinds = (np.int8, str, np.float16, np.complex64)
-        tables = [(ids, rows.astype(kind)) for kind in kinds] + [
-            *((ids, rows[..., :0]), (ids[:0], rows[:0]), (ids, np.float32(1)), (ids, rows * np.float32(np.inf))),
-            *((ids, np.ones((len(ids), 1, 1, 1, 3), np.float32)), (ids, np.zeros(len(ids), dtype=[("a", "f4")]))),
-            *((ids.astype(object), rows), (np.arange(len(ids)), rows), (np.array("x"), rows)),
-            (np.repeat(ids[:1], len(ids)), rows),
-        ]
-        return [
-            packed(),
-            packed(features=rows),
-            *(packed(**{key: names, "features": table}) for names, table in tables),
-        ]
+            ids = stored[key]
+            rows = stored["features"]
+        other_rows = [rows.astype(kind) for kind in (np.int8, str, np.float16, np.complex64)]
+        other_rows += [rows[..., :0], np.float32(1), rows * np.float32(np.inf)]
+        other_rows += [np.ones((len(ids), 1, 1, 1, 3), np.float32), np.zeros(len(ids), dtype=[("a", "f4")])]
+        other_ids = [ids.astype(object), np.arange(len(ids)), np.array("x"), np.repeat(ids[:1], len(ids))]
+        contents = [pack(), pack(features=rows), pack(**{key: ids[:0], "features": rows[:0]})]
+        contents += [pack(**{key: ids, "features": table}) for table in other_rows]
+        contents += [pack(**{key: names, "features": rows}) for names in other_ids]
+        return contents
 
     table = np.load(sources["images"])["features"]
-    np.save(plain := io.BytesIO(), table)
+    plain = io.BytesIO()
+    np.save(plain, table)
     wrong = {name: others(name) for name in ("images", "texts")}
 
     @fuzzed(st.data())
     def trial(data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(wrong)))
-        files = (sources[name].read_bytes(), plain.getvalue(), saved({"features": torch.from_numpy(table)}))
-        content = data.draw(st.one_of(*map(spoilt, files), st.sampled_from(wrong[name])))
+        files = (sources[name].read_bytes(), plain.getvalue(), as_checkpoint({"features": torch.from_numpy(table)}))
+        content = data.draw(st.one_of(*(spoilt(file) for file in files), st.sampled_from(wrong[name])))
         file = tmp_path / f"{name}.{data.draw(st.sampled_from(('npz', 'npz', 'npy', 'safetensors', 'pt', 'txt')))}"
         file.write_bytes(content)
         run("--set", f"backbone.{name}='{file}'")
@@ -283,14 +306,15 @@ def test_embeddings(sources, run, tmp_path):
     trial()
 
 
-def listed(*values: object) -> st.SearchStrategy[list[Any]]:
+def lists_of(*values: object) -> st.SearchStrategy[list[Any]]:
     """Return lists of four cells: lists of these values."""
     return st.lists(st.lists(st.sampled_from(values), max_size=3), min_size=4, max_size=4)
 
 
 CELLS = st.one_of(
-    *(listed(0, 7, 12), listed(0, -1, 60), listed(0, 2**63), listed(True, False), listed("3", "val-a-00", "\x1b[2J")),
-    *(listed(1.0, 3.9), listed(b"1"), listed(None, 3), listed([1], []), st.just(["12"] * 4), st.just([None] * 4)),
+    *(lists_of(0, 7, 12), lists_of(0, -1, 60), lists_of(0, 2**63), lists_of(True, False)),
+    *(lists_of("3", "val-a-00", "\x1b[2J"), lists_of(1.0, 3.9), lists_of(b"1"), lists_of(None, 3), lists_of([1], [])),
+    *(st.just(["12"] * 4), st.just([None] * 4)),
 )
 TARGETS = st.lists(st.integers(0, 40), min_size=4, max_size=4) | st.sampled_from(([0.5] * 4, ["x"] * 4, [None] * 4))
 FLAGS = ("--draws", "--refresh", "--seed", "--device", "--format", "--strategy", "--split", "--set")
@@ -299,15 +323,15 @@ SET = ("mining.margin=0.1", "mining.margin=nan", "mining.exclude_relevant=true",
 
 def test_own_data(sources, tmp_path):
     """A folder for `init`; and for `mine`, embeddings in files with odd targets, lists and options."""
-    folder, file = tmp_path / "own", tmp_path / "t.parquet"
+    folder = tmp_path / "own"
+    file = tmp_path / "t.parquet"
     shutil.copytree(sources["triplets"].parent, folder)
     rows = [json.loads(line) for line in sources["triplets"].read_bytes().splitlines()]
     with np.load(sources["images"]) as stored:
         np.savez(tmp_path / "images.npz", ids=stored["ids"], features=stored["features"][:, 0])
         np.save(tmp_path / "q.npy", stored["features"][:4, 0])
-    files = {"queries": tmp_path / "q.npy", "images": tmp_path / "images.npz", "targets": file}
-    given = itertools.chain(*((f"--{name}", path) for name, path in files.items()))
-    mine = ["mine", *given, "--out", tmp_path / "n.parquet", "--strategy", "top-k:k=5"]
+    files = ["--queries", tmp_path / "q.npy", "--images", tmp_path / "images.npz", "--targets", file]
+    mine = ["mine", *files, "--out", tmp_path / "n.parquet", "--strategy", "top-k:k=5"]
 
     @fuzzed(st.data())
     def trial(data: st.DataObject) -> None:
@@ -375,10 +399,16 @@ def test_plugin_files(run, own_registry, tmp_path):
         def pick(*choices: str) -> str:
             return data.draw(st.sampled_from(choices))
 
-        kind, spoils = pick("strategy", "strategy", "strategy", "loss"), pick("", "", "", "", "all") == "all"
+        kind = pick("strategy", "strategy", "strategy", "loss")
+        spoils = pick("", "", "", "", "all") == "all"
         base, method = BASES[kind]
-        default, more = (pick(*DEFAULTS), pick(*MORE)) if data.draw(st.booleans()) else ("1", "")
-        scope, first = pick("corpus", "batch", "corpus", "batch", "both"), "pass" if spoils else pick(*FIRST)
+        default = "1"
+        more = ""
+        if data.draw(st.booleans()):
+            default = pick(*DEFAULTS)
+            more = pick(*MORE)
+        scope = pick("corpus", "batch", "corpus", "batch", "both")
+        first = "pass" if spoils else pick(*FIRST)
         options = f"scope: ClassVar[str] = {scope!r}\n    k: int = {default}\n    {more}"
         answer = pick(*(LOST if kind == "loss" else ANSWER))
         content = FORM.format(base=base, method=method, options=options, first=first, answer=answer).encode()
@@ -399,8 +429,9 @@ def test_plugin_files(run, own_registry, tmp_path):
 TENSORS = (torch.zeros(0), torch.zeros(3, 3), torch.tensor(1j), torch.full((2,), torch.nan), torch.zeros(5).bool())
 
 
-def saved(value: object) -> bytes:
-    torch.save(value, buffer := io.BytesIO())
+def as_checkpoint(value: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
     return buffer.getvalue()
 
 
@@ -409,23 +440,24 @@ def test_checkpoints(subtests, vector_sets, run, tmp_path):
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     with pytest.raises(NegbenchError, match="enough"):
         run_config(config, RunContext.open(tmp_path / "runs", "none"))
-    kept = RunFolder(next((tmp_path / "runs").glob("qure-*")))
-    (kept.path / SUMS).unlink()
-    (kept.path / "error.txt").unlink()
-    pristine, state = shutil.copytree(kept.path, tmp_path / "pristine"), kept.checkpoint()
+    folder = RunFolder(next((tmp_path / "runs").glob("qure-*")))
+    (folder.path / SUMS).unlink()
+    (folder.path / "error.txt").unlink()
+    pristine = shutil.copytree(folder.path, tmp_path / "pristine")
+    state = folder.checkpoint()
     content = (pristine / "checkpoint.pt").read_bytes()
 
     def again_with(damaged: bytes) -> int:
-        shutil.rmtree(kept.path)
-        shutil.copytree(pristine, kept.path)
-        (kept.path / "checkpoint.pt").write_bytes(damaged)
+        shutil.rmtree(folder.path)
+        shutil.copytree(pristine, folder.path)
+        (folder.path / "checkpoint.pt").write_bytes(damaged)
         return run()
 
     for negatives in (state["state"]["negatives"], torch.tensor([]), state["state"]["negatives"][:3]):
         with subtests.test(negatives=negatives):
-            assert again_with(saved({**state, "state": {**state["state"], "negatives": negatives}})) == 2
+            assert again_with(as_checkpoint({**state, "state": {**state["state"], "negatives": negatives}})) == 2
 
-    @fuzzed(spoilt(content) | changed(state, JSONS | st.sampled_from(TENSORS)).map(saved))
+    @fuzzed(spoilt(content) | changed(state, JSONS | st.sampled_from(TENSORS)).map(as_checkpoint))
     def trial(damaged: bytes) -> None:
         again_with(damaged)
 
@@ -436,10 +468,11 @@ def test_ranks(sources, vector_sets, run, tmp_path):
     """Damaged rankings for `evaluate`, and damaged scores of a guide."""
     split = negbench.load_dataset("triplets", file=sources["triplets"], split="val", images=False)
     lists = {query.id: split.images[:5] for query in split.queries}
-    lines = [f"{q} Q0 {i} {n + 1} {9 - n} x\n" for q, images in lists.items() for n, i in enumerate(images)]
+    lines = list[str]()
+    for query, images in lists.items():
+        lines += [f"{query} Q0 {image} {place + 1} {9 - place} x\n" for place, image in enumerate(images)]
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "train.epochs=1"])
     folder = run_config(config, RunContext.open(tmp_path / "done", "none")).folder
-    as_json = lambda value: json.dumps(value).encode()  # noqa: E731
     kinds = {
         "json": changed(lists, JSONS).map(as_json) | spoilt(as_json(lists)),
         "parquet": spoilt((folder.path / "ranks.parquet").read_bytes()),
@@ -474,7 +507,7 @@ def test_lines_of_jobs(vector_flags, tmp_path):
     grid = ["compare", "--strategies", "qure", "--seeds", "1", "--lr", "fixed", "--executor", f"jobs:{jobs}"]
     assert command_line([*grid, *vector_flags, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 75
     line = (jobs / "cells.jsonl").read_bytes()
-    changes = changed(json.loads(line), JSONS | st.sampled_from(WORDS)).map(lambda row: json.dumps(row).encode())
+    changes = changed(json.loads(line), JSONS | st.sampled_from(WORDS)).map(as_json)
 
     @fuzzed(spoilt(line) | changes)
     def trial(content: bytes) -> None:
@@ -482,7 +515,7 @@ def test_lines_of_jobs(vector_flags, tmp_path):
         jobs.mkdir()
         (jobs / "cells.jsonl").write_bytes(content)
         is_read_or_refused(lambda: compute_line(jobs, 0, Trusted(tmp_path / "runs", (), "none")))
-        assert all(path.parent == jobs for path in tmp_path.rglob("*.json*") if "runs" not in path.parts)
+        assert [path for path in tmp_path.rglob("*.json*") if path.parent != jobs and "runs" not in path.parts] == []
 
     trial()
 
@@ -501,7 +534,7 @@ def test_json_of_received_folders(vector_flags, tmp_path):
     def trial(data: st.DataObject) -> None:
         path = data.draw(st.sampled_from(paths))
         parts = JSONS | st.sampled_from(WORDS)
-        other = changed(json.loads(contents[path]), parts).map(lambda value: json.dumps(value).encode())
+        other = changed(json.loads(contents[path]), parts).map(as_json)
         path.write_bytes(data.draw(other | spoilt(contents[path])))
         (path.parent / SUMS).unlink(missing_ok=True)
         is_read_or_refused(lambda: results_of(runs, "c"))

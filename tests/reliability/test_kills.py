@@ -21,7 +21,8 @@ def contents(runs: Path) -> dict[str, bytes]:
             continue
         value = path.read_bytes()
         if path.name == "result.json":
-            value = json.dumps({k: v for k, v in json.loads(value).items() if k not in _TIMES}).encode()
+            result = json.loads(value)
+            value = json.dumps({key: result[key] for key in result if key not in _TIMES}).encode()
         if path.suffix == ".safetensors":  # the library writes its header's metadata in any order
             size = int.from_bytes(value[:8], "little")
             value = json.dumps(json.loads(value[8 : 8 + size]), sort_keys=True).encode() + value[8 + size :]
@@ -37,7 +38,7 @@ def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(forked, vec
         run(config, place)
 
     straight = tmp_path / "straight"
-    total = moments(forked, lambda: run_in(straight), straight, NEVER)
+    total = moments(forked, partial(run_in, straight), straight, NEVER)
     assert total > 60
     want = contents(straight)
     assert {Path(name).name for name in want} >= {"config.json", "metrics.jsonl", "ranks.parquet", "result.json"}

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from negbench import api
 from negbench.cli.main import run as negbench
 from negbench.machine.files import write_json
 from negbench.store.runfolder import RunFolder
+from tests.runs import flags_of
 from tests.vector_files import write_vectors
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.rmdir", "shutil.rmtree"}
@@ -37,19 +39,20 @@ SETS = ("train.epochs=2", "train.batch_size=16", "train.lr=0.03")
 def deeds(forked: Callable[..., Any]) -> Callable[..., list[str]]:
     """Return a function that runs an action in a child process, and lists what no received folder may cause."""
 
-    def listed(action: Callable[[], Any], received: Path, allowed: list[Path]) -> list[str]:
-        child = forked(partial(_watched, action, str(received), tuple(map(str, allowed))))
+    def list_deeds(action: Callable[[], Any], received: Path, allowed: list[Path]) -> list[str]:
+        child = forked(partial(_watch, action, str(received), tuple(str(path) for path in allowed)))
         lines = [*dict.fromkeys(child.communicate().splitlines())]
         return lines if child.returncode == 0 else [*lines, "the child failed"]
 
-    return listed
+    return list_deeds
 
 
-def _watched(action: Callable[[], Any], received: str, allowed: tuple[str, ...]) -> None:
+def _watch(action: Callable[[], Any], received: str, allowed: tuple[str, ...]) -> None:
     """Run the action and print its deeds alone."""
 
     def note(*words: object) -> None:
-        os.write(1, (" ".join(map(str, words)).replace("\n", " ") + "\n").encode())
+        line = " ".join(str(word) for word in words).replace("\n", " ")
+        os.write(1, f"{line}\n".encode())
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         harmless = arguments[:1] == ("fc-list",) or (event == "socket.connect" and isinstance(arguments[1], str))
@@ -74,21 +77,35 @@ def _watched(action: Callable[[], Any], received: str, allowed: tuple[str, ...])
         action()
 
 
+@dataclass(frozen=True)
+class Honest:
+    """A folder with data and with a runs folder (a comparison, a study), and the flags of its runs."""
+
+    place: Path
+    flags: list[str]
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Return an honest runs folder (a comparison, a study, an interrupted run) and the flags of its runs."""
-    place = tmp_path_factory.mktemp("made")
-    flags = [word for text in (*write_vectors(place / "own"), *SETS) for word in ("--set", text)]
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Honest:
+    place = tmp_path_factory.mktemp("honest")
+    flags = flags_of([*write_vectors(place / "own"), *SETS])
     runs = ["--runs-dir", str(place / "runs")]
     grid = ["--strategies", "qure,in-batch", "--seeds", "1", "--name", "duel", "--no-report", "--lr=fixed"]
     assert negbench(["compare", *grid, *flags, *runs]) == 0
     assert negbench([*SEARCH.split(), *flags, *runs]) == 0
-    return place, flags
+    return Honest(place, flags)
+
+
+@dataclass(frozen=True)
+class Visited:
+    """A server on this machine: its address, and whether anybody has connected."""
+
+    address: str
+    anybody: Callable[[], bool]
 
 
 @pytest.fixture
-def visited() -> Iterator[tuple[str, Callable[[], bool]]]:
-    """Return the address of a server on this machine, and whether anybody has connected."""
+def visited() -> Iterator[Visited]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
 
@@ -99,28 +116,28 @@ def visited() -> Iterator[tuple[str, Callable[[], bool]]]:
                 return False
             return True
 
-        yield f"127.0.0.1:{server.getsockname()[1]}", anybody
+        yield Visited(f"127.0.0.1:{server.getsockname()[1]}", anybody)
 
 
 @pytest.fixture
-def received(made: tuple[Path, list[str]], tmp_path: Path, visited: tuple[str, Any]) -> Path:
+def received(honest: Honest, tmp_path: Path, visited: Visited) -> Path:
     """Return a copy of the folder with every trap in it."""
-    place, address = tmp_path / "received", visited[0]
-    shutil.copytree(made[0], place)
+    place = tmp_path / "received"
+    shutil.copytree(honest.place, place)
     runs = place / "runs"
     for folder in (place / "own", runs, runs / "duel", *runs.glob("qure-*")):
         for name in ("my_strategy", "sitecustomize", "conftest", "torch", "mlflow", "negbench"):
             (folder / f"{name}.py").write_text(TRAP, encoding="utf-8")
     note = json.loads((runs / "searched" / "study.json").read_text(encoding="utf-8"))
-    write_json(runs / "elsewhere" / "study.json", {**note, "storage": f"postgresql://{address}/x"})
+    write_json(runs / "elsewhere" / "study.json", {**note, "storage": f"postgresql://{visited.address}/x"})
     for path in runs.rglob("mlflow.json"):
-        write_json(path, {**json.loads(path.read_text(encoding="utf-8")), "uri": f"http://{address}"})
+        write_json(path, {**json.loads(path.read_text(encoding="utf-8")), "uri": f"http://{visited.address}"})
     for path in runs.glob("qure-*"):
         manifest = RunFolder(path).manifest
         manifest["config"]["plugins"] = [str(path / "my_strategy.py")]
         RunFolder(path).write_manifest(manifest)
     (place / "recipe.toml").write_text(
-        f'[study]\nstorage = "sqlite:///{tmp_path}/outside.db"\n[compare]\ntracking_uri = "http://{address}"\n',
+        f'[study]\nstorage = "sqlite:///{tmp_path}/outside.db"\n[compare]\ntracking_uri = "http://{visited.address}"\n',
         encoding="utf-8",
     )
     return place
@@ -128,16 +145,17 @@ def received(made: tuple[Path, list[str]], tmp_path: Path, visited: tuple[str, A
 
 @pytest.mark.slow
 def test_the_rows_of_the_table_of_received_folders(
-    received, made, visited, deeds, own_registry, tmp_path, own_cache, monkeypatch
+    received, honest, visited, deeds, own_registry, tmp_path, own_cache, monkeypatch
 ):
     """Secrets of the environment would show as a connection, as no row may connect to anything."""
     for name in ("PGPASSWORD", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("MPLCONFIGDIR", str(own_cache))
     monkeypatch.chdir(received / "runs")
-    runs, own = received / "runs", received / "own"
+    runs = received / "runs"
+    data = received / "own"
     place = ["--runs-dir", str(runs)]
-    flags = [word.replace(str(made[0]), str(received)) for word in made[1]]
+    flags = [word.replace(str(honest.place), str(received)) for word in honest.flags]
     grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "duel", "--no-report", "--lr=fixed"]
 
     def command(*words: str, code: int = 0) -> Callable[[], None]:
@@ -146,7 +164,7 @@ def test_the_rows_of_the_table_of_received_folders(
 
         return run
 
-    def refused() -> None:
+    def read_trials_elsewhere() -> None:
         with pytest.raises(Exception, match="opened only if you name it"):
             _ = api.load("elsewhere", runs).trials
 
@@ -154,27 +172,30 @@ def test_the_rows_of_the_table_of_received_folders(
         "listing": command("doctor", *place, code=0),
         "reading a comparison": lambda: repr(api.load("duel", runs)),
         "reading a study": lambda: repr(api.load("searched", runs)),
-        "reading a study elsewhere": refused,
+        "reading a study elsewhere": read_trials_elsewhere,
         "reporting": command("report", "duel", *place),
-        "scoring again": command("evaluate", "in-batch", "--dataset", f"{own}/triplets.jsonl", *place),
+        "scoring again": command("evaluate", "in-batch", "--dataset", f"{data}/triplets.jsonl", *place),
         "scoring a run that names code": command("evaluate", "qure", *place),
         "mining with a run": command(
-            "mine", "--run", "in-batch", "--strategy", "qure", f"--out={own}/n.parquet", *place
+            "mine", "--run", "in-batch", "--strategy", "qure", f"--out={data}/n.parquet", *place
         ),
         "resuming a comparison": command(*grid, *flags, *place),
-        "resuming a study": command(*SEARCH.split(), *made[1], *place),
+        "resuming a study": command(*SEARCH.split(), *honest.flags, *place),
         "a run": command("run", "--strategy", "qure", *flags, *place),
-        "a data folder": command("init", str(own)),
-        "a data folder's recipe": command("audit", "--recipe", f"{own}/recipe.toml", "--strategy", "qure"),
+        "a data folder": command("init", str(data)),
+        "a data folder's recipe": command("audit", "--recipe", f"{data}/recipe.toml", "--strategy", "qure"),
         "a recipe": command("compare", "--recipe", str(received / "recipe.toml"), *place, code=2),
         "a recipe of a study": command("study", "--recipe", str(received / "recipe.toml"), *place, code=2),
     }
-    tidy = [Path(tempfile.gettempdir()) / "negbench-miner-", own_cache, own_cache.with_name("store"), runs, own]
-    bad = {row: deeds(action, received, tidy) for row, action in rows.items()}
-    found = {row: of_row for row, of_row in bad.items() if of_row}
-    assert found == {}, json.dumps(found, indent=1)
+    allowed = [Path(tempfile.gettempdir()) / "negbench-miner-", own_cache, own_cache.with_name("store"), runs, data]
+    bad_deeds = {}
+    for row, action in rows.items():
+        lines = deeds(action, received, allowed)
+        if lines:
+            bad_deeds[row] = lines
+    assert bad_deeds == {}, json.dumps(bad_deeds, indent=1)
     assert not list(received.rglob("*.ran"))
-    assert not visited[1]()
+    assert not visited.anybody()
     assert not (tmp_path / "outside.db").exists()
 
 
@@ -190,17 +211,21 @@ LINKS = {  # an entry of the runs folder that leads elsewhere -> the command tha
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", LINKS)
-def test_nothing_is_written_through_a_link(made, tmp_path, capsys, at):
-    shutil.copytree(made[0] / "runs", tmp_path / "runs")
-    path, there = tmp_path / "runs" / at, tmp_path / "elsewhere"
-    shutil.move(path, there) if path.exists() else there.mkdir()
-    path.symlink_to(there)
-    before = contents(there)
-    flags = made[1] if LINKS[at] != "report duel" else []
+def test_nothing_is_written_through_a_link(honest, tmp_path, capsys, at):
+    shutil.copytree(honest.place / "runs", tmp_path / "runs")
+    path = tmp_path / "runs" / at
+    elsewhere = tmp_path / "elsewhere"
+    if path.exists():
+        shutil.move(path, elsewhere)
+    else:
+        elsewhere.mkdir()
+    path.symlink_to(elsewhere)
+    before = contents(elsewhere)
+    flags = honest.flags if LINKS[at] != "report duel" else []
     code = negbench([*LINKS[at].split(), *flags, "--runs-dir", str(tmp_path / "runs")])
     assert code == (0 if at == "artifacts" else 2)  # a store that fails costs a remark, never a run
     assert "link" in capsys.readouterr().err
-    assert contents(there) == before
+    assert contents(elsewhere) == before
 
 
 def contents(path: Path) -> dict[Path, bytes]:
@@ -210,18 +235,19 @@ def contents(path: Path) -> dict[Path, bytes]:
 def test_the_watch_sees_each_kind_of_deed(tmp_path, visited, deeds):
     """The oracle itself: connecting, writing outside, running a file of the folder, opening a database, a program."""
     (tmp_path / "code.py").write_text("x = 1\n", encoding="utf-8")
-    host, port = visited[0].split(":")
+    host, port = visited.address.split(":")
 
-    def executed() -> None:
+    def execute_code() -> None:
         exec(compile("x = 1", str(tmp_path / "code.py"), "exec"))
 
     deed: dict[str, Callable[[], Any]] = {
         "socket.connect": lambda: socket.create_connection((host, int(port))),
         "open": lambda: (tmp_path / "written").write_text("x"),
         "sqlite3.connect": lambda: optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db"),
-        "exec": executed,
+        "exec": execute_code,
         "os.system": lambda: os.system("true"),
         "os.mkdir": lambda: (tmp_path / "folder").mkdir(),
     }
     for kind, action in deed.items():
-        assert any(line.startswith(kind) for line in deeds(action, tmp_path, [])), kind
+        lines = deeds(action, tmp_path, [])
+        assert any(line.startswith(kind) for line in lines), f"{kind} is not among {lines}"

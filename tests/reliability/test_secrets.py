@@ -24,9 +24,10 @@ UNTOUCHED = (
 
 
 def test_no_secret_is_left_of_an_address_and_all_else_is(subtests, spelled):
-    for given, want in (*spelled["addresses"].items(), *zip(UNTOUCHED, UNTOUCHED, strict=True)):
-        with subtests.test(given=given):
-            assert without_secrets(given) == want
+    addresses = {**spelled["addresses"], **{address: address for address in UNTOUCHED}}
+    for address, want in addresses.items():
+        with subtests.test(address=address):
+            assert without_secrets(address) == want
 
 
 SCHEMES = sorted({*_tracking_store_registry._registry, *DATABASE_ENGINES, "postgresql+psycopg", "redis"} - {"", "file"})
@@ -63,9 +64,10 @@ def found_in(folder: Path) -> list[str]:
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let an sqlite file answer as the store under the secret address; return the working folder."""
-    place, client = Tracker.open(tmp_path / "elsewhere"), Tracker.client
-    place.root.mkdir()
-    monkeypatch.setattr(Tracker, "client", lambda tracker: client(place))
+    store = Tracker.open(tmp_path / "elsewhere")
+    store.root.mkdir()
+    client = Tracker.client
+    monkeypatch.setattr(Tracker, "client", lambda _: client(store))
     for name in ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "PGPASSWORD"):
         monkeypatch.setenv(name, SECRET)
     monkeypatch.chdir(tmp_path)
@@ -90,9 +92,8 @@ def test_no_file_of_any_command_holds_it(elsewhere, vector_flags, capfd, monkeyp
     assert SECRET not in out + err
     assert found_in(elsewhere) == []
     assert read_json(next((elsewhere / "runs").glob("qure-*/mlflow.json")))["uri"] == "http://127.0.0.1:9"
-    assert {
-        each.info.status for each in Tracker.open(elsewhere / "runs", URI).client().search_runs(["1", "2", "3"])
-    } == {"FINISHED"}
+    stored = Tracker.open(elsewhere / "runs", URI).client().search_runs(["1", "2", "3"])
+    assert {run.info.status for run in stored} == {"FINISHED"}
 
 
 def test_a_store_that_fails_is_named_without_it(subtests, vector_flags, tmp_path, capfd, monkeypatch):

@@ -9,6 +9,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -106,19 +107,19 @@ def plugin_keys() -> Iterator[tuple[str, list[str]]]:
     used = {("strategies", text.partition(":")[0]) for text, _, _ in BASES.values()}
     used |= {("losses", loss) for _, loss, _ in BASES.values()} | {("backbones", "precomputed")}
     for kind, name in sorted(used):
-        section = next(section for section, each in SECTIONS.items() if each == kind)
+        section = next(name for name, kind_of_section in SECTIONS.items() if kind_of_section == kind)
         cls = options_class(registry.get(kind, name))
         ranges = tunable_ranges(cls)
         for option, default in option_defaults(registry.get(kind, name)).items():
             if option in PLACES:
                 continue
             span = ranges.get(option)
-            values = values_of(f"{section}.{option}", cls.__annotations__.get(option, Any), default)
-            if span is not None:
-                values = [str(choice) for choice in span.choices if choice != default] or [
-                    str(span.low),
-                    str(span.high),
-                ]
+            if span is None:
+                values = values_of(f"{section}.{option}", cls.__annotations__.get(option, Any), default)
+            else:
+                values = [str(choice) for choice in span.choices if choice != default]
+                if not values:
+                    values = [str(span.low), str(span.high)]
             yield f"{section}.{option} of {name}", values
 
 
@@ -127,46 +128,45 @@ TRIED = [key for key, values in CASES.items() if values]
 SOME = TRIED if "NEGBENCH_FUZZ" in os.environ else sorted(random.Random(5).sample(TRIED, 14))
 
 
-def untimed(value: Any) -> Any:
+def without_times(value: Any) -> Any:
     """Return stored values without those that are seconds."""
     if isinstance(value, dict):
-        return {key: untimed(inner) for key, inner in value.items() if "seconds" not in key}
+        return {key: without_times(inner) for key, inner in value.items() if "seconds" not in key}
     if isinstance(value, list):
-        return [untimed(inner) for inner in value]
+        return [without_times(inner) for inner in value]
     return value
 
 
 @pytest.fixture(scope="module")
 def outcome(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Any]]:
     """Return a function that runs a base with a setting: its identity, what it stored, the lines that it printed."""
-    known: dict[tuple[str, str], dict[str, Any]] = {}
 
-    def computed(base: str, setting: str) -> dict[str, Any]:
-        if (base, setting) not in known:
-            strategy, loss, more = BASES[base]
-            data = [text for text in vector_sets if not (text.startswith("schedule.") and strategy == "in-batch")]
-            sets = (*data, *more, *([setting] if setting else []))
-            context = RunContext.open(
-                tmp_path_factory.mktemp("settings"), "none"
-            )  # no run is read again for another setting
-            asked = Run(strategy=strategy, loss=loss, sets=sets, tracking_uri="none", runs_dir=context.runs)
-            lines = list[str]()
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("negbench.api.notes", lines.extend)
-                planned = plan_of(asked)
-            result = run_config(planned, context)
-            stored = untimed([result.folder.result[name] for name in STORED])
-            curve = untimed(result.folder.metrics())
-            weights = result.folder.weights()
-            known[base, setting] = {
-                "identity": json.dumps(planned.config.identity(), sort_keys=True),
-                "stored": json.dumps([stored, curve, result.folder.ranks().to_csv()], sort_keys=True, default=str),
-                "weights": {name: tensor.numpy().tobytes() for name, tensor in weights.items()},
-                "lines": lines,
-            }
-        return known[base, setting]
+    @cache
+    def compute(base: str, setting: str) -> dict[str, Any]:
+        strategy, loss, more = BASES[base]
+        sets = [*vector_sets, *more]
+        if strategy == "in-batch":
+            sets = [text for text in sets if not text.startswith("schedule.")]
+        if setting:
+            sets.append(setting)
+        runs = tmp_path_factory.mktemp("settings")  # of its own: no run is read again for another setting
+        options = Run(strategy=strategy, loss=loss, sets=tuple(sets), tracking_uri="none", runs_dir=runs)
+        lines = list[str]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("negbench.api.notes", lines.extend)
+            plan = plan_of(options)
+        result = run_config(plan, RunContext.open(runs, "none"))
+        stored = without_times([result.folder.result[name] for name in STORED])
+        curve = without_times(result.folder.metrics())
+        weights = result.folder.weights()
+        return {
+            "identity": json.dumps(plan.config.identity(), sort_keys=True),
+            "stored": json.dumps([stored, curve, result.folder.ranks().to_csv()], sort_keys=True, default=str),
+            "weights": {name: tensor.numpy().tobytes() for name, tensor in weights.items()},
+            "lines": lines,
+        }
 
-    return computed
+    return compute
 
 
 @pytest.mark.parametrize("key", SOME)

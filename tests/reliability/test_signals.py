@@ -34,7 +34,11 @@ GRID = ("compare", "--lr=fixed", "--strategies", "qure", "--losses", "bradley-te
 def start(start_command: Callable[[list[str]], Any], vector_sets: list[str], tmp_path: Path) -> Callable[..., Any]:
     """Return a function that starts a long command with its runs in the test's folder."""
     sets = flags_of([*vector_sets, *LONG])
-    return lambda *arguments: start_command([*arguments, *sets, "--runs-dir", str(tmp_path)])
+
+    def start_long(*arguments: str) -> Any:
+        return start_command([*arguments, *sets, "--runs-dir", str(tmp_path)])
+
+    return start_long
 
 
 def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder]:
@@ -48,7 +52,7 @@ def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder
     return [RunFolder(path.parent) for path in checkpoints]
 
 
-def waiting(**given: Any) -> None:
+def wait_and_close(**options: Any) -> None:
     try:
         print("ready", flush=True)
         time.sleep(60)
@@ -61,7 +65,7 @@ FIRST = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 CASES = list(itertools.product(FIRST, [None, *FIRST]))
 
 
-def hearing() -> None:
+def run_and_hear() -> None:
     """Run a command that gets the signals hidden from the suite by nohup or a background shell."""
     hear()
     os.dup2(1, 2)
@@ -70,10 +74,9 @@ def hearing() -> None:
 
 def test_exit_codes_and_a_second_signal(forked, monkeypatch):
     """All run at once, because each mostly waits."""
-    monkeypatch.setattr("negbench.cli.main.app", waiting)
-    processes = [forked(hearing) for _ in CASES]
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
+    monkeypatch.setattr("negbench.cli.main.app", wait_and_close)
+    processes = [forked(run_and_hear) for _ in CASES]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * len(CASES)
     for process, (number, _) in zip(processes, CASES, strict=True):
         os.kill(process.pid, number)
     time.sleep(0.1)
@@ -84,18 +87,18 @@ def test_exit_codes_and_a_second_signal(forked, monkeypatch):
         closed, *document, line = process.communicate().splitlines()
         assert closed == "closed", number
         assert line.startswith(f"negbench: stopped by {number.name}; finished work is kept: "), number
-        said = {"error": line.removeprefix("negbench: "), "exit_code": FIRST[number]}
-        assert (process.returncode, json.loads("".join(document))) == (FIRST[number], said), (number, again)
+        error = {"error": line.removeprefix("negbench: "), "exit_code": FIRST[number]}
+        assert (process.returncode, json.loads("".join(document))) == (FIRST[number], error), (number, again)
 
 
 @pytest.fixture
 def listening() -> Iterator[None]:
     """Handle signals in this process as a command does, for as long as the test runs."""
-    kept = {number: signal.signal(number, signal.SIG_DFL) for number in FIRST}
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in FIRST}
     stop_on_signals()
     yield
     stop_on_signals()  # forgets the test's signals
-    for number, handler in kept.items():
+    for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
@@ -139,7 +142,7 @@ class Deafer:
         time.sleep(600)
 
 
-def endless(**given: Any) -> None:
+def block_twice(**options: Any) -> None:
     Deafer()
     print("lost", flush=True)
     try:
@@ -149,8 +152,8 @@ def endless(**given: Any) -> None:
 
 
 def test_a_later_signal_ends_the_process_whatever_it_does(forked, monkeypatch):
-    monkeypatch.setattr("negbench.cli.main.app", endless)
-    process = forked(hearing)
+    monkeypatch.setattr("negbench.cli.main.app", block_twice)
+    process = forked(run_and_hear)
     assert process.stdout.readline() == "ready\n"
     os.kill(process.pid, signal.SIGTERM)
     assert process.stdout.readline() == "lost\n"
@@ -189,10 +192,11 @@ def test_what_kill_9_left_running_is_ended_by_the_next_command(statuses, start, 
 
 def test_a_copy_that_was_cut_off_is_made_again(statuses, vector_flags, tmp_path):
     assert negbench(["run", "--strategy", "qure", *vector_flags, "--runs-dir", str(tmp_path)]) == 0
-    tracker, folder = Tracker.open(tmp_path), RunFolder(next(tmp_path.glob("qure-*")))
+    tracker = Tracker.open(tmp_path)
+    folder = RunFolder(next(tmp_path.glob("qure-*")))
     client = tracker.client()
-    (made,) = client.search_runs(["1"])
-    client.update_run(made.info.run_id, status="RUNNING")
+    (copied_run,) = client.search_runs(["1"])
+    client.update_run(copied_run.info.run_id, status="RUNNING")
     shutil.rmtree(tmp_path / "artifacts")
     assert tracker.end_abandoned() == [folder.run_id]
     assert statuses(tmp_path) == {"FINISHED": 1}
@@ -216,16 +220,16 @@ def test_a_kill_right_after_mlflow_made_a_run_leaves_none_running(statuses, kind
     class Killed(BaseException):
         pass
 
-    def killed(client: MlflowClient, *given: Any, tags: dict[str, str], **more: Any) -> Any:
-        made = create(client, *given, tags=tags, **more)
+    def create_and_die(client: MlflowClient, *arguments: Any, tags: dict[str, str], **more: Any) -> Any:
+        new_run = create(client, *arguments, tags=tags, **more)
         if tags["negbench.kind"] == kind:
             raise Killed
-        return made
+        return new_run
 
     create = MlflowClient.create_run
     command = [*GRID, "--seeds", "1", *vector_flags, "--runs-dir", str(tmp_path), "--no-report"]
     with monkeypatch.context() as patch:
-        patch.setattr(MlflowClient, "create_run", killed)
+        patch.setattr(MlflowClient, "create_run", create_and_die)
         with pytest.raises(Killed):
             negbench(command)
     assert statuses(tmp_path)["RUNNING"] >= 1
@@ -292,12 +296,12 @@ def test_a_run_of_two_processes_ends_in_both_and_resumes_bit_for_bit(
     if not limit:
         wait_for_checkpoints(tmp_path / "parts", 1, process)
         end(way, process)
-    said = process.communicate()  # until both processes have ended, as both may write there
-    assert process.returncode == ENDS[way], said
-    assert "Traceback" not in said
+    output = process.communicate()  # until both processes have ended, as both may write there
+    assert process.returncode == ENDS[way], output
+    assert "Traceback" not in output
     again = start_command([*command, str(tmp_path / "parts")])
-    said = again.communicate()
-    assert again.returncode == 0, said
+    output = again.communicate()
+    assert again.returncode == 0, output
     (one,) = (RunFolder(file.parent) for file in (tmp_path / "whole").glob("*/result.json"))
     (other,) = (RunFolder(file.parent) for file in (tmp_path / "parts").glob("*/result.json"))
     assert other.metrics() == one.metrics()

@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +62,16 @@ def line(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
     cable.cut()
 
 
+@dataclass(frozen=True)
+class Undisturbed:
+    """A runs folder with the grid and its store, and what the store shows."""
+
+    runs: Path
+    contents: dict[str, Any]
+
+
 @pytest.fixture(scope="module")
-def undisturbed(vector_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """Compute the grid with the store in its runs folder; return the folder and what the store shows."""
+def undisturbed(vector_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     runs = tmp_path_factory.mktemp("undisturbed") / "runs"
     assert negbench([*GRID, *vector_flags, "--runs-dir", str(runs)]) == 0
     want = contents(default_uri(runs), "c")
@@ -70,13 +79,14 @@ def undisturbed(vector_flags: list[str], tmp_path_factory: pytest.TempPathFactor
     assert want["loose"] == []
     assert "table.md" in want["files"]["c"]
     assert want["answer"].startswith("R@10 ")
-    return runs, want
+    return Undisturbed(runs, want)
 
 
 @pytest.mark.parametrize(("sent", "again"), [(0, "rerun"), (60, "doctor"), (7, "ui"), (100, "ui")][: many(2, 4)])
 def test_a_server_that_stops_gets_all_when_it_is_back(sent, again, line, undisturbed, vector_flags, tmp_path, capfd):
     """It stops at the start, or after some packets: while it gets a parent, a cell, a summary."""
-    uri, address = f"http://alice:{SECRET}@127.0.0.1:{line.port}", f"http://127.0.0.1:{line.port}"
+    uri = f"http://alice:{SECRET}@127.0.0.1:{line.port}"
+    address = f"http://127.0.0.1:{line.port}"
     place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", uri]
     line.mend(sent)
     assert negbench([*GRID, *vector_flags, *place]) == 0
@@ -86,14 +96,14 @@ def test_a_server_that_stops_gets_all_when_it_is_back(sent, again, line, undistu
     assert " of 4 runs, and the summary of 'c' are not copied: rerun the command, or `negbench ui`" in lost[0]
     line.mend()
     assert negbench(again_by(again, vector_flags) + place) == 0
-    told = "".join(capfd.readouterr())
-    assert contents(address, "c") == undisturbed[1]
-    assert SECRET not in out + err + told
+    printed = "".join(capfd.readouterr())
+    assert contents(address, "c") == undisturbed.contents
+    assert SECRET not in out + err + printed
     if again == "ui":  # the server's own page
-        page = next(text for text in told.splitlines() if text.startswith(f"{address}/#/experiments/"))
+        page = next(text for text in printed.splitlines() if text.startswith(f"{address}/#/experiments/"))
         assert "orderByKey=tags.%60negbench.place%60" in page  # by the rows' own order
     if again != "rerun":
-        assert " and the summary of c that the store lacked" in told or "copied the summary of c that" in told
+        assert " and the summary of c that the store lacked" in printed or "copied the summary of c that" in printed
     line.cut()  # whole: nobody is asked
     assert negbench([*GRID, *vector_flags, *place]) == 0
     assert " fails (" not in capfd.readouterr().err
@@ -116,12 +126,12 @@ def test_a_server_is_used_without_a_word_of_mlflow(line, vector_flags, tmp_path,
 @pytest.mark.usefixtures("ui_commands")
 @pytest.mark.parametrize("again", ["ui", "rerun", "doctor"][: many(1, 3)])
 def test_a_copied_folder_shows_the_comparison_as_where_it_was_made(again, undisturbed, vector_flags, tmp_path, capfd):
-    there, place = tmp_path / "there", ["--runs-dir", str(tmp_path / "there")]
-    shutil.copytree(undisturbed[0], there)
-    assert negbench(again_by(again, vector_flags) + place) == 0
+    copy = tmp_path / "copy"
+    shutil.copytree(undisturbed.runs, copy)
+    assert negbench([*again_by(again, vector_flags), "--runs-dir", str(copy)]) == 0
     assert "its MLflow store is now mlflow-moved.db" in "".join(capfd.readouterr())
-    assert contents(default_uri(there), "c") == undisturbed[1]
-    assert "CHART" in Tracker.open(there).address("c")
+    assert contents(default_uri(copy), "c") == undisturbed.contents
+    assert "CHART" in Tracker.open(copy).address("c")
 
 
 def cut_off(store: Path, statements: int) -> None:
@@ -129,10 +139,12 @@ def cut_off(store: Path, statements: int) -> None:
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
-    left = iter(range(statements))
+    count = 0
 
     def stop(*_: Any) -> None:
-        if next(left, None) is None:
+        nonlocal count
+        count += 1
+        if count > statements:
             raise Stopped(signal.SIGKILL)
 
     event.listen(Engine, "before_cursor_execute", stop)
@@ -147,21 +159,22 @@ def cut_off(store: Path, statements: int) -> None:
 @pytest.mark.parametrize("again", ["rerun", "doctor"][: many(1, 2)])
 def test_a_half_made_store_is_made_again(again, undisturbed, vector_flags, fast_mode, monkeypatch, capfd, tmp_path):
     """MLflow refuses it for ever: it adds columns that are there."""
-    none, made = tmp_path / "runs", tmp_path / "made.db"
-    assert negbench([*GRID, *vector_flags, "--runs-dir", str(none), "--tracking-uri", "none"]) == 0
+    runs = tmp_path / "runs"
+    half_made = tmp_path / "half-made.db"
+    assert negbench([*GRID, *vector_flags, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
     monkeypatch.setattr(Tracker, "client", fast_mode)
-    tracker = Tracker.open(none)
+    tracker = Tracker.open(runs)
     tracker.set_aside()  # marks the folder as the store's
-    cut_off(made, 40)
-    shutil.copy(made, none / "mlflow.db")
-    said = f"the MLflow store {none / 'mlflow.db'} was half made when a kill came: a new one takes its place"
-    assert tracker.set_aside() == [said]
-    shutil.copy(made, none / "mlflow.db")
+    cut_off(half_made, 40)
+    shutil.copy(half_made, runs / "mlflow.db")
+    remark = f"the MLflow store {runs / 'mlflow.db'} was half made when a kill came: a new one takes its place"
+    assert tracker.set_aside() == [remark]
+    shutil.copy(half_made, runs / "mlflow.db")
     with pytest.raises(Exception, match="duplicate column name"):
-        MlflowClient(f"sqlite:///{made}").search_experiments()
-    assert negbench([*again_by(again, vector_flags), "--runs-dir", str(none)]) == 0
+        MlflowClient(f"sqlite:///{half_made}").search_experiments()
+    assert negbench([*again_by(again, vector_flags), "--runs-dir", str(runs)]) == 0
     assert "was half made when a kill came" in "".join(capfd.readouterr())
-    assert contents(default_uri(none), "c") == undisturbed[1]
+    assert contents(default_uri(runs), "c") == undisturbed.contents
 
 
 @pytest.mark.parametrize(("content", "text"), [(None, "a named pipe"), (b"PK" * 50, "is no SQLite database")])
@@ -170,7 +183,10 @@ def test_a_store_that_is_no_database_is_one_line(tmp_path, content, text, named)
     """Of a received runs folder that knows where it will lie, or named by --tracking-uri."""
     Tracker.open(tmp_path).set_aside()  # marks the folder as the store's
     path = tmp_path / ("other.db" if named else "mlflow.db")
-    os.mkfifo(path) if content is None else path.write_bytes(content)
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
     tracker = Tracker.open(tmp_path, f"sqlite:///{path}" if named else None)
     with pytest.raises(NegbenchError, match=text):
         tracker.client()
@@ -190,14 +206,15 @@ def database() -> Iterator[int]:
 def turns(command: list[str], line: Line, sent: int, capfd: Any) -> tuple[str, str]:
     """Give a command while its database stops after some packets, then again; return what each printed as errors."""
     line.mend(sent)
-    codes, errors = [negbench(command)], [capfd.readouterr().err]
+    negbench(command)
+    errors = capfd.readouterr().err
+    assert "Traceback" not in errors
     line.mend()
-    codes.append(negbench(command))
-    errors.append(capfd.readouterr().err)
-    assert codes[1] == 0, errors[1]
-    assert SECRET not in "".join(errors)
-    assert "Traceback" not in errors[0]
-    return errors[0], errors[1]
+    code = negbench(command)
+    errors_again = capfd.readouterr().err
+    assert code == 0, errors_again
+    assert SECRET not in errors + errors_again
+    return errors, errors_again
 
 
 @pytest.mark.parametrize("sent", [200, 60, 330][: many(1, 3)])
@@ -212,9 +229,10 @@ def test_a_study_whose_database_stops_ends_with_the_same_trials(sent, database, 
     assert text.startswith("negbench: error: the study's storage postgresql+psycopg://alice@127.0.0.1:")
     line.cut()
     assert negbench([*study, "--runs-dir", str(tmp_path / "b")]) == 0
-    tables = [pd.read_csv(tmp_path / each / f"s{sent}" / "trials.csv") for each in "ab"]
-    columns = [name for name in tables[1] if name not in ("seconds", "why")]
-    pd.testing.assert_frame_equal(tables[0][columns], tables[1][columns])
+    resumed = pd.read_csv(tmp_path / "a" / f"s{sent}" / "trials.csv")
+    whole = pd.read_csv(tmp_path / "b" / f"s{sent}" / "trials.csv")
+    columns = [name for name in whole if name not in ("seconds", "why")]
+    pd.testing.assert_frame_equal(resumed[columns], whole[columns])
 
 
 @pytest.mark.skipif(not many(0, 1), reason="a server and a study whose database stops stay: `make faults`")
@@ -231,9 +249,9 @@ def test_a_comparison_whose_database_stops_is_copied_whole_when_it_is_back(
     (lost,) = [text for text in first.splitlines() if " are not copied: " in text]
     assert lost.startswith(f"postgresql+psycopg://alice@127.0.0.1:{line.port}/runs fails (")
     assert " are not copied: " not in again
-    shown, want = contents(address, "c"), undisturbed[1]
-    shown, want = [{key: each[key] for key in ("runs", "values", "loose", "answer")} for each in (shown, want)]
-    assert shown == want
+    copied = contents(address, "c")
+    for key in ("runs", "values", "loose", "answer"):
+        assert copied[key] == undisturbed.contents[key], key
     line.cut()
 
 
@@ -250,13 +268,19 @@ def one_by_one(text: bytes, rest: bytes) -> Iterator[bytes]:
         yield rest[place % len(rest) :][:1]
 
 
+def without_end(text: bytes, part: bytes) -> Iterator[bytes]:
+    """Yield a text, then the same part again and again."""
+    yield text
+    yield from itertools.repeat(part)
+
+
 ENDLESS: dict[str, Callable[[], Iterator[bytes]]] = {
-    "a body that drips": lambda: one_by_one(HEAD + b"Content-Length: 999\r\n\r\n", b" "),
-    "headers that drip": lambda: one_by_one(b"HTTP/1.1 200 OK\r\nA: ", b"a"),
-    "a status that drips": lambda: one_by_one(b"HTTP/1.1 200 ", b"O"),
-    "a body without end": lambda: itertools.chain([HEAD + b"\r\n"], itertools.repeat(b"[" * 2**16)),
-    "a packed body without end": lambda: itertools.chain(
-        [HEAD + b"Content-Encoding: gzip\r\n\r\n"], itertools.repeat(gzip.compress(bytes(2**24)))
+    "a body that drips": partial(one_by_one, HEAD + b"Content-Length: 999\r\n\r\n", b" "),
+    "headers that drip": partial(one_by_one, b"HTTP/1.1 200 OK\r\nA: ", b"a"),
+    "a status that drips": partial(one_by_one, b"HTTP/1.1 200 ", b"O"),
+    "a body without end": partial(without_end, HEAD + b"\r\n", b"[" * 2**16),
+    "a packed body without end": partial(
+        without_end, HEAD + b"Content-Encoding: gzip\r\n\r\n", gzip.compress(bytes(2**24))
     ),
 }
 

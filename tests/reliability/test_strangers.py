@@ -83,7 +83,8 @@ def test_a_stored_run_executes_no_file_that_is_not_named(command, received, own_
 
 
 def test_a_run_names_the_plugin_files_that_it_uses(subtests, vector_sets, tmp_path, own_registry):
-    (file := tmp_path / "mine.py").write_text(PLUGIN.replace(ANSWER, "view.allowed"), encoding="utf-8")
+    file = tmp_path / "mine.py"
+    file.write_text(PLUGIN.replace(ANSWER, "view.allowed"), encoding="utf-8")
     for strategy, used in (("mine", [str(file)]), ("qure", [])):
         with subtests.test(strategy=strategy):
             config = load_config(flags={"strategy": {"name": strategy}, "plugins": [str(file)]}, sets=vector_sets)
